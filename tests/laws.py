@@ -1,0 +1,202 @@
+"""The laws of CONTRIBUTING.md: each a function from a file's path and source to its violations, as (line, what)."""
+
+import ast
+import configparser
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Violations = Iterator[tuple[int, str]]
+
+ROOT = Path(__file__).parent.parent
+
+# One list serves the law of purity and the coverage that is demanded: a file of webhook/ is pure unless it is an edge.
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+EDGES = SETUP["coverage:report"]["omit"].split()
+
+# What only calculates: neither clock nor environment, logger, thread, socket or client comes in through these.
+CALCULATING = """
+    base64 bisect collections collections.abc copy dataclasses decimal enum fractions functools hashlib heapq itertools
+    json jsonpatch math msgspec operator re string sys.intern textwrap types typing unicodedata
+""".split()
+DOORS = {
+    "kubernetes": ["webhook/cluster.py", "certs/cluster.py"],
+    "flask": ["webhook/app.py"],
+    "jsonpatch": ["webhook/patch.py"],
+    "cryptography": ["certs/authority.py"],
+    "gunicorn": ["webhook/server.py"],
+}
+VOCABULARY = "webhook/decision.py"
+LONGEST_FILE = 250
+
+parse = cache(ast.parse)
+
+
+def nodes(source: str, *kinds: type[ast.AST]) -> Iterator[Any]:
+    return (node for node in ast.walk(parse(source)) if isinstance(node, kinds))
+
+
+def name_of(node: ast.AST | None) -> str:
+    """Return the last name of an expression: `c` of `a.b.c`, `key` of `"key"` and of `x["key"]`."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.Constant(value=str(name)):
+            return name
+        case ast.Subscript(slice=inner):
+            return name_of(inner)
+    return ""
+
+
+def imports(path: str, source: str) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the line of each import, the module, and what may be modules inside it."""
+    for node in nodes(source, ast.Import):
+        yield from ((node.lineno, alias.name, []) for alias in node.names)
+    for node in nodes(source, ast.ImportFrom):
+        parents = path.split("/")[: -node.level] if node.level else []
+        module = ".".join([*parents, *filter(None, [node.module])])
+        yield node.lineno, module, [f"{module}.{alias.name}" for alias in node.names]
+
+
+def is_pure(path: str) -> bool:
+    return path.startswith("webhook/") and path.count("/") == 1 and path not in EDGES
+
+
+def is_edge(module: str) -> bool:
+    return module.replace(".", "/") + ".py" in EDGES or module.startswith("webhook.commands")
+
+
+def purity(path: str, source: str) -> Violations:
+    """From request to response, all is a function of (request, catalog, settings)."""
+    if not is_pure(path):
+        return
+    for line, module, inside in imports(path, source):
+        calculates = module in CALCULATING or (inside and set(inside) <= set(CALCULATING))
+        if not calculates and module.split(".")[0] != "webhook":
+            yield line, f"a pure file imports {module}"
+        yield from ((line, f"a pure file imports the edge {name}") for name in (module, *inside) if is_edge(name))
+    for call in nodes(source, ast.Call):
+        if name_of(call.func) in {"open", "print", "input", "__import__"}:
+            yield call.lineno, f"a pure file calls {name_of(call.func)}"
+
+
+def one_door(path: str, source: str) -> Violations:
+    """In each package one file imports a library; certs knows nothing of webhook."""
+    for line, module, _ in imports(path, source):
+        library = module.split(".")[0]
+        if path not in DOORS.get(library, [path]):
+            yield line, f"{library} comes in by another door: {DOORS[library]}"
+        if path.startswith("certs/") and library == "webhook":
+            yield line, "certs imports webhook"
+
+
+def strings(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the string literals in a node, but no docstrings."""
+    said = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Expr)}
+    return (n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in said)
+
+
+def reasons(source: str) -> list[ast.ClassDef]:
+    return [node for node in nodes(source, ast.ClassDef) if node.name == "Reason"]
+
+
+WORDS = {word.value for reason in reasons((ROOT / VOCABULARY).read_text(encoding="utf-8")) for word in strings(reason)}
+
+
+def one_vocabulary(path: str, source: str) -> Violations:
+    """There is one Reason, and each of its words is written once."""
+    defined = reasons(source)[:1] if path == VOCABULARY else []
+    yield from ((reason.lineno, "another Reason") for reason in reasons(source) if reason not in defined)
+    own = {word for reason in defined for word in strings(reason)}
+    for word in strings(parse(source)):
+        if word.value in WORDS and word not in own and path.startswith("webhook/"):
+            yield word.lineno, f'"{word.value}" instead of the Reason'
+
+
+def bindings(source: str) -> Iterator[tuple[ast.AST | None, ast.AST | None]]:
+    """Yield what is bound to what: keys, keyword arguments, targets, defaults."""
+    for node in ast.walk(parse(source)):
+        match node:
+            case ast.Dict(keys=keys, values=values):
+                yield from zip(keys, values, strict=True)
+            case ast.keyword(arg=arg, value=value):
+                yield ast.Constant(arg), value
+            case ast.Assign(targets=targets, value=value):
+                yield from ((target, value) for target in targets)
+            case ast.AnnAssign(target=target, value=value):
+                yield target, value
+            case ast.arguments(args=args, defaults=defaults, kwonlyargs=kwonlyargs, kw_defaults=kw_defaults):
+                yield from zip(reversed(args), reversed(defaults), strict=False)
+                yield from zip(kwonlyargs, kw_defaults, strict=True)
+
+
+def never_refused(_: str, source: str) -> Violations:
+    """No VM is ever refused."""
+    for target, value in bindings(source):
+        if name_of(target) == "allowed" and isinstance(value, ast.Constant) and value.value is False:
+            yield value.lineno, "allowed is false"
+
+
+def is_broad(kind: ast.AST) -> bool:
+    return any(name_of(one) in {"Exception", "BaseException"} for one in getattr(kind, "elts", [kind]))
+
+
+def is_silent(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Pass() | ast.Continue() | ast.Break() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Return(value=None | ast.Constant()):
+            return True
+    return False
+
+
+def never_silent(_: str, source: str) -> Violations:
+    """A surprise is told to somebody."""
+    for handler in nodes(source, ast.ExceptHandler):
+        if handler.type is None:
+            yield handler.lineno, "a bare except"
+        elif is_broad(handler.type) and all(map(is_silent, handler.body)):
+            yield handler.lineno, "any surprise is swallowed"
+    for call in nodes(source, ast.Call):
+        if name_of(call.func) == "suppress" and any(map(is_broad, call.args)):
+            yield call.lineno, "any surprise is suppressed"
+
+
+def functions(source: str) -> Iterator[Any]:
+    return nodes(source, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def lengths(source: str) -> list[int]:
+    return [function.end_lineno - function.lineno + 1 for function in functions(source)]
+
+
+def telling_names(path: str, source: str) -> Violations:
+    """A name says what the thing does."""
+    if Path(path).stem in {"utils", "helpers", "common", "manager"}:
+        yield 1, "a file for anything"
+    # A method may have its name from the base class: gunicorn calls a worker's handle_request.
+    inherited = {method for owner in nodes(source, ast.ClassDef) if owner.bases for method in owner.body}
+    for function in functions(source):
+        if function.name.lstrip("_").startswith(("handle_", "process_")) and function not in inherited:
+            yield function.lineno, f"{function.name} does not say what it does"
+
+
+def door_sign(_: str, source: str) -> Violations:
+    """A module's first line says what is inside."""
+    if not ast.get_docstring(parse(source)):
+        yield 1, "no docstring"
+
+
+def short_files(_: str, source: str) -> Violations:
+    """A file is read in one sitting."""
+    if source.count("\n") > LONGEST_FILE:
+        yield LONGEST_FILE + 1, f"longer than {LONGEST_FILE} lines"
+
+
+def fakes_not_patches(_: str, source: str) -> Violations:
+    """A test hands in a fake; it does not reach into a module by a dotted name."""
+    for call in nodes(source, ast.Call):
+        what = ast.unparse(call.func).split(".")
+        by_name = bool(call.args) and isinstance(call.args[0], ast.Constant) and "." in str(call.args[0].value)
+        if by_name and ("patch" in what or what[-2:] in (["monkeypatch", "setattr"], ["monkeypatch", "delattr"])):
+            yield call.lineno, f"patches {ast.unparse(call.args[0])}"
