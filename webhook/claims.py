@@ -1,0 +1,9 @@
+"""Which claims a pod mounts."""
+
+from webhook.shape import JsonObject, mappings, text
+
+
+def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
+    """Return the names of the pod's claims, in the order of its volumes, each once."""
+    names = (text(volume, "persistentVolumeClaim", "claimName") for volume in mappings(pod, "spec", "volumes"))
+    return tuple(dict.fromkeys(name for name in names if name))

@@ -1,0 +1,97 @@
+"""Whether this pod asks for our help, and if not, why not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from webhook.affinity import CO_SCHEDULED_NODE, prefers
+from webhook.claims import mounted_claims
+from webhook.decision import Mode, Reason
+from webhook.settings import Settings
+from webhook.shape import JsonObject, mapping, text
+
+MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
+
+
+def is_pod_creation(request: JsonObject) -> bool:
+    """Say whether the request creates a pod; a subresource such as `pods/binding` is none."""
+    kind = mapping(request, "kind") or mapping(request, "object")
+    return (
+        text(request, "operation") == "CREATE"
+        and text(kind, "kind") == "Pod"
+        and not text(kind, "group")
+        and not request.get("subResource")
+        and isinstance(request.get("object"), dict)
+    )
+
+
+def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) -> bool:
+    """Say whether the pod is Longhorn's NFS server of a volume."""
+    labels = mapping(pod, "metadata", "labels")
+    return (
+        namespace == settings.longhorn_namespace
+        and labels.get("longhorn.io/component") == "share-manager"
+        and bool(text(labels, "longhorn.io/share-manager"))
+    )
+
+
+def is_virt_launcher(pod: JsonObject) -> bool:
+    """Say whether a VM runs in the pod."""
+    return mapping(pod, "metadata", "labels").get("kubevirt.io") == "virt-launcher"
+
+
+def is_opted_in(pod: JsonObject, settings: Settings) -> bool:
+    """Say whether one of the opt-in annotations is exactly "true"."""
+    annotations = mapping(pod, "metadata", "annotations")
+    return any(annotations.get(key) == "true" for key in settings.opt_in_annotations)
+
+
+def is_bound(pod: JsonObject) -> bool:
+    """Say whether somebody has chosen the pod's node already."""
+    return bool(mapping(pod, "spec").get("nodeName"))
+
+
+def is_injected(pod: JsonObject) -> bool:
+    """Say whether the pod carries our annotation and our terms for the node that it names."""
+    node = text(mapping(pod, "metadata", "annotations"), CO_SCHEDULED_NODE)
+    return bool(node) and prefers(pod, node)
+
+
+def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
+    """Return the mode that is in force for the pod, and the annotation's value where it is none that we know."""
+    wish = mapping(pod, "metadata", "annotations").get(MODE_ANNOTATION)
+    if wish in tuple(Mode):
+        return Mode(wish), None
+    return settings.affinity_mode, None if wish is None else str(wish)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One question about the pod. Where `holds` answers no, the walk ends with the reason."""
+
+    reason: Reason
+    question: str
+    holds: Callable[[JsonObject, Settings], bool]
+
+
+RULES = (
+    Rule(Reason.NOT_VIRT_LAUNCHER, "is it a virt-launcher pod?", lambda pod, _: is_virt_launcher(pod)),
+    Rule(Reason.NOT_OPTED_IN, "is it opted in?", is_opted_in),
+    Rule(
+        Reason.MIGRATION_TARGET,
+        "is it no live-migration target?",
+        lambda pod, _: not mapping(pod, "metadata", "labels").get("kubevirt.io/migrationJobUID"),
+    ),
+    Rule(
+        Reason.EPHEMERAL_PROVISIONING,
+        "is it no dummy pod that only provisions a claim?",
+        lambda pod, _: "kubevirt.io/ephemeral-provisioning" not in mapping(pod, "metadata", "annotations"),
+    ),
+    Rule(Reason.ALREADY_BOUND, "is its node still open?", lambda pod, _: not is_bound(pod)),
+    Rule(Reason.NO_CLAIMS, "does it mount a claim?", lambda pod, _: bool(mounted_claims(pod))),
+    Rule(Reason.ALREADY_INJECTED, "is it without our terms yet?", lambda pod, _: not is_injected(pod)),
+)
+
+
+def why_not(pod: JsonObject, settings: Settings) -> Reason | None:
+    """Return the reason of the first rule that does not hold, or None for a pod that is ours."""
+    return next((rule.reason for rule in RULES if not rule.holds(pod, settings)), None)

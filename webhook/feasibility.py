@@ -1,0 +1,206 @@
+"""Why a node could not take this pod, or nothing: the node guard.
+
+A required affinity to a node that can't take the pod leaves the VM Pending for ever: worse than remote storage. So
+these are the scheduler's own rules, asked before it is. What is unknown passes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from webhook.catalog import Catalog, Node, Volume
+from webhook.decision import Reason
+from webhook.podaffinity import Neighbourhood
+from webhook.resources import PODS, effective_requests
+from webhook.selectors import node_matches, required_terms, selects_namespaces
+from webhook.shape import JsonObject, mapping, mappings, text
+
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod, the node meant for it, and the PVs of the claims that it mounts."""
+
+    pod: JsonObject
+    namespace: str
+    node_name: str
+    volumes: tuple[Volume, ...]
+    catalog: Catalog
+
+    @property
+    def node(self) -> Node | None:
+        """The node, None where it is not known."""
+        return self.catalog.node(self.node_name)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name; the name is empty while the pod is being created."""
+        return self.namespace, text(self.pod, "metadata", "name")
+
+    def neighbourhood(self) -> Neighbourhood:
+        """Look at the pods around the node."""
+        return Neighbourhood(
+            self.key,
+            mapping(self.pod, "metadata", "labels"),
+            required_terms(self.pod, self.namespace, "podAntiAffinity"),
+            required_terms(self.pod, self.namespace, "podAffinity"),
+            self.node_name,
+            self.catalog,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One resource that a pod asks for on a node: cpu in milli, all others in whole units."""
+
+    resource: str
+    requested: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """The first check that failed, and in what way."""
+
+    reason: Reason
+    detail: str
+
+
+def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
+    """Say whether one of the pod's tolerations is for this taint. An operator that we do not know tolerates nothing."""
+    for toleration in mappings(pod, "spec", "tolerations"):
+        if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+            continue
+        operator, key = toleration.get("operator") or "Equal", text(toleration, "key")
+        if operator == "Exists" and key in ("", text(taint, "key")):
+            return True
+        if operator == "Equal" and key == text(taint, "key") and text(toleration, "value") == text(taint, "value"):
+            return True
+    return False
+
+
+def room(candidate: Candidate) -> list[Room]:
+    """Compare what the pod asks for with what the node has left, resource by resource; empty where it is not told."""
+    node = candidate.node
+    if node is None or node.allocatable is None:
+        return []
+    load = candidate.catalog.load(node.name, candidate.key)
+    return [
+        Room(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
+        for resource, requested in effective_requests(candidate.pod).items()
+        # Every kubelet tells how many pods it takes. A node that does not was written by hand.
+        if resource != PODS or PODS in node.allocatable
+    ]
+
+
+def _missing(candidate: Candidate) -> str | None:
+    if candidate.node is None and candidate.catalog.knows_nodes():
+        return "it does not exist"
+    return None
+
+
+def _not_ready(candidate: Candidate) -> str | None:
+    return "it is not Ready" if candidate.node and candidate.node.ready is False else None
+
+
+def _cordoned(candidate: Candidate) -> str | None:
+    node = candidate.node
+    return "it is cordoned" if node and node.unschedulable and not tolerates(candidate.pod, CORDON) else None
+
+
+def _tainted(candidate: Candidate) -> str | None:
+    for taint in candidate.node.taints if candidate.node else ():
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(candidate.pod, taint):
+            return f"it has the taint {text(taint, 'key')}:{taint['effect']}"
+    return None
+
+
+def _mismatched(candidate: Candidate) -> str | None:
+    node = candidate.node
+    if node is None:
+        return None
+    for key, value in mapping(candidate.pod, "spec", "nodeSelector").items():
+        if node.labels.get(key) != value:
+            return f"the pod's nodeSelector {key}={value} does not select it"
+    affinity = mapping(candidate.pod, "spec", "affinity", "nodeAffinity")
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if isinstance(required, dict) and not node_matches(required, node.name, node.labels):
+        return "the pod's required node affinity does not select it"
+    return None
+
+
+def _unreachable(candidate: Candidate) -> str | None:
+    node = candidate.node
+    if node is None:
+        return None
+    for volume in candidate.volumes:
+        if volume.node_affinity is not None and not node_matches(volume.node_affinity, node.name, node.labels):
+            return f"the node affinity of PV {volume.name} does not select it"
+    return None
+
+
+def _full(candidate: Candidate) -> str | None:
+    for item in room(candidate):
+        if item.requested > item.free:
+            unit = "m" if item.resource == "cpu" else ""
+            return f"it is full ({item.resource}: {item.requested}{unit} asked for, {max(item.free, 0)}{unit} free)"
+    return None
+
+
+def _repelled(candidate: Candidate) -> str | None:
+    return candidate.neighbourhood().conflict()
+
+
+def unjudged_field(pod: JsonObject) -> str | None:
+    """Name the first field by which the scheduler might refuse the node and which we do not judge."""
+    spec = mapping(pod, "spec")
+    if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in mappings(spec, "topologySpreadConstraints")):
+        return "topologySpreadConstraints"
+    if spec.get("resourceClaims"):
+        return "resourceClaims"
+    for kind in ("containers", "initContainers"):
+        if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
+            return f"{kind}[].ports[].hostPort"
+    for kind in ("podAffinity", "podAntiAffinity"):
+        terms = mappings(spec, "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution")
+        if any(selects_namespaces(term) for term in terms):
+            return f"affinity.{kind}'s namespaceSelector"
+    return None
+
+
+def _unjudged(candidate: Candidate) -> str | None:
+    field = unjudged_field(candidate.pod)
+    what = f"the pod's spec.{field}" if field else candidate.neighbourhood().unjudged()
+    return f"{what} is not judged" if what else None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question about the node. `ask` answers with what is in the way, or None."""
+
+    reason: Reason
+    question: str
+    ask: Callable[[Candidate], str | None]
+
+
+CHECKS = (
+    Check(Reason.NODE_NOT_FOUND, "does it exist?", _missing),
+    Check(Reason.NODE_NOT_READY, "is it Ready?", _not_ready),
+    Check(Reason.NODE_CORDONED, "is it free of a cordon?", _cordoned),
+    Check(Reason.NODE_TAINTED, "does the pod tolerate its taints?", _tainted),
+    Check(Reason.NODE_MISMATCH, "do nodeSelector and required node affinity select it?", _mismatched),
+    Check(Reason.VOLUME_MISMATCH, "does the node affinity of the claims' PVs select it?", _unreachable),
+    Check(Reason.NODE_FULL, "has it room?", _full),
+    Check(Reason.POD_AFFINITY, "does required pod (anti-)affinity allow it?", _repelled),
+    Check(Reason.UNJUDGED, "can all that the pod asks for be judged?", _unjudged),
+)
+
+
+def answers(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
+    """Ask one check after the other."""
+    return ((check, check.ask(candidate)) for check in CHECKS)
+
+
+def obstacle(candidate: Candidate) -> Obstacle | None:
+    """Return the first check that fails, or None where the node can take the pod."""
+    return next((Obstacle(check.reason, detail) for check, detail in answers(candidate) if detail), None)

@@ -1,0 +1,119 @@
+"""Match labels and nodes as Kubernetes' selectors do.
+
+Source: k8s.io/apimachinery `labels.Requirement.Matches`, k8s.io/component-helpers/scheduling/corev1/nodeaffinity.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from webhook.shape import JsonObject, mapping, mappings, text
+
+NODE_NAME_FIELD = "metadata.name"
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _matches(requirement: JsonObject, values: Mapping[str, str]) -> bool:
+    operator, wanted = text(requirement, "operator"), requirement.get("values") or []
+    key = text(requirement, "key")
+    match operator:
+        case "In":
+            return key in values and values[key] in wanted
+        case "NotIn":
+            return key not in values or values[key] not in wanted
+        case "Exists":
+            return key in values
+        case "DoesNotExist":
+            return key not in values
+        case "Gt" | "Lt":
+            have, bound = _integer(values.get(key)), _integer(wanted[0] if len(wanted) == 1 else None)
+            return have is not None and bound is not None and (have > bound if operator == "Gt" else have < bound)
+        case _:
+            return False
+
+
+def labels_match(selector: JsonObject | None, labels: Mapping[str, str]) -> bool:
+    """Say whether a label selector selects these labels: null selects nothing, an empty one everything."""
+    if selector is None:
+        return False
+    return all(labels.get(key) == value for key, value in mapping(selector, "matchLabels").items()) and all(
+        _matches(requirement, labels) for requirement in mappings(selector, "matchExpressions")
+    )
+
+
+def is_empty_term(term: Any) -> bool:
+    """Say whether a node selector term is null or empty: such a term matches no node at all, and must stay so."""
+    return not (isinstance(term, dict) and (term.get("matchExpressions") or term.get("matchFields")))
+
+
+def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> bool:
+    """Say whether a node selector selects a node: its terms are ORed, what is inside one is ANDed.
+
+    A list without terms, and a term without requirements, match nothing.
+    """
+    for term in mappings(selector, "nodeSelectorTerms"):
+        if is_empty_term(term):
+            continue
+        if all(_matches(requirement, labels) for requirement in mappings(term, "matchExpressions")) and all(
+            _matches(requirement, {NODE_NAME_FIELD: name}) for requirement in mappings(term, "matchFields")
+        ):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityTerm:
+    """One required term. `any_namespace` marks a namespace selector: we do not watch namespaces, so can't judge it."""
+
+    namespaces: frozenset[str]
+    any_namespace: bool
+    selector: JsonObject | None
+    topology_key: str
+
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Say whether the term is about a pod with these labels, as far as we can judge."""
+        return namespace in self.namespaces and labels_match(self.selector, labels)
+
+    def might_select(self, labels: Mapping[str, str]) -> bool:
+        """Say whether the term is about a pod with these labels if its namespace selector is."""
+        return self.any_namespace and labels_match(self.selector, labels)
+
+
+def _selector(term: JsonObject, labels: Mapping[str, str]) -> JsonObject | None:
+    if not isinstance(term.get("labelSelector"), dict):
+        return None
+    selector = mapping(term, "labelSelector")
+    # The API server merges these keys into the selector, but only after the webhooks have been called.
+    merged = [
+        {"key": key, "operator": operator, "values": [labels[key]]}
+        for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+        for key in term.get(field) or ()
+        if key in labels
+    ]
+    return {**selector, "matchExpressions": mappings(selector, "matchExpressions") + merged} if merged else selector
+
+
+def required_terms(pod: JsonObject, namespace: str, kind: str) -> tuple[AffinityTerm, ...]:
+    """Read a pod's required terms; `kind` is podAffinity or podAntiAffinity."""
+    labels = mapping(pod, "metadata", "labels")
+    terms = mappings(pod, "spec", "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution")
+    return tuple(
+        AffinityTerm(
+            frozenset(term.get("namespaces") or (() if selects_namespaces(term) else (namespace,))),
+            selects_namespaces(term),
+            _selector(term, labels),
+            text(term, "topologyKey"),
+        )
+        for term in terms
+    )
+
+
+def selects_namespaces(term: JsonObject) -> bool:
+    """Say whether a term chooses namespaces by their labels; null does not, and an empty selector does: all of them."""
+    return term.get("namespaceSelector") is not None

@@ -1,0 +1,40 @@
+"""Read a field of a Kubernetes object, whatever the object really holds.
+
+Objects stay plain dicts, because typed models lose the fields that they do not know. So any field may be absent, null
+or of another type, and these three read it as Kubernetes does: null and absent are the same, and empty.
+"""
+
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+
+class Malformed(ValueError):
+    """A field of another type than Kubernetes gives it. Names the field and never its value, which may be a secret."""
+
+
+def mapping(value: Any, *path: str) -> JsonObject:
+    """Follow `path` to a map; empty where there is none."""
+    for key in path:
+        if not isinstance(value, dict):
+            return {}
+        value = value.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: Any, *path: str) -> list[JsonObject]:
+    """Follow `path` to a list and return the maps in it, in order; empty where there is none."""
+    for key in path:
+        if not isinstance(value, dict):
+            return []
+        value = value.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def text(value: Any, *path: str) -> str:
+    """Follow `path` to a string; empty where there is none."""
+    for key in path:
+        if not isinstance(value, dict):
+            return ""
+        value = value.get(key)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,121 @@
+"""A decision in one sentence, and what to do when it is not the one that was wanted."""
+
+from collections.abc import Iterable
+
+from webhook.decision import ClaimFinding, Decision, Mode, Outcome, Reason
+from webhook.resolve import Choice
+
+WARNING_LENGTH = 120  # the API server's clients cut longer ones, or drop them
+
+SENTENCES = {
+    Reason.NOT_A_POD_CREATION: "the request does not create a pod",
+    Reason.NOT_VIRT_LAUNCHER: "the pod is no virt-launcher pod",
+    Reason.NOT_OPTED_IN: "the VM is not opted in",
+    Reason.MIGRATION_TARGET: "the pod is a live-migration target, and KubeVirt chooses its node",
+    Reason.EPHEMERAL_PROVISIONING: "the pod is KubeVirt's dummy that only provisions a claim",
+    Reason.ALREADY_BOUND: "the pod has its node already",
+    Reason.NO_CLAIMS: "the pod mounts no claim",
+    Reason.ALREADY_INJECTED: "our terms are in the pod already",
+    Reason.STEERING_OFF: "share-manager pods are not steered: the setting CO_SCHEDULE_STEERING is off",
+    Reason.CACHE_NOT_SYNCED: "the cluster was not read completely yet, and the request could not wait longer",
+}
+
+ADVICE = {
+    Reason.CO_SCHEDULED: "Nothing to do.",
+    Reason.NOT_A_POD_CREATION: "Nothing to do: only pods being created are looked at.",
+    Reason.NOT_VIRT_LAUNCHER: "Nothing to do: only the pods of VMs are looked at.",
+    Reason.NOT_OPTED_IN: 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", and restart.',
+    Reason.MIGRATION_TARGET: "Nothing to do: the VM is looked at again when it starts anew.",
+    Reason.EPHEMERAL_PROVISIONING: "Nothing to do: the VM's own pod is looked at when it comes.",
+    Reason.ALREADY_BOUND: "Take spec.nodeName out of the pod, or let the pod be where it is.",
+    Reason.NO_CLAIMS: "Give the VM a disk from a PersistentVolumeClaim, or take the annotation away.",
+    Reason.ALREADY_INJECTED: "Nothing to do. Annotation and terms in a VM template are stale: take them out of it.",
+    Reason.CLAIM_NOT_FOUND: "Create the claim in the VM's namespace, or correct its name in the VM.",
+    Reason.CLAIM_NOT_RWX: "Only ReadWriteMany volumes are served over NFS; others follow the VM by themselves.",
+    Reason.CLAIM_NOT_BOUND: "Look at why the claim is not bound: kubectl describe pvc.",
+    Reason.NOT_LONGHORN: "Only volumes of the CSI driver driver.longhorn.io have a share-manager.",
+    Reason.SHARE_MANAGER_STOPPED: "Nothing to do at a cold start: the share-manager pod will be steered to the VM.",
+    Reason.SHARE_MANAGER_UNASSIGNED: "Nothing to do: Longhorn is about to choose an owner, and the VM need not wait.",
+    Reason.NO_SHARE_MANAGER: "Nothing to do at a cold start: the share-manager pod will be steered to the VM.",
+    Reason.NODE_NOT_FOUND: "Look at the ShareManager's status.ownerID: the node that it names has left the cluster.",
+    Reason.NODE_NOT_READY: "Look at the node; Longhorn moves the share-manager when the node stays away.",
+    Reason.NODE_CORDONED: "Uncordon the node, or stop all users of the volume so that its share-manager moves.",
+    Reason.NODE_TAINTED: "Give the VM a toleration, or keep share-managers off such nodes (Longhorn's node selector).",
+    Reason.NODE_MISMATCH: "Let the VM's nodeSelector or node affinity admit the node, or keep share-managers off it.",
+    Reason.VOLUME_MISMATCH: "The VM has a volume that can't be reached from there: look at its PV's node affinity.",
+    Reason.NODE_FULL: "Make room on the node, or stop all users of the volume so that its share-manager moves.",
+    Reason.POD_AFFINITY: "Pods that must stay apart can't all be with one share-manager: soften their anti-affinity.",
+    Reason.UNJUDGED: "Take the named field out of the VM if you want it pinned; with it the node is only preferred.",
+    Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true if share-manager pods are to follow their VMs.",
+    Reason.NO_CONSUMER: "Nothing to do if no opted-in VM uses the volume; else look at its PV's spec.claimRef.",
+    Reason.NODE_AVOIDED: "Nothing to do: Longhorn's failover has just left that node.",
+    Reason.CACHE_NOT_SYNCED: "Look at /readyz and the log of the webhook.",
+    Reason.INTERNAL_ERROR: "Look for this reason in the log of the webhook, and report what it says.",
+}
+
+# Only what a person can change: a warning that tells of normal life teaches people not to read warnings.
+_ACTIONABLE = frozenset({Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN})
+
+
+def _join(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _served(findings: Iterable[ClaimFinding], node: str) -> str:
+    names = [finding.claim for finding in findings if finding.node == node]
+    return f"{'claim' if len(names) == 1 else 'claims'} {_join(names)}"
+
+
+def _elsewhere(findings: tuple[ClaimFinding, ...], choice: Choice) -> str:
+    return "".join(f"; {_served(findings, other)} is served by {other}" for other in choice.others)
+
+
+def placed(findings: tuple[ClaimFinding, ...], choice: Choice, mode: Mode) -> str:
+    """Say that a VM was pinned to its storage, or prefers it."""
+    verb = "pinned to" if mode is Mode.REQUIRED else "prefers"
+    return f"{verb} {choice.node}, which serves {_served(findings, choice.node)}{_elsewhere(findings, choice)}"
+
+
+def softened(findings: tuple[ClaimFinding, ...], choice: Choice, detail: str, outcome: Outcome) -> str:
+    """Say why a VM was not pinned to its storage."""
+    instead = "it is preferred, not required" if outcome is Outcome.PREFERRED else "nothing was added"
+    return f"{choice.node} serves {_served(findings, choice.node)}, but {detail}; {instead}"
+
+
+def unserved(findings: Iterable[ClaimFinding]) -> str:
+    """Say why no claim of a VM has a node."""
+    return f"no claim has a node: {', '.join(f'{finding.claim} ({finding.reason})' for finding in findings)}"
+
+
+def steered(node: str, vms: int) -> str:
+    """Say that a share-manager pod follows its VMs."""
+    return f"prefers {node}, where {vms} {'VM' if vms == 1 else 'VMs'} of this volume {'runs' if vms == 1 else 'run'}"
+
+
+def not_steered(node: str, detail: str) -> str:
+    """Say why a share-manager pod does not follow its VMs."""
+    return f"{node} runs a VM of this volume, but {detail}; nothing was added"
+
+
+def shortened(sentence: str) -> str:
+    """Cut a warning to the length that survives the way to its reader."""
+    return sentence if len(sentence) <= WARNING_LENGTH else sentence[: WARNING_LENGTH - 3] + "..."
+
+
+def warnings(decision: Decision, unknown_mode: str | None) -> tuple[str, ...]:
+    """Return what a person can act on, each at most 120 characters; `unknown_mode` is a mode that does not exist."""
+    found = []
+    if unknown_mode is not None:
+        found.append(
+            f"co-schedule-mode {unknown_mode!r} is none; 'required' and 'preferred' are: {decision.mode} is used"
+        )
+    if decision.conflict:
+        nodes = dict.fromkeys(finding.node for finding in decision.claims if finding.node)
+        others = ", ".join(node for node in nodes if node != decision.node)
+        found.append(f"the claims are served by several nodes: {decision.node} is meant, not {others}")
+    if decision.node and decision.reason is not Reason.CO_SCHEDULED:
+        found.append(f"{decision.reason}: {decision.message}")
+    if decision.claims and all(finding.reason in _ACTIONABLE for finding in decision.claims):
+        found.append(decision.message)
+    return tuple(shortened(f"kubevirt-scheduler: {sentence}") for sentence in found)
