@@ -1,0 +1,25 @@
+"""Golden folders: a pod, a cluster, the settings where they are not the default, and what comes of it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from builders import catalog, request
+
+from webhook.injector import inject
+from webhook.review import as_json
+from webhook.settings import read_settings
+
+CASES = sorted(Path(__file__).parent.joinpath("cases").iterdir())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_case_comes_out_as_written_down(case: Path) -> None:
+    pod = yaml.safe_load(case.joinpath("pod.yaml").read_text())
+    cluster = yaml.safe_load_all(case.joinpath("cluster.yaml").read_text())
+    environment = case / "settings.yaml"
+    settings = read_settings(yaml.safe_load(environment.read_text()) if environment.exists() else {})
+    injection = inject(request(pod, pod["metadata"]["namespace"]), catalog(*cluster), settings)
+    assert injection.error is None
+    assert msgspec.to_builtins(as_json(injection)) == yaml.safe_load(case.joinpath("expected.yaml").read_text())
