@@ -58,9 +58,14 @@ def _pointer(path: str) -> jsonpatch.JsonPointer:
     return jsonpatch.JsonPointer(path)
 
 
-def _applier(operation: Operation) -> jsonpatch.PatchOperation:
-    # One by one and with pointers at hand, because the class for whole patches parses each of them twice.
-    return jsonpatch.JsonPatch.operations[operation["op"]](operation | {"path": _pointer(operation["path"])})
+def applied(operations: list[Operation], before: JsonObject) -> JsonObject:
+    """Return a copy of `before` with the operations applied to it, by jsonpatch."""
+    result = msgspec.json.decode(msgspec.json.encode(before))  # the fastest copy of what came from JSON
+    for operation in operations:
+        # One by one and with pointers at hand, because the class for whole patches parses each of them twice.
+        located = operation | {"path": _pointer(operation["path"])}
+        result = jsonpatch.JsonPatch.operations[operation["op"]](located).apply(result)
+    return result
 
 
 def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
@@ -69,10 +74,6 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     Raises Unproven when jsonpatch, applying them, does not arrive at `after`.
     """
     operations = list(_between(before, after, ""))
-    if operations:
-        result = msgspec.json.decode(msgspec.json.encode(before))  # the fastest copy of what came from JSON
-        for operation in operations:
-            result = _applier(operation).apply(result)
-        if result != after:
-            raise Unproven("the patch does not lead to the intended object")
+    if operations and applied(operations, before) != after:
+        raise Unproven("the patch does not lead to the intended object")
     return operations

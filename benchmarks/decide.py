@@ -1,0 +1,114 @@
+"""How long a decision takes, step by step, on the recorded start of a VM, in a catalog of 10,000 claims and 1,000 nodes.
+
+Each step is timed beside the decoding of the whole review by the standard library, round by round in turn, so that the
+ratio holds on a machine whose speed drifts.
+"""
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from webhook import patch
+from webhook.catalog import Claim, Node, Pod, ShareManager, Volume
+from webhook.injector import decide, inject
+from webhook.mutation import carry_out
+from webhook.objects import Fact
+from webhook.resources import amounts
+from webhook.review import read_review, write_review
+from webhook.settings import Settings
+from webhook.store import Store
+
+REVIEW = Path(__file__).parent.parent / "tests/data/reviews/vm-start.json"
+CLAIMS, NODES, ROUNDS = 10_000, 1_000, 5_000
+
+LABELS = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "machine-type.node.kubevirt.io/q35": "true"}
+DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
+ROOM = amounts({"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"} | DEVICES)
+
+
+def storage(number: int) -> list[Fact]:
+    """Return one claim with its PV, its ShareManager and its share-manager pod; the recorded VM mounts number 1."""
+    node, volume = f"node-{number % NODES}", f"vol-disk{number}"
+    labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": volume}
+    name = f"share-manager-{volume}"
+    pod = Pod("longhorn-system", name, name, node, node, True, "", labels, {"pods": 1}, (), (), frozenset(), frozenset())
+    return [
+        Claim("default", f"disk{number}", f"pvc-disk{number}", shared=True, persistent_state=False),
+        Volume(f"pvc-disk{number}", volume, ("default", f"disk{number}"), None),
+        ShareManager("longhorn-system", volume, "running", node, deleting=False),
+        pod,
+    ]
+
+
+def cluster() -> Store:
+    """Return the catalog: claims 0 to 9,999 on nodes 0 to 999."""
+    nodes = (Node(f"node-{number}", LABELS, True, False, (), ROOM) for number in range(NODES))
+    return Store([*nodes, *(fact for number in range(CLAIMS) for fact in storage(number))])
+
+
+def steps() -> dict[str, Callable[[], Any]]:
+    """Return what is timed; the last but one is all of it, the last the yardstick."""
+    body, store, settings = REVIEW.read_bytes(), cluster(), Settings()
+    request = read_review(body)
+    injection = inject(request, store, settings)
+    if injection.decision.node != "node-1" or not injection.patch:
+        sys.exit(f"not the decision that was to be timed: {injection.decision}")
+    decision, pod, operations = injection.decision, request["object"], injection.patch
+    annotations, spec = pod["metadata"]["annotations"], pod["spec"]
+    before = {"metadata": {"annotations": annotations}, "spec": {"affinity": spec["affinity"]}}
+    after = patch.applied(operations, before)
+
+    def whole() -> bytes:
+        received = read_review(body)
+        return write_review(received["uid"], inject(received, store, settings))
+
+    return {
+        "decode": lambda: read_review(body),
+        "decide": lambda: decide(request, store, settings),
+        "build the patch": lambda: carry_out(decision, pod, settings),
+        "  of it, verify": lambda: patch.applied(operations, before) == after,
+        "encode": lambda: write_review("uid", injection),
+        "all together": whole,
+        "yardstick: json.loads": lambda: json.loads(body),
+    }
+
+
+def timed(step: Callable[[], Any]) -> float:
+    """Return how long one call takes, in microseconds."""
+    start = time.perf_counter_ns()
+    step()
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def main() -> None:
+    """Time each step in turn, and print its figures."""
+    found: dict[str, list[float]] = {}
+    todo = steps()
+    # As the server does: what is there from the start is not looked through again for garbage.
+    gc.collect()
+    gc.freeze()
+    for number in range(ROUNDS + 200):
+        for name, step in todo.items():
+            microseconds = timed(step)
+            if number >= 200:  # caches are warm
+                found.setdefault(name, []).append(microseconds)
+    table = Table(title=f"{ROUNDS:,} rounds, {CLAIMS:,} claims, {NODES:,} nodes; microseconds")
+    for heading in ("step", "p50", "p99", "p50 in yardsticks"):
+        table.add_column(heading, justify="left" if heading == "step" else "right")
+    yardstick = median(found["yardstick: json.loads"])
+    for name, values in found.items():
+        p50, p99 = median(values), quantiles(values, n=100)[98]
+        table.add_row(name, f"{p50:.1f}", f"{p99:.1f}", f"{p50 / yardstick:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
