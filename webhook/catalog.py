@@ -10,6 +10,8 @@ from typing import Protocol
 from webhook.selectors import AffinityTerm
 from webhook.shape import JsonObject
 
+Key = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -21,6 +23,11 @@ class Claim:
     shared: bool
     persistent_state: bool
 
+    @property
+    def key(self) -> Key:
+        """Namespace and name, as the API server tells objects of one kind apart."""
+        return self.namespace, self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Volume:
@@ -28,8 +35,13 @@ class Volume:
 
     name: str
     handle: str
-    claim: tuple[str, str] | None
+    claim: Key | None
     node_affinity: JsonObject | None
+
+    @property
+    def key(self) -> Key:
+        """An empty namespace and the name."""
+        return "", self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,11 @@ class ShareManager:
     owner: str
     deleting: bool
 
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.namespace, self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -53,6 +70,11 @@ class Node:
     unschedulable: bool
     taints: tuple[JsonObject, ...]
     allocatable: Mapping[str, int] | None
+
+    @property
+    def key(self) -> Key:
+        """An empty namespace and the name."""
+        return "", self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +100,8 @@ class Pod:
     owners: frozenset[str]
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Namespace and name, as the API server tells pods apart."""
+    def key(self) -> Key:
+        """Namespace and name."""
         return self.namespace, self.name
 
 
@@ -110,7 +132,7 @@ class Catalog(Protocol):
     def knows_nodes(self) -> bool:
         """Say whether any node is known at all."""
 
-    def load(self, node: str, besides: tuple[str, str]) -> Mapping[str, int]:
+    def load(self, node: str, besides: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose site is `node`, without the pod `besides`."""
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:

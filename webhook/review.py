@@ -1,82 +1,17 @@
 """An AdmissionReview in, an AdmissionReview out."""
 
 from base64 import b64encode
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
 from webhook.decision import ClaimFinding, Decision
 from webhook.injector import Injection
 from webhook.shape import JsonObject
+from webhook.wire import Review
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
-
-
-# The shapes of what is read; all else is skipped while decoding. That halves its time, and what was never decoded can't
-# leak: no environment of a container, no passphrase in it. A field is `Any` where its content is kept whole.
-class Container(TypedDict, total=False):
-    """A container of the pod."""
-
-    name: Any
-    resources: Any
-    restartPolicy: Any
-    ports: Any
-
-
-class Metadata(TypedDict, total=False):
-    """The pod's metadata; managedFields alone are half of a review."""
-
-    name: Any
-    namespace: Any
-    generateName: Any
-    labels: Any
-    annotations: Any
-
-
-class Spec(TypedDict, total=False):
-    """The pod's spec."""
-
-    affinity: Any
-    containers: list[Container]
-    initContainers: list[Container]
-    nodeName: Any
-    nodeSelector: Any
-    overhead: Any
-    resourceClaims: Any
-    resources: Any
-    schedulerName: Any
-    tolerations: Any
-    topologySpreadConstraints: Any
-    volumes: Any
-
-
-class Pod(TypedDict, total=False):
-    """The object under admission."""
-
-    kind: Any
-    metadata: Metadata
-    spec: Spec
-
-
-class Request(TypedDict, total=False):
-    """The request of an AdmissionReview."""
-
-    uid: Any
-    kind: Any
-    namespace: Any
-    operation: Any
-    subResource: Any
-    dryRun: Any
-    object: Pod
-
-
-class Review(TypedDict, total=False):
-    """An AdmissionReview."""
-
-    kind: Any
-    apiVersion: Any
-    request: Request
 
 
 _REVIEW = msgspec.json.Decoder(Review)
