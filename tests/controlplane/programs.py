@@ -1,0 +1,103 @@
+"""What each program of the control plane is started with: its arguments, and the files that they name.
+
+All of them run in the plane's folder, so every path here is relative to it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from .api import LOOPBACK
+
+CERTIFICATES = "certs"
+KUBECONFIG = "kubeconfig"
+KEY = "service-accounts.key"
+# The usual limits of 20 to 50 requests a second protect large clusters; here they would only slow the tests down.
+QPS = 1000
+# kwok leaves the status of a node with this annotation alone, so that a test can set it: to NotReady, for one.
+UNPLAYED = "kwok.x-k8s.io/unplayed"
+
+
+def write_files(folder: Path, token: str, socket: Path) -> None:
+    (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    (folder / KEY).write_bytes(key)
+    connection = {"proxyProtocol": "HTTPConnect", "transport": {"uds": {"udsName": str(socket)}}}
+    egress = {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}],
+    }
+    (folder / "egress.json").write_text(json.dumps(egress))
+
+
+def etcd(url: str) -> list[str]:
+    return [
+        "--data-dir=etcd",
+        f"--listen-client-urls={url}",
+        f"--advertise-client-urls={url}",
+        f"--listen-peer-urls=http://{LOOPBACK}:0",
+        "--unsafe-no-fsync",
+    ]
+
+
+def apiserver(port: int, etcd_url: str) -> list[str]:
+    return [
+        f"--etcd-servers={etcd_url}",
+        f"--bind-address={LOOPBACK}",
+        f"--secure-port={port}",
+        f"--cert-dir={CERTIFICATES}",
+        "--token-auth-file=tokens.csv",
+        "--authorization-mode=RBAC",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={KEY}",
+        f"--service-account-signing-key-file={KEY}",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--egress-selector-config-file=egress.json",
+        # Endpoints on loopback are invalid, so the Service `kubernetes` goes without; nobody here calls it.
+        f"--advertise-address={LOOPBACK}",
+        "--endpoint-reconciler-type=none",
+        "--allow-privileged",  # share-manager pods are
+    ]
+
+
+def controller_manager(port: int, ca: Path) -> list[str]:
+    return [
+        f"--kubeconfig={KUBECONFIG}",
+        f"--service-account-private-key-file={KEY}",
+        f"--root-ca-file={ca}",
+        "--leader-elect=false",
+        f"--kube-api-qps={QPS}",
+        f"--kube-api-burst={QPS}",
+        f"--bind-address={LOOPBACK}",
+        f"--secure-port={port}",
+    ]
+
+
+def scheduler(folder: Path, port: int, name: str, leader_elect: bool, profile: dict[str, Any] | None) -> list[str]:
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": KUBECONFIG, "qps": QPS, "burst": QPS},
+        "leaderElection": {"leaderElect": leader_elect, "resourceName": name},
+        "profiles": [{"schedulerName": name} | (profile or {})],
+    }
+    (folder / f"{name}.json").write_text(json.dumps(config))
+    return [f"--config={name}.json", f"--bind-address={LOOPBACK}", f"--secure-port={port}"]
+
+
+def kwok(port: int, stages: Path) -> list[str]:
+    return [
+        f"--kubeconfig={KUBECONFIG}",
+        f"--config={stages}",
+        "--manage-all-nodes",
+        f"--disregard-status-with-annotation-selector={UNPLAYED}",
+        f"--server-address={LOOPBACK}:{port}",
+    ]
