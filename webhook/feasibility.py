@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from webhook.catalog import Catalog, Node, Volume
 from webhook.decision import Reason
 from webhook.podaffinity import Neighbourhood
-from webhook.resources import PODS, effective_requests
+from webhook.resources import PODS, effective_requests, written
 from webhook.selectors import node_matches, required_terms, selects_namespaces
 from webhook.shape import JsonObject, mapping, mappings, text
 
@@ -142,8 +142,8 @@ def _unreachable(candidate: Candidate) -> str | None:
 def _full(candidate: Candidate) -> str | None:
     for item in room(candidate):
         if item.requested > item.free:
-            unit = "m" if item.resource == "cpu" else ""
-            return f"it is full ({item.resource}: {item.requested}{unit} asked for, {max(item.free, 0)}{unit} free)"
+            asked, free = written(item.resource, item.requested), written(item.resource, max(item.free, 0))
+            return f"it is full ({item.resource}: {asked} asked for, {free} free)"
     return None
 
 

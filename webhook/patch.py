@@ -60,7 +60,7 @@ def _pointer(path: str) -> jsonpatch.JsonPointer:
 
 def applied(operations: list[Operation], before: JsonObject) -> JsonObject:
     """Return a copy of `before` with the operations applied to it, by jsonpatch."""
-    result = msgspec.json.decode(msgspec.json.encode(before))  # the fastest copy of what came from JSON
+    result: JsonObject = msgspec.json.decode(msgspec.json.encode(before))  # the fastest copy of what came from JSON
     for operation in operations:
         # One by one and with pointers at hand, because the class for whole patches parses each of them twice.
         located = operation | {"path": _pointer(operation["path"])}

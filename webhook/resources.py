@@ -26,6 +26,8 @@ _SUFFIXES = {
     },
     **{suffix: Fraction(1024) ** power for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
+_BYTES = ("memory", "ephemeral-storage", "hugepages-")
+_BINARY = ("Ki", "Mi", "Gi", "Ti")
 
 
 @lru_cache(maxsize=8192)
@@ -85,6 +87,19 @@ def _pod_level(spec: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
         for name, value in named.items()
         if name in ("cpu", "memory") or name.startswith("hugepages-")
     }
+
+
+def written(resource: str, quantity: int) -> str:
+    """Write a quantity as Kubernetes does: cpu in milli where it is not whole, bytes in the largest unit that fits."""
+    if resource == "cpu":
+        return f"{quantity}m" if quantity % 1000 else f"{quantity // 1000}"
+    if not resource.startswith(_BYTES):
+        return str(quantity)
+    size, unit = float(quantity), ""
+    for larger in _BINARY:
+        if size >= 10 * 1024:  # four digits at least: what is compared must not look equal
+            size, unit = size / 1024, larger
+    return f"{size:.1f}".removesuffix(".0") + unit
 
 
 def effective_requests(pod: JsonObject) -> dict[str, int]:

@@ -11,6 +11,10 @@ from webhook.objects import Fact
 F = TypeVar("F", bound=Fact)
 
 
+def _is_launcher(pod: Pod) -> bool:
+    return pod.labels.get("kubevirt.io") == "virt-launcher"
+
+
 class Table(Generic[F]):
     """The objects of one kind, found by namespace and name."""
 
@@ -77,7 +81,7 @@ class Pods(Table[Pod]):
         super().put(fact)
         for index in self._indexes(fact):
             index[fact.key] = fact
-        if fact.claims:
+        if _is_launcher(fact):
             self._by_uid[fact.uid] = fact
         self._count(fact, 1)
 
@@ -132,7 +136,7 @@ class Pods(Table[Pod]):
         for pod in self._by_claim.get((namespace, claim), {}).values():
             owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid]
             for launcher in (pod, *owners):
-                if launcher.labels.get("kubevirt.io") == "virt-launcher":
+                if _is_launcher(launcher):
                     found[launcher.key] = launcher
         return list(found.values())
 

@@ -1,0 +1,118 @@
+"""The certificate that a server shows: read from a folder, followed when its files change, or made for one run."""
+
+import os
+import shutil
+import ssl
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+
+import structlog
+
+from certs.authority import issue_ca, issue_leaf
+
+# As in a Secret of type kubernetes.io/tls, with the key that cert-manager adds.
+CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
+
+log = structlog.get_logger("certs")
+
+
+class Unusable(ValueError):
+    """A file that can't be served. Its text is one line that names it."""
+
+
+class ServingCertificate:
+    """`tls.crt` and `tls.key` of a folder as one TLS context, made anew when the files have changed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the folder for the first time. Raises Unusable."""
+        self._folder = folder
+        self._lock = Lock()
+        self._seen = self._identity()
+        self._context = load_context(folder)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a new connection. The old one stays while the new files can't be used."""
+        with self._lock:
+            if (found := self._identity()) != self._seen:
+                # Also where it fails: what is wrong with these files is said once, not for each connection.
+                self._seen = found
+                self._follow()
+            return self._context
+
+    def _follow(self) -> None:
+        try:
+            self._context = load_context(self._folder)
+            log.info("the serving certificate was read anew", folder=str(self._folder))
+        except Unusable as error:
+            log.warning("the serving certificate stays as it was", reason=str(error))
+
+    def _identity(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(_identity(self._folder / name) for name in (CERTIFICATE, KEY))
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def load_context(folder: Path) -> ssl.SSLContext:
+    """Make a server's TLS context from a folder. Raises Unusable."""
+    certificate, key = _readable(folder / CERTIFICATE), _readable(folder / KEY)
+    _certificates(certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # Without a passphrase at hand OpenSSL asks for one on the terminal, and waits.
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise Unusable(f"{key}: is not the key of {certificate}") from None
+        raise Unusable(f"{key}: holds no private key in PEM, free of a passphrase") from None
+    return context
+
+
+def authority_of(folder: Path) -> Path:
+    """Return the folder's `ca.crt`, with which clients verify us. Raises Unusable."""
+    return _certificates(_readable(folder / CA))
+
+
+def _readable(file: Path) -> Path:
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise Unusable(f"{file}: {error.strerror}") from None
+    return file
+
+
+def _certificates(file: Path) -> Path:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
+    except ssl.SSLError:
+        raise Unusable(f"{file}: holds no certificate in PEM") from None
+    return file
+
+
+@contextmanager
+def made_for_this_run(names: Sequence[str], now: datetime) -> Iterator[Path]:
+    """Make a folder with a CA and a serving certificate of its own, and remove it at the end.
+
+    Only the process that made it removes it: a forked worker comes through here as well when it exits.
+    """
+    owner, folder = os.getpid(), Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-"))  # 0700
+    try:
+        ca = issue_ca(now)
+        leaf = issue_leaf(ca, names, now)
+        for name, content in ((CA, ca.certificate), (CERTIFICATE, leaf.certificate), (KEY, leaf.key)):
+            (folder / name).touch(mode=0o600)
+            (folder / name).write_bytes(content)
+        yield folder
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,167 @@
+"""The certificate that is shown: followed when it changes, and only when it can be used."""
+
+import os
+import ssl
+from datetime import UTC, datetime
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from structlog.testing import capture_logs
+
+from certs.authority import issue_ca, issue_leaf
+from certs.serving import ServingCertificate, Unusable, authority_of, load_context, made_for_this_run
+
+NOW = datetime.now(UTC)
+CA = issue_ca(NOW)
+
+
+def write(folder, leaf=None):
+    """A folder with a certificate and its key."""
+    leaf = leaf or issue_leaf(CA, ["localhost"], NOW)
+    folder.mkdir(exist_ok=True)
+    folder.joinpath("tls.crt").write_bytes(leaf.certificate)
+    folder.joinpath("tls.key").write_bytes(leaf.key)
+    folder.joinpath("ca.crt").write_bytes(CA.certificate)
+    return folder
+
+
+def test_one_context_serves_while_the_files_stay_as_they_are(tmp_path):
+    certificate = ServingCertificate(write(tmp_path))
+    assert certificate.context() is certificate.context()
+
+
+def test_files_that_were_written_anew_are_read_anew(tmp_path):
+    certificate = ServingCertificate(write(tmp_path))
+    before = certificate.context()
+    write(tmp_path)
+    after = certificate.context()
+    assert after is not before
+    assert certificate.context() is after
+
+
+def test_a_folder_that_is_swapped_as_kubernetes_does_it_is_read_anew(tmp_path):
+    link, served = tmp_path / "..data", tmp_path / "served"
+    link.symlink_to(write(tmp_path / "first"))
+    served.mkdir()
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        served.joinpath(name).symlink_to(link / name)
+    certificate = ServingCertificate(served)
+    before = certificate.context()
+    tmp_path.joinpath("next").symlink_to(write(tmp_path / "second"))
+    tmp_path.joinpath("next").rename(link)
+    assert certificate.context() is not before
+
+
+@pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
+def test_half_a_change_leaves_the_old_pair_until_the_other_half_is_there(tmp_path, name):
+    certificate = ServingCertificate(write(tmp_path / "served"))
+    before = certificate.context()
+    changed = write(tmp_path / "changed")
+    with capture_logs() as lines:
+        changed.joinpath(name).rename(tmp_path / "served" / name)
+        assert [certificate.context() for _ in range(3)] == [before] * 3
+        [other] = {"tls.crt", "tls.key"} - {name}
+        changed.joinpath(other).rename(tmp_path / "served" / other)
+        assert certificate.context() is not before
+    assert [line["event"] for line in lines] == [
+        "the serving certificate stays as it was",
+        "the serving certificate was read anew",
+    ]
+
+
+@pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
+def test_a_file_that_goes_away_leaves_the_old_pair(tmp_path, name):
+    certificate = ServingCertificate(write(tmp_path))
+    before = certificate.context()
+    tmp_path.joinpath(name).unlink()
+    with capture_logs() as lines:
+        assert [certificate.context() for _ in range(3)] == [before] * 3
+    assert [line["reason"] for line in lines] == [f"{tmp_path / name}: No such file or directory"]
+
+
+def test_nothing_older_than_tls_1_2_is_spoken(tmp_path):
+    assert load_context(write(tmp_path)).minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
+@pytest.mark.parametrize("content", [b"", b"nothing", b"\xff\x00", b"-----BEGIN CERTIFICATE-----\n"])
+def test_a_file_without_what_it_should_hold_is_named(tmp_path, name, content):
+    write(tmp_path).joinpath(name).write_bytes(content)
+    with pytest.raises(Unusable, match=f"^{tmp_path / name}: holds no "):
+        load_context(tmp_path)
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path):
+    write(tmp_path).joinpath("tls.key").unlink()
+    tmp_path.joinpath("tls.key").mkdir()
+    with pytest.raises(Unusable, match=f"^{tmp_path / 'tls.key'}: Is a directory"):
+        load_context(tmp_path)
+
+
+def test_a_key_of_another_certificate_is_named(tmp_path):
+    write(tmp_path).joinpath("tls.key").write_bytes(issue_leaf(CA, ["localhost"], NOW).key)
+    with pytest.raises(Unusable, match=f"^{tmp_path / 'tls.key'}: is not the key of {tmp_path / 'tls.crt'}"):
+        load_context(tmp_path)
+
+
+def test_a_key_with_a_passphrase_is_named_and_nobody_is_asked_for_it(tmp_path):
+    key = load_pem_private_key(write(tmp_path).joinpath("tls.key").read_bytes(), None)
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
+    tmp_path.joinpath("tls.key").write_bytes(locked)
+    with pytest.raises(Unusable, match="holds no private key in PEM, free of a passphrase"):
+        load_context(tmp_path)
+
+
+def test_the_ca_of_a_folder_is_found(tmp_path):
+    assert authority_of(write(tmp_path)) == tmp_path / "ca.crt"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nothing"])
+def test_a_ca_that_can_not_be_used_is_named(tmp_path, content):
+    ca = write(tmp_path) / "ca.crt"
+    ca.unlink() if content is None else ca.write_bytes(content)
+    with pytest.raises(Unusable, match=f"^{ca}: "):
+        authority_of(tmp_path)
+
+
+def test_a_certificate_for_one_run_is_for_its_user_alone_and_goes_with_the_run():
+    with made_for_this_run(["localhost"], NOW) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()} == dict.fromkeys(
+            ("ca.crt", "tls.crt", "tls.key"), 0o600
+        )
+        assert load_context(folder)
+        assert authority_of(folder)
+    assert not folder.exists()
+
+
+def test_a_run_that_fails_leaves_nothing_behind():
+    folders = []
+
+    def fail():
+        with made_for_this_run(["localhost"], NOW) as folder:
+            folders.append(folder)
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        fail()
+    assert not folders[0].exists()
+
+
+def test_a_forked_process_that_ends_leaves_the_folder_to_its_maker():
+    with made_for_this_run(["localhost"], NOW) as folder:
+        making = made_for_this_run(["localhost"], NOW)
+        other = making.__enter__()
+        if (child := os.fork()) == 0:
+            making.__exit__(None, None, None)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert other.exists()
+        making.__exit__(None, None, None)
+        assert not other.exists()
+        assert folder.exists()

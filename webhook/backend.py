@@ -1,0 +1,54 @@
+"""What stands behind the routes: a snapshot of a cluster, or a live one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from webhook.decision import Decision
+from webhook.injector import Injection, inject
+from webhook.settings import Settings
+from webhook.shape import JsonObject
+from webhook.store import Store
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nobody(_request: JsonObject, _decision: Decision) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """How one cache of a live cluster is doing. `age` is in seconds since it last heard of the cluster."""
+
+    resource: str
+    synced: bool
+    objects: int
+    age: float | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """How to decide; the defaults are those of a snapshot, which is there from the start and has nobody to tell.
+
+    `tell` has the VM's owner told of a decision. `start` is called after the fork, since threads do not survive one,
+    and `stop` at the end. `caches` may be asked by any thread.
+    """
+
+    decide: Callable[[JsonObject], Injection]
+    tell: Callable[[JsonObject, Decision], None] = _nobody
+    start: Callable[[], None] = _nothing
+    stop: Callable[[], None] = _nothing
+    caches: Callable[[], list[Cache]] = field(default=list)
+
+    def synced(self) -> bool:
+        """Say whether the cluster was read completely."""
+        return all(cache.synced for cache in self.caches())
+
+
+def from_snapshot(store: Store, settings: Settings) -> Backend:
+    """Answer from a store that stays as it is."""
+    return Backend(partial(inject, catalog=store, settings=settings))

@@ -1,0 +1,108 @@
+"""`kubevirt-scheduler serve`: answer the API server's reviews over TLS."""
+
+import os
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import click
+
+from certs.serving import Unusable, made_for_this_run
+from webhook import logs, snapshot
+from webhook.app import create_app, create_probes
+from webhook.backend import Backend, from_snapshot
+from webhook.documents import printable
+from webhook.metrics import Metrics
+from webhook.server import CannotListen, Server, listening
+from webhook.settings import Settings, read_settings
+
+PORT = click.IntRange(0, 65535)
+
+
+class CannotStart(click.ClickException):
+    """What keeps the server from starting: one line on standard error, exit 2."""
+
+    exit_code = 2
+
+
+@click.command(short_help="answer the API server's reviews over TLS")
+@click.option(
+    "--snapshot",
+    "snapshots",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE|FOLDER",
+    help="The cluster, as kubectl get -o yaml writes it. May be given several times.",
+)
+@click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option("--https-port", type=PORT, default=8443, show_default=True, help="POST /mutate; 0 picks a free one.")
+@click.option(
+    "--http-port",
+    type=PORT,
+    default=8080,
+    show_default=True,
+    help="GET /healthz, /readyz and /metrics, without TLS; 0 picks a free one.",
+)
+@click.option(
+    "--tls-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder with tls.crt, tls.key and ca.crt, read anew when they change. Default: made for this run.",
+)
+@click.option("--kubeconfig", metavar="FILE", help="Whose cluster to follow. Default: the usual one, or our pod's.")
+@click.option("--context", metavar="NAME", help="Which context of the kubeconfig. Default: its current one.")
+def serve(
+    snapshots: tuple[Path, ...],
+    bind: str,
+    https_port: int,
+    http_port: int,
+    tls_dir: Path | None,
+    kubeconfig: str | None,
+    context: str | None,
+) -> None:
+    """Serve POST /mutate over TLS, and probes and metrics without.
+
+    When it is ready, one line of JSON on standard output says where. Logs go to standard error; settings come from
+    CO_SCHEDULE_... in the environment. SIGTERM ends it.
+
+    \b
+    Examples:
+      kubevirt-scheduler serve
+      kubevirt-scheduler serve --snapshot examples/cluster.yaml
+      kubevirt-scheduler serve --snapshot cluster/ --bind 0.0.0.0 --tls-dir /etc/webhook/tls
+      CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
+    """  # noqa: D301 (click's mark of a block that keeps its lines)
+    settings = read_settings(os.environ)
+    logs.configure(settings)
+    metrics = Metrics()
+    if snapshots:
+        backend = from_snapshot(snapshot.load(snapshots), settings)
+    else:
+        backend = _from_cluster(kubeconfig, context, settings, metrics)
+    app = create_app(backend, settings, metrics)
+    try:
+        with ExitStack() as stack:
+            listeners = stack.enter_context(listening(bind, https_port, http_port))
+            tls = tls_dir or stack.enter_context(made_for_this_run(_names(bind), datetime.now(UTC)))
+            probes = partial(create_probes, metrics, caches=backend.caches)
+            Server(app, probes, listeners, tls, settings, backend).run()
+    except (CannotListen, Unusable) as error:
+        raise CannotStart(printable(str(error))) from None
+
+
+def _from_cluster(kubeconfig: str | None, context: str | None, settings: Settings, metrics: Metrics) -> Backend:
+    # Here, because the Kubernetes client takes a second to import, which files need not wait for.
+    from webhook.cluster import Cluster, ClusterError  # noqa: PLC0415
+    from webhook.follow import Following  # noqa: PLC0415
+
+    try:
+        following = Following(Cluster.connect(kubeconfig, context), settings)
+    except ClusterError as error:
+        raise CannotStart(f"{printable(str(error))}; give --kubeconfig FILE, or --snapshot FILE") from None
+    metrics.follow(following)
+    return following.backend()
+
+
+def _names(bind: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))

@@ -1,0 +1,56 @@
+"""A live cluster behind the routes: its caches, its events, and their threads."""
+
+import os
+import threading
+import time
+
+from webhook.backend import Backend, Cache
+from webhook.cluster import Cluster
+from webhook.decision import Decision
+from webhook.events import FAREWELL, TICK, Events
+from webhook.live import Live
+from webhook.settings import Action, Settings
+from webhook.shape import JsonObject
+
+
+class Following:
+    """A live cluster, followed from `start` to `stop`."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self.live = Live(cluster, settings)
+        # Kubernetes gives a pod its own name as its host's.
+        self.events = Events(cluster.send, os.uname().nodename)
+        # An observer does nothing, and must not tell that it was done.
+        self._tells = settings.action is Action.INJECT
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def backend(self) -> Backend:
+        """Return it as the routes see it."""
+        return Backend(self.live.inject, self.tell, self.start, self.stop, self.caches)
+
+    def tell(self, request: JsonObject, decision: Decision) -> None:
+        """Have the VM's owner told of a decision."""
+        if self._tells:
+            self.events.tell(request, decision)
+
+    def start(self) -> None:
+        """Start all threads."""
+        self.live.start(self._stop)
+        self._threads.append(self.events.start(self._stop))
+
+    def stop(self) -> None:
+        """End them; what there is to tell is told for a second more."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(FAREWELL + TICK)
+
+    def caches(self) -> list[Cache]:
+        """Return how each cache is doing."""
+        now = time.monotonic()
+        found = []
+        for reflector in self.live.reflectors:
+            health = reflector.health
+            age = None if health.heard is None else now - health.heard
+            found.append(Cache(reflector.kind.plural, health.synced, health.objects, age, health.problem))
+        return found
