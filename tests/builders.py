@@ -7,7 +7,11 @@ The defaults fit together: `virt_launcher()` mounts `disk1` of `default`, whose 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jsonpatch
+
 from webhook import objects
+from webhook.decision import Decision
+from webhook.injector import Injection, decide, inject
 from webhook.settings import Settings
 from webhook.store import Store
 
@@ -211,3 +215,18 @@ def catalog(*found: Mapping[str, Any]) -> Store:
 def settings(**chosen: Any) -> Settings:
     """The product's defaults but for what is named."""
     return Settings(**chosen)
+
+
+def decided(pod: Object, *found: Object, **chosen: Any) -> Decision:
+    """What is decided on a pod being created, in a cluster of these objects and with these settings."""
+    return decide(request(pod, pod["metadata"]["namespace"]), catalog(*found), settings(**chosen))
+
+
+def injected(pod: Object, *found: Object, **chosen: Any) -> Injection:
+    """The same with its patch."""
+    return inject(request(pod, pod["metadata"]["namespace"]), catalog(*found), settings(**chosen))
+
+
+def patched(pod: Any, injection: Injection) -> Any:
+    """The pod that the API server makes of a patch; the received one stays as it is."""
+    return jsonpatch.apply_patch(pod, injection.patch or [])

@@ -216,13 +216,13 @@ def same_topology(term: Object, node: Object, other: Object) -> bool:
     return value is not None and value == labels_of(other).get(term["topologyKey"])
 
 
-# kube-scheduler/framework/types.go AffinityTerm.Matches; of a namespace's labels only the one that each has is known
+# kube-scheduler/framework/types.go AffinityTerm.Matches, getNamespacesFromPodAffinityTerm
 def selects(term: Object, owner: Object, target: Object) -> bool:
-    namespaces, selector = term.get("namespaces") or [], term.get("namespaceSelector")
+    assert term.get("namespaceSelector") in (None, {}), "what labels a namespace has is not known here"
+    named, all_of_them = term.get("namespaces") or [], term.get("namespaceSelector") == {}
     here, there = (thing["metadata"].get("namespace") or "default" for thing in (owner, target))
-    meant = there in namespaces or selected_by(selector, {"kubernetes.io/metadata.name": there})
-    own = not namespaces and selector is None and here == there
-    return (meant or own) and selected_by(merged_selector(term, owner), labels_of(target))
+    meant = all_of_them or there in (named or [here])
+    return meant and selected_by(merged_selector(term, owner), labels_of(target))
 
 
 # pkg/registry/core/pod/strategy.go applyMatchLabelKeysAndMismatchLabelKeys: at creation, so a stored pod has it already

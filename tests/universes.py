@@ -4,11 +4,14 @@ Values come from small sets, so that things meet: requests fill a node exactly, 
 API server would take all of it but null and empty lists of terms, which a webhook is shown all the same.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
+T = TypeVar("T")
 Object = dict[str, Any]
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
@@ -52,22 +55,13 @@ NODE_EXPRESSIONS: list[Object] = [
     {"key": "rank", "operator": "Lt", "values": ["2"]},
     {"key": HOSTNAME, "operator": "In", "values": ["node-a", "node-b"]},
 ]
-NODE_SELECTORS: list[Object] = [
-    *[{"kubevirt.io/schedulable": "true"}] * 6,
-    {"disk": "ssd"},
-    {ZONE: "east"},
-    {"disk": ""},
-]
-NO_TERMS: list[Object | None] = [
-    None,
-    {},
-    {REQUIRED: None},
-    {REQUIRED: {"nodeSelectorTerms": None}},
-    {REQUIRED: {"nodeSelectorTerms": []}},
-]
+SCHEDULABLE = {"kubevirt.io/schedulable": "true"}
+NODE_SELECTORS: list[Object] = [*[SCHEDULABLE] * 9, {"disk": "ssd"}, {ZONE: "east"}, {"disk": ""}]
+NULL_TERMS: list[Object | None] = [None, {}]
+TERMLESS: list[Object | None] = [None, {"nodeSelectorTerms": None}, {"nodeSelectorTerms": []}]
+NO_TERMS: list[Object | None] = [None, {}, *({REQUIRED: required} for required in TERMLESS)]
 POD_SELECTORS: list[Object | None] = [
-    {"matchLabels": {"app": "web"}},
-    {"matchLabels": {"app": "web"}},
+    *[{"matchLabels": {"app": "web"}}] * 4,
     {"matchLabels": {"app": "web", "tier": "front"}},
     {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "db"]}]},
     {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["db"]}]},
@@ -76,11 +70,8 @@ POD_SELECTORS: list[Object | None] = [
     {},
     None,
 ]
-LABEL_KEYS: list[Object] = [
-    {"matchLabelKeys": ["tier"]},
-    {"mismatchLabelKeys": ["tier"]},
-    {"matchLabelKeys": ["absent"]},
-]
+LABEL_KEYS: list[Object] = [*[{}] * 6, *({field: ["tier"]} for field in ("matchLabelKeys", "mismatchLabelKeys"))]
+LABEL_KEYS += [{"matchLabelKeys": ["gpu"]}]
 # For the whole pod: at least what a container and a sidecar ask for, or the API server would refuse it.
 POD_LEVEL: list[Object] = [
     {"requests": {"cpu": "2"}, "limits": {"cpu": "3"}},
@@ -89,167 +80,160 @@ POD_LEVEL: list[Object] = [
 ]
 # An empty string: the key is left out.
 NODE_LABELS = {
-    "kubevirt.io/schedulable": ["true"],
     ZONE: ["east", "east", "east", "west", "west", ""],
     "disk": ["ssd", "ssd", "ssd", "hdd", ""],
     "rank": ["1", "2", "3", "high", ""],
 }
+NAMESPACES: list[Object] = [*[{}] * 4, {"namespaces": []}, *({"namespaces": [name]} for name in ("default", "other"))]
 POD_LABELS = {"app": ["web", "web", "web", "db", ""], "tier": ["", "front", "back"]}
 REQUESTS = {"cpu": ["100m", "500m", "0.5", "1", ""], "memory": ["64Mi", "512Mi", "1G", "1Gi", "", ""]}
+LIMITS = {"cpu": "2", "memory": "2Gi"}
 ALLOCATABLE = {
-    "cpu": ["4", "4", "3", "2", "1"],
+    "cpu": ["8", "4", "3", "2", "1"],
     "memory": ["8Gi", "6Gi", "4Gi", "2048Mi", "2e9"],
-    "pods": ["110", "110", "6", "4", "2", ""],
+    "pods": ["110", "110", "110", "4", "2", ""],
     KVM: ["1k", "1k", "1k", "2", "1", ""],
 }
 
 
-def one_in(number: int) -> st.SearchStrategy[bool]:
-    """Draw True about once in `number` times."""
-    return st.sampled_from([False] * (number - 1) + [True])
+@cache
+def up_to(most: int) -> st.SearchStrategy[int]:
+    return st.integers(0, most)
 
 
-def some_of(values: list[Object], most: int) -> st.SearchStrategy[list[Object]]:
-    return st.lists(st.sampled_from(values), max_size=most, unique_by=repr)
+def pick(draw: st.DrawFn, values: Sequence[T]) -> T:
+    """Draw one of the values; shrinks to the first."""
+    return values[draw(up_to(len(values) - 1))]
 
 
-def strings(choices: dict[str, list[str]]) -> st.SearchStrategy[Object]:
-    """Draw a string for each key; where it is empty, the key is left out."""
-    drawn = st.fixed_dictionaries({key: st.sampled_from(values) for key, values in choices.items()})
-    return drawn.map(lambda every: {key: value for key, value in every.items() if value})
+def pick_some(draw: st.DrawFn, values: list[Object], most: int) -> list[Object]:
+    picked = [pick(draw, values) for _ in range(draw(up_to(most)))]
+    return [value for index, value in enumerate(picked) if value not in picked[:index]]
+
+
+def one_in(draw: st.DrawFn, number: int) -> bool:
+    return draw(up_to(number - 1)) == number - 1
+
+
+def strings(draw: st.DrawFn, choices: dict[str, list[str]]) -> Object:
+    return {key: value for key, values in choices.items() if (value := pick(draw, values))}
 
 
 def v1(kind: str, metadata: Object, **rest: Any) -> Object:
-    # Copied, so that what one test does to its draw never reaches the lists above.
+    # Copied, so that what a test does to its draw never reaches the lists above.
     return deepcopy({"apiVersion": "v1", "kind": kind, "metadata": metadata, **rest})
 
 
-@st.composite
-def nodes(draw: st.DrawFn, name: str) -> Object:
-    """Draw one node: mostly healthy and roomy, and like the others in something."""
-    labels = draw(strings(NODE_LABELS | {HOSTNAME: [name] * 6 + [f"{name}.example", ""]}))
-    taints = draw(some_of(TAINTS, 2)) if draw(one_in(4)) else []
+def a_node(draw: st.DrawFn, name: str) -> Object:
+    labels = strings(draw, NODE_LABELS | {HOSTNAME: [name] * 6 + [f"{name}.example", ""]}) | SCHEDULABLE
+    taints = pick_some(draw, TAINTS, 2) if one_in(draw, 5) else []
     spec: Object = {}
-    if draw(one_in(8)):
+    if one_in(draw, 9):
         spec["unschedulable"] = True
-        taints = taints + draw(st.sampled_from([[], [{"key": UNSCHEDULABLE, "effect": "NoSchedule"}]]))
+        taints += pick(draw, [[], [{"key": UNSCHEDULABLE, "effect": "NoSchedule"}]])
     if taints:
         spec["taints"] = taints
     status: Object = {}
-    if ready := draw(st.sampled_from(["True"] * 12 + ["", "False", "Unknown"])):
+    if ready := pick(draw, ["True"] * 16 + ["", "False", "Unknown"]):
         status["conditions"] = [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}]
-    if not draw(one_in(8)):
-        status["allocatable"] = draw(strings(ALLOCATABLE))
+    if not one_in(draw, 8):
+        status["allocatable"] = strings(draw, ALLOCATABLE)
     return v1("Node", {"name": name, "labels": labels}, spec=spec, status=status)
 
 
-@st.composite
-def containers(draw: st.DrawFn, name: str, *, init: bool = False) -> Object:
+def a_container(draw: st.DrawFn, name: str) -> Object:
     """Draw one container: requests, limits that stand for them, both, or nothing."""
-    wanted = draw(strings(REQUESTS))
-    asks, bounds = {"requests": wanted}, {"limits": wanted}
-    resources: Object = draw(st.sampled_from([{}, asks, asks, bounds, asks | {"limits": wanted | {"cpu": "2"}}]))
-    sidecar = {"restartPolicy": "Always"} if init and draw(st.booleans()) else {}
-    return {"name": name, "image": "any"} | sidecar | ({"resources": resources} if resources else {})
+    wanted = strings(draw, REQUESTS)
+    asks, bounds = {"requests": wanted}, {key: LIMITS[key] for key in wanted}
+    resources = pick(draw, [{}, asks, asks, {"limits": wanted}, asks | {"limits": bounds}])
+    return {"name": name, "image": "any"} | ({"resources": resources} if resources else {})
 
 
-@st.composite
-def pod_terms(draw: st.DrawFn) -> Object:
-    """Draw one required term of pod affinity or anti-affinity."""
-    selector, key = draw(st.sampled_from(POD_SELECTORS)), draw(st.sampled_from([HOSTNAME, ZONE]))
-    named = draw(st.sampled_from([None, None, None, [], ["default"], ["other"], ["default", "other"]]))
-    return {"labelSelector": selector, "topologyKey": key} | ({} if named is None else {"namespaces": named})
+def pod_terms(draw: st.DrawFn, *, new: bool) -> Object:
+    """Draw required terms; those of a new pod may have label keys, which the API server has not merged yet."""
+    terms: list[Object] = []
+    for _ in range(pick(draw, [1, 2])):
+        term = {"labelSelector": pick(draw, POD_SELECTORS), "topologyKey": pick(draw, [HOSTNAME, ZONE])}
+        takes_keys = new and term["labelSelector"] is not None and "tier" not in repr(term)
+        terms.append(term | pick(draw, NAMESPACES) | (pick(draw, LABEL_KEYS) if takes_keys else {}))
+    return {REQUIRED: terms}
 
 
-@st.composite
-def new_pod_terms(draw: st.DrawFn) -> Object:
-    """Draw one of a pod that is being created: its label keys are not merged into its selector yet."""
-    term = draw(pod_terms())
-    takes_keys = term["labelSelector"] is not None and "tier" not in repr(term)
-    return term | (draw(st.sampled_from(LABEL_KEYS)) if takes_keys and draw(one_in(4)) else {})
-
-
-@st.composite
-def neighbours(draw: st.DrawFn, name: str, node_names: list[str]) -> Object:
-    """Draw one pod that is there already: running, or unbound, finished, terminating, or on a node that is gone."""
-    node = draw(st.sampled_from([*node_names * 3, None, "node-gone"]))
-    phase = draw(st.sampled_from(["Running"] * 5 + ["Pending", "Succeeded", "Failed"])) if node else "Pending"
-    metadata: Object = {"name": name, "namespace": draw(st.sampled_from(["default", "default", "other"]))}
-    spec: Object = {"containers": [draw(containers("main"))]} | ({"nodeName": node} if node else {})
-    if draw(one_in(6)):
+def a_neighbour(draw: st.DrawFn, name: str, node_names: list[str]) -> Object:
+    """Draw a pod that is there already: running, or unbound, finished, terminating, or on a node that is gone."""
+    node = pick(draw, [*node_names * 4, None, "node-gone"])
+    phase = pick(draw, ["Running"] * 6 + ["Pending", "Succeeded", "Failed"]) if node else "Pending"
+    metadata: Object = {"name": name, "namespace": pick(draw, ["default", "default", "other"])}
+    metadata["labels"] = strings(draw, POD_LABELS)
+    if one_in(draw, 6):
         metadata |= {"deletionTimestamp": "2026-08-01T12:00:00Z", "deletionGracePeriodSeconds": 30}
-    if draw(one_in(4)):
-        spec["affinity"] = {"podAntiAffinity": {REQUIRED: draw(st.lists(pod_terms(), min_size=1, max_size=2))}}
-    return v1("Pod", metadata | {"labels": draw(strings(POD_LABELS))}, spec=spec, status={"phase": phase})
+    spec: Object = {"containers": [a_container(draw, "main")]} | ({"nodeName": node} if node else {})
+    if one_in(draw, 6):
+        spec["affinity"] = {"podAntiAffinity": pod_terms(draw, new=False)}
+    return v1("Pod", metadata, spec=spec, status={"phase": phase})
 
 
-@st.composite
-def clusters(draw: st.DrawFn) -> Object:
-    """Draw `nodes`, one to four, and `pods`, up to five."""
-    names = ["node-a", "node-b", "node-c", "node-d"][: draw(st.sampled_from([2, 3, 4, 3, 4, 1]))]
-    count = draw(st.integers(0, 5))
-    return {
-        "nodes": [draw(nodes(name)) for name in names],
-        "pods": [draw(neighbours(f"neighbour-{index}", names)) for index in range(count)],
-    }
-
-
-@st.composite
-def node_terms(draw: st.DrawFn) -> Object:
-    """Draw one node selector term that is not empty."""
+def a_node_term(draw: st.DrawFn) -> Object:
     term: Object = {}
-    kind = draw(st.sampled_from([*["expressions"] * 5, "fields", "both"]))
+    kind = pick(draw, ["expressions"] * 5 + ["fields", "both"])
     if kind != "fields":
-        term["matchExpressions"] = draw(some_of(NODE_EXPRESSIONS, 2)) or [KUBEVIRTS_OWN]
+        term["matchExpressions"] = pick_some(draw, NODE_EXPRESSIONS, 2) or [KUBEVIRTS_OWN]
     if kind != "expressions":
-        operator, name = draw(st.sampled_from(["In", "NotIn"])), draw(st.sampled_from(["node-a", "node-b"]))
+        operator, name = pick(draw, ["In", "NotIn"]), pick(draw, ["node-a", "node-b"])
         term["matchFields"] = [{"key": "metadata.name", "operator": operator, "values": [name]}]
     return term
 
 
-@st.composite
-def affinities(draw: st.DrawFn) -> Object:
+def an_affinity(draw: st.DrawFn) -> Object:
     """Draw the affinity of the VM's pod: mostly KubeVirt's own required term, or some of the user's."""
     affinity: Object = {}
-    terms: st.SearchStrategy[Any] = node_terms() | node_terms() | node_terms() | st.sampled_from([{}, None])
-    kind = draw(st.sampled_from(["kubevirt"] * 4 + ["user"] * 4 + ["no terms", "none"]))
+    kind = pick(draw, ["kubevirt"] * 4 + ["user"] * 4 + ["no terms", "none"])
     if kind == "kubevirt":
         affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [KUBEVIRTS_OWN]}]}}
     elif kind == "user":
-        affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": draw(st.lists(terms, min_size=1, max_size=3))}}
+        count = pick(draw, [1, 2, 3])
+        terms = [pick(draw, NULL_TERMS) if one_in(draw, 5) else a_node_term(draw) for _ in range(count)]
+        affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": terms}}
     elif kind == "no terms":
-        affinity["nodeAffinity"] = draw(st.sampled_from(NO_TERMS))
-    if draw(one_in(4)):
-        affinity["podAntiAffinity"] = {REQUIRED: draw(st.lists(new_pod_terms(), min_size=1, max_size=2))}
-    if draw(one_in(6)):
-        affinity["podAffinity"] = {REQUIRED: draw(st.lists(new_pod_terms(), min_size=1, max_size=2))}
+        affinity["nodeAffinity"] = pick(draw, NO_TERMS)
+    if one_in(draw, 5):
+        affinity["podAntiAffinity"] = pod_terms(draw, new=True)
+    if one_in(draw, 8):
+        affinity["podAffinity"] = pod_terms(draw, new=True)
     return affinity
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Object:
+    """Draw `nodes`, one to four, and `pods`, up to six."""
+    names = ["node-a", "node-b", "node-c", "node-d"][: pick(draw, [2, 3, 4, 1, 3, 4, 2, 3, 4, 4])]
+    neighbours = [a_neighbour(draw, f"neighbour-{index}", names) for index in range(draw(up_to(6)))]
+    return {"nodes": [a_node(draw, name) for name in names], "pods": neighbours}
 
 
 @st.composite
 def pods(draw: st.DrawFn) -> Object:
     """Draw a virt-launcher pod as a webhook is sent it: opted in, not bound, with the claim disk1."""
-    compute = draw(containers("compute"))
-    if draw(one_in(3)):
-        compute["resources"] = {"limits": {}} | compute.get("resources", {})
-        compute["resources"]["limits"] |= {KVM: "1"}
-    init = [draw(containers(f"init-{index}", init=True)) for index in range(draw(st.sampled_from([0, 0, 1, 2, 3])))]
-    spec: Object = {
+    compute = a_container(draw, "compute")
+    if one_in(draw, 3):
+        resources = compute.get("resources", {})
+        compute["resources"] = resources | {"limits": resources.get("limits", {}) | {KVM: "1"}}
+    init = [a_container(draw, f"init-{index}") for index in range(pick(draw, [0, 0, 1, 2, 3]))]
+    init = [container | pick(draw, [{}, {"restartPolicy": "Always"}]) for container in init]
+    spec = {
         "containers": [compute],
-        "tolerations": DEFAULT_TOLERATIONS + draw(some_of(TOLERATIONS, 2)),
-        "volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}],
-    }
-    optional: Object = {
-        "affinity": draw(affinities()),
         "initContainers": init,
-        "nodeSelector": draw(st.sampled_from(NODE_SELECTORS)) if draw(st.booleans()) else None,
-        "overhead": {"cpu": "250m", "memory": "120Mi"} if draw(one_in(8)) else None,
-        "resources": draw(st.sampled_from(POD_LEVEL)) if len(init) <= 1 and draw(one_in(5)) else None,
+        "tolerations": DEFAULT_TOLERATIONS + pick_some(draw, TOLERATIONS, 2),
+        "volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}],
+        "affinity": an_affinity(draw),
+        "nodeSelector": pick(draw, NODE_SELECTORS) if one_in(draw, 2) else None,
+        "overhead": {"cpu": "250m", "memory": "120Mi"} if one_in(draw, 8) else None,
+        "resources": pick(draw, POD_LEVEL) if len(init) <= 1 and one_in(draw, 5) else None,
     }
-    spec |= {field: value for field, value in optional.items() if value}
-    labels = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"} | draw(strings(POD_LABELS))
+    labels = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"} | strings(draw, POD_LABELS)
     annotations = {"kubevirt-scheduler/co-schedule": "true", "kubevirt.io/domain": "vm1"}
-    return v1("Pod", {"generateName": "virt-launcher-vm1-", "labels": labels, "annotations": annotations}, spec=spec)
+    metadata = {"generateName": "virt-launcher-vm1-", "labels": labels, "annotations": annotations}
+    return v1("Pod", metadata, spec={field: value for field, value in spec.items() if value})
 
 
 @st.composite
@@ -257,8 +241,8 @@ def storage(draw: st.DrawFn, node: str) -> Object:
     """Draw `pvc`, `pv` and `pod`: the claim disk1, its Longhorn volume, and the share-manager pod on `node`."""
     pv_spec: Object = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "10Gi"}}
     pv_spec |= {"csi": {"driver": "driver.longhorn.io", "volumeHandle": "vol-disk1"}}
-    if draw(one_in(6)):
-        terms = draw(st.lists(node_terms(), min_size=1, max_size=2))
+    if one_in(draw, 4):
+        terms = [a_node_term(draw) for _ in range(pick(draw, [1, 2]))]
         pv_spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
     pvc_spec = {"accessModes": ["ReadWriteMany"], "volumeName": "pvc-disk1"}
     labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": "vol-disk1"}
@@ -275,7 +259,7 @@ def storage(draw: st.DrawFn, node: str) -> Object:
 def universes(draw: st.DrawFn) -> Object:
     """Draw `pod`, `nodes`, `pods` with the share-manager pod last, `pvc`, `pv`, and `node`, its node."""
     cluster, pod = draw(clusters()), draw(pods())
-    node = draw(st.sampled_from([each["metadata"]["name"] for each in cluster["nodes"]]))
+    node = pick(draw, [each["metadata"]["name"] for each in cluster["nodes"]])
     stored = draw(storage(node))
     serving = {"pods": [*cluster["pods"], stored["pod"]], "node": node}
     return {"pod": pod, "nodes": cluster["nodes"], "pvc": stored["pvc"], "pv": stored["pv"]} | serving

@@ -1,0 +1,82 @@
+"""Quantities are read as the API server reads them, and written for people."""
+
+from typing import Any
+
+import pytest
+
+from webhook.resources import amounts, written
+from webhook.shape import Malformed
+
+
+@pytest.mark.parametrize(
+    ("quantity", "milli", "units"),
+    [
+        ("0", 0, 0),
+        ("1", 1000, 1),
+        ("+1", 1000, 1),
+        ("1.5", 1500, 2),
+        ("1.", 1000, 1),
+        (".5", 500, 1),
+        ("100m", 100, 1),
+        ("1500m", 1500, 2),
+        ("0.0001", 1, 1),
+        ("1n", 1, 1),
+        ("1u", 1, 1),
+        ("999999n", 1, 1),
+        ("1000001n", 2, 1),
+        ("0.1n", 1, 1),
+        ("1k", 1_000_000, 1000),
+        ("1M", 10**9, 10**6),
+        ("1G", 10**12, 10**9),
+        ("1T", 10**15, 10**12),
+        ("1P", 10**18, 10**15),
+        ("1E", 10**21, 10**18),
+        ("1Ki", 1024_000, 1024),
+        ("1Mi", 1000 * 2**20, 2**20),
+        ("1.5Gi", 1500 * 2**30, 3 * 2**29),
+        ("1Ti", 1000 * 2**40, 2**40),
+        ("1Pi", 1000 * 2**50, 2**50),
+        ("1Ei", 1000 * 2**60, 2**60),
+        ("2e3", 2_000_000, 2000),
+        ("2E3", 2_000_000, 2000),
+        ("2e-3", 2, 1),
+        ("25e+1", 250_000, 250),
+        ("-1", -1000, -1),
+        ("-1.5", -1500, -1),
+        (2, 2000, 2),
+        (0.1, 100, 1),
+        (1e-7, 1, 1),
+        (1e21, 10**24, 10**21),
+    ],
+)
+def test_a_quantity_is_read_in_milli_for_cpu_and_in_whole_units_for_others(
+    quantity: Any, milli: int, units: int
+) -> None:
+    assert amounts({"cpu": quantity, "memory": quantity}) == {"cpu": milli, "memory": units}
+
+
+@pytest.mark.parametrize(
+    "quantity", ["x", "1x", "1 ", " 1", "1e", "1e1.5", "--1", ".", "1.5.1", "1K", "1mi", "1_0", "inf"]
+)
+def test_what_is_no_quantity_is_malformed(quantity: str) -> None:
+    with pytest.raises(Malformed, match="not a number with a unit"):
+        amounts({"cpu": quantity})
+
+
+@pytest.mark.parametrize(
+    ("resource", "quantity", "said"),
+    [
+        ("cpu", 0, "0"),
+        ("cpu", 1000, "1"),
+        ("cpu", 1001, "1001m"),
+        ("pods", 110, "110"),
+        ("devices.kubevirt.io/kvm", 10240, "10240"),
+        ("memory", 10239, "10239"),
+        ("memory", 10240, "10Ki"),
+        ("memory", 2**30, "1024Mi"),
+        ("ephemeral-storage", 50 * 10**6, "47.7Mi"),
+        ("hugepages-2Mi", 2**22, "4096Ki"),
+    ],
+)
+def test_an_amount_is_written_for_people(resource: str, quantity: int, said: str) -> None:
+    assert written(resource, quantity) == said
