@@ -126,9 +126,6 @@ def test_a_preference_leaves_what_is_required_alone(required: Any) -> None:
     assert with_node(affinity, "node-a", pin=False)["nodeAffinity"][REQUIRED] == required
 
 
-@pytest.mark.xfail(
-    strict=True, reason="null or absent terms become an empty list; the injector never asks for it (matches_nothing)"
-)
 @pytest.mark.parametrize("required", [{"nodeSelectorTerms": None}, {}], ids=["null", "absent"])
 def test_terms_that_are_null_or_absent_stay_so(required: Object) -> None:
     assert with_node({"nodeAffinity": {REQUIRED: required}}, "node-a", pin=True)["nodeAffinity"][REQUIRED] == required

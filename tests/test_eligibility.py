@@ -117,9 +117,6 @@ def test_a_pod_that_passes_every_rule_is_ours(fields: Object) -> None:
     assert decided(virt_launcher(**fields), *storage()).reason is Reason.CO_SCHEDULED
 
 
-@pytest.mark.xfail(
-    strict=True, reason="is_injected asks for the preferred term alone, so a pin that was voided stays void"
-)
 def test_a_pin_that_another_webhook_voided_is_made_good_when_we_are_called_again() -> None:
     """With `reinvocationPolicy: IfNeeded` we are called again because another webhook changed the pod after us."""
     made = virt_launcher(**pinned("node-a"))

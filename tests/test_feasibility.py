@@ -133,9 +133,6 @@ LOCAL = {"required": TIED, "driver": "local.csi"}
             node(),
             None,
             id="a name, which the scheduler does not look at in a PV",
-            marks=pytest.mark.xfail(
-                strict=True, reason="storage/volume/helpers.go CheckNodeAffinity: labels only, no name"
-            ),
         ),
     ],
 )
@@ -174,9 +171,6 @@ def test_what_is_not_judged_is_not_risked(spec: Object, named: str) -> None:
     assert named in decision.message
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a namespace selector that may fulfil the term reads as no pod: PodAffinity before Unjudged"
-)
 def test_affinity_to_pods_of_selected_namespaces_is_not_judged() -> None:
     assert reason(virt_launcher(affinity=together(BY_NAMESPACE)), node()) is Reason.UNJUDGED
 

@@ -200,7 +200,6 @@ def test_no_patch_is_sent_where_the_affinity_is_none() -> None:
 FOLLOWED = [claim(), volume(), virt_launcher("vm", node="node-a")]
 
 
-@pytest.mark.xfail(strict=True, reason="mutation reads annotations of another type as empty and replaces them")
 @pytest.mark.parametrize("annotations", ["text", ["a"], 7])
 def test_annotations_of_another_type_are_not_overwritten(annotations: Any) -> None:
     made = share_manager_pod()
@@ -209,7 +208,6 @@ def test_annotations_of_another_type_are_not_overwritten(annotations: Any) -> No
     assert (injection.decision.reason, injection.patch) == (Reason.INTERNAL_ERROR, None)
 
 
-@pytest.mark.xfail(strict=True, reason="the operation is below /spec, which the received object does not have")
 @pytest.mark.parametrize("spec", [None, "text", [], ...], ids=["null", "a string", "a list", "absent"])
 def test_a_patch_applies_to_a_pod_without_a_spec(spec: Any) -> None:
     made = share_manager_pod()

@@ -210,9 +210,6 @@ def test_a_friend_by_a_label_that_only_its_own_node_has_is_a_friend_elsewhere() 
     assert reason(vm, web("node-b"), nodes=racked) is Reason.POD_AFFINITY
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the scheduler does not see a pod whose node is gone; here it counts as a friend"
-)
 def test_a_friend_on_a_node_that_is_gone_is_none() -> None:
     assert reason(SELF, web("node-gone")) is Reason.CO_SCHEDULED
 

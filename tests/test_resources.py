@@ -47,9 +47,6 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
             {"containers": [container(cpu="0.0004"), container(cpu="0.0004")]},
             {"cpu": 2},
             id="but to a milli at once",
-            marks=pytest.mark.xfail(
-                strict=True, reason="defaults.go SetDefaults_ResourceList: matters for files alone"
-            ),
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "initContainers": [container(cpu="3"), container(cpu="2")]},
@@ -136,7 +133,6 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
             {"containers": [container(**{"hugepages-2Mi": "2Mi"})], "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
             {"hugepages-2Mi": 2**22},
             id="a pod-level limit of huge pages is a request whatever its containers ask for",
-            marks=pytest.mark.xfail(strict=True, reason="defaults.go defaultPodRequests: huge pages take the limit"),
         ),
     ],
 )
@@ -169,7 +165,6 @@ def test_until_a_resize_is_done_the_larger_amount_counts(status: Object, cpu: in
     assert effective_requests(resized)["cpu"] == cpu
 
 
-@pytest.mark.xfail(strict=True, reason="component-helpers PodRequests: pod-level requests are resized in place as well")
 def test_until_a_resize_of_the_pod_itself_is_done_the_larger_amount_counts() -> None:
     resized = pod("one", node="node-a", containers=[], resources={"requests": {"cpu": "1"}})
     resized["status"] |= {"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "2"}}

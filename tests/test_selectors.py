@@ -71,7 +71,6 @@ def test_a_node_may_be_compared_by_number(wanted: Object, answer: bool) -> None:
     assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}, "node-a", LABELS) is answer
 
 
-@pytest.mark.xfail(strict=True, reason=PARSE_INT)
 @pytest.mark.parametrize(
     ("label", "wanted"),
     [

@@ -122,7 +122,6 @@ def test_a_value_that_is_not_allowed_is_refused_by_name_and_value_and_with_what_
     assert "\n" not in said
 
 
-@pytest.mark.xfail(strict=True, reason="a UnicodeEncodeError is a ValueError, and names nothing that is allowed")
 def test_bytes_that_are_no_text_are_refused_with_what_is_allowed() -> None:
     with pytest.raises(SettingsError, match="allowed is a JSON map"):
         read_settings({"CO_SCHEDULE_SCHEDULER_NAMES": "\udcff"})

@@ -234,9 +234,6 @@ def test_a_reservation_adds_to_what_is_there() -> None:
     assert decide(request(virt_launcher(requests={"cpu": "1"})), reserving(), settings()).reason is Reason.NODE_FULL
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Candidate.key has an empty name, a reservation the VMI's uid: it is not left out"
-)
 def test_a_reservation_does_not_count_against_the_same_vms_next_try() -> None:
     """The API server asks again when an answer was lost, virt-controller when another webhook refused the pod."""
     assert decide(request(MADE), reserving(), settings()).reason is Reason.CO_SCHEDULED

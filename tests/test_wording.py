@@ -174,9 +174,6 @@ def test_a_mode_that_is_none_is_quoted_on_one_line(value: Any) -> None:
     assert len(warning) <= 120
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the warning names the node of a claim that had no vote; message and conflict do not"
-)
 def test_a_disagreement_names_only_the_nodes_that_were_voted_for() -> None:
     state = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-c")[1:]]
     made = virt_launcher(claims=["a", "b", "state"])

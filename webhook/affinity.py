@@ -7,7 +7,7 @@ when every required term names a node so, the scheduler looks at that node alone
 from typing import Any
 
 from webhook.selectors import NODE_NAME_FIELD, is_empty_term
-from webhook.shape import JsonObject, Malformed, mapping, mappings
+from webhook.shape import JsonObject, list_in, map_in, mapping, mappings
 
 CO_SCHEDULED_NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
@@ -26,29 +26,10 @@ def _preference(node: str) -> JsonObject:
     return {"weight": WEIGHT, "preference": {"matchFields": [_named(node)]}}
 
 
-# Unlike when reading, nothing of another type may pass for empty here: it would be overwritten.
-def _map(parent: JsonObject, key: str) -> JsonObject:
-    value = parent.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Malformed(f"{key} is not a map")
-    return value
-
-
-def _list(parent: JsonObject, key: str) -> list[Any]:
-    value = parent.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise Malformed(f"{key} is not a list")
-    return value
-
-
 def _pin_term(term: Any, node: str) -> Any:
     if is_empty_term(term):
         return term
-    fields = _list(term, "matchFields")
+    fields = list_in(term, "matchFields")
     return term if _named(node) in fields else {**term, "matchFields": [*fields, _named(node)]}
 
 
@@ -56,7 +37,9 @@ def _pin(required: JsonObject | None, node: str) -> JsonObject:
     if required is None:
         return {"nodeSelectorTerms": [{"matchFields": [_named(node)]}]}
     # Terms are ORed, so a pin in one of them, or in one more, would void it: it goes into every term.
-    terms = _list(required, "nodeSelectorTerms")
+    terms = list_in(required, "nodeSelectorTerms")
+    if not terms:  # matches nothing, and can't carry a pin
+        return required
     return {**required, "nodeSelectorTerms": [_pin_term(term, node) for term in terms]}
 
 
@@ -69,19 +52,63 @@ def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
 
     What is there already is not added twice. Raises Malformed for an affinity that the API server would refuse.
     """
-    whole = _map({"affinity": affinity}, "affinity")
-    inner = _map(whole, "nodeAffinity")
+    whole = map_in({"affinity": affinity}, "affinity")
+    inner = map_in(whole, "nodeAffinity")
     changed = dict(inner)
     if pin:
-        required = _map(inner, REQUIRED) if inner.get(REQUIRED) is not None else None
+        required = map_in(inner, REQUIRED) if inner.get(REQUIRED) is not None else None
         changed[REQUIRED] = _pin(required, node)
-    changed[PREFERRED] = _prefer(_list(inner, PREFERRED), node)
+    changed[PREFERRED] = _prefer(list_in(inner, PREFERRED), node)
     return {**whole, "nodeAffinity": changed}
+
+
+def is_voided(pod: JsonObject, node: str) -> bool:
+    """Say whether our pin stands in some of the required terms but not in all: another webhook added one after us."""
+    required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
+    terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
+    carried = [_named(node) in mappings(term, "matchFields") for term in terms]
+    return any(carried) and not all(carried)
 
 
 def prefers(pod: JsonObject, node: str) -> bool:
     """Say whether the pod carries our preferred term for the node."""
     return _preference(node) in mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
+
+
+def released(pod: JsonObject) -> JsonObject:
+    """Return a pod as it was before we pinned it: without our annotations and our terms. `pod` is not changed."""
+    annotations = mapping(pod, "metadata", "annotations")
+    node = annotations.get(CO_SCHEDULED_NODE)
+    kept = {key: value for key, value in annotations.items() if key not in (CO_SCHEDULED_NODE, DECISION)}
+    bare = {**pod, "metadata": {**mapping(pod, "metadata"), "annotations": kept}}
+    inner = mapping(pod, "spec", "affinity", "nodeAffinity")
+    if not isinstance(node, str) or not inner:
+        return bare
+    changed = {key: value for key, value in inner.items() if key not in (REQUIRED, PREFERRED)}
+    required = map_in(inner, REQUIRED)
+    terms = [_unpin_term(term, node) for term in list_in(required, "nodeSelectorTerms")]
+    # A term in which nothing is left was ours as a whole: into an empty one we put nothing.
+    if left := [term for term in terms if term is not _OURS]:
+        changed[REQUIRED] = {**required, "nodeSelectorTerms": left}
+    elif REQUIRED in inner and not terms:
+        changed[REQUIRED] = inner[REQUIRED]
+    if wishes := [wish for wish in list_in(inner, PREFERRED) if wish != _preference(node)]:
+        changed[PREFERRED] = wishes
+    affinity = {**mapping(pod, "spec", "affinity"), "nodeAffinity": changed}
+    return {**bare, "spec": {**mapping(pod, "spec"), "affinity": affinity}}
+
+
+_OURS = object()
+
+
+def _unpin_term(term: Any, node: str) -> Any:
+    if is_empty_term(term) or _named(node) not in list_in(term, "matchFields"):
+        return term
+    fields = [field for field in term["matchFields"] if field != _named(node)]
+    rest = {key: value for key, value in term.items() if key != "matchFields"} | (
+        {"matchFields": fields} if fields else {}
+    )
+    return _OURS if is_empty_term(rest) else rest
 
 
 def matches_nothing(pod: JsonObject) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.affinity import CO_SCHEDULED_NODE, prefers
+from webhook.affinity import CO_SCHEDULED_NODE, is_voided, prefers
 from webhook.claims import mounted_claims
 from webhook.decision import Mode, Reason
 from webhook.settings import Settings
@@ -53,7 +53,7 @@ def is_bound(pod: JsonObject) -> bool:
 def is_injected(pod: JsonObject) -> bool:
     """Say whether the pod carries our annotation and our terms for the node that it names."""
     node = text(mapping(pod, "metadata", "annotations"), CO_SCHEDULED_NODE)
-    return bool(node) and prefers(pod, node)
+    return bool(node) and prefers(pod, node) and not is_voided(pod, node)
 
 
 def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:

@@ -34,8 +34,9 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name; the name is empty while the pod is being created."""
-        return self.namespace, text(self.pod, "metadata", "name")
+        """Namespace and name, or the uid of its VMI while it has no name yet: see store.vm_of."""
+        labels = mapping(self.pod, "metadata", "labels")
+        return self.namespace, text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
 
     def neighbourhood(self) -> Neighbourhood:
         """Look at the pods around the node."""
@@ -134,7 +135,7 @@ def _unreachable(candidate: Candidate) -> str | None:
     if node is None:
         return None
     for volume in candidate.volumes:
-        if volume.node_affinity is not None and not node_matches(volume.node_affinity, node.name, node.labels):
+        if volume.node_affinity is not None and not node_matches(volume.node_affinity, "", node.labels):
             return f"the node affinity of PV {volume.name} does not select it"
     return None
 
@@ -143,6 +144,8 @@ def _full(candidate: Candidate) -> str | None:
     for item in room(candidate):
         if item.requested > item.free:
             asked, free = written(item.resource, item.requested), written(item.resource, max(item.free, 0))
+            if asked == free:  # told apart by less than what is written
+                asked, free = str(item.requested), str(item.free)
             return f"it is full ({item.resource}: {asked} asked for, {free} free)"
     return None
 

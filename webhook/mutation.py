@@ -5,7 +5,7 @@ from webhook.decision import Decision, Outcome, Reason
 from webhook.eligibility import is_opted_in, is_virt_launcher
 from webhook.patch import Operation, patch_between
 from webhook.settings import Settings
-from webhook.shape import JsonObject, mapping, text
+from webhook.shape import JsonObject, Malformed, map_in, text
 
 # The API server's limit for all annotations of an object together, in bytes; a pod beyond it is refused.
 ANNOTATIONS_SIZE = 256 * 1024
@@ -17,12 +17,14 @@ def carry_out(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
     Only annotations, affinity and schedulerName are looked at: a copy of the whole pod costs a millisecond.
     Raises Malformed or Unproven where the patch might not be right.
     """
-    metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
+    metadata, spec = map_in(pod, "metadata"), map_in(pod, "spec")
     before = {"metadata": _some(metadata, "annotations"), "spec": _some(spec, "affinity", "schedulerName")}
     after = {"metadata": dict(before["metadata"]), "spec": dict(before["spec"])}
     if decision.recorded:
-        after["metadata"]["annotations"] = _annotated(mapping(metadata, "annotations"), decision)
+        after["metadata"]["annotations"] = _annotated(map_in(metadata, "annotations"), decision)
     if decision.outcome is not Outcome.UNCHANGED and decision.node:
+        if not spec:
+            raise Malformed("spec is empty")
         pin = decision.outcome is Outcome.PINNED
         after["spec"]["affinity"] = with_node(spec.get("affinity"), decision.node, pin=pin)
     if scheduler := _scheduler_name(pod, decision, settings):

@@ -62,11 +62,14 @@ class Neighbourhood:
     def _unattracted(self) -> str | None:
         if not self.attracts or not self.catalog.knows_nodes():
             return None
+        if any(term.any_namespace for term in self.attracts):  # not to be judged
+            return None
         namespaces = frozenset().union(*(term.namespaces for term in self.attracts))
         placed = [
             other
             for other in self._others(self.catalog.placed_pods(namespaces))
-            if all(term.selects(other.namespace, other.labels) for term in self.attracts)
+            if self.catalog.node(other.site)  # the scheduler sees no pod on a node that is gone
+            and all(term.selects(other.namespace, other.labels) for term in self.attracts)
         ]
         # A pod that we pinned but that is not bound yet may come first or last: both must work out.
         if self._attracted([other for other in placed if other.node]) and self._attracted(placed):

@@ -41,18 +41,18 @@ def _unusable(claim: Claim | None) -> Reason | None:
 def resolve(name: str, namespace: str, catalog: Catalog, longhorn: str) -> ClaimFinding:
     """Follow one claim to its PV, Longhorn volume and share-manager; `longhorn` is Longhorn's namespace."""
     claim = catalog.claim(namespace, name)
-    if claim is None or (reason := _unusable(claim)):
-        return ClaimFinding(name, reason=_unusable(claim))
+    reason = _unusable(claim)
+    if claim is None or reason:
+        return ClaimFinding(name, reason=reason)
     volume = catalog.volume(claim.volume_name)
     # For a dynamically provisioned volume PV and Longhorn volume have one name, so a PV not seen yet does no harm.
     handle = volume.handle if volume else claim.volume_name
     if not handle:
         return ClaimFinding(name, reason=Reason.NOT_LONGHORN)
-    match _server(handle, catalog, longhorn):
-        case Reason() as reason:
-            return ClaimFinding(name, handle, reason=reason, persistent_state=claim.persistent_state)
-        case node, source:
-            return ClaimFinding(name, handle, node, source, persistent_state=claim.persistent_state)
+    found = _server(handle, catalog, longhorn)
+    if isinstance(found, Reason):
+        return ClaimFinding(name, handle, reason=found, persistent_state=claim.persistent_state)
+    return ClaimFinding(name, handle, *found, persistent_state=claim.persistent_state)
 
 
 def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, longhorn: str) -> tuple[ClaimFinding, ...]:

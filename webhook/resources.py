@@ -16,8 +16,6 @@ from webhook.shape import JsonObject, Malformed, mapping, mappings, text
 
 PODS = "pods"
 
-_NANO = 10**9
-_MILLI = 10**6  # nanos in a milli
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
 _SUFFIXES = {
     **{
@@ -26,30 +24,31 @@ _SUFFIXES = {
     },
     **{suffix: Fraction(1024) ** power for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
-_BYTES = ("memory", "ephemeral-storage", "hugepages-")
+_HUGE = "hugepages-"
+_BYTES = ("memory", "ephemeral-storage", _HUGE)
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 
 
 @lru_cache(maxsize=8192)
-def _nanos(quantity: str) -> int:
+def _millis(quantity: str) -> int:
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
         raise Malformed("a resource quantity is not a number with a unit")
     number, exponent, suffix = match.groups()
     value = Fraction(number + (exponent or "")) * _SUFFIXES[suffix or ""]
-    return -int(-value * _NANO // 1)  # the API server rounds up to a nano, too
+    return -int(-value * 1000 // 1)  # the API server rounds each amount up to a milli, too
 
 
 def _read(quantity: Any) -> int:
     if isinstance(quantity, str):
-        return _nanos(quantity)
+        return _millis(quantity)
     if isinstance(quantity, int | float) and not isinstance(quantity, bool):  # by hand: `cpu: 2`
-        return _nanos(str(quantity))
+        return _millis(str(quantity))
     raise Malformed("a resource quantity is neither a string nor a number")
 
 
-def _in_units(resource: str, nanos: int) -> int:
-    return -(-nanos // (_MILLI if resource == "cpu" else _NANO))
+def _in_units(resource: str, millis: int) -> int:
+    return millis if resource == "cpu" else -(-millis // 1000)
 
 
 def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
@@ -66,11 +65,16 @@ def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject
     requests = {
         name: _read(value) for name, value in (mapping(resources, "limits") | mapping(resources, "requests")).items()
     }
-    status = statuses.get(text(container, "name"), {})
-    for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
-        for name, value in resized.items():  # until an in-place resize is done, the larger one counts
-            requests[name] = max(requests.get(name, 0), _read(value))
+    if statuses:
+        _enlarge(requests, statuses.get(text(container, "name"), {}))
     return requests
+
+
+def _enlarge(requests: dict[str, int], status: JsonObject) -> None:
+    # Until an in-place resize is done, the larger amount counts.
+    for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
+        for name, value in resized.items():
+            requests[name] = max(requests.get(name, 0), _read(value))
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
@@ -78,15 +82,16 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[name] = total.get(name, 0) + value
 
 
-def _pod_level(spec: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
+def _pod_level(spec: JsonObject, status: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
     resources = mapping(spec, "resources")
-    limits = {name: value for name, value in mapping(resources, "limits").items() if name not in total}
-    named = limits | mapping(resources, "requests")
-    return {
-        name: _read(value)
-        for name, value in named.items()
-        if name in ("cpu", "memory") or name.startswith("hugepages-")
-    }
+    limits = mapping(resources, "limits").items()
+    # The API server's defaults: a limit is a request where no container asks, and for huge pages in any case.
+    named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE)}
+    named |= mapping(resources, "requests")
+    found = {name: _read(value) for name, value in named.items() if name in ("cpu", "memory") or name.startswith(_HUGE)}
+    if found:
+        _enlarge(found, status)
+    return found
 
 
 def written(resource: str, quantity: int) -> str:
@@ -128,6 +133,6 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
             peak[name] = max(peak[name], value)
     for name, value in peak.items():
         total[name] = max(total.get(name, 0), value)
-    total |= _pod_level(spec, total)
+    total |= _pod_level(spec, mapping(pod, "status"), total)
     _add(total, {name: _read(value) for name, value in mapping(spec, "overhead").items()})
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}

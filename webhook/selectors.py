@@ -3,6 +3,7 @@
 Source: k8s.io/apimachinery `labels.Requirement.Matches`, k8s.io/component-helpers/scheduling/corev1/nodeaffinity.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,15 @@ from webhook.shape import JsonObject, mapping, mappings, text
 NODE_NAME_FIELD = "metadata.name"
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
 def _integer(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
+    # As Go's ParseInt, which knows no underscores, no other digits, and 64 bits.
+    if not isinstance(value, str) or not _INTEGER.fullmatch(value) or len(value) > 20:
         return None
+    number = int(value)
+    return number if -(2**63) <= number < 2**63 else None
 
 
 def _matches(requirement: JsonObject, values: Mapping[str, str]) -> bool:
@@ -55,13 +60,15 @@ def is_empty_term(term: Any) -> bool:
 def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> bool:
     """Say whether a node selector selects a node: its terms are ORed, what is inside one is ANDed.
 
-    A list without terms, and a term without requirements, match nothing.
+    A list without terms, and a term without requirements, match nothing. Without a name its requirements are not asked,
+    as the scheduler does with a PV's node affinity.
     """
     for term in mappings(selector, "nodeSelectorTerms"):
         if is_empty_term(term):
             continue
+        fields = mappings(term, "matchFields") if name else []
         if all(_matches(requirement, labels) for requirement in mappings(term, "matchExpressions")) and all(
-            _matches(requirement, {NODE_NAME_FIELD: name}) for requirement in mappings(term, "matchFields")
+            _matches(requirement, {NODE_NAME_FIELD: name}) for requirement in fields
         ):
             return True
     return False

@@ -92,7 +92,7 @@ def _annotations(value: str) -> tuple[str, ...]:
 def _scheduler_names(value: str) -> Mapping[str, str]:
     try:
         names = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError):
         names = None
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ValueError('allowed is a JSON map of names, such as {"kubevirt-scheduler": "default-scheduler"}')

@@ -1,7 +1,7 @@
 """Read a field of a Kubernetes object, whatever the object really holds.
 
 Objects stay plain dicts, because typed models lose the fields that they do not know. So any field may be absent, null
-or of another type, and these three read it as Kubernetes does: null and absent are the same, and empty.
+or of another type, and these read it as Kubernetes does: null and absent are the same, and empty.
 """
 
 from typing import Any
@@ -38,3 +38,26 @@ def text(value: Any, *path: str) -> str:
             return ""
         value = value.get(key)
     return value if isinstance(value, str) else ""
+
+
+def map_in(parent: JsonObject, key: str) -> JsonObject:
+    """Return a map that is about to be changed; empty where it is null or absent.
+
+    Raises Malformed for anything else: nothing of another type may pass for empty here, or it would be overwritten.
+    """
+    value = parent.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Malformed(f"{key} is not a map")
+    return value
+
+
+def list_in(parent: JsonObject, key: str) -> list[Any]:
+    """Return a list that is about to be changed, as `map_in` returns a map."""
+    value = parent.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Malformed(f"{key} is not a list")
+    return value

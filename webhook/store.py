@@ -134,7 +134,8 @@ class Pods(Table[Pod]):
         """List the virt-launcher pods that mount a claim, themselves or through a hotplug pod that they own."""
         found: dict[Key, Pod] = {}
         for pod in self._by_claim.get((namespace, claim), {}).values():
-            owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid]
+            # A hotplug pod that is going unplugs its disk.
+            owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid] if pod.alive else []
             for launcher in (pod, *owners):
                 if _is_launcher(launcher):
                     found[launcher.key] = launcher

@@ -4,11 +4,15 @@ All else is skipped while decoding. That halves its time, and what was never dec
 container, no passphrase in it. A field is `Any` where its content is kept whole, or where any type must do.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Any, TypedDict
 
 import msgspec
 
 from webhook.shape import JsonObject
+
+# The API server stores no object over 3 MiB: what goes on for longer without an end of line is no event.
+LONGEST_LINE = 16 * 1024 * 1024  # bytes
 
 
 class Container(TypedDict, total=False):
@@ -36,11 +40,11 @@ class Metadata(TypedDict, total=False):
 
 
 class PodSpec(TypedDict, total=False):
-    """A pod's spec."""
+    """A pod's spec; a bookmark's has null for containers."""
 
     affinity: Any
-    containers: list[Container]
-    initContainers: list[Container]
+    containers: list[Container] | None
+    initContainers: list[Container] | None
     nodeName: Any
     nodeSelector: Any
     overhead: Any
@@ -84,6 +88,8 @@ class PodStatus(TypedDict, total=False):
     """A pod's status."""
 
     phase: Any
+    resources: Any
+    allocatedResources: Any
     containerStatuses: list[JsonObject] | None
     initContainerStatuses: list[JsonObject] | None
 
@@ -171,3 +177,20 @@ class Status(msgspec.Struct, frozen=True):
 
     code: int = 0
     message: str = ""
+
+
+def lines(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Split what comes in parts of any size into lines. Raises ValueError for one that does not end."""
+    rest = bytearray()
+    for part in parts:
+        *ends, begin = part.split(b"\n")
+        for end in ends:
+            line = bytes(rest + end)
+            rest.clear()
+            if line:
+                yield line
+        rest += begin
+        if len(rest) > LONGEST_LINE:
+            raise ValueError("a line does not end")
+    if rest:
+        yield bytes(rest)

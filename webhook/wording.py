@@ -111,7 +111,9 @@ def warnings(decision: Decision, unknown_mode: str | None) -> tuple[str, ...]:
             f"co-schedule-mode {unknown_mode!r} is none; 'required' and 'preferred' are: {decision.mode} is used"
         )
     if decision.conflict:
-        nodes = dict.fromkeys(finding.node for finding in decision.claims if finding.node)
+        # Where disks disagree, the claim of a persistent state had no vote.
+        voters = [one for one in decision.claims if not one.persistent_state] or decision.claims
+        nodes = dict.fromkeys(finding.node for finding in voters if finding.node)
         others = ", ".join(node for node in nodes if node != decision.node)
         found.append(f"the claims are served by several nodes: {decision.node} is meant, not {others}")
     if decision.node and decision.reason is not Reason.CO_SCHEDULED:
