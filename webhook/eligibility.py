@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.affinity import CO_SCHEDULED_NODE, is_voided, prefers
+from webhook.affinity import CO_SCHEDULED_NODE, DECISION, is_voided, prefers
 from webhook.claims import mounted_claims
 from webhook.decision import Mode, Reason
 from webhook.settings import Settings
@@ -50,10 +50,15 @@ def is_bound(pod: JsonObject) -> bool:
     return bool(mapping(pod, "spec").get("nodeName"))
 
 
-def is_injected(pod: JsonObject) -> bool:
+def is_injected(pod: JsonObject, settings: Settings) -> bool:
     """Say whether the pod carries our annotation and our terms for the node that it names."""
-    node = text(mapping(pod, "metadata", "annotations"), CO_SCHEDULED_NODE)
-    return bool(node) and prefers(pod, node) and not is_voided(pod, node)
+    annotations = mapping(pod, "metadata", "annotations")
+    node = text(annotations, CO_SCHEDULED_NODE)
+    if not node or not prefers(pod, node):
+        return False
+    # Where we did pin, a pin that is in some terms only was voided by another webhook; elsewhere it is the user's.
+    pinned = text(annotations, DECISION).startswith(Reason.CO_SCHEDULED) or DECISION not in annotations
+    return not (pinned and mode_of(pod, settings)[0] is Mode.REQUIRED and is_voided(pod, node))
 
 
 def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
@@ -88,7 +93,7 @@ RULES = (
     ),
     Rule(Reason.ALREADY_BOUND, "is its node still open?", lambda pod, _: not is_bound(pod)),
     Rule(Reason.NO_CLAIMS, "does it mount a claim?", lambda pod, _: bool(mounted_claims(pod))),
-    Rule(Reason.ALREADY_INJECTED, "is it without our terms yet?", lambda pod, _: not is_injected(pod)),
+    Rule(Reason.ALREADY_INJECTED, "is it without our terms yet?", lambda pod, settings: not is_injected(pod, settings)),
 )
 
 

@@ -91,7 +91,7 @@ def share_manager_follows_vm(pod: JsonObject, namespace: str, catalog: Catalog, 
         return unchanged(Reason.STEERING_OFF, Mode.PREFERRED)
     if is_bound(pod):
         return unchanged(Reason.ALREADY_BOUND, Mode.PREFERRED)
-    if is_injected(pod):
+    if is_injected(pod, settings):
         return unchanged(Reason.ALREADY_INJECTED, Mode.PREFERRED)
     served = consumers.find_consumers(pod, catalog, settings)
     if not served.pods:
