@@ -1,26 +1,39 @@
 """One file per subcommand; and here what those that read a pod from a file share."""
 
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from webhook import documents, snapshot
+from webhook import documents, injector, snapshot
+from webhook.catalog import Catalog
 from webhook.documents import BadInput, Document, Kind
+from webhook.eligibility import is_pod_creation
+from webhook.injector import Injection
 from webhook.review import BadReview, request_of
+from webhook.settings import Settings
 from webhook.shape import JsonObject, mapping, text
 from webhook.store import Store
 
-file_option = click.option(
-    "-f",
-    "--filename",
-    "file",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="YAML or JSON: pods, lists, AdmissionReviews. - is standard input.",
+if TYPE_CHECKING:
+    from webhook.cluster import Cluster
+
+optional_file_option, file_option = (
+    click.option(
+        "-f",
+        "--filename",
+        "file",
+        type=click.Path(path_type=Path),
+        required=required,
+        metavar="FILE",
+        help="YAML or JSON: pods, lists, AdmissionReviews. - is standard input.",
+    )
+    for required in (False, True)
 )
 
 snapshot_option = click.option(
@@ -46,10 +59,35 @@ def wants_color(chosen: bool | None) -> bool:
     return chosen if chosen is not None else sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def cluster_from(snapshots: Sequence[Path], *, verbose: bool) -> Store:
-    """Read the cluster from files. Raises BadInput, and UsageError without any."""
+def live_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what chooses a live cluster."""
+    for option in (
+        click.option("--context", metavar="NAME", help="Which context of the kubeconfig. Default: its current one."),
+        click.option("--kubeconfig", metavar="FILE", help="Whose cluster to read, where no snapshot is given."),
+    ):
+        command = option(command)
+    return command
+
+
+def connect(kubeconfig: str | None, context: str | None) -> Cluster:
+    """Find the live cluster. Raises BadInput."""
+    # Here, because the Kubernetes client takes a second to import, which files need not wait for.
+    from webhook.cluster import Cluster, ClusterError  # noqa: PLC0415
+
+    try:
+        return Cluster.connect(kubeconfig, context)
+    except ClusterError as error:
+        raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE, or --snapshot FILE") from None
+
+
+def cluster_from(
+    snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
+) -> Store:
+    """Read the cluster from files, or else, as far as it is asked about, the live one. Raises BadInput."""
     if not snapshots:
-        raise click.UsageError("--snapshot is needed: this version can not read a live cluster yet.")
+        from webhook.ondemand import OnDemand  # noqa: PLC0415 (as above)
+
+        return OnDemand(connect(kubeconfig, context), settings.longhorn_namespace)
     store, ignored = snapshot.read(snapshots)
     if verbose and ignored:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
@@ -76,17 +114,25 @@ def request_in(document: Document, kind: Kind, item: JsonObject) -> JsonObject |
         except BadReview as error:
             raise document.bad(str(error)) from None
     elif kind == ("v1", "Pod"):
-        request = _creation(item)
+        request = creation(item)
     else:
         return None
-    if text(request, "kind", "kind") == "Pod" and isinstance(pod := request.get("object"), dict):
-        for field in ("metadata", "spec"):
-            if not isinstance(pod.get(field), dict):
-                raise document.bad(f"a Pod's {field} is no map")
+    for field in ("metadata", "spec") if is_pod_creation(request) else ():
+        if not isinstance(request["object"].get(field), dict):  # and so no patch could apply to it
+            raise document.bad(f"a Pod's {field} is no map")
     return request
 
 
-def _creation(pod: JsonObject) -> JsonObject:
+def decided(request: JsonObject, catalog: Catalog, settings: Settings) -> Injection:
+    """Decide on a request. Raises BadInput where the live cluster did not answer: nothing was decided then."""
+    injection = injector.inject(request, catalog, settings)
+    if isinstance(injection.error, BadInput):
+        raise injection.error
+    return injection
+
+
+def creation(pod: JsonObject) -> JsonObject:
+    """Return the request with which a pod would be created."""
     return {
         "uid": "offline",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

@@ -52,7 +52,7 @@ class CannotStart(click.ClickException):
 )
 @click.option("--kubeconfig", metavar="FILE", help="Whose cluster to follow. Default: the usual one, or our pod's.")
 @click.option("--context", metavar="NAME", help="Which context of the kubeconfig. Default: its current one.")
-def serve(
+def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
     snapshots: tuple[Path, ...],
     bind: str,
     https_port: int,

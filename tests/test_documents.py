@@ -1,0 +1,169 @@
+"""Files become Kubernetes objects, and a bad one is told in one line that quotes nothing of it."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from webhook.documents import BadInput, Document, Kind, printable, read, read_all, shown
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+SECRET = "correct-horse"
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A standard input with these bytes in it."""
+
+    def holds(content: bytes | None) -> None:
+        monkeypatch.setattr(sys, "stdin", content if content is None else SimpleNamespace(buffer=io.BytesIO(content)))
+
+    return holds
+
+
+def file(folder: Path, content: str | bytes, name: str = "pod.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(BadInput) as refused:
+        [list(document.objects()) for document in read_all([path])]
+    sentence = str(refused.value)
+    assert "\n" not in sentence
+    assert SECRET not in sentence
+    return sentence.replace(f"{path.parent}{os.sep}", "")
+
+
+def kinds(content: Any) -> list[Kind]:
+    return [kind for kind, _ in Document("file", 1, content).objects()]
+
+
+def test_several_documents_are_numbered_as_they_stand_and_empty_ones_are_left_out(tmp_path: Path) -> None:
+    found = read(file(tmp_path, f"---\n{POD}---\n---\n# nothing\n---\n{POD}"))
+    assert [(document.number, document.content["kind"]) for document in found] == [(1, "Pod"), (4, "Pod")]
+
+
+@pytest.mark.parametrize("name", ["pod.json", "pod.yaml", "pod"])
+def test_json_is_read_whatever_the_name_of_its_file(tmp_path: Path, name: str) -> None:
+    (found,) = read(file(tmp_path, '\n\t{"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}', name))
+    assert found.content == {"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}
+
+
+def test_yaml_may_begin_like_json(tmp_path: Path) -> None:
+    assert [document.content for document in read(file(tmp_path, "{kind: Pod}\n---\n[1]\n"))] == [{"kind": "Pod"}, [1]]
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.yaml", ""), ("a.yaml", "# no\n---\n"), ("a.json", " \n")])
+def test_an_empty_file_has_no_documents(tmp_path: Path, name: str, content: str) -> None:
+    assert read(file(tmp_path, content, name)) == []
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
+    assert read(file(tmp_path, b"\xef\xbb\xbf{}", "a.json"))[0].content == {}
+    assert read(file(tmp_path, b"\xef\xbb\xbfkind: Pod"))[0].content == {"kind": "Pod"}
+
+
+def test_standard_input_is_called_so(stdin: Any) -> None:
+    stdin(POD.encode())
+    assert read(Path("-"))[0].file == "standard input"
+
+
+def test_a_closed_standard_input_is_told(stdin: Any) -> None:
+    stdin(None)
+    assert refusal(Path("-")) == "standard input: it is closed; name a file, or - for standard input"
+
+
+def test_a_folder_is_read_in_the_order_of_names_without_hidden_and_other_files(tmp_path: Path) -> None:
+    for name in ("c.json", "a.yaml", "b.yml", ".hidden.yaml", "README.md"):
+        file(tmp_path, '{"kind": "Pod"}', name)
+    assert [Path(document.file).name for document in read_all([tmp_path])] == ["a.yaml", "b.yml", "c.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.yaml", f"{POD}---\na: [{SECRET}\n", "document 2, line 6: it is no YAML: did not find expected ',' or ']'"),
+        ("a.yaml", f"a: {SECRET}\x07", "document 1: it is no YAML: control characters are not allowed"),
+        ("a.yaml", f"1: {SECRET}", "document 1, line 1: a key is no string: put it in quotes"),
+        ("a.yaml", "[" * 100_000, "document 1, line 1: it is nested deeper than 100 levels"),
+        ("a.json", "[" * 100_000, "document 1: it is nested deeper than 100 levels"),
+        ("a.json", "[" * 101 + "]" * 101, "document 1: it is nested deeper than 100 levels"),
+        ("a.json", f'{{"a": "{SECRET}"', "document 1: it is no JSON: Input data was truncated"),
+        ("a.json", f"{SECRET}", "document 1: it is no JSON: JSON is malformed: invalid character (byte 0)"),
+        ("a.json", "9" * 5000, "document 1: it is no JSON: Integer value out of range"),
+        ("a.yaml", b"a: \xff\xfe", "byte 4 is not UTF-8; save it as YAML or JSON in UTF-8"),
+        ("a.yaml", SECRET, "document 1: it is no Kubernetes object: a map is wanted"),
+        ("a.json", "[{}]", "document 1: it is no Kubernetes object: a map is wanted"),
+        ("a.yaml", f"a: {SECRET}", "document 1: it is no Kubernetes object: give it an apiVersion and a kind"),
+        ("a.yaml", "kind: Pod", "document 1: it is no Kubernetes object: give it an apiVersion and a kind"),
+        ("a.yaml", "{kind: [], apiVersion: v1}", "document 1: it is no Kubernetes object: give it an apiVersion and"),
+        ("a.yaml", f"kind: List\napiVersion: v1\nitems: {SECRET}", "document 1: items is no list"),
+        (
+            "a.yaml",
+            f"kind: List\napiVersion: v1\nitems:\n- kind: List\n  apiVersion: v1\n  items: [{SECRET}]",
+            "document 1: items[0].items[0] is no Kubernetes object: a map is wanted",
+        ),
+    ],
+)
+def test_a_bad_file_is_told_in_one_line(tmp_path: Path, name: str, content: str | bytes, sentence: str) -> None:
+    assert refusal(file(tmp_path, content, name)).startswith(f"{name}: {sentence}")
+
+
+def test_a_path_that_leads_to_no_file_is_told(tmp_path: Path) -> None:
+    advice = "name a file, or - for standard input"
+    assert refusal(tmp_path / "missing.yaml") == f"missing.yaml: No such file or directory; {advice}"
+    assert refusal(tmp_path / "a\0b") == f"a\N{REPLACEMENT CHARACTER}b: that is no name of a file; {advice}"
+    with pytest.raises(BadInput, match="Is a directory"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_and_a_folder_without_permission_are_told(tmp_path: Path) -> None:
+    path = file(tmp_path, POD)
+    path.chmod(0)
+    assert "Permission denied" in refusal(path)
+    tmp_path.chmod(0)
+    assert "Permission denied" in refusal(tmp_path)
+    tmp_path.chmod(0o700)
+
+
+def test_a_folder_without_objects_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert refusal(folder) == "folder: the folder has no file ending in .yaml, .yml, .json"
+
+
+def test_a_name_can_not_break_the_line_or_command_the_terminal() -> None:
+    assert shown(Path("a\nb\x1b[31m")) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31m"
+    assert printable("größe → ✓") == "größe → ✓"
+
+
+def test_lists_are_unpacked_in_lists_and_an_item_of_a_typed_list_has_its_kind() -> None:
+    pods = {"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {}}, {"apiVersion": "x/v1", "kind": "Own"}]}
+    managers = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManagerList", "items": [{}]}
+    allowed = {"apiVersion": "x/v1", "kind": "AllowList", "spec": {}}
+    content = {"apiVersion": "v1", "kind": "List", "items": [pods, managers, allowed, {**pods, "items": []}]}
+    assert kinds(content) == [
+        ("v1", "Pod"),
+        ("x/v1", "Own"),
+        ("longhorn.io/v1beta2", "ShareManager"),
+        ("x/v1", "AllowList"),
+    ]
+    assert kinds({"apiVersion": "v1", "kind": "List", "items": None}) == []
+    assert kinds({"apiVersion": "v1", "kind": "List"}) == []
+
+
+def test_a_list_stays_a_list_with_its_fields_in_their_order() -> None:
+    item = {"kind": "Pod", "apiVersion": "v1"}
+    content = {"kind": "List", "items": [item, item], "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
+    document = Document("file", 1, content)
+    changed = document.rewritten(lambda kind, one: one | {"seen": kind[1]})
+    assert list(changed) == list(content)
+    assert changed["items"] == [item | {"seen": "Pod"}] * 2
+    assert content["items"] == [item, item]

@@ -1,0 +1,166 @@
+"""YAML is read as Kubernetes reads it, and written so that every reader finds what was meant."""
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webhook.manifests import DEEPEST, Unreadable, documents, written
+
+CHARACTERS = st.characters(exclude_categories=["Cs"])  # a lone surrogate is in no file
+TREACHEROUS = "y n on ~ null true 1e3 12e4567 0o7 0777 0x1f 12:30 1_000 .5 .inf = << 2026-11-21 - | > # a:\n\tb a\n\n"
+STRINGS = st.text(CHARACTERS) | st.sampled_from(TREACHEROUS.split(" "))
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | STRINGS
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+OBJECTS = st.recursive(
+    SCALARS | NUMBERS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(STRINGS, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def read(text: str) -> Any:
+    (content,) = documents(text)
+    return content
+
+
+def refusal(text: str) -> tuple[str, int | None]:
+    with pytest.raises(Unreadable) as refused:
+        list(documents(text))
+    return str(refused.value), refused.value.line
+
+
+@pytest.mark.parametrize(
+    ("scalar", "value"),
+    [
+        ("2026-11-21T11:01:53Z", "2026-11-21T11:01:53Z"),
+        ("2026-11-21", "2026-11-21"),
+        ("12:30:45", "12:30:45"),
+        ("=", "="),
+        ("<<", "<<"),
+        ("1.2.3", "1.2.3"),
+        ("12e4567", "12e4567"),
+        ("", None),
+        ("~", None),
+        ("Null", None),
+        ("on", True),
+        ("Y", True),
+        ("off", False),
+        ("0x1F", 31),
+        ("0b101", 5),
+        ("0o17", 15),
+        ("017", 15),
+        ("-017", -15),
+        ("08", 8.0),
+        ("1_000", 1000),
+        ("+1", 1),
+        ("-9223372036854775808", -(2**63)),
+        ("18446744073709551615", 2**64 - 1),
+        ("18446744073709551616", 2.0**64),
+        ("9" * 5000, "9" * 5000),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("1_0.5", 10.5),
+        ('"1"', "1"),
+        ("'on'", "on"),
+        ("! 1", "1"),
+        ("!!str 1", "1"),
+        ("!!int 1", 1),
+        ("!!bool yes", True),
+    ],
+)
+def test_a_scalar_is_what_kubernetes_takes_it_for(scalar: str, value: object) -> None:
+    found = read(f"field: {scalar}")["field"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_documents_come_one_by_one_and_an_empty_one_is_none() -> None:
+    assert list(documents("a: 1\n---\n---\n# only a comment\n---\n[b]\n...\n")) == [{"a": 1}, None, None, ["b"]]
+    assert list(documents("")) == []
+
+
+def test_an_alias_repeats_what_its_anchor_stands_for() -> None:
+    content = read("a: &it {b: [1, &key c]}\nd: *it\n*key : e\n")
+    assert content == {"a": {"b": [1, "c"]}, "d": {"b": [1, "c"]}, "c": "e"}
+    assert content["a"] is not content["d"]
+
+
+def test_a_merge_key_adds_what_is_not_there_yet() -> None:
+    text = "a: &a {k: 1, l: 1}\nb: &b {l: 2, m: 2}\nc:\n  m: 3\n  <<: [*a, *b]\nd: {<<: *a}\ne: {'<<': 4}\n"
+    content = read(text)
+    assert content["c"] == {"k": 1, "l": 1, "m": 3}
+    assert content["d"] == {"k": 1, "l": 1}
+    assert content["e"] == {"<<": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [
+        ("a: 1\nb: [\n", "it is no YAML: did not find expected node content", 3),
+        ("a: \0", "it is no YAML: control characters are not allowed", None),
+        ("a: b: c", "it is no YAML: mapping values are not allowed in this context", 1),
+        ("a: 1\n1: b", "a key is no string: put it in quotes", 2),
+        ("{[a]: b}", "a key is no string: put it in quotes", 1),
+        ("a: 1\nb: 2\na: 3", "a key stands twice in one map", 3),
+        ("a: *b", "an alias has no anchor before it", 1),
+        ("a: &a [*a]", "an alias has no anchor before it", 1),
+        ("--- &a 1\n--- *a", "an alias has no anchor before it", 2),
+        ("a: !!binary aGk=", "it has a tag that Kubernetes does not know", 1),
+        ("a: !!timestamp 2026-11-21", "it has a tag that Kubernetes does not know", 1),
+        ("a: !!int ''", "it has a tag that Kubernetes does not know", 1),
+        ("a: !mine {}", "it has a tag that Kubernetes does not know", 1),
+        ("a: !!set []", "it has a tag that Kubernetes does not know", 1),
+        ("a: -.inf", "it has a number that JSON can not hold", 1),
+        ("a: .NaN", "it has a number that JSON can not hold", 1),
+        ("a: 0x" + "f" * 17, "it has a number that JSON can not hold", 1),
+        ("<<: 1", "what is merged by << is no map", 1),
+        ("<<: [{}, 1]", "what is merged by << is no map", 1),
+    ],
+)
+def test_what_is_no_yaml_of_kubernetes_is_refused(text: str, what: str, line: int | None) -> None:
+    assert refusal(text) == (what, line)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "{a: " * 200_000, "- " * 2_000], ids=["lists", "maps", "block"])
+def test_deep_nesting_is_refused_where_it_becomes_too_deep(text: str) -> None:
+    assert refusal(text) == (f"it is nested deeper than {DEEPEST} levels", 1)
+
+
+def test_nesting_as_deep_as_is_allowed_is_read() -> None:
+    assert written(read("[" * DEEPEST + "]" * DEEPEST)).count("-") == DEEPEST - 1
+
+
+def test_aliases_can_not_nest_deeper_than_text_can() -> None:
+    half = DEEPEST // 2
+    text = f"a: &a {'[' * half}{']' * half}\nb: {'[' * half}*a{']' * half}"
+    assert refusal(text) == (f"it is nested deeper than {DEEPEST} levels", 2)
+
+
+def test_an_alias_bomb_does_not_go_off() -> None:
+    lines = ["a0: &a0 [lol]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))]
+    assert refusal("\n".join(lines)) == ("its aliases stand for more than 1,000,000 values", 7)
+
+
+@given(OBJECTS)
+def test_what_is_written_is_read_as_the_same(content: Any) -> None:
+    text = written(content)
+    assert repr(read(text)) == repr(content)
+
+
+@given(OBJECTS)
+def test_a_reader_of_another_make_finds_the_same(content: Any) -> None:
+    assert yaml.safe_load(written(content)) == content
+
+
+def test_keys_keep_their_order_strings_their_quotes_and_lines_their_length() -> None:
+    content = {"z": "a word " * 50 + "more", "a": {"c": "1", "b": [{"x": "true", "e": ""}]}, "m": "two\nlines\n"}
+    assert written(content) == (
+        f'z: {content["z"]}\na:\n  c: "1"\n  b:\n  - x: "true"\n    e: ""\nm: |\n  two\n  lines\n'
+    )
+
+
+def test_what_stands_in_two_places_is_written_twice() -> None:
+    label = {"app": "vm"}
+    assert written([label, label]) == "- app: vm\n- app: vm\n"

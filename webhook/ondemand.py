@@ -1,0 +1,114 @@
+"""A catalog that reads of a cluster what it is asked for, and only that: for a command, which asks about one pod."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from webhook.catalog import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.cluster import Cluster, ClusterError
+from webhook.documents import BadInput
+from webhook.objects import Fact
+from webhook.reflector import Kind, kinds, object_path
+from webhook.store import Store
+
+T = TypeVar("T")
+
+
+def _asked(question: Callable[[], T]) -> T:
+    try:
+        return question()
+    except ClusterError as error:
+        raise BadInput(f"the cluster does not answer: {error}") from None
+
+
+class OnDemand(Store):
+    """A store that is filled by the questions. Each raises BadInput where the cluster does not answer it."""
+
+    def __init__(self, cluster: Cluster, longhorn: str) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._kinds = {kind.fact: kind for kind in kinds(longhorn)}
+        self._asked: set[tuple[Any, ...]] = set()
+
+    def _once(self, *question: Any) -> bool:
+        if question in self._asked:
+            return False
+        self._asked.add(question)
+        return True
+
+    def _get(self, fact: type[Fact], key: Key) -> None:
+        if self._once(fact, key):
+            kind = self._kinds[fact]
+            body = _asked(lambda: self._cluster.get(object_path(kind, key)))
+            self._keep(kind, [] if body is None else [msgspec.Raw(body)])
+
+    def _list(self, fact: type[Fact], path: str = "", **query: str) -> None:
+        kind = self._kinds[fact]
+        if self._once(fact, path, *query.items()):
+            for _, items in _asked(lambda: list(self._cluster.pages(path or kind.path, **kind.query, **query))):
+                self._keep(kind, items)
+
+    def _keep(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
+        for item in items:
+            found = kind.read(msgspec.json.decode(item, type=kind.shape))
+            if found is not None:
+                self.put(found)
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        """Read a claim."""
+        self._get(Claim, (namespace, name))
+        return super().claim(namespace, name)
+
+    def volume(self, name: str) -> Volume | None:
+        """Read a PV."""
+        self._get(Volume, ("", name))
+        return super().volume(name)
+
+    def volume_served(self, handle: str) -> Volume | None:
+        """Read the PV of a Longhorn volume: most often it has the volume's name, else all have to be looked through."""
+        named = self.volume(handle)
+        if named is None or named.handle != handle:
+            self._list(Volume)
+        return super().volume_served(handle)
+
+    def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
+        """Read a ShareManager; none where the CRD is missing."""
+        self._get(ShareManager, (namespace, volume))
+        return super().share_manager(namespace, volume)
+
+    def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
+        """Read the share-manager pods of a volume."""
+        selector = f"longhorn.io/component=share-manager,longhorn.io/share-manager={volume}"
+        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        return super().share_manager_pods(namespace, volume)
+
+    def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+        """Read the VMs' pods of a namespace."""
+        selector = "kubevirt.io in (virt-launcher,hotplug-disk)"
+        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        return super().mounting_pods(namespace, claim)
+
+    def node(self, name: str) -> Node | None:
+        """Read a node."""
+        self._get(Node, ("", name))
+        return super().node(name)
+
+    def knows_nodes(self) -> bool:
+        """Say that nodes are known: a cluster without any has no pods either."""
+        return True
+
+    def load(self, node: str, besides: Key) -> Mapping[str, int]:
+        """Sum up what is asked for on a node."""
+        self._list(Pod)
+        return super().load(node, besides)
+
+    def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
+        """List the pods of some namespaces that have a site."""
+        self._list(Pod)
+        return super().placed_pods(namespaces)
+
+    def repelling_pods(self) -> Iterable[Pod]:
+        """List the pods that repel others, wherever they are: the API server can't choose them for us."""
+        self._list(Pod)
+        return super().repelling_pods()

@@ -1,0 +1,63 @@
+"""A pod that is there already: find it, and see it as it was before it had a node."""
+
+import msgspec
+
+from webhook.affinity import CO_SCHEDULED_NODE, DECISION, released
+from webhook.cluster import Cluster, ClusterError
+from webhook.documents import BadInput
+from webhook.shape import JsonObject, mapping, mappings, text
+
+
+def find_pod(cluster: Cluster, namespace: str, name: str) -> JsonObject:
+    """Read a pod. Raises BadInput."""
+    body = _read(cluster, f"/api/v1/namespaces/{namespace}/pods/{name}")
+    if body is None:
+        raise BadInput(f"there is no pod {name} in namespace {namespace}; look with: kubectl get pods -n {namespace}")
+    return body
+
+
+def find_vm(cluster: Cluster, namespace: str, name: str) -> JsonObject:
+    """Read the newest unfinished pod of a VM. Raises BadInput."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    try:
+        pages = [items for _, items in cluster.pages(path, labelSelector="kubevirt.io=virt-launcher")]
+    except ClusterError as error:
+        raise BadInput(f"the cluster does not answer: {error}") from None
+    pods = [msgspec.json.decode(raw, type=JsonObject) for items in pages for raw in items]
+    own = [pod for pod in pods if mapping(pod, "metadata", "annotations").get("kubevirt.io/domain") == name]
+    alive = [pod for pod in own if text(pod, "status", "phase") not in ("Succeeded", "Failed")]
+    if not alive:
+        raise BadInput(f"VM {name} in namespace {namespace} has no pod; start it, or use -f with a pod from a file")
+    return max(alive, key=lambda pod: text(pod, "metadata", "creationTimestamp"))
+
+
+def _read(cluster: Cluster, path: str) -> JsonObject | None:
+    try:
+        body = cluster.get(path)
+    except ClusterError as error:
+        raise BadInput(f"the cluster does not answer: {error}") from None
+    return None if body is None else msgspec.json.decode(body, type=JsonObject)
+
+
+def before_scheduling(pod: JsonObject) -> JsonObject:
+    """Return a pod as it was when it was created: without node, our terms, and what the scheduler wrote."""
+    bare = released(pod)
+    spec = {key: value for key, value in mapping(bare, "spec").items() if key != "nodeName"}
+    return {key: value for key, value in bare.items() if key != "status"} | {"spec": spec}
+
+
+def whereabouts(pod: JsonObject) -> list[str]:
+    """Tell where a pod is, since when, and what was decided when it was created."""
+    node = text(pod, "spec", "nodeName")
+    phase = text(pod, "status", "phase") or "without a phase"
+    found = [f"{phase}, on {node}" if node else f"{phase}, not bound to a node"]
+    found.extend(
+        f"the scheduler says: {text(condition, 'message')}"
+        for condition in mappings(pod, "status", "conditions")
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False")
+    )
+    annotations = mapping(pod, "metadata", "annotations")
+    found.append(f"decided when it was created: {text(annotations, DECISION) or 'nothing, no annotation says so'}")
+    if meant := text(annotations, CO_SCHEDULED_NODE):
+        found.append(f"meant to be on {meant}{', and it is' if meant == node else ''}")
+    return found

@@ -1,0 +1,63 @@
+"""Fill a store from files, as `kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml` writes them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from webhook import objects
+from webhook.documents import BadInput, Document, Kind, printable, read_all
+from webhook.objects import Fact
+from webhook.shape import JsonObject, Malformed, text
+from webhook.store import Store
+
+COMMAND = "kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml"
+
+Reader = Callable[[JsonObject], Fact | None]
+
+_READERS: dict[Kind, Reader] = {
+    ("v1", "PersistentVolumeClaim"): objects.read_claim,
+    ("v1", "PersistentVolume"): objects.read_volume,
+    ("v1", "Node"): objects.read_node,
+    ("v1", "Pod"): objects.read_pod,
+}
+
+
+def load(paths: Sequence[Path]) -> Store:
+    """Fill a store from files and folders; of an object that comes twice the later one counts. Raises BadInput."""
+    return read(paths)[0]
+
+
+def read(paths: Sequence[Path]) -> tuple[Store, Counter[str]]:
+    """Do the same, and count what was left out, by its kind."""
+    store, ignored, known = Store(), Counter[str](), 0
+    for document in read_all(paths):
+        for kind, item in document.objects():
+            reader = _reader(kind)
+            if reader is None:
+                ignored[kind[1]] += 1
+                continue
+            known += 1
+            fact = _fact(document, kind, item, reader)
+            if fact is not None:
+                store.put(fact)
+    if not known:
+        where = printable(", ".join(map(str, paths)))
+        raise BadInput(f"{where}: no object of the cluster is in it; a snapshot is written by: {COMMAND}")
+    return store, ignored
+
+
+def _reader(kind: Kind) -> Reader | None:
+    if kind[1] == "ShareManager" and kind[0].startswith("longhorn.io/"):
+        return objects.read_share_manager
+    return _READERS.get(kind)
+
+
+def _fact(document: Document, kind: Kind, item: JsonObject, reader: Reader) -> Fact | None:
+    name, namespace = text(item, "metadata", "name"), text(item, "metadata", "namespace")
+    if not name:
+        raise document.bad(f"a {kind[1]} has no metadata.name; every object of a cluster has one")
+    try:
+        return reader(item)
+    except (Malformed, TypeError) as error:
+        what = error if isinstance(error, Malformed) else "a field has another type than Kubernetes gives it"
+        raise document.bad(f"{kind[1]} {namespace}{'/' if namespace else ''}{name}: {what}") from None
