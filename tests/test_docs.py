@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from webhook_process import RIGHTS
 
 from webhook.decision import Reason
 from webhook.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
@@ -51,6 +52,12 @@ def run(command: str) -> str:
     environment = {**os.environ, "COLUMNS": "100"}
     done = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
     return done.stdout
+
+
+def test_the_rights_are_those_that_the_tests_run_with() -> None:
+    (role,) = (yaml.safe_load(block) for block in blocks(ROOT / "docs" / "live-cluster.md", "yaml"))
+    written = [(rule["apiGroups"][0], rule["resources"][0], tuple(rule["verbs"])) for rule in role["rules"]]
+    assert written == list(RIGHTS)
 
 
 @pytest.mark.parametrize(("command", "shown"), examples(), ids=[command for command, _ in examples()])
