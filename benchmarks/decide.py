@@ -1,4 +1,4 @@
-"""How long a decision takes, step by step, on the recorded start of a VM, in a catalog of 10,000 claims and 1,000 nodes.
+"""How long a decision takes, step by step, on the recorded start of a VM, among 10,000 claims and 1,000 nodes.
 
 Each step is timed beside the decoding of the whole review by the standard library, round by round in turn, so that the
 ratio holds on a machine whose speed drifts.
@@ -39,7 +39,9 @@ def storage(number: int) -> list[Fact]:
     node, volume = f"node-{number % NODES}", f"vol-disk{number}"
     labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": volume}
     name = f"share-manager-{volume}"
-    pod = Pod("longhorn-system", name, name, node, node, True, "", labels, {"pods": 1}, (), (), frozenset(), frozenset())
+    pod = Pod(
+        "longhorn-system", name, name, node, node, True, "", labels, {"pods": 1}, (), (), frozenset(), frozenset()
+    )
     return [
         Claim("default", f"disk{number}", f"pvc-disk{number}", shared=True, persistent_state=False),
         Volume(f"pvc-disk{number}", volume, ("default", f"disk{number}"), None),

@@ -19,7 +19,7 @@ EDGES = SETUP["coverage:report"]["omit"].split()
 # What only calculates: neither clock nor environment, logger, thread, socket or client comes in through these.
 CALCULATING = """
     base64 bisect collections collections.abc copy dataclasses decimal enum fractions functools hashlib heapq itertools
-    json jsonpatch math msgspec operator re string sys.intern textwrap types typing unicodedata
+    json jsonpatch math msgspec operator re string sys.intern textwrap types typing unicodedata urllib.parse
 """.split()
 DOORS = {
     "kubernetes": ["webhook/cluster.py", "certs/cluster.py"],

@@ -59,7 +59,7 @@ def test_what_is_not_there_is_said_in_one_line(world: World, run) -> None:
         assert result.stderr.count("\n") == 1
 
 
-def test_a_cluster_that_can_not_be_asked_is_no_decision(world: World, run, tmp_path: Path) -> None:
+def test_a_cluster_that_can_not_be_asked_is_no_decision(world: World, tmp_path: Path) -> None:
     config = json.loads(world.plane.kubeconfig.read_text())
     config["users"][0]["user"]["token"] = "not-a-token"
     file, pod = tmp_path / "kubeconfig", tmp_path / "pod.json"

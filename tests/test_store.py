@@ -28,7 +28,8 @@ from webhook.catalog import Node, Pod
 from webhook.decision import Reason
 from webhook.injector import decide
 from webhook.objects import read_node, read_pod
-from webhook.store import Pods, Store, vm_of
+from webhook.store import Store
+from webhook.tables import Pods, vm_of
 
 REPELLING = {"affinity": apart(pod_term({"app": "web"}, HOSTNAME))}
 
@@ -200,10 +201,10 @@ def test_a_pv_that_is_dropped_leaves_another_one_of_the_same_volume() -> None:
 
 def test_a_relist_replaces_the_objects_of_one_kind_and_no_others() -> None:
     known = catalog(node("node-a"), node("node-b"), claim(), pod("one", node="node-a"))
-    known.replace(Node, [read_node(node("node-c"))])
+    known.adopt(Node, known.filled(Node, [read_node(node("node-c"))]))
     assert [known.node(name) is not None for name in ("node-a", "node-b", "node-c")] == [False, False, True]
     assert known.claim("default", "disk1")
-    known.replace(Pod, [])
+    known.adopt(Pod, known.filled(Pod, []))
     assert dict(known.load("node-a", ("", ""))) == {}
 
 

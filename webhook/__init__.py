@@ -2,18 +2,21 @@
 
 A request walks through the files in this order:
 
-    app        POST /mutate, bytes
-    review     an AdmissionReview in, an AdmissionReview out
-    injector   the whole decision: read this one first
-      eligibility   is the pod ours?
-      claims        which claims does it mount?
-      resolve       which node serves them?           (asks the catalog)
-      feasibility   could that node take the pod?     (asks the catalog)
-      consumers     for a share-manager pod: where are its VMs?
-      affinity      pin and prefer one node
-      patch         the difference, proven to apply
+    server, app    POST /mutate over TLS, bytes; probes beside it
+    review         an AdmissionReview in, an AdmissionReview out (wire: the shapes that are read)
+    injector       the whole decision: read this one first
+      eligibility    is the pod ours?
+      claims         which claims does it mount?
+      resolve        which node serves them?
+      consumers      or, for a share-manager pod: where are its VMs?
+      feasibility    could that node take the pod? (selectors, resources, podaffinity: the scheduler's rules)
+      mutation       what the pod becomes (affinity: pin and prefer one node)
+      patch          the difference, proven to apply
+    wording, events, metrics, logs    what is said of it, and to whom
 
-`store` is the catalog, `snapshot` fills it from files. `server` is gunicorn around `app`, `cli` the command line.
+What it asks is declared in `catalog` and answered by `store` (tables, objects: what is kept of each object), which
+`snapshot` fills from files, `live` keeps like the cluster (reflector, kinds, cluster), and `ondemand` fills by asking.
+`cli` is the command line; `explain` tells the same walk to a person (walk, narration).
 """
 
 __version__ = "0.1.0"

@@ -4,27 +4,38 @@ Of the client we use credentials, trust and connections. Its informer can't hold
 410 into a KeyError unless it builds typed models, and those models lose the fields that they do not know.
 """
 
-from collections.abc import Iterator
-from typing import Any, Self
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import msgspec
 import urllib3
+import yaml
 from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from webhook.shape import JsonObject
-from webhook.wire import Event, Page, Status
+from webhook.wire import Event, Page, Status, lines
 
 PAGE_SIZE = 500
 CONNECT_TIMEOUT = 5.0  # seconds
 LIST_TIMEOUT = 60.0  # seconds for one page
-# A quiet watch still hears a bookmark about once a minute; one that hears nothing for longer has lost its server.
-SILENCE = 90.0  # seconds
+# A quiet watch hears its first bookmark after 60 to 120 s (seen on 1.36), then one a minute. After longer all is lost.
+SILENCE = 150.0  # seconds
+AT_ONCE = 1024 * 1024  # bytes
+
+T = TypeVar("T")
+Query = dict[str, str]
 
 _PAGE = msgspec.json.Decoder(Page)
 _EVENT = msgspec.json.Decoder(Event)
 _STATUS = msgspec.json.Decoder(Status)
+_OBJECT = msgspec.json.Decoder(JsonObject)
+_BROKEN = (ApiException, config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError)
 
 
 class ClusterError(Exception):
@@ -36,13 +47,18 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """One API server, and who we are to it. Threads may share it."""
+    """One API server, and who we are to it. Threads may share it.
 
-    def __init__(self, configuration: Configuration) -> None:
-        configuration.retries = False  # who asks knows better when to ask again
-        # One connection for each watch and a few for lists, reads and events.
-        configuration.connection_pool_maxsize = 16
-        self._client = ApiClient(configuration)
+    `load` reads the credentials, at first and whenever the API server does not take them any more. `silence` is for how
+    many seconds a watch may say nothing.
+    """
+
+    def __init__(
+        self, load: Callable[[], Configuration], silence: float = SILENCE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._load, self._silence, self._clock = load, silence, clock
+        self._loading = threading.Lock()
+        self._client = _client(load())
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -50,111 +66,147 @@ class Cluster:
 
         Raises ClusterError where there are none that can be used.
         """
-        configuration = Configuration()
-        try:
-            if kubeconfig or context:
-                load: Any = config.load_kube_config
-                load(kubeconfig, context, client_configuration=configuration)
-            else:
-                load = config.load_config
-                load(client_configuration=configuration)
-        except (config.ConfigException, OSError, ValueError) as error:
-            raise ClusterError(0, f"no credentials for a cluster: {error}") from None
-        return cls(configuration)
+        usual = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        files = kubeconfig or usual
+        if kubeconfig or context or any(Path(file).expanduser().is_file() for file in usual.split(os.pathsep)):
+            return cls(lambda: _configured(f"kubeconfig {files}", config.load_kube_config, files, context))
+        # Not the client's own `load_config`: it says on standard output what it tries.
+        return cls(lambda: _configured(f"no kubeconfig {usual}, and no pod around us", config.load_incluster_config))
 
     def pages(self, path: str, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path, a page at a time, each with the list's resource version. Raises ClusterError."""
         query["limit"] = str(PAGE_SIZE)
         while True:
-            page: Page = _decoded(_PAGE, self._body(path, query, LIST_TIMEOUT))
+            page = _decoded(_PAGE, self._answer("GET", path, query, LIST_TIMEOUT))
             yield page.metadata.version, page.items or []
             if not page.metadata.more:
                 return
             query["continue"] = page.metadata.more
 
     def watch(self, path: str, version: str, seconds: int, **query: str) -> Iterator[tuple[str, msgspec.Raw]]:
-        """Yield the type and the object of each event since a resource version, for about so many seconds.
+        """Begin to watch from a resource version, for about so many seconds: the type and the object of each event.
 
-        Ends when the server ends it. Raises ClusterError, with code 410 when the version is too old to go on from.
+        The iterator ends when the server ends it. Both the call and the iterator raise ClusterError, with code 410
+        when the version is too old to go on from.
         """
         query |= {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-        response = self._send("GET", path, query | {"timeoutSeconds": str(seconds)}, SILENCE)
-        try:
-            for line in _lines(response):
-                event: Event = _decoded(_EVENT, line)
-                if event.type == "ERROR":
-                    status: Status = _decoded(_STATUS, event.object)
-                    raise ClusterError(status.code, status.message or "the watch failed")
-                yield event.type, event.object
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ClusterError(0, f"the watch broke off: {type(error).__name__}") from None
-        finally:
-            # Not given back to the pool: what is left of the answer would never end.
-            response.close()
+        return _events(self._send("GET", path, query | {"timeoutSeconds": str(seconds)}, self._silence))
 
     def get(self, path: str, timeout: float = LIST_TIMEOUT) -> bytes | None:
         """Read one object; None where there is none. Raises ClusterError."""
         try:
-            return self._body(path, {}, timeout)
+            return self._answer("GET", path, {}, timeout)
         except ClusterError as error:
-            if error.code == 404:
-                return None
-            raise
+            if error.code != 404:
+                raise
+        return None
 
     def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
         """Write one object and return what became of it. Raises ClusterError."""
-        response = self._send(method, path, {}, timeout, body)
-        try:
-            answer: JsonObject = msgspec.json.decode(response.data)
-        except (urllib3.exceptions.HTTPError, OSError, msgspec.DecodeError) as error:
-            raise ClusterError(0, f"{path}: {type(error).__name__}") from None
-        return answer
+        return _decoded(_OBJECT, self._answer(method, path, {}, timeout, body))
 
-    def _body(self, path: str, query: dict[str, str], timeout: float) -> bytes:
-        response = self._send("GET", path, query, timeout)
+    def _answer(self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None) -> bytes:
+        last, parts = self._clock() + timeout, []
+        response = self._send(method, path, query, timeout, body)
         try:
-            return bytes(response.data)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ClusterError(0, f"{path}: {type(error).__name__}") from None
+            # Bit by bit: the client's own timeout begins anew with each of them.
+            while part := response.read1(AT_ONCE):
+                parts.append(part)
+                if self._clock() > last:
+                    raise ClusterError(0, f"{method} {path}: the answer takes too long")
+        except _BROKEN as error:
+            raise ClusterError(0, f"{method} {path}: the answer broke off ({type(error).__name__})") from None
+        finally:
+            response.close()  # where all was read, the connection is back in the pool and stays open
+        return b"".join(parts)
 
     def _send(
-        self, method: str, path: str, query: dict[str, str], timeout: float, body: JsonObject | None = None
+        self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        items = list(query.items())
-        client: Any = self._client  # typed as if each call had a model of its own
-        try:
-            request = client.param_serialize(method, path, None, items, headers, body, auth_settings=["BearerToken"])
-            answer = client.call_api(*request, _request_timeout=(CONNECT_TIMEOUT, timeout))
-        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise ClusterError(0, f"{path}: {type(error).__name__}") from None
-        response: urllib3.BaseHTTPResponse = answer.response
+        client, request = self._client, (method, path, timeout, list(query.items()), body)
+        response = _ask(client, *request)
+        if response.status == 401:
+            response.close()
+            response = _ask(self._renewed(client), *request)
         if response.status >= 400:
             raise ClusterError(response.status, _complaint(response))
         return response
+
+    def _renewed(self, refused: Any) -> ApiClient:
+        # The client itself looks at a service account's token once a minute, and never again at a kubeconfig's.
+        with self._loading:
+            old: Any = self._client
+            if old is refused:
+                self._client = _client(self._load())
+                old.close()
+            return self._client
+
+
+def _configured(what: str, load: Any, *arguments: str | None) -> Configuration:
+    configuration = Configuration()
+    try:
+        load(*arguments, client_configuration=configuration)
+    except config.ConfigException as error:
+        # The client names an entry by its content: what stands in braces may be a user with its token.
+        problem = str(error).removeprefix("Invalid kube-config file. ").partition("{")[0]
+    except (OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        problem = f"it can't be read ({type(error).__name__})"
+    else:
+        return configuration
+    raise ClusterError(0, f"no credentials for a cluster: {what}: {problem}")
+
+
+def _client(configuration: Configuration) -> ApiClient:
+    configuration.retries = False  # who asks knows better when to ask again
+    configuration.keep_alive = True  # TCP's: a server that went without a word and is back cuts off whoever asks
+    configuration.connection_pool_maxsize = 16  # one for each watch and a few for lists, reads and events
+    return ApiClient(configuration)
+
+
+def _ask(client: Any, method: str, path: str, timeout: float, *content: Any) -> urllib3.BaseHTTPResponse:
+    query, body = content
+    headers = {"Accept": "application/json"}
+    if body is not None:
+        headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    try:
+        request = client.param_serialize(method, path, None, query, headers, body, auth_settings=["BearerToken"])
+        if "authorization" in request[2]:  # a token file may end with a line break, which no header may
+            request[2]["authorization"] = request[2]["authorization"].strip()
+        # One number is the time for both: to connect, and to hear the first word.
+        limit = timeout if timeout <= CONNECT_TIMEOUT else (CONNECT_TIMEOUT, timeout)
+        answer = client.call_api(*request, _request_timeout=limit)
+    except _BROKEN as error:
+        # The client hides a certificate that is not trusted behind an exception of its own.
+        why = str(error.reason).replace("\n", ": ") if isinstance(error, ApiException) else type(error).__name__
+        raise ClusterError(0, f"{method} {path}: {why}") from None
+    response: urllib3.BaseHTTPResponse = answer.response
+    return response
 
 
 def _complaint(response: urllib3.BaseHTTPResponse) -> str:
     try:
         return _STATUS.decode(response.data).message or str(response.reason)
-    except (urllib3.exceptions.HTTPError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (*_BROKEN, RecursionError):
         return str(response.reason)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes | msgspec.Raw) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise ClusterError(0, "the answer is not what an API server sends") from None
 
 
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Split the answer into lines as they come; the client has no way to do it that keeps bytes."""
-    rest = b""
-    for chunk in response.stream(64 * 1024, decode_content=True):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from filter(None, lines)
-    if rest:
-        yield rest
+def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, msgspec.Raw]]:
+    try:
+        for line in lines(iter(lambda: response.read1(AT_ONCE), b"")):
+            event = _decoded(_EVENT, line)
+            if event.type == "ERROR":
+                status = _decoded(_STATUS, event.object)
+                raise ClusterError(status.code, status.message or "the watch failed")
+            yield event.type, event.object
+    except _BROKEN as error:
+        raise ClusterError(0, f"the watch broke off ({type(error).__name__})") from None
+    finally:
+        # Not given back to the pool: what is left of the answer would never end.
+        response.close()

@@ -6,21 +6,23 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from webhook.catalog import Claim, Key, ShareManager, Volume
 from webhook.cluster import Cluster, ClusterError
 from webhook.decision import Outcome
 from webhook.injector import Injection, inject, namespace_of
+from webhook.kinds import Kind, kinds, object_path
 from webhook.objects import Fact, read_pod
-from webhook.reflector import Kind, Reflector, kinds
-from webhook.settings import Settings
-from webhook.shape import JsonObject, mapping
-from webhook.store import Store, vm_of
+from webhook.reflector import Reflector
+from webhook.settings import Settings, is_subdomain
+from webhook.shape import JsonObject, mapping, text
+from webhook.store import Store
 
-READ_TIMEOUT = 0.5  # seconds of one live read; the API server waits for us 3 s
+# Seconds of one live read, and of all of them for one decision: whoever creates the VM waits for that.
+READ_TIMEOUT, READING = 0.5, 1.0
 READS_AT_ONCE = 4
 # From a claim to its PV to its ShareManager: as many things can be missing one after the other.
 ROUNDS = 3
@@ -29,41 +31,55 @@ RESERVATION = 10.0
 
 Miss = tuple[type[Fact], Key]
 
+log = structlog.get_logger("webhook.live")
+
 
 class Reader:
-    """Reads one object that the caches do not have: a claim created a moment ago. Never raises, never waits long."""
+    """Reads one object that the caches do not have: a claim created a moment ago. Never raises, never waits long.
+
+    `results` counts what came of it; `problem` is why the last read failed, empty where it did not.
+    """
 
     def __init__(self, cluster: Cluster, longhorn: str) -> None:
-        self.results: Counter[str] = Counter()
+        self.results = Counter(found=0, absent=0, failed=0, skipped=0)
+        self.problem = ""
         self._cluster = cluster
         self._places = threading.BoundedSemaphore(READS_AT_ONCE)
+        self._counting = threading.Lock()
         self._kinds: dict[type[Fact], Kind] = {kind.fact: kind for kind in kinds(longhorn)}
 
-    def read(self, miss: Miss) -> Fact | None:
-        """Read one object; None where there is none, and where it can't be had in time."""
-        if not self._places.acquire(blocking=False):
-            self.results["skipped"] += 1
+    def read(self, miss: Miss, seconds: float = READ_TIMEOUT) -> Fact | None:
+        """Read one object; None where there is none, and where it can't be had in so many seconds."""
+        kind, key = self._kinds[miss[0]], miss[1]
+        if not is_subdomain(key[1]):  # nothing has such a name, and its path may lead elsewhere
+            return None
+        if seconds <= 0 or not self._places.acquire(blocking=False):
+            with self._counting:
+                self.results["skipped"] += 1
             return None
         try:
-            return self._read(*miss)
-        except (ClusterError, ValueError):
-            self.results["failed"] += 1
+            fact = self._get(kind, key, min(seconds, READ_TIMEOUT))
+        except ClusterError as error:
+            self._note("failed", str(error))
             return None
         finally:
             self._places.release()
+        self._note("absent" if fact is None else "found")
+        return fact
 
-    def _read(self, fact: type[Fact], key: Key) -> Fact | None:
-        kind = self._kinds[fact]
-        body = self._cluster.get(_path(kind, key), READ_TIMEOUT)
-        self.results["absent" if body is None else "found"] += 1
-        return None if body is None else kind.read(msgspec.json.decode(body, type=kind.shape))
+    def _get(self, kind: Kind, key: Key, seconds: float) -> Fact | None:
+        body = self._cluster.get(object_path(kind, key), seconds)
+        try:
+            return None if body is None else kind.read(msgspec.json.decode(body, type=kind.shape))
+        except (ValueError, TypeError, RecursionError):
+            raise ClusterError(0, f"one of the {kind.plural} is not what an API server sends") from None
 
-
-def _path(kind: Kind, key: Key) -> str:
-    namespace, name = (quote(part, safe="") for part in key)
-    if kind.fact is Claim:
-        return f"/api/v1/namespaces/{namespace}/{kind.plural}/{name}"
-    return f"{kind.path}/{name}"
+    def _note(self, result: str, problem: str = "") -> None:
+        with self._counting:
+            self.results[result] += 1
+            told, self.problem = self.problem, problem
+        if problem and problem != told:
+            log.warning("a live read failed", error=problem)
 
 
 class Overlay(Store):
@@ -72,21 +88,20 @@ class Overlay(Store):
     def __init__(self, store: Store) -> None:
         self.refresh(store)
         self._read: dict[Miss, Any] = {}
-        self.missed: list[Miss] = []
+        self.missed: dict[Miss, None] = {}  # each once, in order
 
     def refresh(self, store: Store) -> None:
         """Share the store's tables as they are now: a relist puts others in their place."""
         self.__dict__.update(store.__dict__)
 
-    def fill(self, reader: Reader) -> None:
+    def fill(self, read: Callable[[Miss], Fact | None]) -> None:
         """Read what was missed."""
-        for miss in self.missed:
-            self._read[miss] = reader.read(miss)
-        self.missed = []
+        self._read |= {miss: read(miss) for miss in self.missed}
+        self.missed = {}
 
     def _else_read(self, kind: type[Fact], key: Key) -> Any:
         if (kind, key) not in self._read:
-            self.missed.append((kind, key))
+            self.missed[kind, key] = None
         return self._read.get((kind, key))
 
     def claim(self, namespace: str, name: str) -> Claim | None:
@@ -137,37 +152,47 @@ class Live:
 
     def inject(self, request: JsonObject) -> Injection:
         """Decide on a request; what the caches miss is read live, and a pod that is pinned takes its room at once."""
-        overlay = Overlay(self.store)
+        overlay, last = Overlay(self.store), self._clock() + READING
         for _ in range(ROUNDS):
             with self._lock:
                 injection = self._inject(request, overlay)
-            if not overlay.missed:
-                return injection
+                if not overlay.missed:
+                    return self._kept(injection, request)
             # Outside of the lock: nobody else waits for it.
-            overlay.fill(self.reader)
+            overlay.fill(lambda miss: self.reader.read(miss, last - self._clock()))
         with self._lock:
-            overlay.missed = []
-            return self._inject(request, overlay)
+            return self._kept(self._inject(request, overlay), request)
 
     def _inject(self, request: JsonObject, overlay: Overlay) -> Injection:
         overlay.refresh(self.store)
         self._forget_reservations()
+        # A pod that was refused after us, and comes again, is not in its own way.
+        own = self.store.reserved.drop(_vm_of(request))
         injection = inject(request, overlay, self._settings)
-        if injection.decision.outcome is Outcome.PINNED and injection.patch and not overlay.missed:
-            self._reserve(request, injection.decision.node or "")
+        if own is not None:
+            self.store.reserved.put(own)
         return injection
 
-    def _reserve(self, request: JsonObject, node: str) -> None:
+    def _kept(self, injection: Injection, request: JsonObject) -> Injection:
         """Let a pod count that the cluster does not show yet, or a burst of VMs would be pinned into the same room."""
-        pod = read_pod(mapping(request, "object"))
-        if pod is None or request.get("dryRun") is True:
-            return
-        key = vm_of(replace(pod, namespace=namespace_of(request)))
-        self.store.reserved.put(replace(pod, namespace=key[0], name=key[1], site=node))
-        self._reserved_until[key] = self._clock() + RESERVATION
+        pinned = injection.decision.outcome is Outcome.PINNED and injection.patch
+        if pinned and self._settings.node_guard and request.get("dryRun") is not True:
+            pod, key = read_pod(mapping(request, "object")), _vm_of(request)
+            if pod is not None:
+                site = injection.decision.node or ""
+                self.store.reserved.put(replace(pod, namespace=key[0], name=key[1], site=site))
+                self._reserved_until[key] = self._clock() + RESERVATION
+        return injection
 
     def _forget_reservations(self) -> None:
         now = self._clock()
         for key in [key for key, until in self._reserved_until.items() if until <= now]:
             self.store.reserved.drop(key)
             del self._reserved_until[key]
+
+
+def _vm_of(request: JsonObject) -> Key:
+    """Return what store.vm_of will, once the pod shows; a pod that names no VMI is told apart by its request."""
+    metadata = mapping(request, "object", "metadata")
+    vmi = text(mapping(metadata, "labels"), "kubevirt.io/created-by")
+    return namespace_of(request), vmi or text(metadata, "name") or text(request, "uid")

@@ -8,8 +8,8 @@ import msgspec
 from webhook.catalog import Claim, Key, Node, Pod, ShareManager, Volume
 from webhook.cluster import Cluster, ClusterError
 from webhook.documents import BadInput
+from webhook.kinds import Kind, kinds, object_path
 from webhook.objects import Fact
-from webhook.reflector import Kind, kinds, object_path
 from webhook.store import Store
 
 T = TypeVar("T")

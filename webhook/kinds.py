@@ -1,0 +1,45 @@
+"""The kinds of objects that are listed and watched: where they are, and what is kept of each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from webhook import objects, wire
+from webhook.catalog import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.objects import Fact
+from webhook.shape import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is listed and watched. `read` gives None for an object that does not count; `optional`: a CRD."""
+
+    fact: type[Fact]
+    plural: str
+    path: str
+    shape: Any
+    read: Callable[[JsonObject], Fact | None]
+    optional: bool = False
+    query: dict[str, str] = field(default_factory=dict)
+
+
+def kinds(longhorn: str) -> tuple[Kind, ...]:
+    """Return all that a decision asks for; `longhorn` is Longhorn's namespace."""
+    unfinished = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+    managers = f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers"
+    return (
+        Kind(Claim, "persistentvolumeclaims", "/api/v1/persistentvolumeclaims", wire.Claim, objects.read_claim),
+        Kind(Volume, "persistentvolumes", "/api/v1/persistentvolumes", wire.Volume, objects.read_volume),
+        Kind(ShareManager, "sharemanagers", managers, wire.ShareManager, objects.read_share_manager, optional=True),
+        Kind(Node, "nodes", "/api/v1/nodes", wire.Node, objects.read_node),
+        Kind(Pod, "pods", "/api/v1/pods", wire.StoredPod, objects.read_pod, query=unfinished),
+    )
+
+
+def object_path(kind: Kind, key: Key) -> str:
+    """Return where one object is read."""
+    namespace, name = (quote(part, safe="") for part in key)
+    if kind.fact in (Claim, Pod):
+        return f"/api/v1/namespaces/{namespace}/{kind.plural}/{name}"
+    return f"{kind.path}/{name}"
