@@ -78,6 +78,11 @@ class Rule:
     holds: Callable[[JsonObject, Settings], bool]
 
 
+_BOUND = Rule(Reason.ALREADY_BOUND, "is its node still open?", lambda pod, _: not is_bound(pod))
+_INJECTED = Rule(
+    Reason.ALREADY_INJECTED, "is it without our terms yet?", lambda pod, settings: not is_injected(pod, settings)
+)
+
 RULES = (
     Rule(Reason.NOT_VIRT_LAUNCHER, "is it a virt-launcher pod?", lambda pod, _: is_virt_launcher(pod)),
     Rule(Reason.NOT_OPTED_IN, "is it opted in?", is_opted_in),
@@ -91,12 +96,18 @@ RULES = (
         "is it no dummy pod that only provisions a claim?",
         lambda pod, _: "kubevirt.io/ephemeral-provisioning" not in mapping(pod, "metadata", "annotations"),
     ),
-    Rule(Reason.ALREADY_BOUND, "is its node still open?", lambda pod, _: not is_bound(pod)),
+    _BOUND,
     Rule(Reason.NO_CLAIMS, "does it mount a claim?", lambda pod, _: bool(mounted_claims(pod))),
-    Rule(Reason.ALREADY_INJECTED, "is it without our terms yet?", lambda pod, settings: not is_injected(pod, settings)),
+    _INJECTED,
+)
+
+STEERING_RULES = (
+    Rule(Reason.STEERING_OFF, "are share-manager pods steered?", lambda _, settings: settings.steering),
+    _BOUND,
+    _INJECTED,
 )
 
 
-def why_not(pod: JsonObject, settings: Settings) -> Reason | None:
+def why_not(pod: JsonObject, settings: Settings, rules: tuple[Rule, ...] = RULES) -> Reason | None:
     """Return the reason of the first rule that does not hold, or None for a pod that is ours."""
-    return next((rule.reason for rule in RULES if not rule.holds(pod, settings)), None)
+    return next((rule.reason for rule in rules if not rule.holds(pod, settings)), None)

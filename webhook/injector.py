@@ -6,7 +6,7 @@ from webhook import consumers, resolve, wording
 from webhook.affinity import matches_nothing
 from webhook.catalog import Catalog
 from webhook.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
-from webhook.eligibility import is_bound, is_injected, is_pod_creation, is_share_manager_pod, mode_of, why_not
+from webhook.eligibility import STEERING_RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
 from webhook.feasibility import Candidate, Obstacle, obstacle
 from webhook.mutation import carry_out
 from webhook.patch import Operation
@@ -87,12 +87,8 @@ def share_manager_follows_vm(pod: JsonObject, namespace: str, catalog: Catalog, 
 
     The node is preferred and never required: Longhorn's failover always wins.
     """
-    if not settings.steering:
-        return unchanged(Reason.STEERING_OFF, Mode.PREFERRED)
-    if is_bound(pod):
-        return unchanged(Reason.ALREADY_BOUND, Mode.PREFERRED)
-    if is_injected(pod, settings):
-        return unchanged(Reason.ALREADY_INJECTED, Mode.PREFERRED)
+    if reason := why_not(pod, settings, STEERING_RULES):
+        return unchanged(reason, Mode.PREFERRED)
     served = consumers.find_consumers(pod, catalog, settings)
     if not served.pods:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM runs on volume {served.volume}")

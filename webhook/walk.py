@@ -7,18 +7,13 @@ from webhook import consumers, resolve
 from webhook.affinity import matches_nothing
 from webhook.catalog import Catalog, Claim, Pod, ShareManager, Volume
 from webhook.decision import ClaimFinding, Mode, Reason
-from webhook.eligibility import RULES, Rule, is_pod_creation, is_share_manager_pod, mode_of
+from webhook.eligibility import RULES, STEERING_RULES, Rule, is_pod_creation, is_share_manager_pod, mode_of
 from webhook.feasibility import Candidate, Room, answers, room
 from webhook.injector import namespace_of
 from webhook.resolve import Choice
 from webhook.settings import Settings, is_subdomain
 from webhook.shape import JsonObject, mapping
 from webhook.wording import SENTENCES
-
-STEERING_RULES = (
-    Rule(Reason.STEERING_OFF, "are share-manager pods steered?", lambda _, settings: settings.steering),
-    *(rule for rule in RULES if rule.reason in (Reason.ALREADY_BOUND, Reason.ALREADY_INJECTED)),
-)
 
 
 @dataclass(frozen=True, slots=True)
