@@ -1,0 +1,60 @@
+"""The real control plane, Longhorn's part and the real webhook, started once for all tests that ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from controlplane import build
+from controlplane.plane import ControlPlane
+from longhorn import Longhorn
+from webhook_process import NAMESPACE, Webhook, grant
+from world import World
+
+
+@pytest.fixture(scope="session")
+def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    # The first run on a machine builds for minutes, and its progress is to be seen.
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        build.binaries()
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
+        plane.create_namespace(NAMESPACE)
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def longhorn(plane: ControlPlane) -> Iterator[Longhorn]:
+    longhorn = Longhorn(plane)
+    longhorn.install()
+    longhorn.start()
+    yield longhorn
+    longhorn.stop()
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(plane: ControlPlane) -> Path:
+    """The webhook's own ServiceAccount, with the rights that it documents and no others."""
+    return plane.write_kubeconfig(plane.folder / "webhook-kubeconfig", grant(plane, "webhook"))
+
+
+@pytest.fixture(scope="session")
+def webhook(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Webhook]:
+    """The webhook with its default settings, registered."""
+    with Webhook(plane, "webhook", kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
+        yield webhook.register()
+
+
+@pytest.fixture(scope="session")
+def guardless(plane: ControlPlane, kubeconfig: Path) -> Iterator[Webhook]:
+    """A second webhook, with the node guard off, that sees VMs only."""
+    with Webhook(plane, "guardless", kubeconfig, {"node_guard": "false"}) as guardless:
+        yield guardless.register(share_managers=False)
+
+
+@pytest.fixture
+def world(plane: ControlPlane, longhorn: Longhorn, webhook: Webhook) -> Iterator[World]:
+    """A namespace of its own, whose VMs the webhook sees."""
+    world = World(plane, longhorn, webhook)
+    yield world
+    world.close()

@@ -1,0 +1,262 @@
+"""Longhorn's part, played against a real API server: what section 2 of the design says that it does, and no more.
+
+An attached volume gets a ShareManager, `starting` under an interim owner, and a share-manager pod that is bound to no
+node; when the pod runs, the ShareManager is `running` and its owner follows the pod. After the last detachment the pod
+is deleted and the ShareManager `stopped`. A share-manager whose node is lost starts anew, and avoids that node.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from controlplane.api import ApiError, Object
+from controlplane.plane import ControlPlane
+
+DRIVER = "driver.longhorn.io"
+GROUP = "/apis/longhorn.io/v1beta2"
+STORAGE = "/apis/storage.k8s.io/v1"
+VOLUMES = "/api/v1/persistentvolumes"
+TICK = 0.1  # seconds
+RECORDED = Path(__file__).parent / "data" / "reviews" / "share-manager.json"
+# Without it, and a CSIDriver, the controller manager attaches nothing to a node.
+ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+
+CRD: Object = {
+    "metadata": {"name": "sharemanagers.longhorn.io"},
+    "spec": {
+        "group": "longhorn.io",
+        "scope": "Namespaced",
+        "names": {"kind": "ShareManager", "plural": "sharemanagers", "singular": "sharemanager"},
+        "versions": [
+            {
+                "name": "v1beta2",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+class Longhorn:
+    """Longhorn in one namespace: `install` it, and `start` it to act, in a thread of its own, until `stop`."""
+
+    def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system") -> None:
+        self.namespace = namespace
+        self._plane = plane
+        self._managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._volumes: dict[str, Object] = {}
+        self._stale: dict[str, str] = {}
+        self._busy = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"longhorn-{namespace}", daemon=True)
+
+    def install(self) -> None:
+        self._create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", CRD)
+        self._create(f"{STORAGE}/csidrivers", {"metadata": {"name": DRIVER}, "spec": {"attachRequired": True}})
+        self._plane.create_namespace(self.namespace)
+        account = {"metadata": {"name": "longhorn-service-account"}}
+        self._create(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", account)
+        self._plane.wait(lambda: self._plane.request("GET", self._managers), 20, "the ShareManager CRD")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Let it notice nothing for a while: the real one takes its time to find that a node is lost."""
+        with self._busy:
+            yield
+
+    def provision(
+        self, namespace: str, claim: str, volume: str, mode: str = "ReadWriteMany", storage_class: str = ""
+    ) -> None:
+        """Create a volume, its PV, whose name is another, and a claim that is bound to it."""
+        common = {"accessModes": [mode], "storageClassName": storage_class}
+        pv = {
+            "metadata": {"name": f"pv-{volume}"},
+            "spec": common
+            | {
+                "capacity": {"storage": "10Gi"},
+                "persistentVolumeReclaimPolicy": "Retain",
+                "csi": {"driver": DRIVER, "volumeHandle": volume},
+                "claimRef": {"namespace": namespace, "name": claim},
+            },
+        }
+        spec = common | {"volumeName": f"pv-{volume}", "resources": {"requests": {"storage": "10Gi"}}}
+        self._volumes = {**self._volumes, f"pv-{volume}": self._plane.request("POST", VOLUMES, pv)}
+        claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
+
+    def forget(self, volume: str) -> None:
+        """Let go of a volume, and delete what was made for it."""
+        self._volumes = {name: pv for name, pv in self._volumes.items() if name != f"pv-{volume}"}
+        for path in f"{self._managers}/{volume}", f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0":
+            self._delete(path)
+
+    def share_manager(self, volume: str) -> Object | None:
+        return self._get(f"{self._managers}/{volume}")
+
+    def pod(self, volume: str) -> Object | None:
+        return self._get(f"{self._pods}/share-manager-{volume}")
+
+    def running_on(self, volume: str, besides: str = "") -> str:
+        """Wait until the share-manager runs, on a node other than `besides`, and return that node."""
+
+        def owner() -> str:
+            status = (self.share_manager(volume) or {}).get("status", {})
+            node = str(status.get("ownerID", ""))
+            return node if status.get("state") == "running" and node != besides else ""
+
+        return self._plane.wait(owner, 20, f"the share-manager of {volume} running")
+
+    def stopped(self, volume: str) -> None:
+        """Wait until the share-manager has stopped and its pod has gone."""
+
+        def has_stopped() -> bool:
+            manager = self.share_manager(volume) or {}
+            return manager.get("status", {}).get("state") == "stopped" and self.pod(volume) is None
+
+        self._plane.wait(has_stopped, 30, f"the share-manager of {volume} stopped")
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK):
+            # Where the API server is away, or somebody was faster, the next look at the cluster is the truth.
+            with self._busy, suppress(ApiError, OSError, http.client.HTTPException):
+                self._act()
+
+    def _act(self) -> None:
+        attached = self._attach()
+        managers = {each["metadata"]["name"]: each for each in self._list(self._managers)}
+        busy = {name for name, each in managers.items() if each.get("status", {}).get("state") != "stopped"}
+        if not attached and not busy:
+            return
+        pods = {each["metadata"]["name"].removeprefix("share-manager-"): each for each in self._list(self._pods)}
+        ready = {each["metadata"]["name"] for each in self._list("/api/v1/nodes") if _is_ready(each)}
+        for volume, volumes in attached.items():
+            self._serve(volume, volumes, managers.get(volume), pods.get(volume), ready)
+        for volume in busy - attached.keys():
+            self._retire(managers[volume], pods.get(volume))
+
+    def _attach(self) -> dict[str, list[Object]]:
+        """Attach what is to be attached; return the attachments of each volume, with its PV."""
+        attached: dict[str, list[Object]] = defaultdict(list)
+        for attachment in self._list(f"{STORAGE}/volumeattachments"):
+            metadata, spec = attachment["metadata"], attachment["spec"]
+            if spec["attacher"] != DRIVER or "deletionTimestamp" in metadata:
+                continue
+            pv = self._volumes.get(spec["source"]["persistentVolumeName"])
+            if pv is None:
+                continue
+            if not attachment.get("status", {}).get("attached"):
+                path = f"{STORAGE}/volumeattachments/{metadata['name']}/status"
+                self._plane.request("PATCH", path, {"status": {"attached": True}})
+            if "ReadWriteMany" in pv["spec"]["accessModes"]:
+                attached[pv["spec"]["csi"]["volumeHandle"]].append({"pv": pv, "node": spec["nodeName"]})
+        return attached
+
+    def _serve(
+        self, volume: str, attached: list[Object], manager: Object | None, pod: Object | None, ready: set[str]
+    ) -> None:
+        if manager is None:
+            kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}
+            self._create(self._managers, kind | {"spec": {"image": "longhornio/longhorn-share-manager:v1.10.0"}})
+        elif pod is not None and "deletionTimestamp" not in pod["metadata"]:
+            node = pod["spec"].get("nodeName", "")
+            if node and node not in ready:
+                self._stale[volume] = node
+                self._delete(f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0")
+                self._set_state(volume, "error")
+            elif pod["status"].get("phase") == "Running":
+                self._set_state(volume, "running", owner=node, was=manager)
+        elif pod is None:
+            owner = manager.get("status", {}).get("ownerID", "")
+            if owner not in ready:
+                users = {each["node"] for each in attached}
+                owner = random.choice(sorted(ready - users) or sorted(users))
+            self._set_state(volume, "starting", owner=owner, was=manager)
+            self._create(self._pods, self._pod(volume, manager, attached[0]["pv"]))
+
+    def _retire(self, manager: Object, pod: Object | None) -> None:
+        volume = manager["metadata"]["name"]
+        if pod is None:
+            self._set_state(volume, "stopped", was=manager)
+        elif "deletionTimestamp" not in pod["metadata"]:
+            self._set_state(volume, "stopping", was=manager)
+            self._plane.request("DELETE", f"{self._pods}/share-manager-{volume}")
+
+    def _set_state(self, volume: str, state: str, owner: str = "", was: Object | None = None) -> None:
+        """Write the status, if it is not as it was; the owner stays where none is named."""
+        endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
+        status = {"state": state, "endpoint": endpoint} | ({"ownerID": owner} if owner else {})
+        old = (was or {}).get("status", {})
+        if old | status != old:
+            self._plane.request("PATCH", f"{self._managers}/{volume}/status", {"status": status})
+
+    def _pod(self, volume: str, manager: Object, pv: Object) -> Object:
+        pod: Object = json.loads(RECORDED.read_text().replace("vol-disk1", volume))["request"]["object"]
+        metadata = pod["metadata"]
+        metadata["namespace"] = self.namespace
+        metadata["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
+        for written_by_the_server in ("managedFields", "uid", "creationTimestamp"):
+            metadata.pop(written_by_the_server, None)
+        affinity: Object = {}
+        if terms := self._allowed_topologies(pv["spec"].get("storageClassName", "")):
+            affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+        if stale := self._stale.pop(volume, None):
+            avoided = {"key": "metadata.name", "operator": "NotIn", "values": [stale]}
+            preferred = [{"weight": 100, "preference": {"matchFields": [avoided]}}]
+            affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
+        if affinity:
+            pod["spec"]["affinity"] = {"nodeAffinity": affinity}
+        return pod
+
+    def _allowed_topologies(self, storage_class: str) -> list[Object]:
+        found = self._get(f"{STORAGE}/storageclasses/{storage_class}") if storage_class else None
+        return [
+            {"matchExpressions": [{"operator": "In", **label} for label in term["matchLabelExpressions"]]}
+            for term in (found or {}).get("allowedTopologies", [])
+        ]
+
+    def _delete(self, path: str) -> None:
+        with suppress(ApiError):
+            self._plane.request("DELETE", path)
+
+    def _list(self, path: str) -> list[Object]:
+        # Version 0: from the API server's memory. Polling etcd would slow down what is tested.
+        found: list[Object] = self._plane.request("GET", f"{path}?resourceVersion=0")["items"]
+        return found
+
+    def _get(self, path: str) -> Object | None:
+        try:
+            return self._plane.request("GET", path)
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            return None
+
+    def _create(self, path: str, body: Object) -> None:
+        try:
+            self._plane.request("POST", path, body)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -1,0 +1,212 @@
+"""The API server goes away, watches are cut, history is lost: decisions are right again within 5 s of its return."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cable import Cable
+from controlplane.api import ApiError
+from controlplane.plane import ControlPlane
+from longhorn import GROUP, Longhorn
+from webhook_process import Webhook, grant
+from world import World
+
+pytestmark = pytest.mark.controlplane
+
+RETURN = 5.0  # seconds within which decisions are right again
+OUTAGE = 20.0  # seconds
+NAMESPACE = "longhorn-faults"
+MANAGERS = f"{GROUP}/namespaces/{NAMESPACE}/sharemanagers"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process and its workers use: threads, MiB of memory, and seconds of CPU time so far."""
+
+    threads: int
+    memory: float
+    cpu: float
+
+
+def usage(webhook: Webhook) -> Usage:
+    threads, memory, cpu = 0, 0.0, 0.0
+    for pid in webhook.pids():
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        threads += int(status["Threads"])
+        memory += int(status["VmRSS"].split()[0]) / 1024
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        cpu += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return Usage(threads, memory, cpu)
+
+
+def recovered_after(webhook: Webhook, plane: ControlPlane) -> float:
+    """Wait for the API server, then until the webhook follows it again; return the seconds in between."""
+    while not is_back(plane):
+        time.sleep(0.02)
+    begin = time.monotonic()
+    while json.loads(webhook.page("/readyz")[1])["problems"]:
+        time.sleep(0.02)
+    return time.monotonic() - begin
+
+
+def is_back(plane: ControlPlane) -> bool:
+    try:
+        return bool(plane.request("GET", "/readyz"))
+    except (OSError, ApiError):
+        return False
+
+
+def test_an_api_server_that_is_away_for_20_seconds_costs_nothing_and_all_is_right_when_it_is_back(
+    world: World, plane: ControlPlane, webhook: Webhook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.add_nodes(3)
+    _, node = world.warm_volume()
+    plane.wait(lambda: world.node_meant("disk1") == node, 5, "a decision for the VM")
+    with ThreadPoolExecutor(20) as pool:  # so that all its threads are there
+        list(pool.map(world.node_meant, ["disk1"] * 40))
+    before = usage(webhook)
+    plane.stop_apiserver()
+    time.sleep(OUTAGE)
+    away = usage(webhook)
+    assert webhook.page("/readyz")[0] == 200  # it answers from what it knows
+    with ThreadPoolExecutor() as pool:
+        recovery = pool.submit(recovered_after, webhook, plane)
+        plane.start_apiserver()
+    took = recovery.result()
+    assert world.node_meant("disk1") == node
+    # Something that it can know only by watches that work again.
+    world.add_volume("disk2")
+    world.wait_bound("disk2")
+    world.create_user("disk2")
+    second = world.longhorn.running_on(world.volumes[-1])
+    plane.wait(lambda: world.node_meant("disk2") == second, 2, "the right decision on what is new")
+    after = usage(webhook)
+    with capsys.disabled():
+        print(f"\noutage: {away.cpu - before.cpu:.2f} s of CPU, right {took:.1f} s after; {before}, {after}")
+    assert took < RETURN
+    assert away.cpu - before.cpu < 0.05 * OUTAGE
+    assert after.threads <= before.threads
+    assert after.memory < before.memory * 1.1 + 5
+    assert world.running(world.start_vm("vm1", "disk1")) == node
+
+
+@pytest.fixture(scope="module")
+def cable(plane: ControlPlane) -> Iterator[Cable]:
+    cable = Cable(plane)
+    yield cable
+    cable.stop()
+
+
+@pytest.fixture(scope="module")
+def cabled(plane: ControlPlane, cable: Cable) -> Iterator[Webhook]:
+    """A webhook whose view of the cluster is a cable that can be cut."""
+    kubeconfig = cable.write_kubeconfig(plane, plane.folder / "cabled-kubeconfig", grant(plane, "cabled"))
+    with Webhook(plane, "cabled", kubeconfig, {"longhorn_namespace": NAMESPACE}) as webhook:
+        yield webhook.register(share_managers=False)
+
+
+class Hands:
+    """ShareManagers by hand: of a Longhorn that is installed but does not run."""
+
+    def __init__(self, plane: ControlPlane, world: World) -> None:
+        self.plane = plane
+        self.world = world
+        self.one, self.other = world.add_nodes(2)
+        self.created, self.changed, self.deleted = (world.add_volume(f"to-be-{end}") for end in ENDS)
+        world.wait_bound(*(f"to-be-{end}" for end in ENDS))
+        for volume in self.changed, self.deleted:
+            self.put(volume, self.one)
+        plane.wait(lambda: self.meant() == ["", self.one, self.one], 5, "decisions before the fault")
+
+    def put(self, volume: str, owner: str) -> None:
+        with suppress(Exception):
+            self.plane.request("POST", MANAGERS, self._manager(volume))
+        status = {"status": {"state": "running", "ownerID": owner}}
+        self.plane.request("PATCH", f"{MANAGERS}/{volume}/status", status)
+
+    def _manager(self, volume: str) -> dict[str, object]:
+        return {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}
+
+    def meant(self) -> list[str]:
+        """For which nodes VMs of the three volumes would get terms now."""
+        return [self.world.node_meant(f"to-be-{end}") for end in ENDS]
+
+    def change_all(self) -> None:
+        self.put(self.created, self.other)
+        self.put(self.changed, self.other)
+        self.plane.request("DELETE", f"{MANAGERS}/{self.deleted}")
+
+    def right_within(self, seconds: float) -> float:
+        """Wait until the webhook knows of all changes, and return for how long."""
+        begin = time.monotonic()
+        expected = [self.other, self.other, ""]
+        self.plane.wait(lambda: self.meant() == expected, seconds, f"decisions as of {expected}")
+        return time.monotonic() - begin
+
+
+ENDS = ("created", "changed", "deleted")
+
+
+@pytest.fixture(scope="module")
+def installed(plane: ControlPlane) -> Longhorn:
+    longhorn = Longhorn(plane, NAMESPACE)
+    longhorn.install()
+    return longhorn
+
+
+@pytest.fixture
+def hands(plane: ControlPlane, cabled: Webhook, installed: Longhorn) -> Iterator[Hands]:
+    world = World(plane, installed, cabled)
+    yield Hands(plane, world)
+    world.close()
+
+
+def test_what_changed_while_the_watches_were_cut_is_known_within_5_seconds(
+    hands: Hands, cable: Cable, cabled: Webhook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = usage(cabled)
+    cable.cut()
+    hands.change_all()
+    assert hands.meant() == ["", hands.one, hands.one]  # as before the cut, and answered in time
+    time.sleep(5)  # it tries again and again, and ever more rarely
+    away = usage(cabled)
+    cable.mend()
+    took = hands.right_within(RETURN)
+    with capsys.disabled():
+        print(f"\ncut: right {took:.1f} s after, {away.cpu - before.cpu:.2f} s of CPU; {before}, {usage(cabled)}")
+    assert away.cpu - before.cpu < 1
+    assert usage(cabled).threads <= before.threads + 1
+
+
+def test_watches_that_break_off_once_miss_nothing(hands: Hands, cable: Cable) -> None:
+    for _ in range(3):
+        cable.sever()
+        time.sleep(0.2)
+    hands.change_all()
+    hands.right_within(RETURN)
+
+
+def test_when_etcd_has_forgotten_where_a_watch_was_it_lists_anew(
+    hands: Hands, cable: Cable, cabled: Webhook, plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time.sleep(1.1)  # a watch that ends sooner is an error, and listed anew for that
+    cable.hold()
+    cable.end_watches()
+    hands.change_all()
+    plane.stop_apiserver()
+    plane.compact_etcd()
+    plane.start_apiserver()
+    cable.let_go()
+    took = hands.right_within(RETURN)
+    expired = [line for line in cabled.log() if line.get("code") == 410]
+    with capsys.disabled():
+        print(f"\ncompacted: right {took:.1f} s after; 410 for {sorted({line['resource'] for line in expired})}")
+    assert "sharemanagers" in {line["resource"] for line in expired}

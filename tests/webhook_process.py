@@ -1,0 +1,172 @@
+"""The real `kubevirt-scheduler serve`, as its own ServiceAccount, registered at a real API server under a Service."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+
+from controlplane.api import LOOPBACK, Object
+from controlplane.plane import ControlPlane
+from controlplane.process import Process, free_ports
+
+from certs.authority import issue_ca, issue_leaf
+
+PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
+REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+NAMESPACE = "kubevirt-scheduler"
+# A namespace says with this label which webhook its VMs are shown to.
+SERVED_BY = "test/served-by"
+Right = tuple[str, str, tuple[str, ...]]
+# What the webhook may do in the cluster, a row for each rule of its ClusterRole. It gets what its caches do not have.
+RIGHTS: tuple[Right, ...] = (
+    ("", "persistentvolumeclaims", ("get", "list", "watch")),
+    ("", "persistentvolumes", ("get", "list", "watch")),
+    ("", "nodes", ("list", "watch")),
+    ("", "pods", ("list", "watch")),
+    ("longhorn.io", "sharemanagers", ("get", "list", "watch")),
+    ("", "events", ("create", "patch")),
+)
+
+
+def rules(rights: tuple[Right, ...]) -> list[Object]:
+    return [{"apiGroups": [group], "resources": [kind], "verbs": verbs} for group, kind, verbs in rights if verbs]
+
+
+def grant(plane: ControlPlane, name: str, rights: tuple[Right, ...] = RIGHTS) -> str:
+    """Make a ServiceAccount with these rights and return its token."""
+    subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": name}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": name}})
+    plane.request("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": rules(rights)})
+    binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+    plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
+    return plane.service_account_token(NAMESPACE, name)
+
+
+class Webhook:
+    """One process. `with Webhook(...)` starts it and waits until it is ready; `register` has the API server call it."""
+
+    def __init__(self, plane: ControlPlane, name: str, kubeconfig: Path, settings: dict[str, str]) -> None:
+        self.name = name
+        self.folder = plane.folder / name
+        self.settings = {f"CO_SCHEDULE_{key.upper()}": value for key, value in settings.items()}
+        self._plane = plane
+        self._https, self._http = free_ports(2)
+        self._longhorn = settings.get("longhorn_namespace", "longhorn-system")
+        self._ca = issue_ca(datetime.now(UTC))
+        tls = self._write_certificate(self.folder / "tls")
+        environment = {"KUBECONFIG": str(kubeconfig)} | self.settings
+        listen = [f"--bind={LOOPBACK}", f"--https-port={self._https}", f"--http-port={self._http}", f"--tls-dir={tls}"]
+        command = ["/usr/bin/env", *(f"{key}={value}" for key, value in environment.items()), str(PROGRAM), "serve"]
+        self.process = Process(name, [*command, *listen], f"http://{LOOPBACK}:{self._http}/readyz", self.folder)
+
+    def __enter__(self) -> Webhook:
+        try:
+            self.process.start()
+            self.process.wait_until_healthy(30)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unregister()
+        self.stop()
+
+    def ask_to_end(self) -> None:
+        if self.process.alive:
+            self.process.wanted = False
+            os.kill(self.process.pid, signal.SIGTERM)
+
+    def stop(self, seconds: float = 15) -> None:
+        """End it as Kubernetes does: SIGTERM, and after a grace SIGKILL."""
+        self.ask_to_end()
+        deadline = time.monotonic() + seconds
+        while self.process.alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.process.kill()
+
+    def register(self, share_managers: bool = True) -> Webhook:
+        """Have the API server call this webhook for the namespaces that are labelled for it, and for share-managers."""
+        service = {"metadata": {"name": self.name}, "spec": {"ports": [{"port": 443}]}}
+        services = f"/api/v1/namespaces/{NAMESPACE}/services"
+        if self.name not in [each["metadata"]["name"] for each in self._plane.request("GET", services)["items"]]:
+            self._plane.request("POST", services, service)
+        self._plane.route_service(NAMESPACE, self.name, (LOOPBACK, self._https))
+        self._plane.request("POST", REGISTRATIONS, self._configuration(share_managers))
+        return self
+
+    def unregister(self) -> None:
+        if any(each["metadata"]["name"] == self.name for each in self._plane.request("GET", REGISTRATIONS)["items"]):
+            self._plane.request("DELETE", f"{REGISTRATIONS}/{self.name}")
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Ask the plain port: /readyz, /metrics."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"http://{LOOPBACK}:{self._http}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name: str) -> float:
+        """Sum up the samples of a metric."""
+        lines = self.page("/metrics")[1].splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
+    def says(self, text: str) -> bool:
+        """Whether a value of a line in its log has the text in it."""
+        return any(text in str(value) for line in self.log() for value in line.values())
+
+    def log(self) -> list[Object]:
+        """The lines of its log that are JSON."""
+        lines = self.process.log.read_text(errors="replace").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def pids(self) -> list[int]:
+        """The process and its workers."""
+        listed = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False
+        )
+        return [self.process.pid, *map(int, listed.stdout.split())]
+
+    def _write_certificate(self, folder: Path) -> Path:
+        folder.mkdir(parents=True)
+        leaf = issue_leaf(self._ca, [f"{self.name}.{NAMESPACE}.svc"], datetime.now(UTC))
+        for file, content in ("tls.crt", leaf.certificate), ("tls.key", leaf.key), ("ca.crt", self._ca.certificate):
+            (folder / file).write_bytes(content)
+        return folder
+
+    def _configuration(self, with_share_managers: bool) -> Object:
+        """As issue 7 will have it, but for failurePolicy: here nothing may be missed in silence."""
+        client = {"service": {"namespace": NAMESPACE, "name": self.name, "path": "/mutate"}}
+        common = {
+            "clientConfig": client | {"caBundle": base64.b64encode(self._ca.certificate).decode()},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "failurePolicy": "Fail",
+            "timeoutSeconds": 3,
+            "sideEffects": "NoneOnDryRun",
+            "reinvocationPolicy": "IfNeeded",
+            "admissionReviewVersions": ["v1"],
+        }
+        vms = {
+            "name": "vms.kubevirt-scheduler.io",
+            "objectSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}},
+            "namespaceSelector": {"matchLabels": {SERVED_BY: self.name}},
+        }
+        share_managers = {
+            "name": "share-managers.kubevirt-scheduler.io",
+            "objectSelector": {"matchLabels": {"longhorn.io/component": "share-manager"}},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self._longhorn}},
+        }
+        webhooks = [vms, share_managers] if with_share_managers else [vms]
+        return {"metadata": {"name": self.name}, "webhooks": [each | common for each in webhooks]}
