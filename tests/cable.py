@@ -26,16 +26,18 @@ class Cable:
         self._held.set()
         self._whole.set()
         trust = ssl.create_default_context(cafile=str(api.ca))
+        # TLS 1.3 sends session tickets when it likes: bytes to read in which there is nothing for the client.
+        trust.maximum_version = ssl.TLSVersion.TLSv1_2
         cable = self
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 if not cable._whole.is_set():
                     return
-                connection = _Connection(self.request)
+                connection = _Connection(self.request, cable._held)
                 cable._connections.add(connection)
                 with suppress(OSError):
-                    connection.run((LOOPBACK, api.port), trust, cable._held)
+                    connection.run((LOOPBACK, api.port), trust)
                 cable._connections.discard(connection)
 
         class Server(socketserver.ThreadingTCPServer):
@@ -68,7 +70,7 @@ class Cable:
             connection.close()
 
     def hold(self) -> None:
-        """Take new connections, and pass nothing of them on until `let_go`."""
+        """Take requests, and pass none of them on until `let_go`."""
         self._held.clear()
 
     def let_go(self) -> None:
@@ -89,14 +91,15 @@ class Cable:
 
 
 class _Connection:
-    def __init__(self, client: socket.socket) -> None:
+    def __init__(self, client: socket.socket, let_go: threading.Event) -> None:
         self.watches = False
         self._client = client
+        self._let_go = let_go
         # Held while a chunk is passed on, so that none is ended in its middle.
         self._writing = threading.Lock()
 
-    def run(self, target: tuple[str, int], trust: ssl.SSLContext, held: threading.Event) -> None:
-        held.wait()
+    def run(self, target: tuple[str, int], trust: ssl.SSLContext) -> None:
+        self._let_go.wait()
         with trust.wrap_socket(socket.create_connection(target, timeout=5), server_hostname=target[0]) as server:
             server.settimeout(None)
             with selectors.DefaultSelector() as ready:
@@ -109,6 +112,7 @@ class _Connection:
         if source is self._client:
             data = self._client.recv(65536)
             self.watches = b"watch=true" in data
+            self._let_go.wait()
             server.sendall(data)
         else:
             data = server.recv(65536)

@@ -28,21 +28,15 @@ RECORDED = Path(__file__).parent / "data" / "reviews" / "share-manager.json"
 # Without it, and a CSIDriver, the controller manager attaches nothing to a node.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
+SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+VERSION: Object = {"name": "v1beta2", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}
 CRD: Object = {
     "metadata": {"name": "sharemanagers.longhorn.io"},
     "spec": {
         "group": "longhorn.io",
         "scope": "Namespaced",
         "names": {"kind": "ShareManager", "plural": "sharemanagers", "singular": "sharemanager"},
-        "versions": [
-            {
-                "name": "v1beta2",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
+        "versions": [VERSION | {"subresources": {"status": {}}}],
     },
 }
 
@@ -82,11 +76,9 @@ class Longhorn:
         with self._busy:
             yield
 
-    def provision(
-        self, namespace: str, claim: str, volume: str, mode: str = "ReadWriteMany", storage_class: str = ""
-    ) -> None:
-        """Create a volume, its PV, whose name is another, and a claim that is bound to it."""
-        common = {"accessModes": [mode], "storageClassName": storage_class}
+    def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "") -> None:
+        """Create an RWX volume, its PV, whose name is another, and a claim that will be bound to it."""
+        common = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class}
         pv = {
             "metadata": {"name": f"pv-{volume}"},
             "spec": common
@@ -98,15 +90,16 @@ class Longhorn:
             },
         }
         spec = common | {"volumeName": f"pv-{volume}", "resources": {"requests": {"storage": "10Gi"}}}
-        self._volumes = {**self._volumes, f"pv-{volume}": self._plane.request("POST", VOLUMES, pv)}
+        made = self._plane.request("POST", VOLUMES, pv)
+        self._volumes = {**self._volumes, f"pv-{volume}": made}
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
 
     def forget(self, volume: str) -> None:
         """Let go of a volume, and delete what was made for it."""
         self._volumes = {name: pv for name, pv in self._volumes.items() if name != f"pv-{volume}"}
-        for path in f"{self._managers}/{volume}", f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0":
-            self._delete(path)
+        self._delete(f"{self._managers}/{volume}")
+        self._delete(f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0")
 
     def share_manager(self, volume: str) -> Object | None:
         return self._get(f"{self._managers}/{volume}")
@@ -159,14 +152,12 @@ class Longhorn:
             metadata, spec = attachment["metadata"], attachment["spec"]
             if spec["attacher"] != DRIVER or "deletionTimestamp" in metadata:
                 continue
-            pv = self._volumes.get(spec["source"]["persistentVolumeName"])
-            if pv is None:
+            if (pv := self._volumes.get(spec["source"]["persistentVolumeName"])) is None:
                 continue
             if not attachment.get("status", {}).get("attached"):
                 path = f"{STORAGE}/volumeattachments/{metadata['name']}/status"
                 self._plane.request("PATCH", path, {"status": {"attached": True}})
-            if "ReadWriteMany" in pv["spec"]["accessModes"]:
-                attached[pv["spec"]["csi"]["volumeHandle"]].append({"pv": pv, "node": spec["nodeName"]})
+            attached[pv["spec"]["csi"]["volumeHandle"]].append({"pv": pv, "node": spec["nodeName"]})
         return attached
 
     def _serve(
@@ -209,11 +200,9 @@ class Longhorn:
 
     def _pod(self, volume: str, manager: Object, pv: Object) -> Object:
         pod: Object = json.loads(RECORDED.read_text().replace("vol-disk1", volume))["request"]["object"]
-        metadata = pod["metadata"]
-        metadata["namespace"] = self.namespace
-        metadata["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
-        for written_by_the_server in ("managedFields", "uid", "creationTimestamp"):
-            metadata.pop(written_by_the_server, None)
+        pod["metadata"]["namespace"] = self.namespace
+        pod["metadata"]["ownerReferences"][0]["uid"] = manager["metadata"]["uid"]
+        del pod["metadata"]["managedFields"]
         affinity: Object = {}
         if terms := self._allowed_topologies(pv["spec"].get("storageClassName", "")):
             affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
@@ -258,5 +247,4 @@ class Longhorn:
 
 
 def _is_ready(node: Object) -> bool:
-    conditions = node.get("status", {}).get("conditions", [])
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", []))

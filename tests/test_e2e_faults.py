@@ -106,10 +106,17 @@ def cable(plane: ControlPlane) -> Iterator[Cable]:
 
 
 @pytest.fixture(scope="module")
-def cabled(plane: ControlPlane, cable: Cable) -> Iterator[Webhook]:
+def installed(plane: ControlPlane) -> Longhorn:
+    longhorn = Longhorn(plane, NAMESPACE)
+    longhorn.install()
+    return longhorn
+
+
+@pytest.fixture(scope="module")
+def cabled(plane: ControlPlane, cable: Cable, installed: Longhorn) -> Iterator[Webhook]:
     """A webhook whose view of the cluster is a cable that can be cut."""
     kubeconfig = cable.write_kubeconfig(plane, plane.folder / "cabled-kubeconfig", grant(plane, "cabled"))
-    with Webhook(plane, "cabled", kubeconfig, {"longhorn_namespace": NAMESPACE}) as webhook:
+    with Webhook(plane, "cabled", kubeconfig, {"longhorn_namespace": installed.namespace}) as webhook:
         yield webhook.register(share_managers=False)
 
 
@@ -155,13 +162,6 @@ class Hands:
 ENDS = ("created", "changed", "deleted")
 
 
-@pytest.fixture(scope="module")
-def installed(plane: ControlPlane) -> Longhorn:
-    longhorn = Longhorn(plane, NAMESPACE)
-    longhorn.install()
-    return longhorn
-
-
 @pytest.fixture
 def hands(plane: ControlPlane, cabled: Webhook, installed: Longhorn) -> Iterator[Hands]:
     world = World(plane, installed, cabled)
@@ -204,6 +204,8 @@ def test_when_etcd_has_forgotten_where_a_watch_was_it_lists_anew(
     plane.stop_apiserver()
     plane.compact_etcd()
     plane.start_apiserver()
+    # At first it answers 429 for a custom resource: "storage is (re)initializing".
+    plane.wait(lambda: plane.request("GET", f"{MANAGERS}?resourceVersion=0"), 10, "the ShareManagers")
     cable.let_go()
     took = hands.right_within(RETURN)
     expired = [line for line in cabled.log() if line.get("code") == 410]

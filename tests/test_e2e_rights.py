@@ -53,8 +53,7 @@ def ghost(world: World) -> None:
     """A claim that names a PV which does not exist."""
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     spec |= {"volumeName": f"ghost-{world.namespace}", "storageClassName": ""}
-    claims = f"/api/v1/namespaces/{world.namespace}/persistentvolumeclaims"
-    world.plane.request("POST", claims, {"metadata": {"name": "ghost"}, "spec": spec})
+    world.plane.request("POST", world.claims, {"metadata": {"name": "ghost"}, "spec": spec})
 
 
 def use_every_right(world: World) -> None:

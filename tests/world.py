@@ -55,6 +55,7 @@ class World:
         self.longhorn = longhorn
         self.namespace = plane.create_namespace(f"e2e-{next(NUMBERS)}")
         self.pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         self.node_names: list[str] = []
         self.volumes: list[str] = []
         topologies = [{"matchLabelExpressions": [{"key": POOL, "values": [self.namespace]}]}]
@@ -91,12 +92,13 @@ class World:
         return name
 
     def wait_ready(self, names: Iterable[str]) -> None:
-        def all_ready() -> bool:
-            found = self.plane.request("GET", f"/api/v1/nodes?labelSelector={POOL}%3D{self.namespace}")["items"]
-            ready = {each["metadata"]["name"] for each in found if not each["spec"].get("taints")}
-            return set(names) <= ready
+        path = f"/api/v1/nodes?labelSelector={POOL}%3D{self.namespace}"
 
-        self.plane.wait(all_ready, 30, f"nodes of {self.namespace} ready")
+        def untainted() -> set[str]:
+            found = self.plane.request("GET", path)["items"]
+            return {each["metadata"]["name"] for each in found if not each["spec"].get("taints")}
+
+        self.plane.wait(lambda: set(names) <= untainted(), 30, f"nodes of {self.namespace} ready")
 
     def change_node(self, name: str, change: Object) -> Object:
         return self.plane.request("PATCH", f"/api/v1/nodes/{name}", change)
@@ -114,25 +116,22 @@ class World:
 
     # --- storage ---
 
-    def add_volume(self, claim: str = "disk1", volume: str = "", isolated: bool = True, **how: str) -> str:
+    def add_volume(self, claim: str = "disk1", volume: str = "", isolated: bool = True) -> str:
         """Create a Longhorn volume with a claim bound to it, and return its name.
 
         Its share-manager stays on this test's nodes, by its StorageClass, unless it is not `isolated`.
         """
         volume = volume or f"vol-{self.namespace}-{len(self.volumes)}"
-        self.longhorn.provision(self.namespace, claim, volume, storage_class=self.namespace if isolated else "", **how)
+        self.longhorn.provision(self.namespace, claim, volume, self.namespace if isolated else "")
         self.volumes.append(volume)
         return volume
 
     def wait_bound(self, *claims: str) -> None:
-        path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
+        def bound() -> set[str]:
+            found = self.plane.request("GET", self.claims)["items"]
+            return {each["metadata"]["name"] for each in found if each["status"]["phase"] == "Bound"}
 
-        def bound() -> bool:
-            found = self.plane.request("GET", path)["items"]
-            names = {each["metadata"]["name"] for each in found if each["status"]["phase"] == "Bound"}
-            return set(claims) <= names
-
-        self.plane.wait(bound, 30, f"claims {claims} Bound")
+        self.plane.wait(lambda: set(claims) <= bound(), 30, f"claims {claims} Bound")
 
     def warm_volume(self, claim: str = "disk1") -> tuple[str, str]:
         """A volume that something else uses, so that its share-manager runs; return it and that node."""
@@ -196,14 +195,13 @@ class World:
         """Let other pods take room on a node."""
         resources = {key.replace("kvm", "devices.kubevirt.io/kvm"): value for key, value in requests.items()}
         container = {"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}}
+        spec = {"containers": [container], "nodeName": node}
         for _ in range(count):
-            self.create(
-                {"metadata": {"generateName": "filler-"}, "spec": {"containers": [container], "nodeName": node}}
-            )
+            self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
-    def decision(self, *claims: str, **how: Any) -> str:
+    def decision(self, *claims: str) -> str:
         """What would be decided on a VM with these claims now, as the pod's annotation has it; empty for nothing."""
-        return str(self.tried(self.vm_pod("trial", *claims, **how))["metadata"]["annotations"].get(DECISION, ""))
+        return str(self.tried(self.vm_pod("trial", *claims))["metadata"]["annotations"].get(DECISION, ""))
 
     def node_meant(self, *claims: str) -> str:
         """The node for which a VM with these claims would get terms now; empty for none."""
@@ -216,9 +214,8 @@ class World:
     def get(self, pod: str) -> Object:
         return self.plane.request("GET", f"{self.pods}/{pod}")
 
-    def annotations(self, pod: str) -> Object:
-        found: Object = self.get(pod)["metadata"]["annotations"]
-        return found
+    def annotations(self, pod: str) -> dict[str, str]:
+        return dict(self.get(pod)["metadata"]["annotations"])
 
     def running(self, pod: str, seconds: float = 20) -> str:
         """Wait until a pod runs and return its node."""
@@ -239,18 +236,14 @@ class World:
 
         return self.plane.wait(message, 20, f"pod {self.namespace}/{pod} unschedulable")
 
-    def delete(self, *pods: str) -> None:
-        """Delete pods and wait until they are gone."""
-        for pod in pods:
-            with suppress(ApiError):
-                self.plane.request("DELETE", f"{self.pods}/{pod}?gracePeriodSeconds=0")
+    def delete(self, pod: str) -> None:
+        self.plane.request("DELETE", f"{self.pods}/{pod}?gracePeriodSeconds=0")
 
     def close(self) -> None:
         self.plane.request("DELETE", f"{self.pods}?gracePeriodSeconds=0")
         for volume in self.volumes:
             self.longhorn.forget(volume)
-        claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
-        paths = [claims, *(f"{VOLUMES}/pv-{volume}" for volume in self.volumes)]
+        paths = [self.claims, *(f"{VOLUMES}/pv-{volume}" for volume in self.volumes)]
         paths += [f"/api/v1/nodes/{node}" for node in self.node_names]
         for path in [*paths, f"{STORAGE}/storageclasses/{self.namespace}", f"/api/v1/namespaces/{self.namespace}"]:
             with suppress(ApiError):

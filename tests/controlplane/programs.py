@@ -98,6 +98,9 @@ def kwok(port: int, stages: Path) -> list[str]:
         f"--kubeconfig={KUBECONFIG}",
         f"--config={stages}",
         "--manage-all-nodes",
+        # Its stages alone renew a node's heartbeat every 600 s, and the controller manager waits for 50: without leases
+        # each node is NotReady for a moment now and then. Renewed after a quarter of this.
+        "--node-lease-duration-seconds=120",
         f"--disregard-status-with-annotation-selector={UNPLAYED}",
         f"--server-address={LOOPBACK}:{port}",
     ]
