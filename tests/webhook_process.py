@@ -123,9 +123,9 @@ class Webhook:
         lines = self.page("/metrics")[1].splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
-    def says(self, text: str) -> bool:
-        """Whether a value of a line in its log has the text in it."""
-        return any(text in str(value) for line in self.log() for value in line.values())
+    def says(self, text: str, since: int = 0) -> bool:
+        """Whether a value of a line in its log, of those from number `since` on, has the text in it."""
+        return any(text in str(value) for line in self.log()[since:] for value in line.values())
 
     def log(self) -> list[Object]:
         """The lines of its log that are JSON."""

@@ -74,6 +74,9 @@ def controller_manager(port: int, ca: Path) -> list[str]:
         f"--service-account-private-key-file={KEY}",
         f"--root-ca-file={ca}",
         "--leader-elect=false",
+        # kwok's stages renew a node's heartbeat every 600 s, and by default 50 s of silence make a node NotReady. Not
+        # leases: a kwok that was started anew would wait for those of the one before it.
+        "--node-monitor-grace-period=1h",
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={QPS}",
         f"--bind-address={LOOPBACK}",
@@ -98,9 +101,6 @@ def kwok(port: int, stages: Path) -> list[str]:
         f"--kubeconfig={KUBECONFIG}",
         f"--config={stages}",
         "--manage-all-nodes",
-        # Its stages alone renew a node's heartbeat every 600 s, and the controller manager waits for 50: without leases
-        # each node is NotReady for a moment now and then. Renewed after a quarter of this.
-        "--node-lease-duration-seconds=120",
         f"--disregard-status-with-annotation-selector={UNPLAYED}",
         f"--server-address={LOOPBACK}:{port}",
     ]
