@@ -372,3 +372,15 @@ def test_the_plain_port_answers_a_surprise_in_json():
     response = probes(metrics=Broken()).get("/metrics")
     assert (response.status_code, response.content_type) == (500, "application/json")
     assert SECRET not in response.text
+
+
+def test_a_vm_for_a_node_to_which_pods_are_on_their_way_comes_again_and_is_answered_in_the_end():
+    clock = Clock()
+    backend = from_snapshot(catalog(*CLUSTER), settings())
+    contested = replace(backend, contested=lambda injection: injection.decision.node is not None)
+    client = create_app(contested, settings(), Metrics(), clock).test_client()
+    first = post(client, review(), "timeout=3s")
+    assert (first.status_code, first.headers["Retry-After"]) == (503, "1")
+    assert "on their way" in first.json["error"]
+    clock.now += 1.5
+    assert post(client, review(), "timeout=3s").json["response"]["allowed"] is True

@@ -34,6 +34,7 @@ from webhook.cluster import Cluster
 from webhook.decision import Decision, Mode, Outcome, Reason
 from webhook.injector import Injection
 from webhook.live import READ_TIMEOUT, READING, READS_AT_ONCE, RESERVATION, Live, Overlay, Reader
+from webhook.objects import read_pod
 from webhook.reflector import Reflector
 from webhook.settings import Action
 from webhook.store import Store
@@ -382,6 +383,19 @@ def test_a_reservation_ends_with_an_event_too(server: ApiServer, small: Live) ->
     follow(small, server, "pods", json.dumps({"type": "ADDED", "object": stored}).encode())
     assert len(small.store.reserved) == 0
     assert small.store.load("node-a", ("", ""))["cpu"] == 4000
+
+
+def test_a_node_that_is_full_of_pods_on_their_way_is_contested_until_they_are_bound(small: Live, clock: Clock) -> None:
+    assert burst(small, range(10))[Reason.CO_SCHEDULED] == 10
+    refused = small.inject(request(vm(11, requests={"cpu": "1"})))
+    assert refused.decision.reason is Reason.NODE_FULL
+    assert small.contested(refused)
+    assert not small.contested(small.inject(request(pod())))  # no VM of ours
+    small.store.put(read_pod(pod("bound", node="node-a", requests={"cpu": "10"})))
+    clock.now += RESERVATION
+    full = small.inject(request(vm(12, requests={"cpu": "1"})))
+    assert full.decision.reason is Reason.NODE_FULL
+    assert not small.contested(full)
 
 
 def test_a_reservation_ends_after_ten_seconds(small: Live, clock: Clock) -> None:

@@ -49,11 +49,16 @@ class Reviewer:
             body, started = _body(), self.clock()
             admission = g.admission = read_review(body)
             if self.backend.synced():
-                return self._answer(self.backend.decide(admission), started)
-            timeout = seconds(request.args.get("timeout"))
-            if self.patience.may_return(admission["uid"], timeout, started):
-                return self._come_again()
-            return self._answer(Injection(unchanged(Reason.CACHE_NOT_SYNCED, self.settings.affinity_mode)), started)
+                injection = self.backend.decide(admission)
+                if not self.backend.contested(injection):
+                    return self._answer(injection, started)
+                why = "pods are on their way to the node"
+            else:
+                injection = Injection(unchanged(Reason.CACHE_NOT_SYNCED, self.settings.affinity_mode))
+                why = "the cluster is not read completely yet"
+            if self.patience.may_return(admission["uid"], seconds(request.args.get("timeout")), started):
+                return self._come_again(why)
+            return self._answer(injection, started)
 
     def _answer(self, injection: Injection, started: float) -> Response:
         answer = write_review(g.admission["uid"], injection)
@@ -63,8 +68,8 @@ class Reviewer:
         self.backend.tell(g.admission, injection.decision)
         return Response(answer, content_type="application/json")
 
-    def _come_again(self) -> Response:
-        response = _error(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster is not read completely yet", _uid())
+    def _come_again(self, why: str) -> Response:
+        response = _error(HTTPStatus.SERVICE_UNAVAILABLE, why, _uid())
         response.headers["Retry-After"] = str(self.patience.retry_after)
         return response
 

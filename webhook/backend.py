@@ -15,6 +15,10 @@ def _nothing() -> None:
     pass
 
 
+def _never(_injection: Injection) -> bool:
+    return False
+
+
 def _nobody(_request: JsonObject, _decision: Decision) -> None:
     pass
 
@@ -35,7 +39,7 @@ class Backend:
     """How to decide; the defaults are those of a snapshot, which is there from the start and has nobody to tell.
 
     `tell` has the VM's owner told of a decision. `start` is called after the fork, since threads do not survive one,
-    and `stop` at the end. `caches` may be asked by any thread.
+    and `stop` at the end. `caches` may be asked by any thread. What is `contested` is worth asking again in a second.
     """
 
     decide: Callable[[JsonObject], Injection]
@@ -43,6 +47,7 @@ class Backend:
     start: Callable[[], None] = _nothing
     stop: Callable[[], None] = _nothing
     caches: Callable[[], list[Cache]] = field(default=list)
+    contested: Callable[[Injection], bool] = _never
 
     def synced(self) -> bool:
         """Say whether the cluster was read completely."""

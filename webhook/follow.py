@@ -27,7 +27,7 @@ class Following:
 
     def backend(self) -> Backend:
         """Return it as the routes see it."""
-        return Backend(self.live.inject, self.tell, self.start, self.stop, self.caches)
+        return Backend(self.live.inject, self.tell, self.start, self.stop, self.caches, self.live.contested)
 
     def tell(self, request: JsonObject, decision: Decision) -> None:
         """Have the VM's owner told of a decision."""

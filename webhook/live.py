@@ -12,7 +12,7 @@ import structlog
 
 from webhook.catalog import Claim, Key, ShareManager, Volume
 from webhook.cluster import Cluster, ClusterError
-from webhook.decision import Outcome
+from webhook.decision import Outcome, Reason
 from webhook.injector import Injection, inject, namespace_of
 from webhook.kinds import Kind, kinds, object_path
 from webhook.objects import Fact, read_pod
@@ -162,6 +162,17 @@ class Live:
             overlay.fill(lambda miss: self.reader.read(miss, last - self._clock()))
         with self._lock:
             return self._kept(self._inject(request, overlay), request)
+
+    def contested(self, injection: Injection) -> bool:
+        """Say whether room is short on the node because pods that we pinned to it are on their way.
+
+        Sent there softly before they are bound, this VM might be bound first, and one of them would stay Pending.
+        """
+        decision = injection.decision
+        if decision.reason not in (Reason.NODE_FULL, Reason.POD_AFFINITY) or not decision.node:
+            return False
+        with self._lock:
+            return self.store.awaits(decision.node)
 
     def _inject(self, request: JsonObject, overlay: Overlay) -> Injection:
         overlay.refresh(self.store)

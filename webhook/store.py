@@ -91,6 +91,10 @@ class Store:
         """Say whether any node is known at all."""
         return len(self.nodes) > 0
 
+    def awaits(self, node: str) -> bool:
+        """Say whether a pod is pinned to a node and not bound to it yet."""
+        return self.pods.awaited(node) or self.reserved.awaited(node)
+
     def load(self, node: str, besides: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose site is `node`, without the pod `besides`."""
         known, reserved = self.pods.load(node, besides), self.reserved.load(node, besides)

@@ -78,6 +78,7 @@ class Pods(Table[Pod]):
         self._by_namespace: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
         self._load: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._repelling: dict[Key, Pod] = {}
+        self._awaited: dict[Key, Pod] = {}
         self._by_claim: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._by_uid: dict[str, Pod] = {}
         self._vms: dict[Key, Pod] = {}
@@ -115,6 +116,8 @@ class Pods(Table[Pod]):
     def _indexes(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
         if pod.site and pod.repels:
             yield self._repelling
+        if pod.site and not pod.node:
+            yield self._awaited
         for table, place in self._places(pod):
             yield table[place]
 
@@ -142,6 +145,10 @@ class Pods(Table[Pod]):
     def placed(self, namespaces: Collection[str]) -> Iterator[Pod]:
         """List the pods of some namespaces that have a site."""
         return (pod for namespace in namespaces for pod in self._by_namespace.get(namespace, {}).values())
+
+    def awaited(self, node: str) -> bool:
+        """Say whether a pod is pinned to a node and not bound to it yet."""
+        return any(pod.site == node for pod in self._awaited.values())
 
     def repelling(self) -> Iterable[Pod]:
         """List the pods that have a site and a required pod anti-affinity."""
