@@ -12,6 +12,7 @@ from certs.serving import Unusable, made_for_this_run
 from webhook import logs, snapshot
 from webhook.app import create_app, create_probes
 from webhook.backend import Backend, from_snapshot
+from webhook.commands import connect, live_options
 from webhook.documents import printable
 from webhook.metrics import Metrics
 from webhook.server import CannotListen, Server, listening
@@ -50,8 +51,7 @@ class CannotStart(click.ClickException):
     metavar="DIR",
     help="A folder with tls.crt, tls.key and ca.crt, read anew when they change. Default: made for this run.",
 )
-@click.option("--kubeconfig", metavar="FILE", help="Whose cluster to follow. Default: the usual one, or our pod's.")
-@click.option("--context", metavar="NAME", help="Which context of the kubeconfig. Default: its current one.")
+@live_options
 def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
     snapshots: tuple[Path, ...],
     bind: str,
@@ -92,14 +92,10 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
 
 
 def _from_cluster(kubeconfig: str | None, context: str | None, settings: Settings, metrics: Metrics) -> Backend:
-    # Here, because the Kubernetes client takes a second to import, which files need not wait for.
-    from webhook.cluster import Cluster, ClusterError  # noqa: PLC0415
-    from webhook.follow import Following  # noqa: PLC0415
+    cluster = connect(kubeconfig, context)
+    from webhook.follow import Following  # noqa: PLC0415 (as the client itself: files need not wait for its import)
 
-    try:
-        following = Following(Cluster.connect(kubeconfig, context), settings)
-    except ClusterError as error:
-        raise CannotStart(f"{printable(str(error))}; give --kubeconfig FILE, or --snapshot FILE") from None
+    following = Following(cluster, settings)
     metrics.follow(following)
     return following.backend()
 
