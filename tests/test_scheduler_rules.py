@@ -130,7 +130,10 @@ GONE = {"key": "gone", "effect": "NoExecute"}
     ("an empty effect is any effect", [VM], [{"key": "dedicated", "value": "vm", "effect": ""}], True),
     ("Exists asks for no value", [VM], [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}], True),
     ("Exists of another key does not", [VM], [{"key": "gone", "operator": "Exists"}], False),
+    ("an empty operator means Equal", [VM], [VM | {"operator": ""}], True),
+    ("no operator compares numbers", [VM | {"value": "5"}], [VM | {"operator": "Gt", "value": "5"}], False),
     ("no key and Exists tolerate everything", [VM, GONE], [{"operator": "Exists"}], True),
+    ("an empty key and Exists tolerate everything", [VM, GONE], [{"key": "", "operator": "Exists"}], True),
     ("no key tolerates one effect", [VM, GONE], [{"operator": "Exists", "effect": "NoSchedule"}], False),
     ("every taint must be tolerated", [VM, GONE], [VM], False),
     ("each taint by a toleration of its own", [VM, GONE], [VM, GONE], True),
@@ -187,7 +190,7 @@ def test_the_node_selector_must_match_whole(this: Object | None, expected: bool)
     ("metadata.name NotIn does not match the node", naming("NotIn", "node-a"), False),
     ("metadata.name NotIn matches another", naming("NotIn", "node-b"), True),
     ("metadata.name takes exactly one value", naming("In", "node-a", "node-b"), False),
-    ("metadata.name takes no Exists", naming("Exists"), False),
+    ("metadata.name takes no Exists", naming("Exists", "node-a"), False),
     ("metadata.name is not the hostname label", wanting(HOSTNAME, "In", "node-a"), False),
     (
         "expressions in a term are ANDed",
@@ -269,7 +272,7 @@ QUANTITIES: dict[Any, Any] = (
     | {"1k": 1000, "2M": 2 * 10**6, "3G": 3 * 10**9, "1T": 10**12, "1P": 10**15, "1E": 10**18}
     | {"1Ki": 1024, "1.5Ki": 1536, "512Mi": 2**29, "1Gi": GI, "1Ti": 2**40, "1Pi": 2**50, "1Ei": 2**60}
     | {"2e3": 2000, "2E3": 2000, "12e-1": Fraction(6, 5)}
-    | {"1u": Fraction(1, 1000), "1n": Fraction(1, 1000), "1000001n": Fraction(2, 1000)}
+    | {"1u": Fraction(1, 1000), "1500u": Fraction(2, 1000), "1n": Fraction(1, 1000), "1000001n": Fraction(2, 1000)}
 )
 
 
@@ -324,6 +327,11 @@ HUGE = a_container(limits={"hugepages-2Mi": "2Mi"})
         "an init container between two sidecars",
         {"containers": [ONE], "initContainers": [a_sidecar("1"), FOUR, a_sidecar("2")]},
         {"cpu": 5000},
+    ),
+    (
+        "sidecars are summed",
+        {"containers": [ONE], "initContainers": [a_sidecar("1"), a_sidecar("2"), FOUR]},
+        {"cpu": 7000},
     ),
     (
         "an init container that restarts on failure is no sidecar",
@@ -391,6 +399,7 @@ TAKING_ALL = asking({"cpu": "2"}, "node-a")
     ("a milli more than all", asking({"cpu": "2001m"}), [], False),
     ("a byte more than all", asking({"memory": str(2 * GI + 1)}), [], False),
     ("exactly the rest", SOME_CPU, [asking({"cpu": "700m"}, "node-a"), asking({"cpu": ".3"}, "node-a")], True),
+    ("others that ask for something else", ALL_CPU, [asking({"memory": "1Gi"}, "node-a"), a_pod("node-a")], True),
     ("a milli more than the rest", asking({"cpu": "1001m"}), [asking({"cpu": "1"}, "node-a")], False),
     ("what others ask for elsewhere", ALL_CPU, [asking({"cpu": "2"}, "node-b")], True),
     ("what a pod asks for that is not bound", ALL_CPU, [asking({"cpu": "2"})], True),
@@ -621,7 +630,31 @@ def test_a_pod_at_admission_has_the_namespace_of_its_request() -> None:
     pod = {"metadata": {"generateName": "virt-launcher-vm1-"}, "spec": {"affinity": apart(AT_WEB)}}
     there = [a_pod("e1", labels=WEB, namespace="vms")]
     assert feasible_nodes(pod, PLACES, there, namespace="vms") == EVERYWHERE - {"e1"}
-    assert feasible_nodes(pod, PLACES, there, namespace="default") == EVERYWHERE
+    assert feasible_nodes(pod, PLACES, there) == EVERYWHERE
+
+
+def test_a_namespace_in_the_pod_itself_goes_before_that_of_its_request() -> None:
+    there = [a_pod("e1", labels=WEB, namespace="vms")]
+    pod = a_pod(namespace="vms", affinity=apart(AT_WEB))
+    assert feasible_nodes(pod, PLACES, there, namespace="default") == EVERYWHERE - {"e1"}
+
+
+def test_a_namespace_selector_that_looks_at_labels_is_not_judged() -> None:
+    pod = a_pod(affinity=apart(beside(IS_WEB, namespaceSelector={"matchLabels": {"team": "a"}})))
+    with pytest.raises(AssertionError, match="not known here"):
+        feasible_nodes(pod, PLACES, [a_pod("e1", labels=WEB)])
+
+
+def test_null_is_read_as_absent() -> None:
+    node = {"metadata": {"name": "node-a", "labels": None}, "spec": None, "status": None}
+    tainted = a_node("node-b", taints=[VM])
+    unset = {"status": {"conditions": None, "allocatable": None}, "spec": {"taints": None}}
+    there = a_pod("node-a", containers=None, initContainers=None, overhead=None, resources=None)
+    pod = a_pod(labels=None, tolerations=None, nodeSelector=None, affinity=None)
+    assert feasible_nodes(pod, [node, tainted, a_node("node-c") | unset], [there]) == {"node-a", "node-c"}
+    term: Object = {"matchExpressions": [{"key": "disk", "operator": "Exists", "values": None}], "matchFields": None}
+    nodes = [a_node(disk="ssd"), node | {"metadata": {"name": "node-b", "labels": None}}]
+    assert feasible_nodes(a_pod(affinity=with_terms(term)), nodes, []) == {"node-a"}
 
 
 # -- the worlds that we draw -------------------------------------------------------------------------------------------

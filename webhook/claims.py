@@ -5,5 +5,6 @@ from webhook.shape import JsonObject, mappings, text
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
     """Return the names of the pod's claims, in the order of its volumes, each once."""
-    names = (text(volume, "persistentVolumeClaim", "claimName") for volume in mappings(pod, "spec", "volumes"))
+    volumes = (volume for volume in mappings(pod, "spec", "volumes") if "persistentVolumeClaim" in volume)
+    names = (text(volume, "persistentVolumeClaim", "claimName") for volume in volumes)
     return tuple(dict.fromkeys(name for name in names if name))

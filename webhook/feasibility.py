@@ -14,6 +14,7 @@ from webhook.resources import PODS, effective_requests, written
 from webhook.selectors import node_matches, required_terms, selects_namespaces
 from webhook.shape import JsonObject, mapping, mappings, text
 
+KINDS = ("podAntiAffinity", "podAffinity")
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -38,16 +39,15 @@ class Candidate:
         labels = mapping(self.pod, "metadata", "labels")
         return self.namespace, text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
 
+    def surroundings(self) -> Neighbourhood:
+        """Look at the pods around the node, from their side."""
+        return Neighbourhood(self.key, mapping(self.pod, "metadata", "labels"), (), (), self.node_name, self.catalog)
+
     def neighbourhood(self) -> Neighbourhood:
-        """Look at the pods around the node."""
-        return Neighbourhood(
-            self.key,
-            mapping(self.pod, "metadata", "labels"),
-            required_terms(self.pod, self.namespace, "podAntiAffinity"),
-            required_terms(self.pod, self.namespace, "podAffinity"),
-            self.node_name,
-            self.catalog,
-        )
+        """Look at them from both sides."""
+        repels, attracts = (required_terms(self.pod, self.namespace, kind) for kind in KINDS)
+        labels = mapping(self.pod, "metadata", "labels")
+        return Neighbourhood(self.key, labels, repels, attracts, self.node_name, self.catalog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def unjudged_field(pod: JsonObject) -> str | None:
 
 def _unjudged(candidate: Candidate) -> str | None:
     field = unjudged_field(candidate.pod)
-    what = f"the pod's spec.{field}" if field else candidate.neighbourhood().unjudged()
+    what = f"the pod's spec.{field}" if field else candidate.surroundings().unjudged()
     return f"{what} is not judged" if what else None
 
 

@@ -25,13 +25,13 @@ def _escape(key: str) -> str:
 
 
 def _between(before: Any, after: Any, path: str) -> Iterator[Operation]:
-    if before is after or before == after:
-        return
+    # The two differ: who calls has compared them, and once is enough.
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _between_maps(before, after, path)
     elif isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
         for index, old in enumerate(before):
-            yield from _between(old, after[index], f"{path}/{index}")
+            if old != after[index]:
+                yield from _between(old, after[index], f"{path}/{index}")
         for value in after[len(before) :]:
             yield {"op": "add", "path": f"{path}/-", "value": value}
     else:
@@ -73,7 +73,7 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
 
     Raises Unproven when jsonpatch, applying them, does not arrive at `after`.
     """
-    operations = list(_between(before, after, ""))
+    operations = [] if before == after else list(_between(before, after, ""))
     if operations and applied(operations, before) != after:
         raise Unproven("the patch does not lead to the intended object")
     return operations
