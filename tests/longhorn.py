@@ -79,20 +79,16 @@ class Longhorn:
     def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "") -> None:
         """Create an RWX volume, its PV, whose name is another, and a claim that will be bound to it."""
         common = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class}
-        pv = {
-            "metadata": {"name": f"pv-{volume}"},
-            "spec": common
-            | {
-                "capacity": {"storage": "10Gi"},
-                "persistentVolumeReclaimPolicy": "Retain",
-                "csi": {"driver": DRIVER, "volumeHandle": volume},
-                "claimRef": {"namespace": namespace, "name": claim},
-            },
-        }
-        spec = common | {"volumeName": f"pv-{volume}", "resources": {"requests": {"storage": "10Gi"}}}
-        made = self._plane.request("POST", VOLUMES, pv)
-        self._volumes = {**self._volumes, f"pv-{volume}": made}
+        csi = {"driver": DRIVER, "volumeHandle": volume}
+        spec = common | {"capacity": {"storage": "10Gi"}, "persistentVolumeReclaimPolicy": "Retain", "csi": csi}
+        spec |= {"claimRef": {"namespace": namespace, "name": claim}}
+        name, path = f"pv-{volume}", f"{VOLUMES}/pv-{volume}"
+        made = self._plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": spec})
+        self._volumes = {**self._volumes, name: made}
+        # A claim whose PV the controller manager has not seen yet waits 15 s for its next look.
+        self._plane.wait(lambda: self._plane.request("GET", path)["status"]["phase"] == "Available", 20, path)
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        spec = common | {"volumeName": name, "resources": {"requests": {"storage": "10Gi"}}}
         self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
 
     def forget(self, volume: str) -> None:

@@ -68,17 +68,18 @@ class Trial:
         self.pods = f"/api/v1/namespaces/{self.namespace}/pods"
 
     def build(self) -> None:
-        for node in self.universe["nodes"]:
-            self.plane.request("POST", "/api/v1/nodes", self._node(node))
         pv, pvc = self.universe["pv"], self.universe["pvc"]
-        size = {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
         pv["spec"] |= {"claimRef": {"namespace": self.namespace, "name": pvc["metadata"]["name"]}}
         self.plane.request("POST", VOLUMES, pv)
-        claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
-        self.plane.request("POST", claims, pvc | {"spec": pvc["spec"] | size})
+        for node in self.universe["nodes"]:
+            self.plane.request("POST", "/api/v1/nodes", self._node(node))
         for pod in self.universe["pods"]:
             self._create_neighbour(pod)
         self.plane.wait(self._settled, 20, f"the nodes of {self.name} as drawn")
+        # Last: a claim whose PV the controller manager has not seen yet waits 15 s for its next look.
+        size = {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
+        claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
+        self.plane.request("POST", claims, pvc | {"spec": pvc["spec"] | size})
         claim = f"{claims}/{pvc['metadata']['name']}"
         self.plane.wait(lambda: self.plane.request("GET", claim)["status"]["phase"] == "Bound", 20, "claim Bound")
 

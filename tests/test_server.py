@@ -9,6 +9,7 @@ import socket
 import ssl
 from base64 import b64decode
 from datetime import UTC, datetime
+from time import monotonic
 
 import jsonpatch
 import pytest
@@ -19,7 +20,7 @@ from certs.authority import issue_ca, issue_leaf
 from webhook.app import create_app
 from webhook.backend import from_snapshot
 from webhook.metrics import Metrics
-from webhook.server import CannotListen, Server, listening
+from webhook.server import PATIENCE, THREADS, CannotListen, Server, listening
 
 SECRET = "not-a-real-passphrase"
 
@@ -208,6 +209,16 @@ def test_a_client_that_speaks_no_tls_does_not_break_the_next_request(server):
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"HTTP" not in connection.recv(100)
     assert server.review()["allowed"]
+
+
+def test_connections_on_which_nothing_is_asked_yet_take_no_thread(server):
+    """For a burst the API server dials more connections than it then uses."""
+    idle = [server.raw() for _ in range(2 * THREADS)]
+    started = monotonic()
+    assert server.review()["allowed"] is True
+    assert monotonic() - started < PATIENCE / 4  # or it would have waited for the threads to lose patience
+    for connection in idle:
+        connection.close()
 
 
 def test_half_open_tls_connections_do_not_break_the_next_request(server):

@@ -94,7 +94,6 @@ class Reflector:
         for version, items in self._cluster.pages(self.kind.path, **self.kind.query):  # noqa: B007 (the last one counts)
             facts += filter(None, map(self._listed, items))
         # Outside of the lock: with 50,000 pods it takes half a second, and decisions go on.
-        # Outside of the lock: with 50,000 pods it takes half a second, and decisions go on.
         fresh = self._store.filled(self.kind.fact, facts)
         with self._lock:
             self._store.adopt(self.kind.fact, fresh)
