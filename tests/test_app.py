@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from webhook import logs, objects
 from webhook.app import create_app, create_probes
-from webhook.backend import Cache, from_snapshot
+from webhook.backend import from_snapshot
 from webhook.metrics import Metrics
 from webhook.settings import Action
 from webhook.store import Store
@@ -56,7 +56,7 @@ class Clock:
 def app(found=None, *, synced=lambda: True, metrics=None, clock=None, **chosen):
     store = catalog(*CLUSTER) if found is None else found
     backend = from_snapshot(store, settings(**chosen))
-    waiting = replace(backend, caches=lambda: [Cache("pods", synced(), 0, None, "")])
+    waiting = replace(backend, synced=synced)
     made = create_app(waiting, settings(**chosen), metrics or Metrics(), clock or Clock())
     return made.test_client()
 

@@ -64,10 +64,15 @@ def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
 
 def is_voided(pod: JsonObject, node: str) -> bool:
     """Say whether our pin stands in some of the required terms but not in all: another webhook added one after us."""
+    carried = _carried(pod, node)
+    return any(carried) and not all(carried)
+
+
+def _carried(pod: JsonObject, node: str) -> list[bool]:
+    """Say of each required term that is not empty whether it carries our pin."""
     required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
     terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
-    carried = [_named(node) in mappings(term, "matchFields") for term in terms]
-    return any(carried) and not all(carried)
+    return [_named(node) in mappings(term, "matchFields") for term in terms]
 
 
 def prefers(pod: JsonObject, node: str) -> bool:
@@ -120,8 +125,7 @@ def matches_nothing(pod: JsonObject) -> bool:
 def pinned_node(pod: JsonObject) -> str:
     """Return the node that annotation and every required term name: we pinned the pod to it. Empty where we did not."""
     node = mapping(pod, "metadata", "annotations").get(CO_SCHEDULED_NODE)
-    required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
-    terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
-    if isinstance(node, str) and terms and all(_named(node) in mappings(term, "matchFields") for term in terms):
-        return node
-    return ""
+    if not isinstance(node, str):
+        return ""
+    carried = _carried(pod, node)
+    return node if carried and all(carried) else ""

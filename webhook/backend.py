@@ -15,6 +15,10 @@ def _nothing() -> None:
     pass
 
 
+def _always() -> bool:
+    return True
+
+
 def _never(_injection: Injection) -> bool:
     return False
 
@@ -40,6 +44,7 @@ class Backend:
 
     `tell` has the VM's owner told of a decision. `start` is called after the fork, since threads do not survive one,
     and `stop` at the end. `caches` may be asked by any thread. What is `contested` is worth asking again in a second.
+    `synced` says whether the cluster was read completely; every request asks it.
     """
 
     decide: Callable[[JsonObject], Injection]
@@ -48,10 +53,7 @@ class Backend:
     stop: Callable[[], None] = _nothing
     caches: Callable[[], list[Cache]] = field(default=list)
     contested: Callable[[Injection], bool] = _never
-
-    def synced(self) -> bool:
-        """Say whether the cluster was read completely."""
-        return all(cache.synced for cache in self.caches())
+    synced: Callable[[], bool] = _always
 
 
 def from_snapshot(store: Store, settings: Settings) -> Backend:

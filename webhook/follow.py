@@ -27,7 +27,8 @@ class Following:
 
     def backend(self) -> Backend:
         """Return it as the routes see it."""
-        return Backend(self.live.inject, self.tell, self.start, self.stop, self.caches, self.live.contested)
+        live = self.live
+        return Backend(live.inject, self.tell, self.start, self.stop, self.caches, live.contested, live.synced)
 
     def tell(self, request: JsonObject, decision: Decision) -> None:
         """Have the VM's owner told of a decision."""
