@@ -17,6 +17,9 @@ from certs.authority import issue_ca, issue_leaf
 # As in a Secret of type kubernetes.io/tls, with the key that cert-manager adds.
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 
+# Of TLS 1.2, those with forward secrecy and authenticated encryption; TLS 1.3 has no others.
+SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
 log = structlog.get_logger("certs")
 
 
@@ -25,16 +28,17 @@ class Unusable(ValueError):
 
 
 class ServingCertificate:
-    """`tls.crt` and `tls.key` of a folder as one TLS context, made anew when the files have changed."""
+    """`tls.crt` and `tls.key` of a folder as one TLS context, made anew when they have changed. Threads may share it."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read the folder for the first time. Raises Unusable."""
+    def __init__(self, folder: Path, *, awaited: bool = False) -> None:
+        """Read the folder for the first time. Raises Unusable, but not for `awaited` files that are still to come."""
+        self.authority = folder / CA if awaited else authority_of(folder)
         self._folder = folder
         self._lock = Lock()
         self._seen = self._identity()
-        self._context = load_context(folder)
+        self._context = None if awaited and () in self._seen else load_context(folder)
 
-    def context(self) -> ssl.SSLContext:
+    def context(self) -> ssl.SSLContext | None:
         """Return the context for a new connection. The old one stays while the new files can't be used."""
         with self._lock:
             if (found := self._identity()) != self._seen:
@@ -68,6 +72,11 @@ def load_context(folder: Path) -> ssl.SSLContext:
     _certificates(certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(SUITES)
+    context.set_alpn_protocols(["http/1.1"])
+    # A session that is resumed lives on under the certificate of its first handshake; and no API server resumes any.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
     try:
         # Without a passphrase at hand OpenSSL asks for one on the terminal, and waits.
         context.load_cert_chain(certificate, key, password="")

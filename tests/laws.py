@@ -26,7 +26,7 @@ DOORS = {
     "flask": ["webhook/app.py"],
     "jsonpatch": ["webhook/patch.py"],
     "cryptography": ["certs/authority.py"],
-    "gunicorn": ["webhook/server.py"],
+    "gunicorn": ["webhook/server.py", "webhook/exchange.py"],
 }
 VOCABULARY = "webhook/decision.py"
 LONGEST_FILE = 250

@@ -14,7 +14,7 @@ DESIGN = """
     ClaimNotFound ClaimNotRWX ClaimNotBound NotLonghorn ShareManagerStopped ShareManagerUnassigned NoShareManager
     NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull PodAffinity Unjudged
     SteeringOff NoConsumer NodeAvoided
-    CacheNotSynced InternalError
+    CacheNotSynced DeadlineExceeded InternalError
 """.split()
 
 

@@ -2,7 +2,9 @@
 
 A request walks through the files in this order:
 
-    server, app    POST /mutate over TLS, bytes; probes beside it
+    server         gunicorn around it, and the probes beside it
+      loop           every connection, in one thread (connection, channel: one of them; exchange: HTTP)
+    app, reviewer  POST /mutate, bytes in and bytes out; what goes wrong is answered too
     review         an AdmissionReview in, an AdmissionReview out (wire: the shapes that are read)
     injector       the whole decision: read this one first
       eligibility    is the pod ours?

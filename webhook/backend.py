@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from webhook.decision import Decision
 from webhook.injector import Injection, inject
@@ -42,12 +41,13 @@ class Cache:
 class Backend:
     """How to decide; the defaults are those of a snapshot, which is there from the start and has nobody to tell.
 
+    `decide` may wait for the API server for so many seconds; where it would and may not at all, there is no decision.
     `tell` has the VM's owner told of a decision. `start` is called after the fork, since threads do not survive one,
     and `stop` at the end. `caches` may be asked by any thread. What is `contested` is worth asking again in a second.
     `synced` says whether the cluster was read completely; every request asks it.
     """
 
-    decide: Callable[[JsonObject], Injection]
+    decide: Callable[[JsonObject, float], Injection | None]
     tell: Callable[[JsonObject, Decision], None] = _nobody
     start: Callable[[], None] = _nothing
     stop: Callable[[], None] = _nothing
@@ -58,4 +58,4 @@ class Backend:
 
 def from_snapshot(store: Store, settings: Settings) -> Backend:
     """Answer from a store that stays as it is."""
-    return Backend(partial(inject, catalog=store, settings=settings))
+    return Backend(lambda request, _seconds: inject(request, store, settings))

@@ -8,6 +8,10 @@ from collections import OrderedDict
 # https://github.com/kubernetes/apiserver/blob/v0.36.3/pkg/admission/plugin/webhook/mutating/dispatcher.go
 DEFAULT_TIMEOUT = 10.0  # seconds, the default of a webhook's timeoutSeconds
 
+# What the answer needs to be written, to cross the network and to be read: later than this before the end, a decision
+# that is begun would come when nobody waits for it any more.
+MARGIN = 0.5  # seconds; the shortest timeout that a webhook configuration can name is one
+
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
 _ONE = re.compile(_PART, re.ASCII)

@@ -72,6 +72,7 @@ class Reason(StrEnum):
 
     # We are unwell; the pod goes on without us
     CACHE_NOT_SYNCED = "CacheNotSynced"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
     INTERNAL_ERROR = "InternalError"
 
 

@@ -6,7 +6,7 @@ from webhook import consumers, resolve, wording
 from webhook.affinity import matches_nothing
 from webhook.catalog import Catalog
 from webhook.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
-from webhook.eligibility import STEERING_RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
+from webhook.eligibility import RULES, STEERING_RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
 from webhook.feasibility import Candidate, Obstacle, obstacle
 from webhook.mutation import carry_out
 from webhook.patch import Operation
@@ -27,8 +27,11 @@ class Injection:
     error: Exception | None = None
 
 
-def inject(request: JsonObject, catalog: Catalog, settings: Settings) -> Injection:
-    """Decide on an admission request. Never raises: a VM starts without our help rather than not at all."""
+def inject(request: JsonObject, catalog: Catalog | None, settings: Settings) -> Injection:
+    """Decide on an admission request; None is a catalog that was not read yet.
+
+    Never raises: a VM starts without our help rather than not at all.
+    """
     try:
         decision = decide(request, catalog, settings)
         operations = _operations(decision, request, settings)
@@ -39,16 +42,19 @@ def inject(request: JsonObject, catalog: Catalog, settings: Settings) -> Injecti
         return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)
 
 
-def decide(request: JsonObject, catalog: Catalog, settings: Settings) -> Decision:
+def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> Decision:
     """Decide where the pod should go, and say why."""
     if not is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     pod, namespace = mapping(request, "object"), namespace_of(request)
-    if is_share_manager_pod(pod, namespace, settings):
-        return share_manager_follows_vm(pod, namespace, catalog, settings)
-    if reason := why_not(pod, settings):
-        return unchanged(reason, mode_of(pod, settings)[0])
-    return vm_follows_share_manager(pod, namespace, catalog, settings)
+    steered = is_share_manager_pod(pod, namespace, settings)
+    mode = Mode.PREFERRED if steered else mode_of(pod, settings)[0]
+    if reason := why_not(pod, settings, STEERING_RULES if steered else RULES):
+        return unchanged(reason, mode)
+    if catalog is None:
+        return unchanged(Reason.CACHE_NOT_SYNCED, mode)
+    follow = share_manager_follows_vm if steered else vm_follows_share_manager
+    return follow(pod, namespace, catalog, settings)
 
 
 def vm_follows_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
@@ -87,8 +93,6 @@ def share_manager_follows_vm(pod: JsonObject, namespace: str, catalog: Catalog, 
 
     The node is preferred and never required: Longhorn's failover always wins.
     """
-    if reason := why_not(pod, settings, STEERING_RULES):
-        return unchanged(reason, Mode.PREFERRED)
     served = consumers.find_consumers(pod, catalog, settings)
     if not served.pods:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM runs on volume {served.volume}")

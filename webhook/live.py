@@ -150,14 +150,20 @@ class Live:
         """Say whether each kind was listed at least once."""
         return all(reflector.health.synced for reflector in self.reflectors)
 
-    def inject(self, request: JsonObject) -> Injection:
-        """Decide on a request; what the caches miss is read live, and a pod that is pinned takes its room at once."""
-        overlay, last = Overlay(self.store), self._clock() + READING
+    def inject(self, request: JsonObject, seconds: float = READING) -> Injection | None:
+        """Decide on a request; a pod that is pinned takes its room at once.
+
+        What the caches miss is read live, within so many seconds and no more than READING; with none at all nothing is
+        read, and the answer is None where something is missed.
+        """
+        overlay, last = Overlay(self.store), self._clock() + min(seconds, READING)
         for _ in range(ROUNDS):
             with self._lock:
                 injection = self._inject(request, overlay)
                 if not overlay.missed:
                     return self._kept(injection, request)
+            if not seconds:
+                return None
             # Outside of the lock: nobody else waits for it.
             overlay.fill(lambda miss: self.reader.read(miss, last - self._clock()))
         with self._lock:

@@ -16,6 +16,7 @@ from webhook.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Re
 
 if TYPE_CHECKING:  # it knows the Kubernetes client, whose import a server of files need not wait for
     from webhook.follow import Following
+    from webhook.loop import Loop
 
 PREFIX = "kubevirt_scheduler_"
 CAUSES = ("start", "expired", "forbidden", "missing", "error")  # of a relist
@@ -23,7 +24,7 @@ CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 # A decision takes 0.2 ms, and the API server waits 10 s at most: what is slower than 1 s is one case, too slow.
 BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds
-CODES = (200, 400, 404, 405, 413, 415, 500, 503)
+CODES = (200, 400, 404, 405, 408, 413, 415, 500, 503)
 
 
 def possible_outcomes(reason: Reason) -> tuple[Outcome, ...]:
@@ -91,9 +92,27 @@ class Metrics:
         """Show how the caches and events of a live cluster are doing, read at each scrape."""
         self._registry.register(_Followed(following))
 
+    def show(self, loop: Loop) -> None:
+        """Show the connections of the TLS port, read at each scrape."""
+        self._registry.register(_Connections(loop))
+
     def exposition(self) -> bytes:
         """Return all values in Prometheus' text format."""
         return prometheus_client.generate_latest(self._registry)
+
+
+class _Connections(Collector):
+    """What the loop counts for itself."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def collect(self) -> Iterator[Metric]:
+        """Read all counts."""
+        text = "Connections that are open on the TLS port."
+        yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._loop.connections())
+        text = "Connections that were ended by their peer's fault, or to make room, by cause."
+        yield _counter("connections_dropped", text, "cause", dict(self._loop.dropped))
 
 
 class _Followed(Collector):

@@ -1,37 +1,35 @@
-"""gunicorn around the app: TLS, one worker with threads, and beside it the plain listener for probes."""
+"""gunicorn around the loop: its master, one worker, its signals, and beside it the plain listener for probes."""
 
-import errno
+import gc
 import json
 import os
 import socket
-import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from signal import SIGTERM
+from threading import Event, Thread
 from typing import Any
 from wsgiref.types import WSGIApplication
 
-import structlog
-from gunicorn import util
 from gunicorn.app.base import BaseApplication
-from gunicorn.workers.gthread import _DEFER, ThreadWorker  # type: ignore[attr-defined]  # no stub has it
+from gunicorn.arbiter import Arbiter
+from gunicorn.workers.base import Worker
 from waitress.server import create_server
 
-from certs.serving import ServingCertificate, authority_of
+from certs.serving import ServingCertificate
 from webhook.backend import Backend
+from webhook.connection import Answering
+from webhook.loop import DRAIN, FAREWELL, Loop
+from webhook.metrics import Metrics
 from webhook.settings import LogLevel, Settings
 
-THREADS = 8
-KEEPALIVE = 95  # seconds; the API server keeps idle connections for 90, and whoever closes first may cut a request off
-PATIENCE = 10  # seconds; the API server's default timeout: no call that takes longer is still waited for
-HELLO = 3  # seconds for the whole TLS handshake: it takes milliseconds, and time for four lost packets in a row
 BACKLOG = 1024
-
-log = structlog.get_logger("webhook")
+HUNG = 30  # seconds without a turn of the loop, then gunicorn's master starts another worker
+GRACE = int(DRAIN + FAREWELL + 3)  # seconds; 3 for the last events to be told
 
 
 class CannotListen(OSError):
@@ -79,66 +77,61 @@ def address_of(listener: socket.socket) -> str:
     return _shown(*listener.getsockname()[:2])
 
 
-class _ImpatientSocket(ssl.SSLSocket):
-    """gunicorn's threads wait for ever for the rest of a TLS hello or a request; eight such peers would be the end."""
+class _Worker(Worker):
+    """gunicorn's worker: its signals, its heartbeat, and our loop, which is there from the fork on."""
 
-    def setblocking(self, flag: bool, /) -> None:
-        self.settimeout(PATIENCE if flag else 0)
+    loop: Loop | None = None
+    _notified = 0.0
 
-    def do_handshake(self, block: bool = False) -> None:
-        self.settimeout(HELLO)
-        try:
-            super().do_handshake(block)
-        except TimeoutError:
-            # As a peer that has gone: gunicorn logs any other error of a socket with a traceback.
-            raise ConnectionResetError(errno.ECONNRESET, "no TLS hello in time") from None
-        self.settimeout(PATIENCE)
+    def turned(self) -> None:
+        """Tell gunicorn's master, once a second, that we live; and end when it does not."""
+        now = time.monotonic()
+        if now - self._notified > 1:
+            self._notified = now
+            self.notify()
+            if os.getppid() != self.ppid:
+                self._end(hurry=True)
+
+    def run(self) -> None:
+        """Serve until a signal comes, and all is answered."""
+        assert self.loop, "made in post_worker_init"  # noqa: S101 (for the type checker)
+        self.loop.run()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 (gunicorn's)
+        """Drain; the second time, hurry."""
+        self._end(hurry=False)
+
+    def handle_quit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
+        """End at once, but with an answer to whoever waits for one."""
+        self._end(hurry=True)
+
+    def _end(self, *, hurry: bool) -> None:
+        self.alive = False
+        for _ in range(1 + hurry):
+            if self.loop:
+                self.loop.drain()
+            else:
+                raise SystemExit(0)
 
 
-class _Worker(ThreadWorker):
-    """gunicorn's worker, but for its error page: HTML that quotes what was received, and so does its log."""
+class _Arbiter(Arbiter):
+    """gunicorn's master. Once told to end it only waits for its worker; a second SIGTERM is passed on all the same."""
 
-    def handle(self, conn: Any) -> Any:
-        # For a burst of reviews the API server dials more connections than it then uses. gunicorn's threads would wait
-        # for the first request on each, all eight of them, until the burst has failed; its poller can wait for any.
-        if not conn.initialized:
-            if not conn.wait_for_data(0):
-                return _DEFER
-            try:
-                conn.init()
-            except OSError as error:
-                log.debug("no TLS connection", peer=conn.client, reason=type(error).__name__)
-                return False
-            conn.data_ready = False
-            if not conn.sock.pending() and not conn.wait_for_data(0):
-                return True  # as a connection that is kept alive
-        return super().handle(conn)
+    _told = False
 
-    def handle_error(self, _req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        if isinstance(exc, ssl.SSLError):
-            log.debug("no TLS connection", peer=addr, reason=exc.reason)
-            return
-        theirs = type(exc).__module__ == "gunicorn.http.errors"
-        if theirs:
-            log.warning("refused", code=400, error=f"not HTTP ({type(exc).__name__})")
-        else:
-            log.error("a request failed", exc_info=exc)
-        status, sentence = ("400 Bad Request", "not HTTP") if theirs else ("500 Internal Server Error", "failed")
-        body = json.dumps({"error": sentence})
-        head = (
-            f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
-        try:
-            util.write_nonblock(client, f"{head}\r\n\r\n{body}".encode())
-        except OSError:
-            log.debug("the peer has gone", peer=addr)
+    def signal(self, sig: int, frame: Any) -> None:
+        """Note a signal, or pass it on."""
+        if sig == SIGTERM and self._told:
+            self.kill_workers(sig)
+        self._told = self._told or sig == SIGTERM
+        super().signal(sig, frame)
 
 
 class _Gunicorn(BaseApplication):
     """gunicorn as a library: no command line, no configuration file."""
 
-    def __init__(self, app: WSGIApplication, options: dict[str, Any]) -> None:
-        self._app, self._options = app, options
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
         super().__init__()
 
     def load_config(self) -> None:
@@ -146,46 +139,57 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        return self._app
+        return None  # our loop has its own
+
+    def run(self) -> None:
+        _Arbiter(self).run()
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """All that is served: the TLS app, the probes (made from whether we still take requests), and the certificate."""
+    """All that is served: reviews over TLS, and probes, which are made from whether we take requests and make progress.
 
-    app: WSGIApplication
-    probes: Callable[[Callable[[], bool]], WSGIApplication]
+    `beside` is what runs as long as we do, each in a thread of its own, until its event is set.
+    """
+
+    answering: Answering
+    probes: Callable[[Callable[[], bool], Callable[[], float]], WSGIApplication]
     listeners: Listeners
-    tls: Path
+    certificate: ServingCertificate
     settings: Settings
     backend: Backend
+    metrics: Metrics
+    beside: Sequence[Callable[[Event], None]] = ()
 
     def run(self) -> None:
-        """Serve until a signal ends the process: SystemExit, in the master and in its worker. Raises Unusable."""
-        certificate, ready_line = ServingCertificate(self.tls), self._ready_line()
+        """Serve until a signal ends the process: SystemExit, in the master and in its worker."""
+        ready_line, stop = self._ready_line(), Event()
         https = self.listeners.https.detach()  # gunicorn's from now on
-
-        def ssl_context(_config: object, _default: object) -> ssl.SSLContext:
-            context = certificate.context()  # gunicorn asks for each connection; to make one takes a millisecond
-            context.sslsocket_class = _ImpatientSocket
-            return context
 
         def started(worker: _Worker) -> None:
             # After the fork: threads do not survive one.
+            socket_of_ours: Any = worker.sockets[0]  # gunicorn's wrapper
+            loop = Loop(socket_of_ours.sock, self.certificate.context, self.answering, worker.turned)
+            worker.loop = loop
+            self.metrics.show(loop)
             self.backend.start()
-            self._serve_probes(lambda: worker.alive)
-            if worker.age == 1:
-                Thread(target=self._announce, args=(ready_line,), name="announce", daemon=True).start()
+            self._serve_probes(lambda: not loop.draining and self.certificate.context() is not None, loop.stuck)
+            for run in self.beside:
+                Thread(target=run, args=(stop,), daemon=True).start()
+            Thread(target=self._settle, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
 
         def ended(_arbiter: object, _worker: object) -> None:
+            stop.set()
             self.backend.stop()
 
-        hooks = {"ssl_context": ssl_context, "post_worker_init": started, "worker_exit": ended}
-        _Gunicorn(self.app, self.options(https) | hooks).run()
+        _Gunicorn(self.options(https) | {"post_worker_init": started, "worker_exit": ended}).run()
 
-    def _announce(self, ready_line: str) -> None:
-        while not self.backend.synced():
+    def _settle(self, ready_line: str) -> None:
+        while not (self.backend.synced() and self.certificate.context()):
             time.sleep(0.02)
+        # What has been read stays: no later collection need look through it, which takes 0.1 s on a large cluster.
+        gc.collect()
+        gc.freeze()
         sys.stdout.write(ready_line)
         sys.stdout.flush()
 
@@ -198,14 +202,11 @@ class Server:
             "bind": [f"fd://{https}"],
             "workers": 1,  # one cache, one set of watches, one registry of metrics; scale by replicas
             "worker_class": _Worker,
-            "threads": THREADS,
-            "keepalive": KEEPALIVE,
             "max_requests": 0,
-            "graceful_timeout": PATIENCE,
+            "timeout": HUNG,
+            "graceful_timeout": GRACE,
             "worker_tmp_dir": str(memory) if os.access(memory, os.W_OK) else None,
             "control_socket_disable": True,
-            "certfile": str(self.tls / "tls.crt"),
-            "keyfile": str(self.tls / "tls.key"),
             "errorlog": None,  # its logger has our handler
             "loglevel": level.value,
         }
@@ -214,13 +215,13 @@ class Server:
         line = {
             "https": address_of(self.listeners.https),
             "http": address_of(self.listeners.http),
-            "ca": str(authority_of(self.tls)),
+            "ca": str(self.certificate.authority),
         }
         return json.dumps(line) + "\n"
 
-    def _serve_probes(self, alive: Callable[[], bool]) -> None:
+    def _serve_probes(self, ready: Callable[[], bool], stuck: Callable[[], float]) -> None:
         plain = create_server(
-            self.probes(alive),
+            self.probes(ready, stuck),
             sockets=[self.listeners.http],
             threads=2,
             ident=None,

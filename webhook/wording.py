@@ -18,6 +18,7 @@ SENTENCES = {
     Reason.ALREADY_INJECTED: "our terms are in the pod already",
     Reason.STEERING_OFF: "share-manager pods are not steered: the setting CO_SCHEDULE_STEERING is off",
     Reason.CACHE_NOT_SYNCED: "the cluster was not read completely yet, and the request could not wait longer",
+    Reason.DEADLINE_EXCEEDED: "the time that the API server grants was over before it was this request's turn",
 }
 
 ADVICE = {
@@ -50,6 +51,7 @@ ADVICE = {
     Reason.NO_CONSUMER: "Nothing to do if no opted-in VM uses the volume; else look at its PV's spec.claimRef.",
     Reason.NODE_AVOIDED: "Nothing to do: Longhorn's failover has just left that node.",
     Reason.CACHE_NOT_SYNCED: "Look at /readyz and the log of the webhook.",
+    Reason.DEADLINE_EXCEEDED: "Give the webhook more CPU, or a second replica: it can't keep up.",
     Reason.INTERNAL_ERROR: "Look for this reason in the log of the webhook, and report what it says.",
 }
 

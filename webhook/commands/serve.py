@@ -8,12 +8,14 @@ from pathlib import Path
 
 import click
 
-from certs.serving import Unusable, made_for_this_run
+from certs.serving import ServingCertificate, Unusable, made_for_this_run
 from webhook import logs, snapshot
-from webhook.app import create_app, create_probes
+from webhook.app import around_flask, create_app, create_probes, make_reviewer
 from webhook.backend import Backend, from_snapshot
 from webhook.commands import connect, live_options
+from webhook.connection import Answering
 from webhook.documents import printable
+from webhook.exchange import answered_by
 from webhook.metrics import Metrics
 from webhook.server import CannotListen, Server, listening
 from webhook.settings import Settings, read_settings
@@ -80,13 +82,16 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:
         backend = _from_cluster(kubeconfig, context, settings, metrics)
-    app = create_app(backend, settings, metrics)
+    reviewer = make_reviewer(backend, settings, metrics)
+    app = create_app(reviewer)
+    probes = partial(create_probes, metrics, backend.caches)
+    answering = Answering(around_flask(reviewer), partial(answered_by, app), metrics.answered)
     try:
         with ExitStack() as stack:
             listeners = stack.enter_context(listening(bind, https_port, http_port))
             tls = tls_dir or stack.enter_context(made_for_this_run(_names(bind), datetime.now(UTC)))
-            probes = partial(create_probes, metrics, caches=backend.caches)
-            Server(app, probes, listeners, tls, settings, backend).run()
+            certificate = ServingCertificate(tls)
+            Server(answering, probes, listeners, certificate, settings, backend, metrics).run()
     except (CannotListen, Unusable) as error:
         raise CannotStart(printable(str(error))) from None
 

@@ -1,0 +1,249 @@
+"""Every connection of the TLS port in one thread: nobody is waited for, and what takes too long is ended.
+
+Between two turns lies one poll. A turn serves the requests that are there, then what has only begun: handshakes, new
+connections. Reviews are answered right here; what may have to wait for the API server goes to a thread.
+"""
+
+import selectors
+import socket
+import ssl
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from itertools import chain, islice, takewhile
+
+import structlog
+
+from webhook.channel import Full, Gone, accept
+from webhook.connection import Answering, Connection, Phase
+from webhook.exchange import Answer, Request
+from webhook.reviewer import refusal
+
+THREADS = 8
+CONNECTIONS = 2048  # at most; an API server keeps 25
+HELD = 64 * 1024 * 1024  # bytes of unfinished requests, of all connections together
+BEGUN = 16  # handshakes and new connections in a turn: so it takes milliseconds, and no request waits for longer
+LATEST = 1.0  # seconds between two turns, at the most
+STUCK = 10.0  # seconds without a turn: something hangs, for the API server gives up a call after as long
+SOON = 0.05  # the same while it drains
+DRAIN = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
+QUIET = 1.0  # seconds without a request: nobody is sent here any more
+FAREWELL = 0.5  # seconds for the last answers to get out
+
+log = structlog.get_logger("webhook")
+
+
+class Loop:
+    """Serves one listener. `context` makes TLS for a new connection, None while there is no certificate.
+
+    `turned` is called once a turn; `beat` is when the last one began. `dropped` counts the connections that were ended
+    by their peer's fault or against its will, by cause. Only `drain` may be called from elsewhere.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: Callable[[], ssl.SSLContext | None],
+        answering: Answering,
+        turned: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listener, self._context, self._answering = listener, context, answering
+        self._turned, self._clock = turned, clock
+        # In each phase those come first that have been in it for longest.
+        self._phases: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
+        self._more: dict[Connection, None] = {}
+        self._decided: deque[tuple[Connection, Request, Answer]] = deque()
+        self._threads = ThreadPoolExecutor(THREADS, "deciding")
+        self._held, self._hurried = 0, False
+        self._told_since = self._stirred = self.beat = clock()
+        self.dropped = Counter(dict.fromkeys(("tls", "reset", "hello", "writing", "evicted", "error"), 0))
+        self._alarm, self._bell = socket.socketpair()  # a byte into the one ends the poll, which listens at the other
+        self._alarm.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        for sock, heard in ((listener, self._accept), (self._bell, partial(self._bell.recv, 4096))):
+            sock.setblocking(False)
+            self._selector.register(sock, selectors.EVENT_READ, heard)
+
+    def stuck(self) -> float:
+        """Return for how many seconds there has been no turn, 0 for fewer than STUCK. Any thread may ask."""
+        since = self._clock() - self.beat
+        return since if since > STUCK else 0.0
+
+    def connections(self) -> int:
+        """Return how many connections are open."""
+        return sum(map(len, self._phases.values()))
+
+    @property
+    def draining(self) -> bool:
+        """Whether we were told to end."""
+        return self._answering.draining
+
+    def drain(self) -> None:
+        """Answer what still comes, and end; told twice, end at once. Any thread and any signal may call it."""
+        if not self.draining:
+            self._told_since = self._clock()
+        self._hurried, self._answering.draining = self.draining, True
+        self._ring()
+
+    def run(self) -> None:
+        """Serve until drained."""
+        while not self._is_drained():
+            self.turn()
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self.turn()  # for what has come just now
+        self._give_back()
+        last = self._clock() + FAREWELL
+        while (self._phases[Phase.WRITING] or self._phases[Phase.LEAVING]) and self._clock() < last:
+            self.turn()
+        for connection in list(self._open(*Phase)):
+            connection.channel.say_goodbye()
+            self._forget(connection)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for thing in (self._selector, self._alarm, self._bell):
+            thing.close()
+
+    def turn(self) -> None:
+        """Poll once, and do what there is to do."""
+        found = [key.data for key, _ in self._selector.select(self._patience())]
+        self.beat = now = self._clock()
+        self._turned()
+        self._serve([each for each in found if isinstance(each, Connection)])
+        for heard in found:
+            if not isinstance(heard, Connection):
+                heard()
+        for phase in Phase:
+            for connection in list(takewhile(lambda each: each.since + each.phase.limit <= now, self._open(phase))):
+                self._attend(connection, connection.give_up)
+
+    def _serve(self, peers: list[Connection]) -> None:
+        more, self._more = self._more, {}
+        for connection in more:
+            self._attend(connection, connection.answer_next)
+        for connection in peers:
+            if connection.phase is not Phase.HELLO:
+                self._attend(connection, connection.go_on)
+        while self._decided:
+            connection, request, answer = self._decided.popleft()
+            if connection.phase is Phase.DECIDING:  # it was not given up meanwhile
+                self._attend(connection, partial(connection.answer, request, answer))
+        for connection in islice((each for each in peers if each.phase is Phase.HELLO), BEGUN):
+            self._attend(connection, connection.go_on)
+
+    def _patience(self) -> float:
+        if self._more or self._decided:
+            return 0.0
+        oldest = (next(iter(members)) for members in self._phases.values() if members)
+        due = min((each.since + each.phase.limit for each in oldest), default=self.beat + LATEST)
+        return max(0.0, min(due - self._clock(), SOON if self.draining else LATEST))
+
+    def _attend(self, connection: Connection, act: Callable[[float], Request | None]) -> None:
+        """Have a connection do something, and note what has become of it."""
+        phase, since = connection.phase, connection.since
+        try:
+            request = act(self.beat)
+        except Gone as gone:
+            return self._drop(connection, str(gone))
+        except Exception:
+            log.exception("a connection failed")
+            return self._drop(connection, "error")
+        if connection.phase is Phase.GONE:
+            return self._forget(connection)
+        if (connection.phase, connection.since) != (phase, since):
+            del self._phases[phase][connection]
+            self._phases[connection.phase][connection] = None
+            self._stirred = self.beat
+        if connection.more:
+            self._more[connection] = None
+        self._count_held(connection, connection.reader.held)
+        self._watch(connection, 0 if connection.more or request else connection.channel.wants)
+        if request:
+            self._threads.submit(self._decide, connection, request)
+        return None
+
+    def _decide(self, connection: Connection, request: Request) -> None:
+        try:
+            answer = self._answering.in_thread(request, connection.peer)
+        except Exception:
+            log.exception("a request failed")  # and the peer is answered
+            answer = refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
+        self._decided.append((connection, request, answer))
+        self._ring()
+
+    def _watch(self, connection: Connection, events: int) -> None:
+        if events != connection.watched:
+            if connection.watched:
+                self._selector.unregister(connection.channel.sock)
+            if events:
+                self._selector.register(connection.channel.sock, events, connection)
+            connection.watched = events
+
+    def _count_held(self, connection: Connection, held: int) -> None:
+        self._held += held - connection.held
+        connection.held = held
+        self._answering.crowded = self._held > HELD
+
+    def _drop(self, connection: Connection, cause: str) -> None:
+        self.dropped[cause] += 1
+        log.debug("a connection was ended", peer=connection.peer, cause=cause)
+        self._watch(connection, 0)
+        if cause != "tls":  # whose peer is told by TLS what was wrong
+            connection.channel.reset()
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        for members in self._phases.values():
+            members.pop(connection, None)
+        self._more.pop(connection, None)
+        self._count_held(connection, 0)
+        self._watch(connection, 0)
+        connection.phase = Phase.GONE
+        connection.channel.close()
+
+    def _accept(self) -> None:
+        for _ in range(BEGUN):
+            try:
+                accepted = accept(self._listener, self._context)
+            except Gone as gone:
+                self.dropped[str(gone)] += 1
+                continue
+            except Full:
+                return self._evict()
+            if accepted is None:
+                return None
+            if self.connections() >= CONNECTIONS:
+                self._evict()
+            connection = Connection(*accepted, self._answering, self.beat)
+            self._phases[connection.phase][connection] = None
+            self._watch(connection, connection.channel.wants)
+        return None
+
+    def _evict(self) -> None:
+        """Make room for a new connection: end the one that has been idle for longest, else one that is stuck."""
+        evictable = self._open(Phase.LEAVING, Phase.IDLE, Phase.HELLO, Phase.READING, Phase.WRITING)
+        if connection := next(evictable, None):
+            self._drop(connection, "evicted")
+
+    def _open(self, *phases: Phase) -> Iterator[Connection]:
+        return chain.from_iterable(self._phases[phase] for phase in phases)
+
+    def _is_drained(self) -> bool:
+        if not self.draining:
+            return False
+        now = self._clock()
+        busy = any(self._open(Phase.DECIDING, Phase.WRITING)) or self._more or self._decided
+        is_quiet = not busy and now - max(self._stirred, self._told_since) > QUIET
+        return self._hurried or is_quiet or not self.connections() or now - self._told_since > DRAIN
+
+    def _give_back(self) -> None:
+        for connection in list(self._open(Phase.READING, Phase.DECIDING)):
+            self._attend(connection, connection.give_back)
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # full: it rings already; closed: nobody listens any more
+            self._alarm.send(b".")
