@@ -102,7 +102,7 @@ def test_an_exception_is_its_type_and_its_places_and_never_its_message(logger, f
     except ValueError:
         logger.exception("a request failed")
     assert SECRET not in stream.getvalue()
-    assert "error=ValueError" in stream.getvalue() or '"error": "ValueError"' in stream.getvalue()
+    assert "error=ValueError" in stream.getvalue() or '"error":"ValueError"' in stream.getvalue()
     assert "test_logs.py" in stream.getvalue()
     assert " fail" in stream.getvalue()
 
@@ -140,3 +140,10 @@ def test_a_line_without_an_exception_has_no_error(nothing):
     structlog.get_logger("webhook").info("decided", exc_info=nothing)
     assert "error" not in lines(stream)[0]
     assert "exc_info" not in lines(stream)[0]
+
+
+@pytest.mark.parametrize("strange", ["\ud800", object(), {1, 2}])
+def test_what_json_does_not_know_is_written_all_the_same(strange):
+    stream = configured()
+    structlog.get_logger("webhook").info("decided", pod=strange, vm="vm1")
+    assert lines(stream)[0]["vm"] == "vm1"

@@ -12,7 +12,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 from wsgiref.types import WSGIApplication
 
 from gunicorn.asgi.parser import ParseError, PythonProtocol
@@ -46,8 +46,9 @@ class Request:
 
     @property
     def path(self) -> str:
-        """The target without its query."""
-        return self.target.partition("?")[0]
+        """The target without its query, and without what a proxy is told (RFC 9112, 3.2.2)."""
+        path = self.target.partition("?")[0]
+        return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
 
     @property
     def query(self) -> str:
@@ -75,7 +76,7 @@ class Reader:
     are kept. `failure`, a status and a sentence, is why what comes behind the last whole one is of no use.
     """
 
-    __slots__ = ("_body", "_continue", "_in_body", "_parser", "_received", "_size", "begun", "failure", "held")
+    __slots__ = ("_body", "_continue", "_in_body", "_parser", "_received", "begun", "failure", "held")
 
     def __init__(self) -> None:
         self.failure: tuple[HTTPStatus, str] | None = None
@@ -85,8 +86,8 @@ class Reader:
         self._parser: Any = PythonProtocol(
             on_headers_complete=self._head_is_there, on_body=self._more_of_the_body, limit_request_fields=FIELDS_LIMIT
         )
-        self._body: list[bytes] = []
-        self._size = self.held = 0
+        self._body = bytearray()
+        self.held = 0
         self._received = 0.0
         self._continue = self._in_body = self.begun = False
 
@@ -107,8 +108,9 @@ class Reader:
             self.failure = error.args
         except (ParseError, ValueError):  # the latter from int(), which takes no more than 4,300 digits
             self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._in_body else "not HTTP"
-        if self.held > HEAD_LIMIT and not self._in_body:
-            self.failure = HTTPStatus.BAD_REQUEST, "not HTTP"
+        # Tiny chunks and their extensions may be without end as well.
+        if not self.complete and self.held - len(self._body) > HEAD_LIMIT + len(self._body):
+            self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._in_body else "not HTTP"
 
     def break_off(self) -> None:
         """Note that no more comes."""
@@ -117,7 +119,7 @@ class Reader:
 
     def wants_to_go_on(self) -> bool:
         """Say, once, whether the peer waits for `100 Continue` before it sends the body."""
-        wanted, self._continue = self._continue and not self._size and not self.complete, False
+        wanted, self._continue = self._continue and not self._body and not self.complete, False
         return wanted
 
     def take(self, now: float) -> Request:
@@ -128,7 +130,7 @@ class Reader:
             parser.path.decode("ascii"),
             parser.http_version,
             parser.headers,
-            b"".join(self._body),
+            bytes(self._body),
             parser.should_keep_alive and parser.method != b"CONNECT",
             self._received,
         )
@@ -147,10 +149,9 @@ class Reader:
         return False  # the body is wanted
 
     def _more_of_the_body(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size > BODY_LIMIT:
+        if len(self._body) + len(part) > BODY_LIMIT:
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, BODY_TOO_LARGE)
-        self._body.append(part)
+        self._body += part
 
 
 @lru_cache(maxsize=1)
@@ -170,12 +171,11 @@ def written(answer: Answer, *, keep: bool, head_only: bool = False) -> bytes:
 
 def environ(request: Request, peer: str) -> dict[str, Any]:
     """Return a request as WSGI has it (PEP 3333)."""
-    parts = urlsplit(request.target)
     found = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(parts.path).decode("latin-1"),
-        "QUERY_STRING": parts.query,
+        "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
+        "QUERY_STRING": request.query,
         "SERVER_NAME": "kubevirt-scheduler",
         "SERVER_PORT": "443",
         "SERVER_PROTOCOL": "HTTP/{}.{}".format(*request.version),

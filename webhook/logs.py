@@ -1,10 +1,12 @@
 """Structured logs on standard error, one line each: ours, gunicorn's and waitress' in one form."""
 
+import json
 import logging
 import sys
 from types import TracebackType
 from typing import Any, TextIO
 
+import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -17,18 +19,15 @@ _LOGGERS = (None, "gunicorn.error")
 def configure(settings: Settings, stream: TextIO | None = None) -> None:
     """Write all logs of the process as the settings say; a second call replaces the first."""
     shared: list[Processor] = [
-        structlog.stdlib.add_log_level,
+        structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         without_messages,
     ]
+    # Ours go straight to the stream: on their way through logging each line is made twice.
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[*shared, _renderer(settings.log_format)],
+        logger_factory=structlog.WriteLoggerFactory(stream or sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
     )
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
@@ -48,8 +47,15 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
 
 def _renderer(form: LogFormat) -> Processor:
     if form is LogFormat.JSON:
-        return structlog.processors.JSONRenderer()
+        return structlog.processors.JSONRenderer(_json)
     return structlog.processors.LogfmtRenderer(key_order=["time", "level", "event"], bool_as_flag=False)
+
+
+def _json(event: EventDict, **_: Any) -> str:
+    try:
+        return msgspec.json.encode(event).decode()
+    except (TypeError, ValueError):  # half a surrogate pair, or what is not of JSON
+        return json.dumps(event, default=repr)
 
 
 def without_messages(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
