@@ -97,10 +97,12 @@ class Channel:
     def _tried(self, act: Callable[[], T]) -> T | None:
         try:
             return act()
-        except ssl.SSLWantReadError:
+        except (ssl.SSLWantReadError, BlockingIOError):  # the latter once TLS has ended
             self.wants = EVENT_READ
         except ssl.SSLWantWriteError:
             self.wants = EVENT_WRITE
+        except ssl.SSLEOFError:  # nothing was wrong with its TLS
+            raise Gone("reset") from None
         except ssl.SSLError:
             raise Gone("tls") from None
         except OSError:

@@ -125,8 +125,10 @@ class Connection:
             if reader.complete or reader.failure:
                 return self.answer_next(now)
         if reader.begun and self._answering.crowded:
-            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too much of other requests is held already", now)
-        elif reader.begun and self.phase is Phase.IDLE:
+            why = "too much of other requests is held already"
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, why, now, ("Retry-After", "1"))
+            return None
+        if reader.begun and self.phase is Phase.IDLE:
             self._enter(Phase.READING, now)
         if reader.wants_to_go_on():
             self.channel.send(CONTINUE)

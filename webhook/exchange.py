@@ -108,8 +108,9 @@ class Reader:
             self.failure = error.args
         except (ParseError, ValueError):  # the latter from int(), which takes no more than 4,300 digits
             self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._in_body else "not HTTP"
-        # Tiny chunks and their extensions may be without end as well.
-        if not self.complete and self.held - len(self._body) > HEAD_LIMIT + len(self._body):
+        # What is no body is bounded as well; chunks of 128 bytes and more are free.
+        framing = self.held - len(self._body)
+        if framing > HEAD_LIMIT + len(self._body) // 16 and not (self.complete or self.failure):
             self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._in_body else "not HTTP"
 
     def break_off(self) -> None:

@@ -33,6 +33,7 @@ SOON = 0.05  # the same while it drains
 DRAIN = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET = 1.0  # seconds without a request: nobody is sent here any more
 FAREWELL = 0.5  # seconds for the last answers to get out
+CAUSES = "tls", "reset", "hello", "writing", "deciding", "evicted", "error"  # why a connection is ended
 
 log = structlog.get_logger("webhook")
 
@@ -61,7 +62,7 @@ class Loop:
         self._threads = ThreadPoolExecutor(THREADS, "deciding")
         self._held, self._hurried = 0, False
         self._told_since = self._stirred = self.beat = clock()
-        self.dropped = Counter(dict.fromkeys(("tls", "reset", "hello", "writing", "evicted", "error"), 0))
+        self.dropped = Counter(dict.fromkeys(CAUSES, 0))
         self._alarm, self._bell = socket.socketpair()  # a byte into the one ends the poll, which listens at the other
         self._alarm.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -206,14 +207,14 @@ class Loop:
         connection.channel.close()
 
     def _accept(self) -> None:
-        for _ in range(BEGUN):
+        for number in range(BEGUN):
             try:
                 accepted = accept(self._listener, self._context)
             except Gone as gone:
                 self.dropped[str(gone)] += 1
                 continue
-            except Full:
-                return self._evict()
+            except Full:  # which Linux says before it looks whether somebody waits
+                return self._evict() if number == 0 else None
             if accepted is None:
                 return None
             if self.connections() >= CONNECTIONS:

@@ -53,9 +53,17 @@ def _between_maps(before: JsonObject, after: JsonObject, path: str) -> Iterator[
             yield from _between(old, value, f"{path}/{_escape(key)}")
 
 
-@lru_cache(maxsize=256)
-def _pointer(path: str) -> jsonpatch.JsonPointer:
-    return jsonpatch.JsonPointer(path)
+class _Pointer(jsonpatch.JsonPointer):
+    """A pointer that keeps its text; jsonpatch asks for it each time, and builds it anew."""
+
+    path = ""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+_pointer = lru_cache(maxsize=256)(_Pointer)
 
 
 def applied(operations: list[Operation], before: JsonObject) -> JsonObject:
