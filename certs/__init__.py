@@ -1,1 +1,11 @@
-"""The certificates that the API server trusts: made, kept and renewed. Knows nothing of who serves them."""
+"""The certificates that the API server trusts: made, kept and renewed. Knows nothing of who serves them.
+
+    renewal        what is due, when and why: read this one first
+    bundle         what the Secret holds, and how it is written down
+    steps          what a step makes of a bundle (authority: issue and read certificates)
+    rotate         a pass over all of it, and the keeper that makes one after another
+    cluster        what it asks of an API server
+    folder         the files that are served (serving: the TLS context that follows them)
+
+`by_hand` is what a person asks for.
+"""

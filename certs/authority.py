@@ -1,19 +1,18 @@
-"""Issue a CA and the serving certificates below it: PEM in, PEM out, and the time is an argument."""
+"""Issue and read certificates: PEM in, PEM out, and the time is an argument."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from ipaddress import ip_address
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_LIFE = timedelta(days=365)
@@ -22,6 +21,17 @@ BACKDATED = timedelta(hours=1)  # a verifier whose clock is behind ours would re
 
 CA_NAME = "kubevirt-scheduler CA"
 LEAF_NAME = "kubevirt-scheduler"
+
+_USAGES = """
+    digital_signature content_commitment key_encipherment data_encipherment key_agreement
+    key_cert_sign crl_sign encipher_only decipher_only
+""".split()
+# What the parser raises for bytes that are none of what they should be.
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+
+
+class BadCertificate(ValueError):
+    """A certificate, key or name that can't be used. Its text is one line that does not quote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,42 +45,137 @@ class Issued:
         return "Issued(...)"
 
 
-def issue_ca(now: datetime) -> Issued:
-    """Issue a CA for one year. Two of them have one name; verifiers tell them apart by their key identifiers."""
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What stands in a certificate. `permitted` are the DNS domains that a CA is bound to; empty where it is free."""
+
+    subject: str
+    names: tuple[str, ...]
+    not_before: datetime
+    not_after: datetime
+    serial: int
+    is_ca: bool
+    key_id: str
+    issuer_id: str
+    permitted: tuple[str, ...]
+    fingerprint: str
+
+    def is_valid(self, now: datetime) -> bool:
+        """Say whether its time has come and is not over."""
+        return self.not_before <= now < self.not_after
+
+    def permits(self, names: Iterable[str]) -> bool:
+        """Say whether a CA may issue for all of these names."""
+        return not self.permitted or all(
+            any(f".{name}".endswith(f".{domain}") for domain in self.permitted) for name in names
+        )
+
+
+def issue_ca(now: datetime, names: Sequence[str] = (), life: timedelta = CA_LIFE) -> Issued:
+    """Issue a CA. Two of them have one name; verifiers tell them apart by their key identifiers.
+
+    Where all `names` are of Services, it can sign for their namespaces alone.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(CA_NAME)
     builder = (
-        _builder(name, name, key, now - BACKDATED, now + CA_LIFE)
+        _builder(name, name, key, now - BACKDATED, now + life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
+    if constraints := _constraints(map(canonical, names)):
+        builder = builder.add_extension(constraints, critical=True)
     return _signed(builder, key, key)
 
 
-def issue_leaf(ca: Issued, names: Sequence[str], now: datetime) -> Issued:
-    """Issue a serving certificate for DNS names and IP addresses: for 30 days, or as long as the CA has left.
+def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, life: timedelta = LEAF_LIFE) -> Issued:
+    """Issue a serving certificate for DNS names and IP addresses: for its life, or as long as the CA has left.
 
-    Raises ValueError for an empty list of names, a name that is neither, and a CA that has expired.
+    Raises BadCertificate for an empty list of names, a name that is neither, and a CA that has expired or has no key.
     """
     if not names:
-        raise ValueError("a serving certificate needs a name")
-    issuer = x509.load_pem_x509_certificate(ca.certificate)
+        raise BadCertificate("a serving certificate needs a name")
+    alternatives = [_alternative(name) for name in names]
+    issuer, issuer_key = _parsed(ca.certificate), _signing_key(ca)
     if issuer.not_valid_after_utc <= now:
-        raise ValueError("the CA has expired")
-    key, issuer_key = ec.generate_private_key(ec.SECP256R1()), _key(ca)
+        raise BadCertificate("the CA has expired")
+    key = ec.generate_private_key(ec.SECP256R1())
     # Not before the CA either: some verifiers want the one life inside the other.
     start = max(now - BACKDATED, issuer.not_valid_before_utc)
-    end = min(now + LEAF_LIFE, issuer.not_valid_after_utc)
+    end = min(now + life, issuer.not_valid_after_utc)
     builder = (
         _builder(_name(LEAF_NAME), issuer.subject, key, start, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
     return _signed(builder, key, issuer_key)
+
+
+@lru_cache(64)  # a pass reads the same few each time
+def read(pem: bytes) -> Certificate:
+    """Read the first certificate of a PEM file. Raises BadCertificate."""
+    parsed = _parsed(pem)
+    try:
+        extensions: dict[Any, Any] = {extension.oid: extension.value for extension in parsed.extensions}
+    except _UNREADABLE:
+        raise BadCertificate("holds a certificate that can't be read") from None
+    return Certificate(
+        subject=parsed.subject.rfc4514_string(),
+        names=_values(extensions.get(x509.SubjectAlternativeName.oid)),
+        not_before=parsed.not_valid_before_utc,
+        not_after=parsed.not_valid_after_utc,
+        serial=parsed.serial_number,
+        is_ca=getattr(extensions.get(x509.BasicConstraints.oid), "ca", False),
+        key_id=_hex(extensions.get(x509.SubjectKeyIdentifier.oid)),
+        issuer_id=_hex(extensions.get(x509.AuthorityKeyIdentifier.oid)),
+        permitted=_values(getattr(extensions.get(x509.NameConstraints.oid), "permitted_subtrees", ())),
+        fingerprint=parsed.fingerprint(SHA256()).hex(),
+    )
+
+
+def split(pem: bytes) -> tuple[bytes, ...]:
+    """Return each certificate of a PEM file, written anew. Raises BadCertificate where there is none."""
+    try:
+        return tuple(one.public_bytes(Encoding.PEM) for one in x509.load_pem_x509_certificates(pem))
+    except _UNREADABLE:
+        raise BadCertificate("holds no certificate in PEM") from None
+
+
+def fits(issued: Issued) -> bool:
+    """Say whether the key is the certificate's. Raises BadCertificate where one of them can't be read."""
+    return bool(_parsed(issued.certificate).public_key() == _key(issued.key).public_key())
+
+
+def signed_by(certificate: bytes, ca: bytes) -> bool:
+    """Say whether a CA's key signed a certificate: the signature is verified. Raises BadCertificate."""
+    child, parent = _parsed(certificate), _parsed(ca)
+    try:
+        child.verify_directly_issued_by(parent)
+    except (InvalidSignature, *_UNREADABLE):
+        return False
+    return True
+
+
+def canonical(name: str) -> str:
+    """Return a DNS name or an IP address as a certificate holds it. Raises BadCertificate where it is neither."""
+    return str(_alternative(name).value)
+
+
+def _constraints(names: Iterable[str]) -> x509.NameConstraints | None:
+    # A Secret never leaves its namespace, so a CA in it loses nothing by signing for that namespace's Services alone
+    # (ns.svc, ns.svc.cluster.local). A server that is called by another kind of name may get new ones: no constraints.
+    labels = [name.split(".") for name in names]
+    if not labels or not all(len(parts) >= 3 and parts[2] == "svc" for parts in labels):
+        return None
+    return x509.NameConstraints(
+        permitted_subtrees=[x509.DNSName(one) for one in dict.fromkeys(".".join(parts[1:]) for parts in labels)],
+        # A subtree of DNS names says nothing of IP addresses.
+        excluded_subtrees=[x509.IPAddress(ip_network(every)) for every in ("0.0.0.0/0", "::/0")],
+    )
 
 
 def _builder(
@@ -98,10 +203,24 @@ def _signed(
     )
 
 
-def _key(issued: Issued) -> ec.EllipticCurvePrivateKey:
-    key = load_pem_private_key(issued.key, password=None)
+def _parsed(pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except _UNREADABLE:
+        raise BadCertificate("holds no certificate in PEM") from None
+
+
+def _key(pem: bytes) -> PrivateKeyTypes:
+    try:
+        return load_pem_private_key(pem, password=None)
+    except _UNREADABLE:
+        raise BadCertificate("holds no private key in PEM, free of a passphrase") from None
+
+
+def _signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
+    key = _key(ca.key)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("the CA's key is no elliptic-curve key")
+        raise BadCertificate("the CA's key is no elliptic-curve key")
     return key
 
 
@@ -109,22 +228,23 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _alternative(name: str) -> x509.GeneralName:
+def _alternative(name: str) -> x509.IPAddress | x509.DNSName:
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
-        return x509.DNSName(name)
+        try:
+            return x509.DNSName(name.lower())
+        except ValueError:
+            raise BadCertificate(f"{name!a} is neither a DNS name nor an IP address") from None
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _values(names: Iterable[Any] | None) -> tuple[str, ...]:
+    return tuple(str(name.value) for name in names or ())
+
+
+def _hex(identifier: object) -> str:
+    return (getattr(identifier, "key_identifier", None) or b"").hex()
+
+
+def _usage(*wanted: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in wanted for usage in _USAGES})

@@ -28,7 +28,7 @@ class Unusable(ValueError):
 
 
 class ServingCertificate:
-    """`tls.crt` and `tls.key` of a folder as one TLS context, made anew when they have changed. Threads may share it."""
+    """`tls.crt` and `tls.key` of a folder as one TLS context, made anew when they change. Threads may share it."""
 
     def __init__(self, folder: Path, *, awaited: bool = False) -> None:
         """Read the folder for the first time. Raises Unusable, but not for `awaited` files that are still to come."""
@@ -74,7 +74,7 @@ def load_context(folder: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(SUITES)
     context.set_alpn_protocols(["http/1.1"])
-    # A session that is resumed lives on under the certificate of its first handshake; and no API server resumes any.
+    # No API server resumes a session, and a ticket for each handshake has its price.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:
@@ -109,19 +109,28 @@ def _certificates(file: Path) -> Path:
 
 
 @contextmanager
-def made_for_this_run(names: Sequence[str], now: datetime) -> Iterator[Path]:
-    """Make a folder with a CA and a serving certificate of its own, and remove it at the end.
+def folder_of_this_run() -> Iterator[Path]:
+    """Make a folder for its own user alone, in memory where there is such a place, and remove it at the end.
 
     Only the process that made it removes it: a forked worker comes through here as well when it exits.
     """
-    owner, folder = os.getpid(), Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-"))  # 0700
+    memory = "/dev/shm"  # noqa: S108 (the folder in it is ours alone)
+    place = memory if os.access(memory, os.W_OK) else None
+    owner, folder = os.getpid(), Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-", dir=place))  # 0700
     try:
+        yield folder
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def made_for_this_run(names: Sequence[str], now: datetime) -> Iterator[Path]:
+    """Make such a folder with a CA and a serving certificate, which nobody renews."""
+    with folder_of_this_run() as folder:
         ca = issue_ca(now)
         leaf = issue_leaf(ca, names, now)
         for name, content in ((CA, ca.certificate), (CERTIFICATE, leaf.certificate), (KEY, leaf.key)):
             (folder / name).touch(mode=0o600)
             (folder / name).write_bytes(content)
         yield folder
-    finally:
-        if os.getpid() == owner:
-            shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
+from certs.cluster import Refused
 from webhook.shape import JsonObject
 from webhook.wire import Event, Page, Status, lines
 
@@ -38,12 +39,8 @@ _OBJECT = msgspec.json.Decoder(JsonObject)
 _BROKEN = (ApiException, config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError)
 
 
-class ClusterError(Exception):
+class ClusterError(Refused):
     """The API server refused, or could not be asked. `code` is the HTTP status, 0 where there was no answer."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Cluster:

@@ -1,0 +1,163 @@
+"""What a person asks for: how the certificates are doing, a new one now, another CA now, or what that would mean."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from certs import bundle as bundles
+from certs.authority import BadCertificate, Certificate, Issued, fits, read, signed_by, split
+from certs.bundle import Bundle, Flaw
+from certs.cluster import Cause, Place, Trouble, ca_bundles
+from certs.renewal import Next, Policy, Step, next_step
+from certs.rotate import AFTER_A_LOST_RACE, EVERY, Clock, Passed, one_pass
+from certs.serving import CA, CERTIFICATE, KEY
+from certs.steps import taken
+
+Wait = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is in the Secret and what is published. `problem` is empty while all is well, `next` None for a foreign one.
+
+    `webhooks` has for each webhook what its `caBundle` is, and whether that trusts the serving certificate.
+    """
+
+    certificates: list[tuple[str, Certificate]]
+    webhooks: dict[str, tuple[str, bool]]
+    next: Next | None
+    problem: str
+
+
+def status(place: Place, now: datetime, policy: Policy) -> Status:
+    """Read the Secret, and the configuration if it is there. Raises Trouble."""
+    try:
+        published, problem = ca_bundles(place.read_configuration() or {}), ""
+    except Trouble as trouble:
+        published, problem = {}, str(trouble)
+    secret = place.read_secret()
+    found = bundles.read(secret)
+    leaf, wanted = bundles.content(secret, CERTIFICATE), bundles.content(secret, CA)
+    if isinstance(found, Bundle):
+        wanted, rows = found.ca_bundle(), _rows(found)
+        step = next_step(found, None if problem else tuple(published.values()), now, policy)
+    else:
+        rows, step = _foreign_rows(leaf, wanted), None
+        problem = problem or _wrong_in(found, leaf, bundles.content(secret, KEY))
+    webhooks = {name: _compared(one, wanted, leaf) for name, one in published.items()}
+    return Status(rows, webhooks, step, problem)
+
+
+def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
+    rows = [("serving certificate", bundle.leaf.certificate), ("CA", bundle.authority.certificate)]
+    rows += [("coming CA", bundle.coming.certificate)] if bundle.coming else []
+    rows += [("leaving CA", one.certificate) for one in bundle.leaving]
+    return [(what, read(pem)) for what, pem in rows]
+
+
+def _foreign_rows(leaf: bytes, ca_bundle: bytes) -> list[tuple[str, Certificate]]:
+    rows = []
+    for what, pem in (("serving certificate", leaf), ("CA", ca_bundle)):
+        with suppress(BadCertificate):  # what is not there has no row
+            rows += [(what, read(one)) for one in split(pem)]
+    return rows
+
+
+def _wrong_in(flaw: Flaw, leaf: bytes, key: bytes) -> str:
+    if flaw.cause is not Cause.FOREIGN:
+        return str(flaw)
+    try:
+        return "" if fits(Issued(leaf, key)) else f"{KEY}: is not the key of {CERTIFICATE}"
+    except BadCertificate as error:
+        return f"{CERTIFICATE} or {KEY}: {error}"
+
+
+def _compared(published: bytes, wanted: bytes, leaf: bytes) -> tuple[str, bool]:
+    try:
+        trusts = any(signed_by(leaf, ca) for ca in split(published))
+    except BadCertificate:
+        trusts = False
+    if not published:
+        return "empty", trusts
+    return ("as in the Secret" if published == wanted else "not as in the Secret"), trusts
+
+
+def renew(place: Place, policy: Policy, now: Clock, wait: Wait) -> Passed:
+    """Issue a new serving certificate under the same CA. Raises Trouble."""
+    _ours(place)
+    while True:
+        passed = _pass(place, policy, now, wait, Step.RENEW)
+        if passed.step.step in (Step.RENEW, Step.START):
+            return passed
+
+
+def rotate(place: Place, policy: Policy, now: Clock, wait: Wait, *, drop_old: bool) -> Iterator[str]:
+    """Begin a rotation, or go on with one that has begun, and tell each step and each wait. Raises Trouble.
+
+    It ends when the new CA signs, with `drop_old` when the old one is trusted no more. It may be broken off at any
+    time: how far it has come stands in the Secret, and the replicas go on from there.
+    """
+    bundle, told = _ours(place), ""
+    old = bundle.authority
+    while not _is_over(bundle, old, drop_old=drop_old):
+        passed = _pass(place, policy, now, wait, _forced(bundle, old, drop_old=drop_old))
+        bundle, step = passed.bundle, passed.step
+        if passed.trouble and passed.trouble.cause is not Cause.CONFLICT:
+            raise passed.trouble
+        if passed.due and step.step is not Step.PUBLISH:
+            yield f"{step.step}: {step.why}"
+            continue
+        if told != step.step:
+            told = step.step
+            yield f"waiting for {step.step} until {step.due:%Y-%m-%d %H:%M:%S} UTC at least"
+        wait(min(EVERY, max(AFTER_A_LOST_RACE, (step.due - now()).total_seconds())))
+    yield from (f"trusted until {one.until:%Y-%m-%d %H:%M:%S} UTC: the CA that has left" for one in bundle.leaving)
+
+
+def _forced(bundle: Bundle, old: Issued, *, drop_old: bool) -> Step | None:
+    if bundle.authority != old:
+        return None
+    if not bundle.coming:
+        return Step.INTRODUCE
+    return Step.HURRY if drop_old and not bundle.hurry else None
+
+
+def _is_over(bundle: Bundle, old: Issued, *, drop_old: bool) -> bool:
+    still_trusted = any(one.certificate == old.certificate for one in bundle.leaving)
+    return bundle.authority != old and not (drop_old and still_trusted)
+
+
+def plan(found: Bundle, now: datetime, policy: Policy, *, drop_old: bool) -> Iterator[Next]:
+    """Yield each step of a rotation, with the time from which on it may be taken. Nothing is written."""
+    bundle, old, time = found, found.authority, now
+    while bundle.authority == old or any(one.certificate == old.certificate for one in bundle.leaving):
+        forced = _forced(bundle, old, drop_old=drop_old)
+        step = next_step(bundle, [bundle.ca_bundle()], time, policy)
+        if forced:
+            step = Next(forced, "it was asked for", time)
+        time = max(time, step.due)
+        bundle = taken(step.step, bundle, time, policy)
+        yield replace(step, due=time)
+
+
+def planned(place: Place, now: datetime, policy: Policy, *, drop_old: bool) -> list[Next]:
+    """Return the steps that a rotation would take from here. Raises Trouble."""
+    return list(plan(_ours(place), now, policy, drop_old=drop_old))
+
+
+def _ours(place: Place) -> Bundle:
+    found = bundles.read(place.read_secret())
+    if isinstance(found, Flaw):
+        raise found
+    return found
+
+
+def _pass(place: Place, policy: Policy, now: Clock, wait: Wait, forced: Step | None) -> Passed:
+    while True:
+        try:
+            return one_pass(place, policy, now, forced)
+        except Trouble as trouble:
+            if trouble.cause is not Cause.CONFLICT:
+                raise
+        wait(AFTER_A_LOST_RACE)

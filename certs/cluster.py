@@ -1,0 +1,153 @@
+"""What we ask of an API server: one Secret and one MutatingWebhookConfiguration, as plain dicts."""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+JsonObject = dict[str, Any]
+T = TypeVar("T")
+
+TIMEOUT = 5.0  # seconds for one answer: a pass is due every three
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+class Refused(Exception):
+    """The API server refused, or could not be asked. `code` is the HTTP status, 0 where there was no answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ApiServer(Protocol):
+    """What `webhook.cluster.Cluster` is, and what the tests have in its place."""
+
+    def get(self, path: str, timeout: float = ...) -> bytes | None:
+        """Read one object; None where there is none. Raises Refused."""
+
+    def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
+        """Write one object and return what became of it. Raises Refused."""
+
+
+class Cause(StrEnum):
+    """Why a pass failed: the label of a metric."""
+
+    FORBIDDEN = "forbidden"
+    MISSING = "missing"
+    FOREIGN = "foreign"
+    DAMAGED = "damaged"
+    CONFLICT = "conflict"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    FOLDER = "folder"
+    INTERNAL = "internal"
+
+
+class Trouble(Exception):
+    """What keeps the certificates from being looked after: in one line, and what to do about it."""
+
+    def __init__(self, cause: Cause, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a bundle is kept and published. `secret` is namespace and name; None for what has no such place.
+
+    Each method raises Trouble.
+    """
+
+    api: ApiServer
+    secret: tuple[str, str] | None
+    configuration: str | None
+
+    def read_secret(self) -> JsonObject:
+        """Read the Secret."""
+        return self._read(self._secret_path(), self._secret_name())
+
+    def read_configuration(self) -> JsonObject | None:
+        """Read the configuration; None where none is named."""
+        if self.configuration is None:
+            return None
+        return self._read(f"{CONFIGURATIONS}/{self.configuration}", self._configuration_name())
+
+    def write_secret(self, secret: JsonObject) -> JsonObject:
+        """Replace the Secret if nobody did so since it was read."""
+        return self._write(self._secret_path(), self._secret_name(), secret)
+
+    def write_configuration(self, configuration: JsonObject) -> JsonObject:
+        """Replace the configuration if nobody did so since it was read."""
+        return self._write(f"{CONFIGURATIONS}/{self.configuration}", self._configuration_name(), configuration)
+
+    def _secret_path(self) -> str:
+        namespace, name = self.secret or ("", "")
+        return f"/api/v1/namespaces/{namespace}/secrets/{name}"
+
+    def _secret_name(self) -> str:
+        return f"Secret {'/'.join(self.secret or ())}"
+
+    def _configuration_name(self) -> str:
+        return f"MutatingWebhookConfiguration {self.configuration}"
+
+    def _read(self, path: str, name: str) -> JsonObject:
+        body = _asked(name, "get", lambda: self.api.get(path, TIMEOUT))
+        if body is None:
+            raise Trouble(Cause.MISSING, f"there is no {name}; helm upgrade makes it")
+        try:
+            found: JsonObject = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Trouble(Cause.UNREACHABLE, f"{name}: the answer is not what an API server sends") from None
+        return found
+
+    def _write(self, path: str, name: str, body: JsonObject) -> JsonObject:
+        return _asked(name, "update", lambda: self.api.send("PUT", path, body, TIMEOUT))
+
+
+def _asked(name: str, verb: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except Refused as error:
+        cause, text = _why(error, name, verb)
+        raise Trouble(cause, text) from None
+
+
+def _why(error: Refused, name: str, verb: str) -> tuple[Cause, str]:
+    match error.code:
+        case 401 | 403:
+            return (
+                Cause.FORBIDDEN,
+                f"{name}: {error}; give this service account the right to {verb} it, as the chart does",
+            )
+        case 404:  # deleted since it was read
+            return Cause.MISSING, f"there is no {name}; helm upgrade makes it"
+        case 409:
+            return Cause.CONFLICT, f"{name} was changed by somebody else since it was read"
+        case 400 | 405 | 413 | 415 | 422:
+            return Cause.REFUSED, f"{name}: the API server does not take it: {error}"
+    return Cause.UNREACHABLE, f"{name}: the API server does not answer as it should: {error}; it is asked again"
+
+
+def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:
+    """Return the `caBundle` of each webhook by its name; empty where it has none that is base64."""
+    return {str(webhook.get("name", "")): _ca_bundle(webhook) for webhook in configuration.get("webhooks") or ()}
+
+
+def with_ca_bundle(configuration: JsonObject, ca_bundle: bytes) -> JsonObject:
+    """Return a configuration all of whose webhooks have this `caBundle`, and in which nothing else is changed."""
+    text = base64.b64encode(ca_bundle).decode()
+    webhooks = [
+        webhook | {"clientConfig": (webhook.get("clientConfig") or {}) | {"caBundle": text}}
+        for webhook in configuration.get("webhooks") or ()
+    ]
+    return configuration | {"webhooks": webhooks} if webhooks else configuration
+
+
+def _ca_bundle(webhook: JsonObject) -> bytes:
+    try:
+        return base64.b64decode((webhook.get("clientConfig") or {}).get("caBundle") or "", validate=True)
+    except ValueError:
+        return b""

@@ -1,0 +1,65 @@
+"""What a step makes of a bundle: new keys and certificates are made here, and nothing is written."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from certs.authority import Issued, issue_ca, issue_leaf, read
+from certs.bundle import Bundle, Flaw, Leaving
+from certs.renewal import Policy, Step
+
+# A replica that fails asks again after 30 s at the most, and waits 5 s for each of its answers.
+READ_BY_ALL = timedelta(seconds=60)
+
+
+def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy) -> Bundle:
+    """Return the bundle after a step. Raises BadCertificate where nothing is left to issue for."""
+    if isinstance(found, Flaw):
+        return _fresh(policy.names, now, policy)
+    match step:
+        case Step.START:
+            # The replicas serve the old leaf until they have seen the new one.
+            old = _alive((*found.leaving, _left(found)), now)
+            return replace(_fresh(policy.names or _names(found, policy), now, policy), leaving=old)
+        case Step.RENEW:
+            return replace(found, leaf=_leaf(found.authority, found, now, policy))
+        case Step.INTRODUCE:
+            return replace(found, coming=issue_ca(now, _names(found, policy), policy.ca_life), published=None)
+        case Step.PUBLISHED:
+            return replace(found, published=now)
+        case Step.WITHDRAWN:
+            return replace(found, published=None)
+        case Step.SIGN if found.coming:
+            leaf = _leaf(found.coming, found, now, policy)
+            leaving = (*found.leaving, _left(found))
+            return Bundle(found.coming, leaf, leaving=_hurried(leaving, now) if found.hurry else leaving)
+        case Step.DROP:
+            return replace(found, leaving=_alive(found.leaving, now))
+        case Step.HURRY:
+            return replace(found, hurry=True)
+    return found
+
+
+def _fresh(names: tuple[str, ...], now: datetime, policy: Policy) -> Bundle:
+    ca = issue_ca(now, names, policy.ca_life)
+    return Bundle(ca, issue_leaf(ca, names, now, policy.leaf_life))
+
+
+def _leaf(ca: Issued, found: Bundle, now: datetime, policy: Policy) -> Issued:
+    names = [name for name in _names(found, policy) if read(ca.certificate).permits([name])]
+    return issue_leaf(ca, names, now, policy.leaf_life)
+
+
+def _names(found: Bundle, policy: Policy) -> tuple[str, ...]:
+    return policy.names_after(read(found.leaf.certificate))
+
+
+def _left(found: Bundle) -> Leaving:
+    return Leaving(found.authority.certificate, read(found.leaf.certificate).not_after)
+
+
+def _hurried(leaving: tuple[Leaving, ...], now: datetime) -> tuple[Leaving, ...]:
+    return tuple(replace(one, until=min(one.until, now + READ_BY_ALL)) for one in leaving)
+
+
+def _alive(leaving: tuple[Leaving, ...], now: datetime) -> tuple[Leaving, ...]:
+    return tuple(one for one in leaving if one.until > now)
