@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import select
+import signal
 import socket
 import ssl
 import subprocess
@@ -118,8 +119,12 @@ def run(*arguments: object, **settings: str) -> subprocess.CompletedProcess[str]
 
 @contextmanager
 def serving(folder: Path, *arguments: object, **settings: str) -> Iterator[Running]:
-    """Run `serve` on free ports from the moment when it is ready; nothing of it is left afterwards."""
-    command = [*PROGRAM, "--snapshot", write_cluster(folder), "--https-port", 0, "--http-port", 0, *arguments]
+    """Run `serve` on free ports from the moment when it is ready; nothing of it is left afterwards.
+
+    It reads a snapshot, unless a `--kubeconfig` is among the arguments.
+    """
+    known = [] if "--kubeconfig" in arguments else ["--snapshot", write_cluster(folder)]
+    command = [*PROGRAM, *known, "--https-port", 0, "--http-port", 0, *arguments]
     log_file = folder / "log"
     with (
         log_file.open("w") as log,
@@ -139,7 +144,7 @@ def serving(folder: Path, *arguments: object, **settings: str) -> Iterator[Runni
             yield running(process, json.loads(line), log_file)
         finally:
             if process.poll() is None:
-                process.terminate()
+                process.send_signal(signal.SIGINT)  # which ends it at once
                 try:
                     process.wait(IN_TIME)
                 except subprocess.TimeoutExpired:

@@ -15,6 +15,8 @@ COMMANDS = {
     "inject": "webhook.commands.inject",  # what would become of a pod
     "explain": "webhook.commands.explain",  # why a pod goes where it goes
     "serve": "webhook.commands.serve",  # answer the API server
+    "certs": "webhook.commands.certs",  # the certificates that the API server trusts
+    "check": "webhook.commands.check",  # whether the API server calls us
 }
 
 

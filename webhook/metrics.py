@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import prometheus_client
@@ -11,6 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from certs.cluster import Cause
+from certs.renewal import Step
+from certs.rotate import Keeper
 from webhook import __version__
 from webhook.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
 
@@ -96,6 +100,10 @@ class Metrics:
         """Show the connections of the TLS port, read at each scrape."""
         self._registry.register(_Connections(loop))
 
+    def certify(self, keeper: Keeper) -> None:
+        """Show how the certificates are doing, read at each scrape."""
+        self._registry.register(_Certificates(keeper))
+
     def exposition(self) -> bytes:
         """Return all values in Prometheus' text format."""
         return prometheus_client.generate_latest(self._registry)
@@ -113,6 +121,27 @@ class _Connections(Collector):
         yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._loop.connections())
         text = "Connections that were ended by their peer's fault, or to make room, by cause."
         yield _counter("connections_dropped", text, "cause", dict(self._loop.dropped))
+
+
+class _Certificates(Collector):
+    """What the keeper of the certificates counts for itself."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def collect(self) -> Iterator[Metric]:
+        """Read all counts."""
+        now, ends = datetime.now(UTC), {"leaf": self._keeper.leaf, "ca": self._keeper.ca}
+        left = {which: (end - now).total_seconds() for which, end in ends.items() if end}
+        yield _gauge("certificate_expiry_seconds", "Until the end of what is served.", left, "certificate")
+        steps: dict[str, float] = {
+            step: self._keeper.steps[step] for step in Step if step not in (Step.NOTHING, Step.PUBLISH, Step.HURRY)
+        }
+        yield _counter("certificate_steps", "Renewals, and the steps of a rotation.", "step", steps)
+        failures: dict[str, float] = {cause: self._keeper.failures[cause] for cause in Cause}
+        yield _counter("certificate_failures", "Passes that failed, by cause.", "cause", failures)
+        text = "How often a caBundle was not as it should be."
+        yield CounterMetricFamily(f"{PREFIX}certificate_repairs", text, value=self._keeper.repairs)
 
 
 class _Followed(Collector):
@@ -148,10 +177,10 @@ class _Followed(Collector):
         yield _counter("events_dropped", "Events about VMIs that were not written.", "cause", dict(dropped))
 
 
-def _gauge(name: str, text: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=["resource"])
-    for label, value in values.items():
-        family.add_metric([label], float(value))
+def _gauge(name: str, text: str, values: Mapping[str, float], label: str = "resource") -> GaugeMetricFamily:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], float(value))
     return family
 
 

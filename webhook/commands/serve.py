@@ -2,17 +2,18 @@
 
 import os
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from certs.serving import ServingCertificate, Unusable, made_for_this_run
+from certs.serving import Unusable
 from webhook import logs, snapshot
 from webhook.app import around_flask, create_app, create_probes, make_reviewer
 from webhook.backend import Backend, from_snapshot
 from webhook.commands import connect, live_options
+from webhook.commands.tls import Choice, tls_options
 from webhook.connection import Answering
 from webhook.documents import printable
 from webhook.exchange import answered_by
@@ -47,21 +48,16 @@ class CannotStart(click.ClickException):
     show_default=True,
     help="GET /healthz, /readyz and /metrics, without TLS; 0 picks a free one.",
 )
-@click.option(
-    "--tls-dir",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="A folder with tls.crt, tls.key and ca.crt, read anew when they change. Default: made for this run.",
-)
+@tls_options
 @live_options
 def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
     snapshots: tuple[Path, ...],
     bind: str,
     https_port: int,
     http_port: int,
-    tls_dir: Path | None,
     kubeconfig: str | None,
     context: str | None,
+    **tls: Any,
 ) -> None:
     """Serve POST /mutate over TLS, and probes and metrics without.
 
@@ -73,6 +69,7 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
       kubevirt-scheduler serve
       kubevirt-scheduler serve --snapshot examples/cluster.yaml
       kubevirt-scheduler serve --snapshot cluster/ --bind 0.0.0.0 --tls-dir /etc/webhook/tls
+      kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark of a block that keeps its lines)
     settings = read_settings(os.environ)
@@ -89,9 +86,11 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
     try:
         with ExitStack() as stack:
             listeners = stack.enter_context(listening(bind, https_port, http_port))
-            tls = tls_dir or stack.enter_context(made_for_this_run(_names(bind), datetime.now(UTC)))
-            certificate = ServingCertificate(tls)
-            Server(answering, probes, listeners, certificate, settings, backend, metrics).run()
+            certificate, keeper = stack.enter_context(
+                Choice(**tls).certificate(_names(bind), lambda: connect(kubeconfig, context))
+            )
+            metrics.certify(keeper)
+            Server(answering, probes, listeners, certificate, settings, backend, metrics, [keeper.run]).run()
     except (CannotListen, Unusable) as error:
         raise CannotStart(printable(str(error))) from None
 

@@ -1,0 +1,114 @@
+"""Where the certificate of `serve` comes from: a Secret that we look after, a folder, or this run."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import click
+
+from certs.authority import BadCertificate
+from certs.cluster import ApiServer
+from certs.renewal import Policy
+from certs.rotate import Keeper
+from certs.serving import ServingCertificate, folder_of_this_run, made_for_this_run
+
+_OPTIONS = (
+    click.option(
+        "--tls-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="A folder with tls.crt, tls.key and ca.crt, read anew when they change. Default: made for this run.",
+    ),
+    click.option(
+        "--tls-secret",
+        metavar="NAMESPACE/NAME",
+        help="Instead: a Secret that we fill with a CA and a certificate, and renew in time, as all replicas do.",
+    ),
+    click.option("--tls-name", "tls_names", multiple=True, metavar="DNS", help="A name of ours in that certificate."),
+    click.option(
+        "--webhook-configuration",
+        metavar="NAME",
+        help="The MutatingWebhookConfiguration whose caBundle is kept equal to ca.crt.",
+    ),
+    click.option("--tls-leaf-days", type=float, default=30.0, show_default=True, help="The certificate's life."),
+    click.option("--tls-ca-days", type=float, default=365.0, show_default=True, help="The CA's life."),
+    click.option(
+        "--tls-spread",
+        type=float,
+        default=300.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long every API server gets to see a new CA before it signs.",
+    ),
+)
+
+
+def tls_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what chooses the certificate."""
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, by the names of the options. Raises UsageError where it does not fit together."""
+
+    tls_dir: Path | None
+    tls_secret: str | None
+    tls_names: tuple[str, ...]
+    webhook_configuration: str | None
+    tls_leaf_days: float
+    tls_ca_days: float
+    tls_spread: float
+
+    def __post_init__(self) -> None:
+        """Look whether it fits together."""
+        if self.tls_secret and self.tls_dir:
+            raise click.UsageError("--tls-secret and --tls-dir: choose one of them")
+        if self.tls_secret and not all(self.secret or ()):
+            raise click.UsageError(f"--tls-secret {self.tls_secret!r}: NAMESPACE/NAME is wanted")
+        if self.tls_secret and not self.tls_names:
+            raise click.UsageError("--tls-secret needs --tls-name: the name by which the API server calls us")
+        if self.webhook_configuration and not (self.tls_secret or self.tls_dir):
+            raise click.UsageError(
+                "--webhook-configuration needs --tls-secret or --tls-dir: no run's own CA is published"
+            )
+
+    @property
+    def secret(self) -> tuple[str, str] | None:
+        """Namespace and name of the Secret."""
+        if self.tls_secret is None:
+            return None
+        namespace, _, name = self.tls_secret.partition("/")
+        return namespace, name
+
+    @contextmanager
+    def certificate(
+        self, names: tuple[str, ...], connect: Callable[[], ApiServer]
+    ) -> Iterator[tuple[ServingCertificate, Keeper]]:
+        """Make what is served, and what keeps it so. Raises Unusable.
+
+        `names` are those of a certificate that is made for this run, and `connect` is called where a cluster is needed.
+        """
+        with ExitStack() as stack:
+            if self.tls_dir:
+                folder = self.tls_dir
+            elif self.secret:
+                folder = stack.enter_context(folder_of_this_run())
+            else:
+                folder = stack.enter_context(made_for_this_run(names, datetime.now(UTC)))
+            api: Any = connect() if self.secret or self.webhook_configuration else None
+            keeper = Keeper(
+                api, secret=self.secret, configuration=self.webhook_configuration, policy=self._policy(), folder=folder
+            )
+            yield ServingCertificate(folder, awaited=self.secret is not None), keeper
+
+    def _policy(self) -> Policy:
+        leaf, ca = timedelta(days=self.tls_leaf_days), timedelta(days=self.tls_ca_days)
+        try:
+            return Policy(self.tls_names, leaf, ca, timedelta(seconds=self.tls_spread))
+        except BadCertificate as error:
+            raise click.UsageError(f"--tls-name: {error}") from None
