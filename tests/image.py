@@ -1,0 +1,142 @@
+"""The image, made by `make image` upon Debian's own packages: no registry of images, no container engine."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+NAME, BASE = "localhost/kubevirt-scheduler:test", "localhost/base"
+# As the default BASE of the Dockerfile: the same Debian, and its Python is of the same minor version.
+DEBIAN = ["--variant=minbase", "--include=python3,python3-venv,ca-certificates", "--skip=output/dev", "trixie"]
+# While the image is built, this machine's own are mounted there.
+CERTIFICATES, PIP_CONF = "/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf"
+INDEX_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
+PATIENCE = 600.0  # seconds, ten times what the slowest step took
+
+
+class ImageError(RuntimeError):
+    """Say why the image can't be made, and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What was built: its configuration, and the root folder of a container."""
+
+    config: dict[str, Any]
+    root: Path
+
+    @property
+    def user(self) -> str:
+        return str(self.config["User"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(one.split("=", 1) for one in self.config["Env"])
+
+
+@contextmanager
+def built(folder: Path) -> Iterator[Image]:
+    """Build the image in a folder, and leave nothing but the base behind. Raises ImageError."""
+    check_machine()
+    archive, store = base(), folder / "store"
+    store.mkdir()
+    try:
+        environment = _buildah(store)
+        dockerfile = f"FROM scratch\nADD {archive.name} /\n"
+        _call(["buildah", "build", "--tag", BASE, "--file=-", str(archive.parent)], environment, dockerfile)
+        variables = [f"IMAGE={NAME}", f"BASE={BASE}", "ENGINES=buildah", f"IMAGE_ARGS={_mounts(store)}"]
+        _call(["make", "image", *variables], environment)
+        config = json.loads(_call(["buildah", "inspect", "--type=image", NAME], environment))["OCIv1"]["config"]
+        container = _call(["buildah", "from", "--pull-never", NAME], environment).strip()
+        yield Image(config, Path(_call(["buildah", "mount", container], environment).strip()))
+    finally:
+        shutil.rmtree(store)
+
+
+def check_machine() -> None:
+    """Raise ImageError where the image can't be made or run."""
+    missing = [tool for tool in ("make", "buildah", "mmdebstrap", "setpriv", "unshare") if not shutil.which(tool)]
+    if missing:
+        raise ImageError(f"not on the PATH: {', '.join(missing)}; on Debian: apt-get install buildah mmdebstrap make")
+    if os.geteuid():
+        raise ImageError("mounts, and users that are not ours, need root: sudo make test-image")
+
+
+def base() -> Path:
+    """Return Debian with its Python, an archive in the user's cache folder; make it if need be. Raises ImageError."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = hashlib.sha256(" ".join(DEBIAN).encode()).hexdigest()[:16]
+    archive = home / "kubevirt-scheduler" / f"base-{key}.tar"
+    if not archive.exists():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is whole: another run may want it at the same time, and this one may be interrupted.
+        growing = archive.with_suffix(f".{os.getpid()}.tar")
+        try:
+            _call(["mmdebstrap", "--quiet", *DEBIAN, str(growing)])
+            growing.rename(archive)
+        finally:
+            growing.unlink(missing_ok=True)
+    return archive
+
+
+def _buildah(store: Path) -> dict[str, str]:
+    """Return the environment in which buildah needs no overlay and no cgroup, and leaves other images alone."""
+    file = store / "storage.conf"
+    settings = {"driver": "vfs", "graphroot": str(store / "layers"), "runroot": str(store / "run")}
+    file.write_text("\n".join(["[storage]", *(f"{key} = {json.dumps(value)}" for key, value in settings.items())]))
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("STORAGE_", "MAKE"))}
+    return others | {"CONTAINERS_STORAGE_CONF": str(file), "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(store)}
+
+
+def _mounts(store: Path) -> str:
+    """Return the options that give the build this machine's CA certificates, and what its pip knows of the index."""
+    settings = _pip_settings()
+    bundle = settings.get("cert") or ssl.get_default_verify_paths().cafile or CERTIFICATES
+    chosen = {key: settings[key] for key in INDEX_SETTINGS if key in settings} | {"cert": CERTIFICATES}
+    file = store / "pip.conf"
+    file.touch(mode=0o600)  # the index's address may hold a password
+    lines = [f"{key} = {value}".replace("\n", "\n  ") for key, value in chosen.items()]
+    file.write_text("\n".join(["[global]", *lines, ""]))
+    return f"--volume={bundle}:{CERTIFICATES}:ro --volume={file}:{PIP_CONF}:ro"
+
+
+def _pip_settings() -> dict[str, str]:
+    """Return what pip is told by its files and by the environment, which has the last word."""
+    lines = _call([sys.executable, "-m", "pip", "config", "list"]).splitlines()
+    pairs = [line.partition("=") for line in sorted(lines, key=lambda line: line.startswith(":env:"))]
+    return {key.rpartition(".")[2]: ast.literal_eval(value) for key, _, value in pairs}
+
+
+def _call(command: Sequence[str], environment: dict[str, str] | None = None, says: str = "") -> str:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(says, PATIENCE)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # make's children too, when we are interrupted or it takes too long
+            raise
+    if process.returncode:
+        last = "\n".join((out + err).splitlines()[-25:])
+        raise ImageError(f"{' '.join(command[:3])} ended with status {process.returncode}\n{last}")
+    return out
