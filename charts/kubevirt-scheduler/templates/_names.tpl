@@ -1,0 +1,66 @@
+{{/* Names, labels and images: what several objects must agree on. */}}
+
+{{- define "kubevirt-scheduler.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* 40 characters leave room for what is appended, below the 63 of a Service's name and of a label's value. */}}
+{{- define "kubevirt-scheduler.fullname" -}}
+{{- $name := include "kubevirt-scheduler.name" . -}}
+{{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- default $full .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "kubevirt-scheduler.scheduler.fullname" -}}
+{{ include "kubevirt-scheduler.fullname" . }}-kube-scheduler
+{{- end }}
+
+{{/* The one name in the serving certificate: by it, and by no other, the API server calls a Service. */}}
+{{- define "kubevirt-scheduler.host" -}}
+{{ include "kubevirt-scheduler.fullname" . }}.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- define "kubevirt-scheduler.tlsSecretName" -}}
+{{- if eq .Values.certificates.source "provided" -}}
+{{ .Values.certificates.secretName }}
+{{- else -}}
+{{ include "kubevirt-scheduler.fullname" . }}-tls
+{{- end }}
+{{- end }}
+
+{{- define "kubevirt-scheduler.serviceAccountName" -}}
+{{ default (include "kubevirt-scheduler.fullname" .) .Values.serviceAccount.name }}
+{{- end }}
+
+{{/* What a selector selects by: it can never be changed, so nothing from the values is in it. Takes (dict "root" $ "component" "webhook"). */}}
+{{- define "kubevirt-scheduler.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "kubevirt-scheduler.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* The labels of an object. Not those of a pod template: the version in them would restart every pod with each new chart. */}}
+{{- define "kubevirt-scheduler.labels" -}}
+{{ include "kubevirt-scheduler.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "kubevirt-scheduler.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The cluster's version without what a distribution adds to it (v1.33.1-eks-1): by it upstream's images are tagged. */}}
+{{- define "kubevirt-scheduler.scheduler.image" -}}
+{{- $upstream := .Values.scheduler.loadAware.enabled | ternary "scheduler-plugins/kube-scheduler" "kube-scheduler" -}}
+{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- with .Values.scheduler.image -}}
+{{ default (printf "registry.k8s.io/%s" $upstream) .repository }}:{{ default $version .tag }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,55 @@
+{{/* What our pods have in common: the settings, and that they need no rights on their node. */}}
+
+{{- define "kubevirt-scheduler.settings" -}}
+{{- with .Values.settings -}}
+- name: CO_SCHEDULE_AFFINITY_MODE
+  value: {{ .affinityMode }}
+- name: CO_SCHEDULE_NODE_GUARD
+  value: {{ .nodeGuard | quote }}
+- name: CO_SCHEDULE_STEERING
+  value: {{ .steering | quote }}
+- name: CO_SCHEDULE_ACTION
+  value: {{ .action }}
+- name: CO_SCHEDULE_OPT_IN_ANNOTATIONS
+  value: {{ join "," .optInAnnotations | quote }}
+- name: CO_SCHEDULE_LONGHORN_NAMESPACE
+  value: {{ .longhornNamespace | quote }}
+- name: CO_SCHEDULE_SCHEDULER_NAMES
+  value: {{ toJson .schedulerNames | quote }}
+- name: CO_SCHEDULE_LOG_FORMAT
+  value: {{ .logFormat }}
+- name: CO_SCHEDULE_LOG_LEVEL
+  value: {{ .logLevel }}
+{{- end }}
+{{- end }}
+
+{{- define "kubevirt-scheduler.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{/* What a process writes goes to /dev/shm, which every runtime gives to a pod, in memory: no volume for it is needed. */}}
+{{- define "kubevirt-scheduler.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Apart where that can be had, on one node where not: a second replica in the same place is better than none. */}}
+{{- define "kubevirt-scheduler.spread" -}}
+{{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+- maxSkew: 1
+  topologyKey: {{ $key }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "kubevirt-scheduler.selectorLabels" $ | nindent 6 }}
+  # Else the pods of the old ReplicaSet count as well, and the new ones come to stand on one node.
+  matchLabelKeys: [pod-template-hash]
+{{- end }}
+{{- end }}

@@ -1,0 +1,44 @@
+{{/* Which pods the API server shows to us. */}}
+
+{{/* kube-system, so that the cluster comes up without us; ours, so that we do. */}}
+{{- define "kubevirt-scheduler.excludedNamespaces" -}}
+{{- concat (list "kube-system" .Release.Namespace) .Values.webhook.excludedNamespaces | uniq | toYaml -}}
+{{- end }}
+
+{{/* True where a pod in `test.namespace` would be shown to us. Not where the chart itself was installed into `default`. */}}
+{{- define "kubevirt-scheduler.testable" -}}
+{{- if not (has .Values.test.namespace (include "kubevirt-scheduler.excludedNamespaces" . | fromYamlArray)) -}}
+true
+{{- end }}
+{{- end }}
+
+{{/* One of the annotations is exactly "true". Their keys are held to their alphabet by the schema: no quote gets in. */}}
+{{- define "kubevirt-scheduler.optedIn" -}}
+has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnotations }}'].exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true')
+{{- end }}
+
+{{- define "kubevirt-scheduler.noMigrationTarget" -}}
+!has(object.metadata.labels) || !('kubevirt.io/migrationJobUID' in object.metadata.labels) || object.metadata.labels['kubevirt.io/migrationJobUID'] == ''
+{{- end }}
+
+{{/* What both webhooks have. No caBundle: it is not ours to render, so that no upgrade can empty it. */}}
+{{- define "kubevirt-scheduler.called" -}}
+clientConfig:
+  service:
+    namespace: {{ .Release.Namespace }}
+    name: {{ include "kubevirt-scheduler.fullname" . }}
+    port: {{ .Values.service.port }}
+    path: /mutate
+rules:
+  - apiGroups: [""]
+    apiVersions: [v1]
+    resources: [pods]
+    operations: [CREATE]
+    scope: Namespaced
+admissionReviewVersions: [v1]
+# Events are written about what really happens only.
+sideEffects: NoneOnDryRun
+matchPolicy: Equivalent
+reinvocationPolicy: {{ .Values.webhook.reinvocationPolicy }}
+timeoutSeconds: {{ .Values.webhook.timeoutSeconds }}
+{{- end }}

@@ -1,0 +1,144 @@
+"""Which pods the API server shows to us, how ours are run, and what everything is called."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from chart import CHART, CI, NAME, NAMESPACE, helm, only, render
+
+pytestmark = pytest.mark.controlplane  # Helm is built with it
+
+
+def webhooks(*arguments: Any) -> dict[str, Any]:
+    """The webhooks of the configuration, by the first part of their names."""
+    found = only(render(*arguments), "MutatingWebhookConfiguration")["webhooks"]
+    return {each["name"].partition(".")[0]: each for each in found}
+
+
+# --- who is called ---
+
+
+def test_the_api_server_calls_for_vms_and_share_managers_and_fails_open() -> None:
+    called = webhooks()
+    assert list(called) == ["vms", "share-managers"]
+    for webhook in called.values():
+        assert webhook["clientConfig"] == {
+            "service": {"namespace": NAMESPACE, "name": NAME, "port": 443, "path": "/mutate"}
+        }
+        assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["sideEffects"]) == (
+            "Ignore",
+            3,
+            "NoneOnDryRun",
+        )
+    (excluded,) = called["vms"]["namespaceSelector"]["matchExpressions"]
+    assert excluded["values"] == ["kube-system", NAMESPACE]
+    assert called["share-managers"]["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": "longhorn-system"
+    }
+
+
+def test_without_steering_no_share_manager_pod_is_ever_sent_to_us() -> None:
+    assert list(webhooks({"settings": {"steering": False}})) == ["vms"]
+
+
+def test_with_a_map_of_scheduler_names_migration_targets_are_sent_as_well() -> None:
+    conditions = [[each["name"] for each in webhooks({"settings": {"schedulerNames": names}})["vms"]["matchConditions"]]
+                  for names in ({}, {"a": "b"})]  # fmt: skip
+    assert conditions == [["opted-in", "no-migration-target"], ["opted-in"]]
+
+
+def test_what_is_chosen_to_select_by_is_added_to_what_is_always_left_out() -> None:
+    chosen = {"matchLabels": {"vms": "true"}, "matchExpressions": [{"key": "stage", "operator": "Exists"}]}
+    vms = webhooks({"webhook": {"namespaceSelector": chosen, "excludedNamespaces": ["backup", "kube-system"]}})["vms"]
+    first, *rest = vms["namespaceSelector"]["matchExpressions"]
+    assert first["values"] == ["kube-system", NAMESPACE, "backup"]
+    assert {"matchLabels": vms["namespaceSelector"]["matchLabels"], "matchExpressions": rest} == chosen
+
+
+# --- pods ---
+
+
+@pytest.mark.parametrize("file", CI, ids=lambda file: file.stem)
+def test_no_pod_asks_for_rights_on_its_node(file: Any) -> None:
+    objects = render(file)
+    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    for pod in pods + [each["spec"] for each in objects if each["kind"] == "Pod"]:
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["runAsUser"] == 65532
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for each in pod["containers"]:
+            assert each["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dashboard": {"enabled": True}},
+        {"webhook": {"timeoutSeconds": 5}},
+        {"replicas": 3},
+        {"test": {"namespace": "shop"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_is_no_matter_of_a_replica_restarts_none(change: dict[str, Any]) -> None:
+    before, after = (only(render(values), "Deployment")["spec"]["template"] for values in ({}, change))
+    assert after == before
+
+
+def test_a_new_chart_with_the_same_program_restarts_none() -> None:
+    labels = only(render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(labels)
+
+
+def test_the_services_find_the_replicas_and_no_other_pod() -> None:
+    objects = render({"scheduler": {"enabled": True}, "commonLabels": {"team": "storage"}})
+    selected = only(objects, "Service")["spec"]["selector"]
+    pods = {each["metadata"]["name"]: each["spec"]["template"] for each in objects if each["kind"] == "Deployment"}
+    pods["test"] = only(objects, "Pod")
+    assert [name for name, pod in pods.items() if selected.items() <= pod["metadata"]["labels"].items()] == [NAME]
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("release", "override", "name"),
+    [
+        ("kubevirt-scheduler", {}, "kubevirt-scheduler"),
+        ("near", {}, "near-kubevirt-scheduler"),
+        ("near", {"nameOverride": "co"}, "near-co"),
+        ("near", {"fullnameOverride": "co"}, "co"),
+        ("a" * 53, {}, "a" * 40),
+    ],
+)
+def test_names_follow_the_release(release: str, override: dict[str, str], name: str) -> None:
+    objects = render(override, release=release)
+    assert only(objects, "Deployment")["metadata"]["name"] == name
+    assert only(objects, "Service")["metadata"]["name"] == name
+
+
+def test_nothing_is_outside_the_release_s_namespace_but_what_has_to_be() -> None:
+    objects = render({"scheduler": {"enabled": True}})
+    outside = {(each["kind"], each["metadata"]["namespace"]) for each in objects if "namespace" in each["metadata"]}
+    assert {pair for pair in outside if pair[1] != NAMESPACE} == {
+        ("Role", "default"),  # the test's
+        ("RoleBinding", "default"),
+        ("RoleBinding", "kube-system"),  # extension-apiserver-authentication-reader
+    }
+
+
+def test_the_notes_say_what_to_do_next() -> None:
+    for action, own in product(("inject", "observe"), ("default", NAMESPACE)):
+        notes = helm(
+            "install", NAME, CHART, "--dry-run=client", f"--namespace={own}", f"--set=settings.action={action}"
+        )
+        notes = notes.partition("\nNOTES:\n")[2]
+        assert ("helm test" in notes.replace("`helm test`", "")) == (action == "inject" and own != "default")
+        assert "kubectl patch vm VM" in notes
+        assert ("VMs in our own namespace are never looked at" in notes) == (own == "default")

@@ -1,0 +1,233 @@
+"""The chart's second scheduler: the real kube-scheduler, with the rendered configuration and the rendered rights."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+from chart import CHART, NAME, NAMESPACE, Object, container, only, render
+from controlplane.plane import ControlPlane
+from controlplane.process import Process, free_ports
+from webhook_process import RBAC
+from world import World
+
+pytestmark = pytest.mark.controlplane
+
+NUMBERS = itertools.count(1)
+SCHEDULER = f"{NAME}-kube-scheduler"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
+PATHS = {
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "Role": f"{RBAC}/namespaces/{{}}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{{}}/rolebindings",
+}
+
+
+def rights(objects: list[Object]) -> list[Object]:
+    """The scheduler's account and what it may do."""
+    ours = [each for each in objects if each["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler"]
+    return [each for each in ours if each["kind"] in PATHS]
+
+
+def path_of(item: Object) -> str:
+    return PATHS[item["kind"]].format(item["metadata"].get("namespace"))
+
+
+@pytest.fixture(scope="module")
+def objects() -> list[Object]:
+    return render({"scheduler": {"enabled": True}})
+
+
+@pytest.fixture(scope="module")
+def credentials(plane: ControlPlane, objects: list[Object]) -> Iterator[Path]:
+    """The scheduler's own account, with the chart's rights and no others."""
+    made = [item for item in rights(objects) if plane.request("POST", path_of(item), item)]
+    token = plane.service_account_token(NAMESPACE, SCHEDULER)
+    yield plane.write_kubeconfig(plane.folder / "chart-scheduler-kubeconfig", token)
+    for item in made:
+        plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
+
+
+def replica(plane: ControlPlane, objects: list[Object], credentials: Path) -> Process:
+    """A replica as the Deployment runs it, but for what only a pod has: its account's token, an address of its own."""
+    config = yaml.safe_load(only(objects, "ConfigMap")["data"]["config.yaml"])
+    config["clientConnection"] = {"kubeconfig": str(credentials)}
+    name = f"chart-scheduler-{next(NUMBERS)}"
+    file = plane.folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(config))
+    contained, port = container(only(objects, "Deployment", SCHEDULER)), free_ports(1)[0]
+    own = {"--config": str(file), "--bind-address": "127.0.0.1", "--secure-port": str(port)}
+    given = dict(argument.split("=", 1) for argument in contained["args"])
+    assert set(own) == set(given)
+    own |= dict.fromkeys(("--authentication-kubeconfig", "--authorization-kubeconfig"), str(credentials))
+    command = [str(plane.binaries[contained["command"][0]]), *(f"{key}={value}" for key, value in own.items())]
+    health = f"https://127.0.0.1:{port}{contained['livenessProbe']['httpGet']['path']}"
+    return Process(name, command, health, plane.folder)
+
+
+@pytest.fixture
+def replicas(plane: ControlPlane, objects: list[Object], credentials: Path) -> Iterator[list[Process]]:
+    """Both replicas, well; one of them leads."""
+    both = [replica(plane, objects, credentials) for _ in range(2)]
+    with ExitStack() as stack:
+        for each in both:
+            stack.callback(each.kill)
+            each.start()
+        for each in both:
+            each.wait_until_healthy()
+        yield both
+
+
+def holder(plane: ControlPlane) -> str:
+    return str(plane.request("GET", LEASE)["spec"].get("holderIdentity", ""))
+
+
+def bound_by(plane: ControlPlane, world: World, pod: str) -> str:
+    path = f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=reason=Scheduled,involvedObject.name={pod}"
+    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 10, "the Scheduled event")
+    return str(event["reportingComponent"])
+
+
+def test_two_of_them_run_and_one_leads_and_when_it_is_gone_the_other_takes_over(
+    world: World, plane: ControlPlane, replicas: list[Process]
+) -> None:
+    world.add_nodes(8)
+    _, node = world.warm_volume()
+    first = world.start_vm("vm1", "disk1", schedulerName=NAME)
+    assert world.running(first) == node
+    assert bound_by(plane, world, first) == NAME
+    leader = plane.wait(lambda: holder(plane), 10, "a leader")
+    (leading,) = (each for each in replicas if "Successfully acquired lease" in each.log.read_text())
+    leading.kill()
+    # As after a crash: the Lease is good for 15 seconds more.
+    plane.wait(lambda: holder(plane) not in ("", leader), 40, "another leader")
+    second = world.start_vm("vm2", "disk1", schedulerName=NAME)
+    assert world.running(second) == node
+    assert bound_by(plane, world, second) == NAME
+    for each in replicas:
+        assert [line for line in each.log.read_text().splitlines() if "forbidden" in line.lower()] == []
+
+
+@pytest.mark.usefixtures("replicas")
+def test_its_lease_is_one_of_its_own(plane: ControlPlane) -> None:
+    plane.wait(lambda: holder(plane), 20, "a leader")
+    leases = plane.request("GET", "/apis/coordination.k8s.io/v1/leases")["items"]
+    ours = [each["metadata"] for each in leases if each["spec"].get("holderIdentity") == holder(plane)]
+    assert [(each["namespace"], each["name"]) for each in ours] == [(NAMESPACE, NAME)]
+
+
+@pytest.mark.parametrize("right", ["Role", "ClusterRoleBinding"])
+def test_each_right_is_needed(plane: ControlPlane, objects: list[Object], credentials: Path, right: str) -> None:
+    (item, *_) = (each for each in rights(objects) if each["kind"] == right)
+    plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
+    poor = replica(plane, objects, credentials)
+    poor.start()
+    try:
+        plane.wait(lambda: "forbidden" in poor.log.read_text(), 20, f"word of the missing {right}")
+    finally:
+        poor.kill()
+        plane.request("POST", path_of(item), item)
+
+
+# --- the load-aware plugins: rendered, and held against what upstream decodes; their scheduler is not built here ---
+
+# https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/apis/config/v1/types.go: field and type as in JSON.
+SPEC = {"metricProvider": dict}
+PROVIDER = {"type": str, "address": str, "token": str, "insecureSkipVerify": bool}
+ARGS = {
+    "TargetLoadPacking": SPEC | {"targetUtilization": int, "defaultRequestsMultiplier": str},
+    "LoadVariationRiskBalancing": SPEC | {"safeVarianceMargin": (int, float), "safeVarianceSensitivity": (int, float)},
+    "LowRiskOverCommitment": SPEC | {"smoothingWindowSize": int, "riskLimitWeights": dict},
+}
+# apis/config/v1/defaults.go
+DEFAULTS = {
+    "TargetLoadPacking": {"targetUtilization": 40, "defaultRequestsMultiplier": "1.5"},
+    "LoadVariationRiskBalancing": {"safeVarianceMargin": 1, "safeVarianceSensitivity": 1},
+    "LowRiskOverCommitment": {"smoothingWindowSize": 5, "riskLimitWeights": {"cpu": 0.5, "memory": 0.5}},
+}
+SERVER = {"type": "KubernetesMetricsServer"}
+
+
+def load_aware(**chosen: object) -> list[Object]:
+    return render(
+        {"scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}, "loadAware": {"enabled": True} | chosen}}
+    )
+
+
+def profile(config: str) -> Object:
+    (found,) = yaml.safe_load(config)["profiles"]
+    return found
+
+
+@pytest.mark.parametrize("plugin", ARGS)
+def test_a_plugin_is_asked_for_with_upstream_s_defaults_and_fields(plugin: str) -> None:
+    objects = load_aware(plugin=plugin)
+    rendered = profile(only(objects, "ConfigMap")["data"]["config.yaml"])
+    (configured,) = rendered["pluginConfig"]
+    assert rendered["plugins"]["score"]["enabled"] == [{"name": plugin}]
+    assert (configured["name"], configured["args"]) == (plugin, DEFAULTS[plugin] | {"metricProvider": SERVER})
+    assert all(isinstance(value, ARGS[plugin][key]) for key, value in configured["args"].items())
+    (role,) = (each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] != NAME)
+    assert role["rules"] == [{"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "verbs": ["get", "list"]}]
+    image = container(only(objects, "Deployment", SCHEDULER))["image"]
+    assert image == "registry.k8s.io/scheduler-plugins/kube-scheduler:v0.34.7"
+
+
+def test_a_token_makes_the_configuration_a_secret_and_its_server_is_verified() -> None:
+    objects = render(CHART / "ci" / "load-aware-values.yaml")
+    assert [each for each in objects if each["kind"] == "ConfigMap"] == []
+    rendered = profile(only(objects, "Secret", SCHEDULER)["stringData"]["config.yaml"])
+    provider = rendered["pluginConfig"][0]["args"]["metricProvider"]
+    assert provider["insecureSkipVerify"] is False
+    assert provider["token"] == "not-a-real-token"
+    assert all(isinstance(value, PROVIDER[key]) for key, value in provider.items())
+    pod = only(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]
+    assert {"name": "SSL_CERT_DIR", "value": "/etc/prometheus-ca"} in pod["containers"][0]["env"]
+    assert pod["volumes"][0]["secret"]["secretName"] == SCHEDULER
+    # Upstream reads the metrics server only where it is told to.
+    assert not [each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] != NAME]
+
+
+def test_a_secret_of_one_s_own_is_taken_as_it_is() -> None:
+    objects = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
+    assert not [each for each in objects if each["kind"] == "ConfigMap" or each["metadata"]["name"] == "mine"]
+    assert (
+        only(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"]
+        == "mine"
+    )
+
+
+def test_what_packing_switches_off_is_what_the_real_scheduler_knows(
+    plane: ControlPlane, credentials: Path, objects: list[Object]
+) -> None:
+    packing = profile(only(load_aware(), "ConfigMap")["data"]["config.yaml"])["plugins"]
+    packing["score"].pop("enabled")  # in the other image only
+    config = yaml.safe_load(only(objects, "ConfigMap")["data"]["config.yaml"])
+    config["profiles"][0]["plugins"] = packing
+    changed = [
+        {**each, "data": {"config.yaml": yaml.safe_dump(config)}} if each["kind"] == "ConfigMap" else each
+        for each in objects
+    ]
+    scheduler = replica(plane, changed, credentials)
+    scheduler.start()
+    try:
+        scheduler.wait_until_healthy()
+    finally:
+        scheduler.kill()
+
+
+def test_a_changed_configuration_restarts_the_scheduler_and_nothing_else_does() -> None:
+    def template(**values: object) -> Object:
+        found: Object = only(render({"scheduler": {"enabled": True} | values}), "Deployment", SCHEDULER)["spec"][
+            "template"
+        ]
+        return found
+
+    assert template() == template(replicas=3)
+    assert template() != template(name="my-scheduler")

@@ -1,0 +1,174 @@
+"""Values that can not be meant are refused before anything is installed, and the refusal says what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from chart import CHART, CI, NAMESPACE, HelmError, helm, render
+
+pytestmark = pytest.mark.controlplane  # Helm is built with it
+
+LOAD_AWARE = {"enabled": True, "image": {"tag": "v0.34.7"}}
+PROMETHEUS = {"enabled": True, "metricProvider": "Prometheus"}
+# What is set, and what the refusal says: where, what is wrong, what is allowed.
+WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a mode that does not exist": (
+        {"settings": {"affinityMode": "mandatory"}},
+        ["/settings/affinityMode", "'required', 'preferred'"],
+    ),
+    "a misspelt key": ({"settings": {"afinityMode": "required"}}, ["/settings", "'afinityMode' not allowed"]),
+    "a key at the wrong place": ({"affinityMode": "required"}, ["additional properties 'affinityMode' not allowed"]),
+    "a switch that is a text": (
+        {"settings": {"nodeGuard": "off"}},
+        ["/settings/nodeGuard", "got string, want boolean"],
+    ),
+    "an action that does not exist": ({"settings": {"action": "dry-run"}}, ["/settings/action", "'inject', 'observe'"]),
+    "no annotation at all": ({"settings": {"optInAnnotations": []}}, ["/settings/optInAnnotations", "minItems: got 0"]),
+    "a quote in an annotation": (
+        {"settings": {"optInAnnotations": ["a'b"]}},
+        ["/settings/optInAnnotations/0", "a\\'b"],
+    ),
+    "an annotation with its value": (
+        {"settings": {"optInAnnotations": ["a/b: true"]}},
+        ["optInAnnotations/0", "a/b: true"],
+    ),
+    "two namespaces": ({"settings": {"longhornNamespace": "a,b"}}, ["/settings/longhornNamespace", "'a,b'"]),
+    "a scheduler's name in capitals": (
+        {"settings": {"schedulerNames": {"a": "Mine"}}},
+        ["/settings/schedulerNames/a", "'Mine'"],
+    ),
+    "a chain of schedulers": (
+        {"settings": {"schedulerNames": {"a": "b", "b": "c"}}},
+        ["settings.schedulerNames", '"a" leads to "b", which is mapped itself', 'Map "a" to where it ends: "c"'],
+    ),
+    "a policy in lower case": (
+        {"webhook": {"failurePolicy": "ignore"}},
+        ["/webhook/failurePolicy", "'Ignore', 'Fail'"],
+    ),
+    "a timeout that the API forbids": (
+        {"webhook": {"timeoutSeconds": 60}},
+        ["/webhook/timeoutSeconds", "got 60, want 30"],
+    ),
+    "no replica": ({"replicas": 0}, ["/replicas", "got 0, want 1"]),
+    "replicas in words": ({"replicas": "two"}, ["/replicas", "got string, want integer"]),
+    "an image in one piece": ({"image": "kubevirt-scheduler:1"}, ["/image", "got string, want object"]),
+    "a digest without its kind": ({"image": {"digest": "0123"}}, ["/image/digest", "sha256:"]),
+    "a source that does not exist": (
+        {"certificates": {"source": "vault"}},
+        ["/certificates/source", "'cert-manager', 'provided'"],
+    ),
+    "no Secret is named": (
+        {"certificates": {"source": "provided"}},
+        ["certificates.secretName", "tls.crt, tls.key and ca.crt"],
+    ),
+    "a Secret that nobody reads": (
+        {"certificates": {"secretName": "a"}},
+        ["certificates.secretName", "source is self"],
+    ),
+    "an issuer that nobody asks": (
+        {"certificates": {"issuerRef": {"name": "a"}}},
+        ["certificates.issuerRef", "source is self"],
+    ),
+    "a port that needs a capability": (
+        {"containerPorts": {"https": 443}},
+        ["/containerPorts/https", "got 443, want 1,024"],
+    ),
+    "a budget that ends no drain": ({"podDisruptionBudget": {"maxUnavailable": 0}}, ["/podDisruptionBudget", "want 1"]),
+    "a wait as long as the grace": ({"shutdown": {"preStopSeconds": 30}}, ["shutdown:", "Raise gracePeriodSeconds"]),
+    "a setting as a variable": (
+        {"extraEnv": [{"name": "CO_SCHEDULE_ACTION"}]},
+        ["extraEnv", "Set it under `settings`"],
+    ),
+    "no account": ({"serviceAccount": {"create": False}}, ["serviceAccount.name", "an account that exists"]),
+    "a policy that lets nobody in": (
+        {"networkPolicy": {"enabled": True}},
+        ["networkPolicy.apiServers", "192.0.2.0/28"],
+    ),
+    "an address that is no network": (
+        {"networkPolicy": {"apiServers": ["10.0.0.1"]}},
+        ["/networkPolicy/apiServers/0", "10.0.0.1"],
+    ),
+    "a label that is a number": ({"podLabels": {"a": 1}}, ["/podLabels/a", "got number, want string"]),
+    "a test where nobody looks": ({"test": {"namespace": "kube-system"}}, ["test.namespace", "such as default"]),
+    "the default scheduler's name": (
+        {"scheduler": {"enabled": True, "name": "default-scheduler"}},
+        ["scheduler.name", "Choose another"],
+    ),
+    "plugins without their scheduler": ({"scheduler": {"loadAware": {"enabled": True}}}, ["scheduler.enabled=true"]),
+    "plugins without their image": (
+        {"scheduler": {"enabled": True, "loadAware": {"enabled": True}}},
+        ["scheduler.image.tag", "kubernetes-sigs/scheduler-plugins"],
+    ),
+    "two plugins": (
+        {"scheduler": {"loadAware": {"plugin": "A,B"}}},
+        ["/scheduler/loadAware/plugin", "'TargetLoadPacking'"],
+    ),
+    "Prometheus without an address": (
+        {"scheduler": LOAD_AWARE | {"loadAware": PROMETHEUS}},
+        ["prometheus.address", "https://"],
+    ),
+    "an address that nobody asks": (
+        {"scheduler": LOAD_AWARE | {"loadAware": {"enabled": True, "prometheus": {"address": "https://a"}}}},
+        ["scheduler.loadAware.prometheus", "metricProvider is KubernetesMetricsServer"],
+    ),
+    "a token in clear text": (
+        {
+            "scheduler": LOAD_AWARE
+            | {"loadAware": PROMETHEUS | {"prometheus": {"address": "http://a", "token": "t0k3n"}}}
+        },
+        ["scheduler.loadAware.prometheus", "Use https://"],
+    ),
+    "a token that goes nowhere": (
+        {
+            "scheduler": LOAD_AWARE
+            | {
+                "configSecret": "c",
+                "loadAware": PROMETHEUS | {"prometheus": {"address": "https://a", "token": "t0k3n"}},
+            }
+        },
+        ["scheduler.configSecret", "config.yaml"],
+    ),
+    "a weight above one": (
+        {"scheduler": {"loadAware": {"riskLimitWeights": {"cpu": 2}}}},
+        ["riskLimitWeights/cpu", "want 1"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_value_is_refused_and_the_refusal_helps(values: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(HelmError) as refused:
+        render(values)
+    for part in said:
+        assert part in str(refused.value)
+    assert "t0k3n" not in str(refused.value)
+
+
+def test_an_older_cluster_is_refused() -> None:
+    with pytest.raises(
+        HelmError, match=r"chart requires kubeVersion: >=1.30.0-0 which is incompatible with Kubernetes v1.29"
+    ):
+        render({}, "--kube-version=1.29.14")
+
+
+@pytest.mark.parametrize("version", ["v1.30.0", "v1.33.1-eks-1", "v1.34.2+k3s1"])
+def test_a_distribution_s_version_is_taken_and_the_scheduler_s_image_is_upstream_s(version: str) -> None:
+    objects = render({"scheduler": {"enabled": True}}, f"--kube-version={version}")
+    images = [
+        each["spec"]["template"]["spec"]["containers"][0]["image"] for each in objects if each["kind"] == "Deployment"
+    ]
+    plain = version.partition("-")[0].partition("+")[0]
+    assert f"registry.k8s.io/kube-scheduler:{plain}" in images
+
+
+def test_another_chart_may_have_this_one_in_it() -> None:
+    render({"global": {"anything": 1}, "enabled": True})
+
+
+@pytest.mark.parametrize("file", CI, ids=lambda file: file.stem)
+def test_helm_finds_nothing_to_complain_of(file: Any) -> None:
+    said = helm("lint", "--strict", CHART, f"--namespace={NAMESPACE}", f"--values={file}")
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+    assert "[ERROR]" not in said
