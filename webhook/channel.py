@@ -37,12 +37,13 @@ def accept(listener: socket.socket, context: Callable[[], ssl.SSLContext | None]
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.getpeername()  # wrap_socket asks as well, and leaves a socket open where the peer has gone already
         if (secured := context()) is None:
-            raise ConnectionResetError("there is no certificate yet")
+            raise ssl.SSLError("there is no certificate yet")
         return Channel(secured.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)), str(address[0])
-    except OSError:
+    except OSError as error:
         sock.close()
-        raise Gone("tls") from None
+        raise Gone("tls" if isinstance(error, ssl.SSLError) else "reset") from None
 
 
 class Channel:

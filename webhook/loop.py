@@ -239,7 +239,7 @@ class Loop:
         now = self._clock()
         busy = any(self._open(Phase.DECIDING, Phase.WRITING)) or self._more or self._decided
         is_quiet = not busy and now - max(self._stirred, self._told_since) > QUIET
-        return self._hurried or is_quiet or not self.connections() or now - self._told_since > DRAIN
+        return self._hurried or is_quiet or now - self._told_since > DRAIN
 
     def _give_back(self) -> None:
         for connection in list(self._open(Phase.READING, Phase.DECIDING)):
