@@ -26,7 +26,7 @@ from webhook.reviewer import refusal
 THREADS = 8
 CONNECTIONS = 2048  # at most; an API server keeps 25
 HELD = 64 * 1024 * 1024  # bytes of unfinished requests, of all connections together
-BEGUN = 16  # handshakes and new connections in a turn: so it takes milliseconds, and no request waits for longer
+BEGUN = 16  # handshakes, new connections and ends in a turn: it takes milliseconds, and no request waits for longer
 LATEST = 1.0  # seconds between two turns, at the most
 STUCK = 10.0  # seconds without a turn: something hangs, for the API server gives up a call after as long
 SOON = 0.05  # the same while it drains
@@ -104,7 +104,7 @@ class Loop:
             self.turn()
         for connection in list(self._open(*Phase)):
             connection.channel.say_goodbye()
-            self._forget(connection)
+            self._forget(connection, connection.channel.close)
         self._threads.shutdown(wait=False, cancel_futures=True)
         for thing in (self._selector, self._alarm, self._bell):
             thing.close()
@@ -119,7 +119,8 @@ class Loop:
             if not isinstance(heard, Connection):
                 heard()
         for phase in Phase:
-            for connection in list(takewhile(lambda each: each.since + each.phase.limit <= now, self._open(phase))):
+            late = takewhile(lambda each: each.since + each.phase.limit <= now, self._open(phase))
+            for connection in list(islice(late, BEGUN)):
                 self._attend(connection, connection.give_up)
 
     def _serve(self, peers: list[Connection]) -> None:
@@ -154,14 +155,14 @@ class Loop:
             log.exception("a connection failed")
             return self._drop(connection, "error")
         if connection.phase is Phase.GONE:
-            return self._forget(connection)
+            return self._forget(connection, connection.channel.close)
         if (connection.phase, connection.since) != (phase, since):
             del self._phases[phase][connection]
             self._phases[connection.phase][connection] = None
             self._stirred = self.beat
         if connection.more:
             self._more[connection] = None
-        self._count_held(connection, connection.reader.held)
+        self._count_held(connection, connection.reader.held + (len(request.body) if request else 0))
         self._watch(connection, 0 if connection.more or request else connection.channel.wants)
         if request:
             self._threads.submit(self._decide, connection, request)
@@ -192,19 +193,17 @@ class Loop:
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
         log.debug("a connection was ended", peer=connection.peer, cause=cause)
-        self._watch(connection, 0)
-        if cause != "tls":  # whose peer is told by TLS what was wrong
-            connection.channel.reset()
-        self._forget(connection)
+        # By TLS its peer is told what was wrong.
+        self._forget(connection, connection.channel.close if cause == "tls" else connection.channel.reset)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: Connection, close: Callable[[], None]) -> None:
         for members in self._phases.values():
             members.pop(connection, None)
         self._more.pop(connection, None)
         self._count_held(connection, 0)
         self._watch(connection, 0)
         connection.phase = Phase.GONE
-        connection.channel.close()
+        close()
 
     def _accept(self) -> None:
         for number in range(BEGUN):

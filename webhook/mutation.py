@@ -3,7 +3,7 @@
 from webhook.affinity import CO_SCHEDULED_NODE, DECISION, with_node
 from webhook.decision import Decision, Outcome, Reason
 from webhook.eligibility import is_opted_in, is_virt_launcher
-from webhook.patch import Operation, patch_between
+from webhook.patch import Operation, patch_between, remembered_patch
 from webhook.settings import Settings
 from webhook.shape import JsonObject, Malformed, map_in, text
 
@@ -29,7 +29,10 @@ def carry_out(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
         after["spec"]["affinity"] = with_node(spec.get("affinity"), decision.node, pin=pin)
     if scheduler := _scheduler_name(pod, decision, settings):
         after["spec"]["schedulerName"] = scheduler
-    return patch_between(before, after)
+    return [
+        *patch_between({"metadata": before["metadata"]}, {"metadata": after["metadata"]}),
+        *remembered_patch({"spec": before["spec"]}, {"spec": after["spec"]}),
+    ]
 
 
 def _some(parent: JsonObject, *keys: str) -> JsonObject:

@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -164,6 +165,9 @@ class Server:
     def run(self) -> None:
         """Serve until a signal ends the process: SystemExit, in the master and in its worker."""
         ready_line, stop = self._ready_line(), Event()
+        # The soft limit is often 1,024 for the sake of select(), which nobody here calls.
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         https = self.listeners.https.detach()  # gunicorn's from now on
 
         def started(worker: _Worker) -> None:
