@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,14 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 from chart import CHART, NAME, NAMESPACE, Object, container, only, render
+from chart_release import scheduler
 from controlplane.plane import ControlPlane
-from controlplane.process import Process, free_ports
+from controlplane.process import Process
 from webhook_process import RBAC
 from world import World
 
 pytestmark = pytest.mark.controlplane
 
-NUMBERS = itertools.count(1)
 SCHEDULER = f"{NAME}-kube-scheduler"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
 PATHS = {
@@ -54,27 +53,10 @@ def credentials(plane: ControlPlane, objects: list[Object]) -> Iterator[Path]:
         plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
 
 
-def replica(plane: ControlPlane, objects: list[Object], credentials: Path) -> Process:
-    """A replica as the Deployment runs it, but for what only a pod has: its account's token, an address of its own."""
-    config = yaml.safe_load(only(objects, "ConfigMap")["data"]["config.yaml"])
-    config["clientConnection"] = {"kubeconfig": str(credentials)}
-    name = f"chart-scheduler-{next(NUMBERS)}"
-    file = plane.folder / f"{name}.yaml"
-    file.write_text(yaml.safe_dump(config))
-    contained, port = container(only(objects, "Deployment", SCHEDULER)), free_ports(1)[0]
-    own = {"--config": str(file), "--bind-address": "127.0.0.1", "--secure-port": str(port)}
-    given = dict(argument.split("=", 1) for argument in contained["args"])
-    assert set(own) == set(given)
-    own |= dict.fromkeys(("--authentication-kubeconfig", "--authorization-kubeconfig"), str(credentials))
-    command = [str(plane.binaries[contained["command"][0]]), *(f"{key}={value}" for key, value in own.items())]
-    health = f"https://127.0.0.1:{port}{contained['livenessProbe']['httpGet']['path']}"
-    return Process(name, command, health, plane.folder)
-
-
 @pytest.fixture
 def replicas(plane: ControlPlane, objects: list[Object], credentials: Path) -> Iterator[list[Process]]:
     """Both replicas, well; one of them leads."""
-    both = [replica(plane, objects, credentials) for _ in range(2)]
+    both = [scheduler(plane, objects, credentials) for _ in range(2)]
     with ExitStack() as stack:
         for each in both:
             stack.callback(each.kill)
@@ -126,7 +108,7 @@ def test_its_lease_is_one_of_its_own(plane: ControlPlane) -> None:
 def test_each_right_is_needed(plane: ControlPlane, objects: list[Object], credentials: Path, right: str) -> None:
     (item, *_) = (each for each in rights(objects) if each["kind"] == right)
     plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
-    poor = replica(plane, objects, credentials)
+    poor = scheduler(plane, objects, credentials)
     poor.start()
     try:
         plane.wait(lambda: "forbidden" in poor.log.read_text(), 20, f"word of the missing {right}")
@@ -214,12 +196,12 @@ def test_what_packing_switches_off_is_what_the_real_scheduler_knows(
         {**each, "data": {"config.yaml": yaml.safe_dump(config)}} if each["kind"] == "ConfigMap" else each
         for each in objects
     ]
-    scheduler = replica(plane, changed, credentials)
-    scheduler.start()
+    packed = scheduler(plane, changed, credentials)
+    packed.start()
     try:
-        scheduler.wait_until_healthy()
+        packed.wait_until_healthy()
     finally:
-        scheduler.kill()
+        packed.kill()
 
 
 def test_a_changed_configuration_restarts_the_scheduler_and_nothing_else_does() -> None:

@@ -55,7 +55,10 @@ def grant(plane: ControlPlane, name: str, rights: tuple[Right, ...] = RIGHTS) ->
 class Webhook:
     """One process. `with Webhook(...)` starts it and waits until it is ready; `register` has the API server call it."""
 
-    def __init__(self, plane: ControlPlane, name: str, kubeconfig: Path, settings: dict[str, str]) -> None:
+    def __init__(
+        self, plane: ControlPlane, name: str, kubeconfig: Path, settings: dict[str, str], tls: Path | None = None
+    ) -> None:
+        """`tls` is where another replica has the certificate that both serve."""
         self.name = name
         self.folder = plane.folder / name
         self.settings = {f"CO_SCHEDULE_{key.upper()}": value for key, value in settings.items()}
@@ -63,9 +66,15 @@ class Webhook:
         self._https, self._http = free_ports(2)
         self._longhorn = settings.get("longhorn_namespace", "longhorn-system")
         self._ca = issue_ca(datetime.now(UTC))
-        tls = self._write_certificate(self.folder / "tls")
+        self.folder.mkdir(parents=True)
+        self.tls = tls or self._write_certificate(self.folder / "tls")
         environment = {"KUBECONFIG": str(kubeconfig)} | self.settings
-        listen = [f"--bind={LOOPBACK}", f"--https-port={self._https}", f"--http-port={self._http}", f"--tls-dir={tls}"]
+        listen = [
+            f"--bind={LOOPBACK}",
+            f"--https-port={self._https}",
+            f"--http-port={self._http}",
+            f"--tls-dir={self.tls}",
+        ]
         command = ["/usr/bin/env", *(f"{key}={value}" for key, value in environment.items()), str(PROGRAM), "serve"]
         self.process = Process(name, [*command, *listen], f"http://{LOOPBACK}:{self._http}/readyz", self.folder)
 
@@ -87,6 +96,11 @@ class Webhook:
             self.process.wanted = False
             os.kill(self.process.pid, signal.SIGTERM)
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it answers reviews."""
+        return LOOPBACK, self._https
+
     def stop(self, seconds: float = 15) -> None:
         """End it as Kubernetes does: SIGTERM, and after a grace SIGKILL."""
         self.ask_to_end()
@@ -101,7 +115,7 @@ class Webhook:
         services = f"/api/v1/namespaces/{NAMESPACE}/services"
         if self.name not in [each["metadata"]["name"] for each in self._plane.request("GET", services)["items"]]:
             self._plane.request("POST", services, service)
-        self._plane.route_service(NAMESPACE, self.name, (LOOPBACK, self._https))
+        self._plane.route_service(NAMESPACE, self.name, self.address)
         self._plane.request("POST", REGISTRATIONS, self._configuration(share_managers))
         return self
 
@@ -140,7 +154,7 @@ class Webhook:
         return [self.process.pid, *map(int, listed.stdout.split())]
 
     def _write_certificate(self, folder: Path) -> Path:
-        folder.mkdir(parents=True)
+        folder.mkdir()
         leaf = issue_leaf(self._ca, [f"{self.name}.{NAMESPACE}.svc"], datetime.now(UTC))
         for file, content in ("tls.crt", leaf.certificate), ("tls.key", leaf.key), ("ca.crt", self._ca.certificate):
             (folder / file).write_bytes(content)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from webhook.catalog import Claim, Key, ShareManager, Volume
+from webhook.catalog import Claim, Key, Pod, ShareManager, Volume
 from webhook.cluster import Cluster, ClusterError
 from webhook.decision import Outcome, Reason
 from webhook.injector import Injection, inject, namespace_of
@@ -159,15 +159,14 @@ class Live:
         overlay, last = Overlay(self.store), self._clock() + min(seconds, READING)
         for _ in range(ROUNDS):
             with self._lock:
-                injection = self._inject(request, overlay)
-                if not overlay.missed:
-                    return self._kept(injection, request)
+                if injection := self._inject(request, overlay):
+                    return injection
             if not seconds:
                 return None
             # Outside of the lock: nobody else waits for it.
             overlay.fill(lambda miss: self.reader.read(miss, last - self._clock()))
         with self._lock:
-            return self._kept(self._inject(request, overlay), request)
+            return self._inject(request, overlay, whatever_is_missed=True)
 
     def contested(self, injection: Injection) -> bool:
         """Say whether room is short on the node because pods that we pinned to it are on their way.
@@ -180,26 +179,27 @@ class Live:
         with self._lock:
             return self.store.awaits(decision.node)
 
-    def _inject(self, request: JsonObject, overlay: Overlay) -> Injection:
+    def _inject(self, request: JsonObject, overlay: Overlay, *, whatever_is_missed: bool = False) -> Injection | None:
         overlay.refresh(self.store)
         self._forget_reservations()
         # A pod that was refused after us, and comes again, is not in its own way.
-        own = self.store.reserved.drop(_vm_of(request))
+        vm = _vm_of(request)
+        own = self.store.reserved.drop(vm)
         injection = inject(request, overlay, self._settings)
-        if own is not None:
-            self.store.reserved.put(own)
-        return injection
+        is_final = whatever_is_missed or not overlay.missed
+        if counting := (is_final and self._reservation(injection, request, vm)) or own:
+            self.store.reserved.put(counting)
+        return injection if is_final else None
 
-    def _kept(self, injection: Injection, request: JsonObject) -> Injection:
-        """Let a pod count that the cluster does not show yet, or a burst of VMs would be pinned into the same room."""
+    def _reservation(self, injection: Injection, request: JsonObject, vm: Key) -> Pod | None:
+        """Make a pod count that the cluster does not show yet, or a burst of VMs would be pinned into the same room."""
         pinned = injection.decision.outcome is Outcome.PINNED and injection.patch
         if pinned and self._settings.node_guard and request.get("dryRun") is not True:
-            pod, key = read_pod(mapping(request, "object")), _vm_of(request)
+            pod = read_pod(mapping(request, "object"))
             if pod is not None:
-                site = injection.decision.node or ""
-                self.store.reserved.put(replace(pod, namespace=key[0], name=key[1], site=site))
-                self._reserved_until[key] = self._clock() + RESERVATION
-        return injection
+                self._reserved_until[vm] = self._clock() + RESERVATION
+                return replace(pod, namespace=vm[0], name=vm[1], site=injection.decision.node or "")
+        return None
 
     def _forget_reservations(self) -> None:
         now = self._clock()

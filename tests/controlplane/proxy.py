@@ -1,4 +1,4 @@
-"""A CONNECT proxy that plays the Service network: the API server's calls to a cluster IP end at a process of ours."""
+"""A CONNECT proxy that plays the Service network: the API server's calls to a cluster IP end at processes of ours."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import selectors
 import socket
 import socketserver
 import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 Address = tuple[str, int]
 
 
 class EgressProxy:
-    """Serve one Unix socket; `routes` maps the (host, port) that is asked for to the (host, port) that answers."""
+    """Serve one Unix socket; `routes` maps the (host, port) that is asked for to those that answer, each in turn.
+
+    As with kube-proxy, a connection stays where it began, also when its end is no longer among them.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.routes: dict[Address, Address] = {}
-        routes = self.routes
+        self.routes: dict[Address, tuple[Address, ...]] = {}
+        turns = count()
+
+        def end_of(asked: Address) -> Address | None:
+            ends = self.routes.get(asked)
+            return ends[next(turns) % len(ends)] if ends else None
 
         class Connection(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                _tunnel(self.request, routes)
+                _tunnel(self.request, end_of)
 
         class Server(socketserver.ThreadingUnixStreamServer):
             daemon_threads = True
@@ -38,10 +47,10 @@ class EgressProxy:
         self._thread.join()
 
 
-def _tunnel(client: socket.socket, routes: dict[Address, Address]) -> None:
+def _tunnel(client: socket.socket, end_of: Callable[[Address], Address | None]) -> None:
     host, port = _asked_for(client)
     try:
-        target = routes.get((host, port))
+        target = end_of((host, port))
         if target is None:
             raise ConnectionRefusedError(f"no route to {host}:{port}")
         server = socket.create_connection(target, timeout=5)
