@@ -18,7 +18,7 @@ from webhook_process import grant
 from webhook import wording
 from webhook.cluster import Cluster, ClusterError
 from webhook.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.events import DEADLINE, FAREWELL, QUEUED, REMEMBERED, RETRY_WAIT, TICK, WINDOW, Events, event_on
+from webhook.events import DEADLINE, FAREWELL, PAUSE, QUEUED, REMEMBERED, RETRY_WAIT, TICK, WINDOW, Events, event_on
 from webhook.settings import is_subdomain
 
 REVIEWS = Path(__file__).parent / "data" / "reviews"
@@ -312,8 +312,8 @@ def test_nothing_is_written_on_the_requests_thread():
 
 def test_each_write_has_a_short_deadline():
     owner = Owner()
-    owner.tell()
-    owner.tell()
+    owner.tell("first")
+    owner.tell("second")
     assert owner.steps() == 2
     assert [timeout for _, _, timeout in owner.server.asked] == [DEADLINE] * 2
 
@@ -377,6 +377,19 @@ def test_the_same_again_raises_the_count_of_the_event():
     assert (made["firstTimestamp"], made["lastTimestamp"]) == ("2026-08-01T12:00:00Z", "2026-08-01T12:03:00Z")
 
 
+def test_the_same_many_times_a_second_is_one_write_a_second_and_none_is_lost():
+    owner = Owner()
+    for _ in range(30):
+        owner.tell()
+        owner.steps()
+        owner.clock.now += 0.1
+    assert owner.server.methods() == ["POST", "PATCH", "PATCH"]
+    owner.clock.now += PAUSE
+    owner.tell()
+    owner.steps()
+    assert owner.server.counts() == [31]
+
+
 @pytest.mark.parametrize(("later", "counts"), [(WINDOW - 1, [2]), (WINDOW, [1, 1])])
 def test_after_ten_minutes_it_is_a_new_event(later, counts):
     owner = Owner()
@@ -428,6 +441,7 @@ def test_an_event_that_the_api_server_has_forgotten_is_written_anew():
     owner.steps()
     owner.server.stored.clear()
     for _ in range(2):
+        owner.clock.now += PAUSE
         owner.tell()
         owner.steps()
     assert owner.server.methods() == ["POST", "PATCH", "POST", "PATCH"]
@@ -443,6 +457,7 @@ def test_of_many_events_those_told_last_are_remembered():
         owner.steps()
     assert owner.server.methods().count("POST") == REMEMBERED + 1
     owner.server.asked.clear()
+    owner.clock.now += PAUSE
     for number in (0, 1, REMEMBERED):
         owner.tell(f"decision {number}")
     owner.steps()
@@ -488,6 +503,7 @@ def test_a_write_without_an_answer_that_was_heard_makes_no_second_event():
     owner.server.fails = [NO_ANSWER, None, NO_ANSWER]
     owner.tell()
     owner.steps()
+    owner.clock.now += PAUSE
     owner.tell()
     owner.steps()
     assert owner.server.methods() == ["POST", "POST", "PATCH", "PATCH"]
@@ -500,6 +516,7 @@ def test_a_missing_right_is_named_once_and_counted_each_time():
     owner.server.fails = [403, 403, None, 403, 403]
     with capture_logs() as lines:
         for _ in range(5):
+            owner.clock.now += PAUSE
             owner.tell()
             owner.steps()
     assert [(line["method"], line["code"], line["error"]) for line in lines] == [
@@ -650,11 +667,13 @@ def test_on_a_real_api_server_describe_finds_the_event_and_the_second_one_raises
 def test_on_a_real_api_server_an_event_deleted_meanwhile_is_written_anew(plane, tmp_path):
     namespace = plane.create_namespace(f"events-{uuid4().hex[:8]}")
     path = f"/api/v1/namespaces/{namespace}/events"
-    events = Events(connected(plane, tmp_path, "create", "patch").send, "webhook-0")
+    clock = Clock()
+    events = Events(connected(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
     pod = vm(namespace=namespace)
     events.tell(asked(pod), CO_SCHEDULED)
     events.step()
     plane.request("DELETE", path)
+    clock.now += PAUSE
     events.tell(asked(pod), CO_SCHEDULED)
     events.step()
     [made] = plane.request("GET", path)["items"]
@@ -665,9 +684,11 @@ def test_on_a_real_api_server_an_event_deleted_meanwhile_is_written_anew(plane, 
 @pytest.mark.parametrize(("granted", "missing"), [("patch", "create"), ("create", "patch")])
 def test_on_a_real_api_server_the_missing_right_is_named(plane, tmp_path, granted, missing):
     namespace = plane.create_namespace(f"events-{uuid4().hex[:8]}")
-    events = Events(connected(plane, tmp_path, granted).send, "webhook-0")
+    clock = Clock()
+    events = Events(connected(plane, tmp_path, granted).send, "webhook-0", clock)
     with capture_logs() as lines:
         for _ in range(2):
+            clock.now += PAUSE
             events.tell(asked(vm(namespace=namespace)), CO_SCHEDULED)
             events.step()
     [line] = lines

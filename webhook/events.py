@@ -21,6 +21,7 @@ QUEUED, REMEMBERED = 512, 1024  # events; one takes 2 KiB
 # Seconds: in which the same again raises an event's count; of one write; before its second try, as long as a busy API
 # server asks for (`Retry-After: 1`); for what is still queued at the end; until the thread notices its end.
 WINDOW, DEADLINE, RETRY_WAIT, FAREWELL, TICK = 600.0, 2.0, 1.0, 1.0, 0.2
+PAUSE = 1.0  # seconds between two writes about the same: no VM starts oftener, and the API server is spared a storm
 # Limits: https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/apis/core/validation/events.go
 MESSAGE_SIZE, NAME_LENGTH, INSTANCE_LENGTH, UID_LENGTH = 1024, 253, 128, 63
 
@@ -131,12 +132,18 @@ class Events:
         topic = f"{event['involvedObject']} {event['reason']} {event['message']}"
         path, now = f"/api/v1/namespaces/{event['metadata']['namespace']}/events", self._clock()
         name, count, at = self._written.get(topic, ("", 0, float("-inf")))
+        if now - at < PAUSE:
+            self._remember(topic, name, count + 1, at)  # the next one tells of this one as well
+            return
         # A number and no increment, and below a name of its own: a try that got no answer may have been heard.
         change = {"count": count + 1, "lastTimestamp": event["lastTimestamp"]}
         if now - at >= WINDOW or not self._sent("PATCH", f"{path}/{name}", change, deadline, unless=404):
             self._sent("POST", path, event, deadline, unless=409)
             name, count = event["metadata"]["name"], 0
-        self._written[topic] = name, count + 1, now
+        self._remember(topic, name, count + 1, now)
+
+    def _remember(self, topic: str, name: str, count: int, at: float) -> None:
+        self._written[topic] = name, count, at
         self._written.move_to_end(topic)
         while len(self._written) > REMEMBERED:
             self._written.popitem(last=False)
