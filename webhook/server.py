@@ -29,8 +29,8 @@ from webhook.metrics import Metrics
 from webhook.settings import LogLevel, Settings
 
 BACKLOG = 1024
-# Seconds for which a thread keeps the interpreter; 0.005 is Python's. While a large cluster is listed, whole seconds are
-# calculated beside the loop, which waits for so long after each of its system calls: a review then took 8.5 ms, now 3.8.
+# Seconds for which a thread keeps the interpreter; Python's own are 0.005. While a large cluster is listed, reflectors
+# calculate for seconds, and the loop waits for its turn after each system call: a review took 8.5 ms, and now 3.8.
 TURN = 0.001
 HUNG = 30  # seconds without a turn of the loop, then gunicorn's master starts another worker
 GRACE = int(DRAIN + FAREWELL + 3)  # seconds; 3 for the last events to be told
