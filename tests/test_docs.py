@@ -34,7 +34,8 @@ def rows(page: Path, heading: str) -> list[list[str]]:
 def examples() -> list[tuple[str, str]]:
     """Each command that the README shows with its output."""
     start = re.compile(r"^\$ ", re.MULTILINE)
-    transcripts = [part for block in blocks(README, "console") for part in start.split(block) if part]
+    shown = [block.replace("\\\n", "") for block in blocks(README, "console")]
+    transcripts = [part for block in shown for part in start.split(block) if part]
     pairs = [transcript.split("\n", 1) for transcript in transcripts]
     return [(command.partition("  #")[0].strip(), output) for command, output in pairs if output.strip()]
 
@@ -88,6 +89,15 @@ def test_a_link_inside_the_project_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     inner = [link for link in links if "://" not in link]
     assert [link for link in inner if not page.parent.joinpath(link).exists()] == []
+
+
+def test_the_readme_installs_it_by_the_commands_that_are_followed_word_for_word() -> None:
+    """By tests/test_install_docs.py."""
+    followed = blocks(ROOT / "docs" / "install.md", "console")
+    (installing,) = [block for block in blocks(README, "console") if "helm install" in block]
+    commands = re.split(r"^(?=\$ )", installing, flags=re.MULTILINE)[1:]
+    assert len(commands) == 4
+    assert [command for command in commands if not any(command in block for block in followed)] == []
 
 
 def test_the_readme_opts_a_vm_in_with_the_annotation_that_counts() -> None:

@@ -1,0 +1,115 @@
+"""Two replicas are replaced one after the other while VMs start, with `failurePolicy: Fail`: no VM notices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from controlplane.api import ApiError
+from controlplane.plane import ControlPlane
+from longhorn import Longhorn
+from webhook_process import NAMESPACE, Webhook
+from world import DECISION, World
+
+pytestmark = pytest.mark.controlplane
+
+CALLERS = 4
+LAG = 0.3  # seconds until every node has heard that an endpoint has gone; kube-proxy syncs once a second at the most
+
+
+class Replicas:
+    """The pods of a Deployment behind one Service, with the endpoints that Kubernetes would have."""
+
+    def __init__(self, plane: ControlPlane, kubeconfig: Path) -> None:
+        self._plane, self._kubeconfig = plane, kubeconfig
+        self._number = 0
+        self.first = Webhook(plane, "rolling", kubeconfig, {})
+        self.running = [self.first]
+
+    def start(self) -> None:
+        """Start one more, and have it called when it is ready."""
+        self._number += 1
+        new = Webhook(self._plane, f"rolling-{self._number}", self._kubeconfig, {}, tls=self.first.tls)
+        self.running.append(new.__enter__())
+        self.publish()
+
+    def publish(self) -> None:
+        self._plane.route_service(NAMESPACE, "rolling", *(each.address for each in self.running))
+
+    def replace_oldest(self, *, pre_stop: float) -> int:
+        """As a rolling update does it: one more, then one less. Return the exit status of the old one."""
+        self.start()
+        old = self.running.pop(0)
+        told = threading.Timer(pre_stop, old.ask_to_end)  # the kubelet's part, beside that of the endpoints
+        told.start()
+        time.sleep(LAG)
+        self.publish()
+        told.join()
+        child = old.process._child
+        assert child
+        return child.wait(25)
+
+
+@pytest.fixture
+def replicas(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Replicas]:
+    del longhorn  # its custom resource is there
+    made = Replicas(plane, kubeconfig)
+    try:
+        made.first.__enter__()
+        made.first.register(share_managers=False)
+        made.start()
+        yield made
+    finally:
+        made.first.unregister()
+        for each in made.running:
+            each.stop()
+
+
+@contextmanager
+def vms_starting(world: World) -> Iterator[tuple[list[str], list[str]]]:
+    """Create VMs' pods one after the other in some threads; the decision on each, and what failed."""
+    decided: list[str] = []
+    failed: list[str] = []
+    done = threading.Event()
+
+    def create() -> None:
+        while not done.is_set():
+            try:
+                made = world.plane.request("POST", world.pods, world.vm_pod("vm", "no-such-claim"))
+                decided.append(made["metadata"]["annotations"].get(DECISION, ""))
+            except ApiError as error:
+                failed.append(str(error))
+
+    threads = [threading.Thread(target=create) for _ in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield decided, failed
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_rolling_restart_fails_no_creation_and_each_old_replica_ends_with_0(
+    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(plane, longhorn, replicas.first)
+    try:
+        with vms_starting(world) as (decided, failed):
+            plane.wait(lambda: len(decided) > 10, 20, "VMs before the restart")
+            # With a preStop wait, and the harder way: told to end while it is still among the endpoints.
+            codes = [replicas.replace_oldest(pre_stop=seconds) for seconds in (2 * LAG, 0.0)]
+            last = len(decided)
+            plane.wait(lambda: len(decided) > last + 10, 20, "VMs after the restart")
+    finally:
+        world.close()
+    with capsys.disabled():
+        print(f"\nrolling restart: {len(failed)} of {len(decided) + len(failed)} creations failed")
+    assert failed == []
+    assert codes == [0, 0]
+    assert all(decided), "the webhook has seen each of them"
