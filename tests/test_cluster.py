@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from api_server import (
     CUT,
     ApiServer,
@@ -485,6 +486,20 @@ def test_a_broken_kubeconfig_is_named(tmp_path: Path, content: str, told: str) -
     with pytest.raises(ClusterError) as caught:
         Cluster.connect(str(file))
     assert str(caught.value).startswith(f"no credentials for a cluster: kubeconfig {file}: {told}")
+
+
+@pytest.mark.parametrize(
+    ("context", "namespace"), [(None, "shop"), ("shop", "shop"), ("bare", "default")], ids=["current", "named", "bare"]
+)
+def test_the_namespace_that_is_meant_is_that_of_the_context(
+    server: ApiServer, tmp_path: Path, context: str | None, namespace: str
+) -> None:
+    file = Path(server.kubeconfig(tmp_path))
+    found = yaml.safe_load(file.read_text())
+    own = {"cluster": "c", "user": "u"}
+    found["contexts"] = [{"name": "bare", "context": own}, {"name": "shop", "context": own | {"namespace": "shop"}}]
+    file.write_text(yaml.safe_dump(found | {"current-context": "shop"}))
+    assert Cluster.connect(str(file), context).namespace == namespace
 
 
 def test_a_context_and_a_file_that_do_not_exist_are_named(server: ApiServer, tmp_path: Path) -> None:

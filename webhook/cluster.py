@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -47,12 +48,17 @@ class Cluster:
     """One API server, and who we are to it. Threads may share it.
 
     `load` reads the credentials, at first and whenever the API server does not take them any more. `silence` is for how
-    many seconds a watch may say nothing.
+    many seconds a watch may say nothing. `namespace` is the one that is meant where none is named.
     """
 
     def __init__(
-        self, load: Callable[[], Configuration], silence: float = SILENCE, clock: Callable[[], float] = time.monotonic
+        self,
+        load: Callable[[], Configuration],
+        silence: float = SILENCE,
+        clock: Callable[[], float] = time.monotonic,
+        namespace: str = "default",
     ) -> None:
+        self.namespace = namespace
         self._load, self._silence, self._clock = load, silence, clock
         self._loading = threading.Lock()
         self._client = _client(load())
@@ -66,7 +72,8 @@ class Cluster:
         usual = os.environ.get("KUBECONFIG") or "~/.kube/config"
         files = kubeconfig or usual
         if kubeconfig or context or any(Path(file).expanduser().is_file() for file in usual.split(os.pathsep)):
-            return cls(lambda: _configured(f"kubeconfig {files}", config.load_kube_config, files, context))
+            load = partial(_configured, f"kubeconfig {files}", config.load_kube_config, files, context)
+            return cls(load, namespace=_namespace(files, context))
         # Not the client's own `load_config`: it says on standard output what it tries.
         return cls(lambda: _configured(f"no kubeconfig {usual}, and no pod around us", config.load_incluster_config))
 
@@ -137,6 +144,15 @@ class Cluster:
                 self._client = _client(self._load())
                 old.close()
             return self._client
+
+
+def _namespace(files: str, context: str | None) -> str:
+    try:
+        known, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+        chosen = next((one for one in known if one["name"] == context), current)
+        return str(chosen["context"].get("namespace") or "default")
+    except (config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError):
+        return "default"  # what is wrong with the file was said when it was loaded
 
 
 def _configured(what: str, load: Any, *arguments: str | None) -> Configuration:

@@ -39,7 +39,7 @@ WIDEST = 120  # columns; longer lines are hard to read
 @click.command(short_help="tell why a pod goes where it goes, and what to do about it")
 @click.argument("kind", type=click.Choice(["pod", "vm"]), required=False)
 @click.argument("name", required=False)
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where it is.")
+@click.option("-n", "--namespace", metavar="NAME", help="Where it is. Default: the namespace of the context.")
 @optional_file_option
 @snapshot_option
 @color_option
@@ -48,7 +48,7 @@ WIDEST = 120  # columns; longer lines are hard to read
 def explain(  # noqa: PLR0913, PLR0917 (as many as there are options)
     kind: str | None,
     name: str | None,
-    namespace: str,
+    namespace: str | None,
     file: Path | None,
     snapshots: tuple[Path, ...],
     color: bool | None,
@@ -95,11 +95,14 @@ def _requests_in(file: Path) -> list[JsonObject]:
     return requests
 
 
-def _request_for(kind: str, name: str, namespace: str, live: dict[str, str | None]) -> tuple[JsonObject, list[Line]]:
+def _request_for(
+    kind: str, name: str, namespace: str | None, live: dict[str, str | None]
+) -> tuple[JsonObject, list[Line]]:
     from webhook import running  # noqa: PLC0415 (it knows the Kubernetes client, which files need not wait for)
 
     find = running.find_vm if kind == "vm" else running.find_pod
-    pod = find(connect(**live), namespace, name)
+    cluster = connect(**live)
+    pod = find(cluster, namespace or cluster.namespace, name)
     there = [Line("Where is it?", level=0), *map(Line, running.whereabouts(pod))]
     return creation(running.before_scheduling(pod)), [*there, Line("What would be decided now?", level=0)]
 
