@@ -383,7 +383,7 @@ def test_nothing_of_a_passphrase_is_kept():
 
 
 def probes(ready=True, metrics=None, stuck=0.0):
-    return create_probes(metrics or Metrics(), list, lambda: ready, lambda: stuck).test_client()
+    return create_probes(metrics or Metrics(), list, lambda: "" if ready else "it ends", lambda: stuck).test_client()
 
 
 def test_whoever_asks_hears_that_we_live():
@@ -393,7 +393,9 @@ def test_whoever_asks_hears_that_we_live():
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 200), (False, 503)])
 def test_readiness_is_told(ready, code):
-    assert probes(ready).get("/readyz").status_code == code
+    response = probes(ready).get("/readyz")
+    assert response.status_code == code
+    assert ready or response.json == {"error": "not ready for reviews: it ends"}
 
 
 def test_the_metrics_are_in_the_format_of_prometheus():

@@ -19,6 +19,8 @@ from flask import Flask
 from serving import IN_TIME, JSON, REVIEWS, VM_START, run, serving, until, write_cluster
 
 from certs.authority import issue_ca, issue_leaf
+from certs.renewal import Policy
+from certs.rotate import Keeper
 from certs.serving import ServingCertificate
 from webhook.backend import from_snapshot
 from webhook.connection import Answering
@@ -362,8 +364,9 @@ def test_gunicorn_is_set_up_for_the_api_server(tmp_path):
     app, answering = Flask("app"), Answering(lambda _: None, lambda *_: Answer(HTTPStatus.OK, b""), lambda _: None)
     write_certificate(tmp_path)
     certificate = ServingCertificate(tmp_path)
+    keeper = Keeper(None, secret=None, configuration=None, policy=Policy(), folder=tmp_path)
     with listening("127.0.0.1", 0, 0) as listeners:
-        server = Server(answering, lambda *_: app, listeners, certificate, settings(), backend, Metrics())
+        server = Server(answering, lambda *_: app, listeners, certificate, settings(), backend, Metrics(), keeper)
         options = server.options(3)
     wanted = {"workers": 1, "max_requests": 0, "control_socket_disable": True}
     assert wanted.items() <= options.items()

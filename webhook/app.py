@@ -77,12 +77,12 @@ def _timeout(query: str) -> float:
 
 
 def create_probes(
-    metrics: Metrics, caches: Callable[[], list[Cache]], ready: Callable[[], bool], stuck: Callable[[], float]
+    metrics: Metrics, caches: Callable[[], list[Cache]], unready: Callable[[], str], stuck: Callable[[], float]
 ) -> Flask:
     """Make the app of the plain port: whether we live, whether reviews may come, and the metrics.
 
     We live while the TLS port makes progress: `stuck` is for how many seconds it has not, 0 while it has. Reviews
-    may come when we are `ready` and each of the caches has synced.
+    may come when nothing makes us `unready` and each of the caches has synced.
     """
     app = _bare_app()
 
@@ -96,8 +96,8 @@ def create_probes(
     @app.get("/readyz", provide_automatic_options=False)
     def readyz() -> Response:
         found = caches()
-        if not ready():
-            return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, "not ready for reviews"))
+        if why := unready():
+            return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {why}"))
         waiting = [cache for cache in found if not cache.synced]
         details = {"caches": [asdict(cache) for cache in found]} if "verbose" in request.args else {}
         response = jsonify({"status": "waiting" if waiting else "ok", "problems": _problems(found)} | details)

@@ -193,8 +193,9 @@ class Loop:
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
         log.debug("a connection was ended", peer=connection.peer, cause=cause)
-        # By TLS its peer is told what was wrong.
-        self._forget(connection, connection.channel.close if cause == "tls" else connection.channel.reset)
+        # Who went by itself may still read what it was sent; whoever is ended by us is owed nothing more.
+        by_itself = cause in ("tls", "reset")
+        self._forget(connection, connection.channel.close if by_itself else connection.channel.reset)
 
     def _forget(self, connection: Connection, close: Callable[[], None]) -> None:
         for members in self._phases.values():

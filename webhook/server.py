@@ -7,7 +7,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
 from waitress.server import create_server
 
+from certs.rotate import Keeper
 from certs.serving import ServingCertificate
 from webhook.backend import Backend
 from webhook.connection import Answering
@@ -151,19 +152,19 @@ class _Gunicorn(BaseApplication):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """All that is served: reviews over TLS, and probes, which are made from whether we take requests and make progress.
+    """All that is served: reviews over TLS, and probes, made from why we take no requests and whether we make progress.
 
-    `beside` is what runs as long as we do, each in a thread of its own, until its event is set.
+    `keeper` looks after the certificate, in a thread of its own.
     """
 
     answering: Answering
-    probes: Callable[[Callable[[], bool], Callable[[], float]], WSGIApplication]
+    probes: Callable[[Callable[[], str], Callable[[], float]], WSGIApplication]
     listeners: Listeners
     certificate: ServingCertificate
     settings: Settings
     backend: Backend
     metrics: Metrics
-    beside: Sequence[Callable[[Event], None]] = ()
+    keeper: Keeper
 
     def run(self) -> None:
         """Serve until a signal ends the process: SystemExit, in the master and in its worker."""
@@ -181,9 +182,8 @@ class Server:
             worker.loop = loop
             self.metrics.show(loop)
             self.backend.start()
-            self._serve_probes(lambda: not loop.draining and self.certificate.context() is not None, loop.stuck)
-            for run in self.beside:
-                Thread(target=run, args=(stop,), daemon=True).start()
+            self._serve_probes(lambda: "it is ending" if loop.draining else self._without_certificate(), loop.stuck)
+            Thread(target=self.keeper.run, args=(stop,), name="certificates", daemon=True).start()
             Thread(target=self._settle, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
 
         def ended(_arbiter: object, _worker: object) -> None:
@@ -191,6 +191,9 @@ class Server:
             self.backend.stop()
 
         _Gunicorn(self.options(https) | {"post_worker_init": started, "worker_exit": ended}).run()
+
+    def _without_certificate(self) -> str:
+        return "" if self.certificate.context() else f"there is no certificate yet; {self.keeper.problem}".rstrip("; ")
 
     def _settle(self, ready_line: str) -> None:
         while not (self.backend.synced() and self.certificate.context()):
@@ -229,9 +232,9 @@ class Server:
         }
         return json.dumps(line) + "\n"
 
-    def _serve_probes(self, ready: Callable[[], bool], stuck: Callable[[], float]) -> None:
+    def _serve_probes(self, unready: Callable[[], str], stuck: Callable[[], float]) -> None:
         plain = create_server(
-            self.probes(ready, stuck),
+            self.probes(unready, stuck),
             sockets=[self.listeners.http],
             threads=2,
             ident=None,

@@ -90,7 +90,7 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
                 Choice(**tls).certificate(_names(bind), lambda: connect(kubeconfig, context))
             )
             metrics.certify(keeper)
-            Server(answering, probes, listeners, certificate, settings, backend, metrics, [keeper.run]).run()
+            Server(answering, probes, listeners, certificate, settings, backend, metrics, keeper).run()
     except (CannotListen, Unusable) as error:
         raise CannotStart(printable(str(error))) from None
 
