@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from chart_release import Release, Replicas
+from chart_release import Release, Replicas, build_both
 from click.testing import CliRunner
 from controlplane.plane import ControlPlane
 from longhorn import Longhorn
@@ -54,6 +54,23 @@ def test_an_upgrade_that_brings_a_new_webhook_has_its_bundle_filled_in(
         installed.release.upgrade(f"--set=settings.steering={steering}")
     assert "" in installed.release.bundles()
     plane.wait(installed.release.is_called, 40, "the caBundle of both webhooks")
+
+
+@pytest.mark.parametrize(
+    ("program", "forced"),
+    [("helm3", ["--force"]), ("helm", ["--force-replace", "--server-side=false"])],
+    ids=["3", "4"],
+)
+def test_what_a_forced_upgrade_empties_is_filled_again(
+    request: pytest.FixtureRequest, plane: ControlPlane, installed: Replicas, program: str, forced: list[str]
+) -> None:
+    build_both(request)
+    release = installed.release
+    plane.wait(release.is_called, 20, "the caBundle")
+    (before,) = release.bundles()
+    release.upgrade("--reuse-values", *forced, program=program)
+    plane.wait(lambda: release.is_called() and before not in release.bundles(), 20, "another caBundle")
+    assert {plane.request("GET", release.secret)["data"]["ca.crt"]} == release.bundles()
 
 
 def test_check_passes_once_it_is_installed(plane: ControlPlane, installed: Replicas) -> None:

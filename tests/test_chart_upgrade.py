@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from chart import CHART, NAME, Object, only
-from chart_release import HELMS, Release
+from chart_release import HELMS, Release, build_both
 from controlplane import build
 from controlplane.api import ApiError
 from controlplane.plane import ControlPlane
@@ -67,12 +67,14 @@ class Written(Release):
 
 @pytest.fixture(params=HELMS)
 def release(request: pytest.FixtureRequest, plane: ControlPlane) -> Iterator[Written]:
-    # As for the control plane: the first run on a machine builds, and its progress is to be seen.
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        build.helm3()
+    build_both(request)
     release = Written(plane, f"chart-{request.param}", request.param)
     yield release
     release.uninstall("--ignore-not-found")
+
+
+def test_helm_3_is_built_from_what_its_go_mod_declares() -> None:
+    assert f"tool {build.HELM3}\n" in (build.HELM3_MODULE / "go.mod").read_text()
 
 
 def test_no_upgrade_touches_what_the_program_has_written(release: Written) -> None:
@@ -106,8 +108,9 @@ def test_a_webhook_that_comes_with_an_upgrade_waits_for_its_bundle_and_takes_no_
 @pytest.mark.parametrize("release", ["helm3"], indirect=True)
 def test_what_helm_3_has_installed_helm_4_upgrades(release: Written) -> None:
     release.upgrade("--set=webhook.timeoutSeconds=5", program="helm")
-    assert release.timeouts() == [5, 5]
-    assert (release.is_intact(), release.generation()) == (True, 1)
+    assert (release.timeouts(), release.is_intact(), release.generation()) == ([5, 5], True, 1)
+    release.upgrade("--reset-values", "--server-side=true", "--force-conflicts", program="helm")
+    assert (release.timeouts(), release.is_intact(), release.generation()) == ([3, 3], True, 1)
 
 
 def test_after_an_uninstall_nothing_is_left_and_vms_start_at_once(release: Written, plane: ControlPlane) -> None:
@@ -118,10 +121,15 @@ def test_after_an_uninstall_nothing_is_left_and_vms_start_at_once(release: Writt
         plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", opted_in())
     release.uninstall()
     plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", opted_in())
-    everywhere = plane.kubectl("get", f"{KINDS},{CLUSTER_WIDE}", "--all-namespaces", "--output=name")
-    assert [name for name in everywhere.split() if release.name in name] == []
     with pytest.raises(ApiError, match="404"):
         plane.request("GET", release.configuration)
+
+    def nothing_left() -> bool:
+        everywhere = plane.kubectl("get", f"{KINDS},{CLUSTER_WIDE}", "--all-namespaces", "--output=name")
+        return not [name for name in everywhere.split() if release.name in name]
+
+    # The Deployment's pods go with it, when the garbage collector comes to it.
+    plane.wait(nothing_left, 20, "nothing left of the release")
 
 
 def opted_in() -> Object:
