@@ -18,7 +18,19 @@ from webhook_process import grant
 from webhook import wording
 from webhook.cluster import Cluster, ClusterError
 from webhook.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.events import DEADLINE, FAREWELL, PAUSE, QUEUED, REMEMBERED, RETRY_WAIT, TICK, WINDOW, Events, event_on
+from webhook.events import (
+    DEADLINE,
+    FAREWELL,
+    PAUSE,
+    QUEUED,
+    REMEMBERED,
+    RETRY_WAIT,
+    TICK,
+    WINDOW,
+    Events,
+    event_on,
+    subject_of,
+)
 from webhook.settings import is_subdomain
 
 REVIEWS = Path(__file__).parent / "data" / "reviews"
@@ -115,7 +127,8 @@ def said(message, reason=Reason.CO_SCHEDULED, **rest):
 
 
 def event(decision, pod=None, instance="webhook-0", at=1_785_585_600.25, **rest):
-    return event_on(asked(pod or vm(), **rest), decision, instance, at)
+    subject = subject_of(asked(pod or vm(), **rest), decision)
+    return subject and event_on(subject, decision, instance, at)
 
 
 CO_SCHEDULED = decided(vm(), *storage())
@@ -151,14 +164,14 @@ def test_the_owner_of_a_vm_beside_its_storage_is_told_so():
 
 def test_the_pods_that_kubevirt_renders_name_their_vmi():
     review = json.loads((REVIEWS / "vm-start.json").read_bytes())
-    made = event_on(review["request"], CO_SCHEDULED, "webhook-0", 0.0)
+    made = event_on(subject_of(review["request"], CO_SCHEDULED), CO_SCHEDULED, "webhook-0", 0.0)
     assert (made["involvedObject"]["name"], made["involvedObject"]["uid"]) == ("vm1", UID)
 
 
 def test_the_event_is_in_the_namespace_of_the_request_which_the_pod_itself_may_not_name():
     pod = vm(namespace="prod")
     del pod["metadata"]["namespace"]
-    made = event_on(request(pod, "prod"), CO_SCHEDULED, "webhook-0", 0.0)
+    made = event_on(subject_of(request(pod, "prod"), CO_SCHEDULED), CO_SCHEDULED, "webhook-0", 0.0)
     assert made["metadata"]["namespace"] == made["involvedObject"]["namespace"] == "prod"
 
 
@@ -179,7 +192,7 @@ NOBODY = {
 
 @pytest.mark.parametrize("case", NOBODY)
 def test_nobody_is_told_about(case):
-    assert event_on(NOBODY[case], CO_SCHEDULED, "webhook-0", 0.0) is None
+    assert subject_of(NOBODY[case], CO_SCHEDULED) is None
 
 
 @pytest.mark.parametrize(
@@ -347,17 +360,18 @@ def test_a_full_queue_takes_little_memory_however_large_the_pods_are():
     assert taken < QUEUED * 4096
 
 
-class Broken(dict):
-    """A request that can't be read, and says what was in it."""
+class Broken:
+    """A decision that can't be read, and says what was in it."""
 
-    def get(self, *_):
+    @property
+    def recorded(self):
         raise RuntimeError(SECRET)
 
 
 def test_a_surprise_is_counted_and_logged_and_never_reaches_the_request():
     owner = Owner()
     with capture_logs() as lines:
-        owner.events.tell(Broken(object={}), CO_SCHEDULED)
+        owner.events.tell(asked(vm()), Broken())
     assert owner.dropped() == {"full": 0, "failed": 1}
     assert [(line["event"], line["log_level"]) for line in lines] == [("an event failed", "error")]
 
