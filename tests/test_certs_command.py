@@ -455,7 +455,8 @@ def test_the_command_tells_what_it_would_do(api, invoked, keeper):
 
 def test_an_interruption_is_told_and_the_rotation_stands(api, kubeconfig, keeper):
     keeper()
-    command = [PROGRAM, "certs", "rotate-ca", "--kubeconfig", kubeconfig]
+    # What is started in the background of a shell is deaf to it, and so are its children, until told otherwise.
+    command = ["env", "--default-signal=INT", PROGRAM, "certs", "rotate-ca", "--kubeconfig", kubeconfig]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         lines = iter(process.stdout.readline, "")
         assert any(line.startswith("waiting for sign until") for line in lines)

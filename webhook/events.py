@@ -40,7 +40,16 @@ class Subject(NamedTuple):
 
 
 Topic = tuple[Subject, Reason, str]  # what makes two events the same: whom it is about, the reason, the sentence
+Writing = tuple[Topic, JsonObject, int]  # an event, and of how many decisions it tells
 NEVER = ("", 0, float("-inf"))  # name, count and time of an event that is not there
+
+
+class Told(NamedTuple):
+    """What is to be written: whom it is about, what was decided, and when."""
+
+    subject: Subject
+    decision: Decision
+    at: float
 
 
 def subject_of(request: JsonObject, decision: Decision) -> Subject | None:
@@ -104,8 +113,10 @@ class Events:
     def __init__(self, send: Callable[..., JsonObject], instance: str, clock: Callable[[], float] = time.time) -> None:
         self.dropped = Counter(full=0, failed=0)
         self._send, self._instance, self._clock, self._lock = send, instance, clock, threading.Lock()
-        self._queue: deque[tuple[Subject, Decision, float]] = deque()
-        self._again: tuple[Topic, JsonObject] | None = None
+        self._queue: deque[Told] = deque()
+        self._again: Writing | None = None
+        # What came again within PAUSE: the last of it, and how often.
+        self._held: OrderedDict[Topic, tuple[Told, int]] = OrderedDict()
         # Name, count and time of an event that is there. Only the one thread looks at it.
         self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
         self._complaints: set[tuple[str, int]] = set()
@@ -121,7 +132,7 @@ class Events:
             if len(self._queue) >= QUEUED:
                 self._drop("full")
             else:
-                self._queue.append((subject, _short(decision), self._clock()))
+                self._queue.append(Told(subject, _short(decision), self._clock()))
         except Exception as error:  # noqa: BLE001 (the decision is made; nothing here may spoil its answer)
             self._drop("failed", error=error)
 
@@ -137,48 +148,67 @@ class Events:
             busy = self.step()
             stop.wait(RETRY_WAIT if self._again else 0 if busy else TICK)
         end = self._clock() + FAREWELL
-        while (left := end - self._clock()) > 0 and self.step(deadline=min(left, DEADLINE)):
+        while (left := end - self._clock()) > 0 and self.step(min(left, DEADLINE), pause=0):
             pass
-        if given_up := len(self._queue) + (self._again is not None):
+        held = sum(times for _, times in self._held.values()) + (self._again[2] if self._again else 0)
+        if given_up := len(self._queue) + held:
             self._drop("failed", given_up)
             log.warning("given up", resource="events", number=given_up)
 
-    def step(self, deadline: float = DEADLINE) -> bool:
-        """Write one event, that of the last step anew if it failed; say whether there was one."""
+    def step(self, deadline: float = DEADLINE, pause: float = PAUSE) -> bool:
+        """Write one event, that of the last step anew if it failed; say whether there was something to do."""
         failed, self._again = self._again, None
-        if failed is None and not self._queue:
-            return False
-        event = None
+        event = failed
         try:
-            if event := failed or self._next():
-                self._write(*event, deadline)
+            if event is None and self._queue:
+                event = self._next(pause)
+                if event is None:
+                    return True
+            event = event or self._held_long_enough(pause)
+            if event is None:
+                return False
+            self._write(*event, deadline)
         except ClusterError as error:
             if failed is None and (error.code in (0, 429) or error.code >= 500):
                 self._again = event
             else:
-                self._drop("failed")
+                self._drop("failed", event[2] if event else 1)
         except Exception as error:  # noqa: BLE001 (a thread that has ended tells nobody anything)
             self._drop("failed", error=error)
         return True
 
-    def _next(self) -> tuple[Topic, JsonObject] | None:
-        subject, decision, at = self._queue.popleft()
-        topic = subject, decision.reason, decision.message
-        name, count, before = self._written.get(topic, NEVER)
-        if self._clock() - before < PAUSE:
-            self._remember(topic, name, count + 1, before)  # the next one tells of this one as well
-            return None
-        return topic, event_on(subject, decision, self._instance, at)
+    def _next(self, pause: float) -> Writing | None:
+        told = self._queue.popleft()
+        topic = told.subject, told.decision.reason, told.decision.message
+        _, times = self._held.pop(topic, (told, 0))
+        if self._clock() - self._written.get(topic, NEVER)[2] >= pause:
+            return topic, self._event(told), times + 1
+        self._held[topic] = told, times + 1
+        self._written.move_to_end(topic)
+        while len(self._held) > REMEMBERED:
+            self._drop("full", self._held.popitem(last=False)[1][1])
+        return None
 
-    def _write(self, topic: Topic, event: JsonObject, deadline: float) -> None:
+    def _held_long_enough(self, pause: float) -> Writing | None:
+        now = self._clock()
+        for topic, (told, times) in self._held.items():
+            if now - self._written.get(topic, NEVER)[2] >= pause:
+                del self._held[topic]
+                return topic, self._event(told), times
+        return None
+
+    def _event(self, told: Told) -> JsonObject:
+        return event_on(told.subject, told.decision, self._instance, told.at)
+
+    def _write(self, topic: Topic, event: JsonObject, times: int, deadline: float) -> None:
         path, now = f"/api/v1/namespaces/{event['metadata']['namespace']}/events", self._clock()
         name, count, before = self._written.get(topic, NEVER)
         # A number and no increment, and below a name of its own: a try that got no answer may have been heard.
-        change = {"count": count + 1, "lastTimestamp": event["lastTimestamp"]}
+        change = {"count": count + times, "lastTimestamp": event["lastTimestamp"]}
         if now - before >= WINDOW or not self._sent("PATCH", f"{path}/{name}", change, deadline, unless=404):
-            self._sent("POST", path, event, deadline, unless=409)
+            self._sent("POST", path, event | {"count": times}, deadline, unless=409)
             name, count = event["metadata"]["name"], 0
-        self._remember(topic, name, count + 1, now)
+        self._remember(topic, name, count + times, now)
 
     def _remember(self, topic: Topic, name: str, count: int, at: float) -> None:
         self._written[topic] = name, count, at
