@@ -80,6 +80,14 @@ def connect(kubeconfig: str | None, context: str | None) -> Cluster:
         raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE, or --snapshot FILE") from None
 
 
+def namespace_and_name(value: str, option: str) -> tuple[str, str]:
+    """Read what an option names as NAMESPACE/NAME. Raises BadParameter."""
+    namespace, _, name = value.partition("/")
+    if not (namespace and name) or "/" in name:
+        raise click.BadParameter(f"{value!r} is not NAMESPACE/NAME", param_hint=option)
+    return namespace, name
+
+
 def cluster_from(
     snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
 ) -> Store:

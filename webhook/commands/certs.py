@@ -18,7 +18,7 @@ from certs.authority import Certificate, read
 from certs.by_hand import Status
 from certs.cluster import Place, Refused, Trouble
 from certs.renewal import Policy
-from webhook.commands import color_option, live_options, wants_color
+from webhook.commands import color_option, live_options, namespace_and_name, wants_color
 from webhook.documents import BadInput, printable
 
 if TYPE_CHECKING:
@@ -134,13 +134,11 @@ def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configura
 
 
 def _place(secret: str, configuration: str, live: dict[str, str | None]) -> Place:
-    namespace, slash, name = secret.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        raise click.BadParameter(f"{secret!r} is not NAMESPACE/NAME", param_hint="--secret")
+    named = namespace_and_name(secret, "--secret")
     from webhook.cluster import Cluster  # noqa: PLC0415 (its import takes a second, which --help need not wait for)
 
     try:
-        return Place(Cluster.connect(**live), (namespace, name), configuration)
+        return Place(Cluster.connect(**live), named, configuration)
     except Refused as error:
         raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE") from None
 

@@ -15,6 +15,7 @@ from certs.cluster import ApiServer
 from certs.renewal import Policy
 from certs.rotate import Keeper
 from certs.serving import ServingCertificate, folder_of_this_run, made_for_this_run
+from webhook.commands import namespace_and_name
 
 _OPTIONS = (
     click.option(
@@ -68,9 +69,7 @@ class Choice:
         """Look whether it fits together."""
         if self.tls_secret and self.tls_dir:
             raise click.UsageError("--tls-secret and --tls-dir: choose one of them")
-        if self.tls_secret and not all(self.secret or ()):
-            raise click.UsageError(f"--tls-secret {self.tls_secret!r}: NAMESPACE/NAME is wanted")
-        if self.tls_secret and not self.tls_names:
+        if self.secret and not self.tls_names:
             raise click.UsageError("--tls-secret needs --tls-name: the name by which the API server calls us")
         if self.webhook_configuration and not (self.tls_secret or self.tls_dir):
             raise click.UsageError(
@@ -80,10 +79,7 @@ class Choice:
     @property
     def secret(self) -> tuple[str, str] | None:
         """Namespace and name of the Secret."""
-        if self.tls_secret is None:
-            return None
-        namespace, _, name = self.tls_secret.partition("/")
-        return namespace, name
+        return namespace_and_name(self.tls_secret, "--tls-secret") if self.tls_secret is not None else None
 
     @contextmanager
     def certificate(

@@ -1,0 +1,31 @@
+"""Which certificate `serve` shows: what does not fit together is said, and nothing is guessed."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from webhook.commands.tls import Choice
+
+NOTHING = {"tls_dir": None, "tls_secret": None, "tls_names": (), "webhook_configuration": None}
+LIVES = {"tls_leaf_days": 30.0, "tls_ca_days": 365.0, "tls_spread": 300.0}
+OURS = {"tls_secret": "shop/tls", "tls_names": ("webhook.shop.svc",)}
+
+
+@pytest.mark.parametrize("chosen", [{}, OURS, OURS | {"webhook_configuration": "x"}, {"tls_dir": Path("tls")}])
+def test_what_fits_together_is_taken(chosen):
+    assert Choice(**NOTHING | LIVES | chosen).secret == (("shop", "tls") if "tls_secret" in chosen else None)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        (OURS | {"tls_dir": Path("tls")}, "choose one of them"),
+        (OURS | {"tls_names": ()}, "--tls-secret needs --tls-name"),
+        ({"webhook_configuration": "x"}, "--webhook-configuration needs --tls-secret or --tls-dir"),
+        *((OURS | {"tls_secret": secret}, "is not NAMESPACE/NAME") for secret in ("", "tls", "/tls", "shop/", "a/b/c")),
+    ],
+)
+def test_what_does_not_fit_together_is_named(chosen, said):
+    with pytest.raises(click.UsageError, match=said):
+        Choice(**NOTHING | LIVES | chosen)
