@@ -108,15 +108,19 @@ def _certificates(file: Path) -> Path:
     return file
 
 
+def in_memory() -> str | None:
+    """Return the folder that is in memory, writable on a read-only root as well; None where there is none."""
+    memory = "/dev/shm"  # noqa: S108 (what is made in it is ours alone)
+    return memory if os.access(memory, os.W_OK) else None
+
+
 @contextmanager
 def folder_of_this_run() -> Iterator[Path]:
     """Make a folder for its own user alone, in memory where there is such a place, and remove it at the end.
 
     Only the process that made it removes it: a forked worker comes through here as well when it exits.
     """
-    memory = "/dev/shm"  # noqa: S108 (the folder in it is ours alone)
-    place = memory if os.access(memory, os.W_OK) else None
-    owner, folder = os.getpid(), Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-", dir=place))  # 0700
+    owner, folder = os.getpid(), Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-", dir=in_memory()))  # 0700
     try:
         yield folder
     finally:

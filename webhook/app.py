@@ -59,7 +59,7 @@ def create_app(reviewer: Reviewer) -> Flask:
 def around_flask(reviewer: Reviewer) -> Callable[[Request], Answer | None]:
     """Make the short way for what the API server sends: None for all else, and for what would have to wait.
 
-    Flask's dispatch takes longer than the decision: docs/decisions/0010 has the figure.
+    Flask's dispatch takes longer than the decision: docs/decisions/0011 has the figure.
     """
 
     def at_once(sent: Request) -> Answer | None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from signal import SIGTERM
 from threading import Event, Thread
 from typing import Any
@@ -22,7 +21,7 @@ from gunicorn.workers.base import Worker
 from waitress.server import create_server
 
 from certs.rotate import Keeper
-from certs.serving import ServingCertificate
+from certs.serving import ServingCertificate, in_memory
 from webhook.backend import Backend
 from webhook.connection import Answering
 from webhook.loop import DRAIN, FAREWELL, Loop
@@ -210,7 +209,6 @@ class Server:
         """Return gunicorn's settings; `https` is the file descriptor of the TLS listener."""
         # Its debug lines quote what was received, and that may hold a passphrase.
         level = LogLevel.INFO if self.settings.log_level is LogLevel.DEBUG else self.settings.log_level
-        memory = Path("/dev/shm")  # noqa: S108  # for the heartbeat file: on a disk it may block, and a root may be read-only
         return {
             "bind": [f"fd://{https}"],
             "workers": 1,  # one cache, one set of watches, one registry of metrics; scale by replicas
@@ -218,7 +216,7 @@ class Server:
             "max_requests": 0,
             "timeout": HUNG,
             "graceful_timeout": GRACE,
-            "worker_tmp_dir": str(memory) if os.access(memory, os.W_OK) else None,
+            "worker_tmp_dir": in_memory(),  # for the heartbeat file: on a disk it may block
             "control_socket_disable": True,
             "errorlog": None,  # its logger has our handler
             "loglevel": level.value,
