@@ -5,8 +5,10 @@ import json
 import os
 import resource
 import ssl
-from contextlib import ExitStack, suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
+from multiprocessing import get_context
 from pathlib import Path
 from threading import active_count
 
@@ -472,47 +474,51 @@ def test_there_is_always_room_for_one_more_and_the_longest_idle_makes_it(it):
         assert is_served(it, newest)
 
 
-@pytest.fixture
-def last_file(it):
-    """Take all file descriptors: what is returned gives one back, and `it` can't have another."""
-    sock = it.listener
+def alone(check, *arguments):
+    """Run a check in a process of its own: in this one other tests' threads take and give back file descriptors."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        process.submit(check, *arguments).result(60)
+
+
+@contextmanager
+def no_file_left():
+    """Take all file descriptors, and give back those that are still in the list."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, hard))
     taken_up = []
-
-    def take_up():
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (max(int(each.name) for each in Path("/proc/self/fd").iterdir()) + 2, hard)
-        )
-        with suppress(OSError):
-            while True:
-                taken_up.append(os.dup(sock.fileno()))
-        return taken_up
-
-    yield take_up
+    with suppress(OSError):
+        while True:
+            taken_up.append(os.dup(0))
+    yield taken_up
     for number in taken_up:
         os.close(number)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_where_no_file_descriptor_is_left_the_longest_idle_makes_room(it, last_file):
-    with it.peer() as idle, it.plain_outside() as new:
-        last_file()
+def the_longest_idle_makes_room(folder):
+    with turning(folder) as it, it.peer() as idle, it.plain_outside(), no_file_left():
         it.turn(3)
         assert has_ended(idle)
         assert it.dropped == {"evicted": 1}
         assert it.loop.connections() == 1
-        new.close()
 
 
-def test_where_no_file_descriptor_is_left_and_nobody_can_go_it_waits(it, last_file):
-    with it.plain_outside() as new:
-        left = last_file()
+def it_waits_for_a_file(folder):
+    with turning(folder) as it, it.plain_outside(), no_file_left() as left:
         it.turn(3)
         assert (it.loop.connections(), it.dropped) == (0, {})
         os.close(left.pop())
         it.turn()
         assert it.loop.connections() == 1
-        new.close()
+
+
+def test_where_no_file_descriptor_is_left_the_longest_idle_makes_room(folder):
+    alone(the_longest_idle_makes_room, folder)
+
+
+def test_where_no_file_descriptor_is_left_and_nobody_can_go_it_waits(folder):
+    alone(it_waits_for_a_file, folder)
 
 
 def test_what_has_only_begun_does_not_delay_a_request(it):
