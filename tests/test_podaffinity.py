@@ -241,4 +241,4 @@ def test_without_any_node_known_only_what_is_on_the_same_node_counts(vm: Object,
 
 
 def test_a_pod_without_a_name_has_an_empty_one() -> None:
-    assert Candidate(virt_launcher(), "default", "node-a", (), catalog()).key == ("default", "")
+    assert Candidate(virt_launcher(), "default", "node-a", (), catalog()).fact.key == ("default", "")

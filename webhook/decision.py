@@ -3,8 +3,10 @@
 `Reason` is the one vocabulary: the same word stands in the log, the metric, the annotations, `explain` and the tests.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from webhook.catalog import Pod
 
 
 class Outcome(StrEnum):
@@ -118,7 +120,7 @@ class Decision:
     """What happens to one pod.
 
     `node` is the one that was meant, also where the guard refused it. `recorded` says that the pod is told: it gets the
-    decision annotation.
+    decision annotation. `takes` is a pinned pod as it will be on the node, where the guard has looked at it.
     """
 
     outcome: Outcome
@@ -129,3 +131,4 @@ class Decision:
     conflict: bool = False
     claims: tuple[ClaimFinding, ...] = ()
     recorded: bool = False
+    takes: Pod | None = field(default=None, compare=False, repr=False)

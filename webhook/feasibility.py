@@ -6,19 +6,21 @@ these are the scheduler's own rules, asked before it is. What is unknown passes.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from webhook.catalog import Catalog, Node, Volume
+from webhook.catalog import Catalog, Node, Pod, Volume
 from webhook.decision import Reason
+from webhook.objects import read_as
 from webhook.podaffinity import Neighbourhood
-from webhook.resources import PODS, effective_requests, written
+from webhook.resources import PODS, written
 from webhook.selectors import node_matches, required_terms, selects_namespaces
 from webhook.shape import JsonObject, mapping, mappings, text
 
-KINDS = ("podAntiAffinity", "podAffinity")
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, where nothing can be cached
 class Candidate:
     """A pod, the node meant for it, and the PVs of the claims that it mounts."""
 
@@ -33,25 +35,20 @@ class Candidate:
         """The node, None where it is not known."""
         return self.catalog.node(self.node_name)
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """Namespace and name, or the uid of its VMI while it has no name yet: see store.vm_of."""
+    @cached_property
+    def fact(self) -> Pod:
+        """The pod as others will see it on the node. While it has no name, the uid of its VMI is one: store.vm_of."""
         labels = mapping(self.pod, "metadata", "labels")
-        return self.namespace, text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
-
-    def surroundings(self) -> Neighbourhood:
-        """Look at the pods around the node, from their side."""
-        return Neighbourhood(self.key, mapping(self.pod, "metadata", "labels"), (), (), self.node_name, self.catalog)
+        name = text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
+        return read_as(self.pod, self.namespace, name, self.node_name)
 
     def neighbourhood(self) -> Neighbourhood:
-        """Look at them from both sides."""
-        repels, attracts = (required_terms(self.pod, self.namespace, kind) for kind in KINDS)
-        labels = mapping(self.pod, "metadata", "labels")
-        return Neighbourhood(self.key, labels, repels, attracts, self.node_name, self.catalog)
+        """Look at the pods around the node."""
+        attracts = required_terms(self.pod, self.namespace, "podAffinity")
+        return Neighbourhood(self.fact, attracts, self.catalog)
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """One resource that a pod asks for on a node: cpu in milli, all others in whole units."""
 
     resource: str
@@ -85,10 +82,10 @@ def room(candidate: Candidate) -> list[Room]:
     node = candidate.node
     if node is None or node.allocatable is None:
         return []
-    load = candidate.catalog.load(node.name, candidate.key)
+    load = candidate.catalog.load(node.name, candidate.fact.key)
     return [
         Room(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
-        for resource, requested in effective_requests(candidate.pod).items()
+        for resource, requested in candidate.fact.requests.items()
         # Every kubelet tells how many pods it takes. A node that does not was written by hand.
         if resource != PODS or PODS in node.allocatable
     ]
@@ -173,7 +170,7 @@ def unjudged_field(pod: JsonObject) -> str | None:
 
 def _unjudged(candidate: Candidate) -> str | None:
     field = unjudged_field(candidate.pod)
-    what = f"the pod's spec.{field}" if field else candidate.surroundings().unjudged()
+    what = f"the pod's spec.{field}" if field else candidate.neighbourhood().unjudged()
     return f"{what} is not judged" if what else None
 
 

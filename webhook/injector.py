@@ -67,14 +67,17 @@ def vm_follows_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, 
         return replace(decision, claims=claims, recorded=True)
 
     volumes = tuple(resolve.volumes_of(claims, namespace, catalog))
-    hurdle = _in_the_way(Candidate(pod, namespace, choice.node, volumes, catalog), mode, settings)
+    candidate = Candidate(pod, namespace, choice.node, volumes, catalog)
+    hurdle, takes = _in_the_way(candidate, mode, settings), None
     if hurdle is None:
+        takes = candidate.fact if mode is Mode.REQUIRED and settings.node_guard else None
         outcome = Outcome.PINNED if mode is Mode.REQUIRED else Outcome.PREFERRED
         reason, message = Reason.CO_SCHEDULED, wording.placed(claims, choice, mode)
     else:
         outcome = Outcome.UNCHANGED if hurdle.reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
         reason, message = hurdle.reason, wording.softened(claims, choice, hurdle.detail, outcome)
-    return Decision(outcome, reason, message, mode, choice.node, bool(choice.others), claims, recorded=True)
+    conflict = bool(choice.others)
+    return Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, takes=takes)
 
 
 def _in_the_way(candidate: Candidate, mode: Mode, settings: Settings) -> Obstacle | None:

@@ -12,10 +12,10 @@ import structlog
 
 from webhook.catalog import Claim, Key, Pod, ShareManager, Volume
 from webhook.cluster import Cluster, ClusterError
-from webhook.decision import Outcome, Reason
+from webhook.decision import Reason
 from webhook.injector import Injection, inject, namespace_of
 from webhook.kinds import Kind, kinds, object_path
-from webhook.objects import Fact, read_pod
+from webhook.objects import Fact
 from webhook.reflector import Reflector
 from webhook.settings import Settings, is_subdomain
 from webhook.shape import JsonObject, mapping, text
@@ -193,13 +193,11 @@ class Live:
 
     def _reservation(self, injection: Injection, request: JsonObject, vm: Key) -> Pod | None:
         """Make a pod count that the cluster does not show yet, or a burst of VMs would be pinned into the same room."""
-        pinned = injection.decision.outcome is Outcome.PINNED and injection.patch
-        if pinned and self._settings.node_guard and request.get("dryRun") is not True:
-            pod = read_pod(mapping(request, "object"))
-            if pod is not None:
-                self._reserved_until[vm] = self._clock() + RESERVATION
-                return replace(pod, namespace=vm[0], name=vm[1], site=injection.decision.node or "")
-        return None
+        pod = injection.decision.takes
+        if pod is None or not injection.patch or request.get("dryRun") is True:
+            return None
+        self._reserved_until[vm] = self._clock() + RESERVATION
+        return pod if pod.key == vm else replace(pod, name=vm[1])
 
     def _forget_reservations(self) -> None:
         now = self._clock()

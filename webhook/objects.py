@@ -69,12 +69,14 @@ def read_node(item: JsonObject) -> Node:
 
 def read_pod(item: JsonObject) -> Pod | None:
     """Read a pod; None for one that has finished. Raises Malformed for a quantity that can't be read."""
-    phase = text(item, "status", "phase")
-    if phase in ("Succeeded", "Failed"):
+    if text(item, "status", "phase") in ("Succeeded", "Failed"):
         return None
-    namespace, name = _name(item)
+    return read_as(item, *_name(item), text(item, "spec", "nodeName") or pinned_node(item))
+
+
+def read_as(item: JsonObject, namespace: str, name: str, site: str) -> Pod:
+    """Read a pod that may have no name, no namespace and no node yet. Raises Malformed as `read_pod` does."""
     labels = _labels(item)
-    node = text(item, "spec", "nodeName")
     of_a_vm = labels.get("kubevirt.io") in ("virt-launcher", "hotplug-disk")
     annotations = mapping(item, "metadata", "annotations") if of_a_vm else {}
     owners = mappings(item, "metadata", "ownerReferences") if of_a_vm else []
@@ -82,9 +84,9 @@ def read_pod(item: JsonObject) -> Pod | None:
         namespace=namespace,
         name=name,
         uid=text(item, "metadata", "uid"),
-        node=node,
-        site=node or pinned_node(item),
-        alive=phase in ("Pending", "Running", "") and not _terminating(item),
+        node=text(item, "spec", "nodeName"),
+        site=site,
+        alive=text(item, "status", "phase") in ("Pending", "Running", "") and not _terminating(item),
         created=text(item, "metadata", "creationTimestamp"),
         labels=labels,
         requests=effective_requests(item),

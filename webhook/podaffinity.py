@@ -3,7 +3,7 @@
 Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filtering.go.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from webhook.catalog import Catalog, Pod
@@ -12,13 +12,10 @@ from webhook.selectors import AffinityTerm
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """A pod, and the node on which it is to live among the others."""
+    """A pod, as it is to live on its site among the others, and whom it wants near."""
 
-    key: tuple[str, str]
-    labels: Mapping[str, str]
-    repels: tuple[AffinityTerm, ...]
+    pod: Pod
     attracts: tuple[AffinityTerm, ...]
-    node: str
     catalog: Catalog
 
     def conflict(self) -> str | None:
@@ -29,12 +26,12 @@ class Neighbourhood:
         """Say whose anti-affinity might keep the pod off the node, if we knew its namespace selector's answer."""
         for other in self._others(self.catalog.repelling_pods()):
             for term in other.repels:
-                if term.might_select(self.labels) and self._together(other, term.topology_key):
+                if term.might_select(self.pod.labels) and self._together(other, term.topology_key):
                     return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
         return None
 
     def _others(self, pods: Iterable[Pod]) -> Iterable[Pod]:
-        return (pod for pod in pods if pod.key != self.key)
+        return (pod for pod in pods if pod.key != self.pod.key)
 
     def _domain(self, node: str, topology_key: str) -> str | None:
         known = self.catalog.node(node)
@@ -42,18 +39,18 @@ class Neighbourhood:
         return known.labels.get(topology_key) if known else f"node {node}"
 
     def _together(self, other: Pod, topology_key: str) -> bool:
-        domain = self._domain(self.node, topology_key)
+        domain = self._domain(self.pod.site, topology_key)
         return domain is not None and domain == self._domain(other.site, topology_key)
 
     def _repelled(self) -> str | None:
         for other in self._others(self.catalog.repelling_pods()):
             for term in other.repels:
-                if term.selects(self.key[0], self.labels) and self._together(other, term.topology_key):
+                if term.selects(self.pod.namespace, self.pod.labels) and self._together(other, term.topology_key):
                     return f"{other.namespace}/{other.name} repels this pod (required pod anti-affinity)"
         return None
 
     def _repelling(self) -> str | None:
-        for term in self.repels:
+        for term in self.pod.repels:
             for other in self._others(self.catalog.placed_pods(term.namespaces)):
                 if term.selects(other.namespace, other.labels) and self._together(other, term.topology_key):
                     return f"this pod repels {other.namespace}/{other.name} (required pod anti-affinity)"
@@ -78,9 +75,9 @@ class Neighbourhood:
 
     def _attracted(self, friends: list[Pod]) -> bool:
         keys = [term.topology_key for term in self.attracts]
-        if any(self._domain(self.node, key) is None for key in keys):
+        if any(self._domain(self.pod.site, key) is None for key in keys):
             return False
         if all(any(self._together(friend, key) for friend in friends) for key in keys):
             return True
         somewhere = any(self._domain(friend.site, key) is not None for friend in friends for key in keys)
-        return not somewhere and all(term.selects(self.key[0], self.labels) for term in self.attracts)
+        return not somewhere and all(term.selects(self.pod.namespace, self.pod.labels) for term in self.attracts)
