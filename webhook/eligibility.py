@@ -10,6 +10,7 @@ from webhook.settings import Settings
 from webhook.shape import JsonObject, mapping, text
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
+_MODES = {mode.value: mode for mode in Mode}
 
 
 def is_pod_creation(request: JsonObject) -> bool:
@@ -64,8 +65,8 @@ def is_injected(pod: JsonObject, settings: Settings) -> bool:
 def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
     """Return the mode that is in force for the pod, and the annotation's value where it is none that we know."""
     wish = mapping(pod, "metadata", "annotations").get(MODE_ANNOTATION)
-    if wish in tuple(Mode):
-        return Mode(wish), None
+    if isinstance(wish, str) and (mode := _MODES.get(wish)):
+        return mode, None
     return settings.affinity_mode, None if wish is None else str(wish)
 
 

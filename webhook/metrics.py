@@ -74,23 +74,23 @@ class Metrics:
             {"version": __version__, "python": platform.python_version()}
         )
         ProcessCollector(registry=self._registry)
-        self._show_zeros()
-
-    def _show_zeros(self) -> None:
-        for reason in Reason:
-            for outcome in possible_outcomes(reason):
-                self._decisions.labels(outcome, reason)
-        for code in CODES:
-            self._responses.labels(code)
+        # All that is known in advance stands there from the start, and is found faster than by its labels.
+        self._by_code = {code: self._responses.labels(code) for code in CODES}
+        self._by_decision = {
+            (outcome, reason): self._decisions.labels(outcome, reason)
+            for reason in Reason
+            for outcome in possible_outcomes(reason)
+        }
 
     def decided(self, decision: Decision, seconds: float) -> None:
         """Count a decision and the time that it took."""
-        self._decisions.labels(decision.outcome, decision.reason).inc()
+        found = decision.outcome, decision.reason
+        (self._by_decision.get(found) or self._decisions.labels(*found)).inc()
         self._duration.observe(seconds)
 
     def answered(self, code: int) -> None:
         """Count an answer by its HTTP status."""
-        self._responses.labels(code).inc()
+        (self._by_code.get(code) or self._responses.labels(code)).inc()
 
     def follow(self, following: Following) -> None:
         """Show how the caches and events of a live cluster are doing, read at each scrape."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import structlog
@@ -40,6 +40,7 @@ class Reviewer:
     metrics: Metrics
     patience: Patience
     clock: Callable[[], float]
+    log: structlog.typing.FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("webhook").bind())
 
     def answer(self, body: bytes, call: Call, *, may_wait: bool = True) -> Answer | None:
         """Answer a review, whatever it is; None where that would take a read of the API server, and none may be made.
@@ -80,7 +81,7 @@ class Reviewer:
         written = write_review(admission["uid"], injection)
         took = self.clock() - started
         self.metrics.decided(injection.decision, took)
-        _log(admission, injection, took)
+        self._log(admission, injection, took)
         self.backend.tell(admission, injection.decision)
         return Answer(HTTPStatus.OK, written)
 
@@ -92,6 +93,25 @@ class Reviewer:
         decision = unchanged(Reason.INTERNAL_ERROR, self.settings.affinity_mode, sentence)
         return self._told(admission, Injection(decision, error=error), self.clock())
 
+    def _log(self, admission: JsonObject, injection: Injection, took: float) -> None:
+        """Log a decision: whom it was about and what came out, never what the pod is made of."""
+        decision, pod = injection.decision, mapping(admission, "object")
+        write = self.log.info if injection.error is None else self.log.error
+        write(
+            "decided",
+            uid=_short(admission["uid"]),
+            namespace=_short(text(admission, "namespace")),
+            pod=_short(text(pod, "metadata", "name") or text(pod, "metadata", "generateName")),
+            vm=_short(text(mapping(pod, "metadata", "annotations"), "kubevirt.io/domain")),
+            outcome=decision.outcome.value,
+            reason=decision.reason.value,
+            node=decision.node,
+            claims=_short(claims_line(decision), 2000),
+            ms=round(took * 1000, 3),
+            dry_run=admission.get("dryRun") is True,
+            exc_info=injection.error,
+        )
+
 
 def refusal(status: HTTPStatus, sentence: str, uid: str | None = None, headers: Headers = ()) -> Answer:
     """Answer with an error in JSON, and log it."""
@@ -99,26 +119,6 @@ def refusal(status: HTTPStatus, sentence: str, uid: str | None = None, headers: 
     body = json.dumps({"error": sentence} | ({"uid": uid} if uid else {}))
     plain = Answer(status, body.encode() + b"\n")
     return replace(plain, headers=[*plain.headers, *headers])
-
-
-def _log(admission: JsonObject, injection: Injection, took: float) -> None:
-    """Log a decision: whom it was about and what came out, never what the pod is made of."""
-    decision, pod = injection.decision, mapping(admission, "object")
-    write = log.info if injection.error is None else log.error
-    write(
-        "decided",
-        uid=_short(admission["uid"]),
-        namespace=_short(text(admission, "namespace")),
-        pod=_short(text(pod, "metadata", "name") or text(pod, "metadata", "generateName")),
-        vm=_short(text(mapping(pod, "metadata", "annotations"), "kubevirt.io/domain")),
-        outcome=decision.outcome.value,
-        reason=decision.reason.value,
-        node=decision.node,
-        claims=_short(claims_line(decision), 2000),
-        ms=round(took * 1000, 3),
-        dry_run=admission.get("dryRun") is True,
-        exc_info=injection.error,
-    )
 
 
 def _short(name: str, length: int = 253) -> str:
