@@ -20,9 +20,13 @@ def merged(operator: str, value: str = "front") -> Object:
 
 
 def term(
-    *namespaces: str, any_namespace: bool = False, selector: Object | None = WEB, topology: str = HOSTNAME
+    *namespaces: str,
+    any_namespace: bool = False,
+    selector: Object | None = WEB,
+    topology: str = HOSTNAME,
+    weight: int = 2,  # the term's own, and WEB's one label
 ) -> AffinityTerm:
-    return AffinityTerm(frozenset(namespaces), any_namespace, selector, topology)
+    return AffinityTerm(frozenset(namespaces), any_namespace, selector, topology, weight)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +34,8 @@ def term(
     [
         pytest.param(pod_term({"app": "web"}), term("default"), id="of its own namespace"),
         pytest.param(pod_term({"app": "web"}, ZONE), term("default", topology=ZONE), id="by zone"),
-        pytest.param(pod_term(None), term("default", selector=None), id="no selector"),
-        pytest.param(pod_term(None, labelSelector={}), term("default", selector={}), id="an empty selector"),
+        pytest.param(pod_term(None), term("default", selector=None, weight=1), id="no selector"),
+        pytest.param(pod_term(None, labelSelector={}), term("default", selector={}, weight=1), id="an empty selector"),
         pytest.param(pod_term({"app": "web"}, namespaces=["a", "b"]), term("a", "b"), id="of named namespaces"),
         pytest.param(pod_term({"app": "web"}, namespaces=[]), term("default"), id="of no named namespace"),
         pytest.param(pod_term({"app": "web"}, namespaces=None, namespaceSelector=None), term("default"), id="nulls"),
@@ -42,11 +46,13 @@ def term(
             id="of named and of labelled namespaces",
         ),
         pytest.param(
-            pod_term({"app": "web"}, matchLabelKeys=["tier"]), term("default", selector=merged("In")), id="of its tier"
+            pod_term({"app": "web"}, matchLabelKeys=["tier"]),
+            term("default", selector=merged("In"), weight=4),
+            id="of its tier",
         ),
         pytest.param(
             pod_term({"app": "web"}, mismatchLabelKeys=["tier"]),
-            term("default", selector=merged("NotIn")),
+            term("default", selector=merged("NotIn"), weight=4),
             id="of others",
         ),
         pytest.param(
@@ -55,7 +61,9 @@ def term(
             id="of a label it has not",
         ),
         pytest.param(
-            pod_term(None, matchLabelKeys=["tier"]), term("default", selector=None), id="of its tier, unselected"
+            pod_term(None, matchLabelKeys=["tier"]),
+            term("default", selector=None, weight=1),
+            id="of its tier, unselected",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from builders import (
 )
 
 from webhook.decision import GUARD_REASONS, Outcome, Reason
-from webhook.feasibility import CHECKS, CORDON, Candidate, answers
+from webhook.feasibility import CHECKS, CORDON, TERMS, Candidate, answers
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
 SSD = [{"key": "disk", "operator": "In", "values": ["ssd"]}]
@@ -147,6 +147,7 @@ def field(spec: Object) -> str:
 
 
 PORT = [{"name": "c", "ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 22}]}]
+BY_ARCH = {"matchExpressions": [{"key": "arch", "operator": "DoesNotExist"}]}
 BY_NAMESPACE = pod_term({"app": "web"}, namespaceSelector={})
 
 
@@ -161,6 +162,10 @@ BY_NAMESPACE = pod_term({"app": "web"}, namespaceSelector={})
         (
             {"labels": {"app": "web"}, "affinity": together(BY_NAMESPACE | {"namespaces": ["default"]})},
             "spec.affinity.podAffinity's",
+        ),
+        (
+            {"affinity": node_terms(*[BY_ARCH] * (TERMS + 1))},
+            f"spec.affinity.nodeAffinity, of more than {TERMS} terms,",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

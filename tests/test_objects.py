@@ -155,7 +155,11 @@ OF_A_VM = {"labels": {"kubevirt.io": "virt-launcher"}, "claims": ("disk1",)}
 OPTED_IN = {**OF_A_VM, "true_annotations": frozenset({"kubevirt-scheduler/co-schedule"})}
 REPELS = (
     AffinityTerm(
-        frozenset({"default"}), any_namespace=False, selector={"matchLabels": {"a": "b"}}, topology_key=HOSTNAME
+        frozenset({"default"}),
+        any_namespace=False,
+        selector={"matchLabels": {"a": "b"}},
+        topology_key=HOSTNAME,
+        weight=2,
     ),
 )
 

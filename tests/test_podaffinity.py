@@ -20,6 +20,7 @@ from builders import (
 
 from webhook.decision import Outcome, Reason
 from webhook.feasibility import Candidate
+from webhook.podaffinity import COMPARISONS, Neighbourhood
 
 EAST, WEST = {ZONE: "east"}, {ZONE: "west"}
 NODES = [node("node-a", labels=EAST), node("node-b", labels=EAST), node("node-c", labels=WEST), node("node-d")]
@@ -242,3 +243,36 @@ def test_without_any_node_known_only_what_is_on_the_same_node_counts(vm: Object,
 
 def test_a_pod_without_a_name_has_an_empty_one() -> None:
     assert Candidate(virt_launcher(), "default", "node-a", (), catalog()).fact.key == ("default", "")
+
+
+TOO_MUCH = "required pod (anti-)affinity with so many terms and pods"
+APART_BY_LABEL = apart(pod_term(WEB, namespaceSelector={}))
+
+
+@pytest.mark.parametrize(
+    ("affinity", "other", "comparisons"),
+    [
+        pytest.param(NO_WEB, web("node-b"), 2, id="a pod with the VM's term"),
+        pytest.param(None, web("node-b", affinity=NO_WEB), 4, id="the VM with a pod's term"),
+        pytest.param(None, web("node-b", affinity=APART_BY_LABEL), 4, id="one that can't be judged"),
+        pytest.param(WITH_WEB, web("node-a"), 4, id="a pod that the VM requires"),
+    ],
+)
+def test_more_than_so_much_is_not_compared(affinity: Object | None, other: Object, comparisons: int) -> None:
+    vm = virt_launcher(affinity=affinity) if affinity else virt_launcher()
+    candidate = Candidate(vm, "default", "node-a", (), catalog(*storage(), *NODES, other))
+    whole = candidate.neighbourhood
+    verdicts = whole.conflict(), whole.unjudged()
+    assert verdicts == (None, None)
+    assert COMPARISONS - whole.left == comparisons
+    for left in range(comparisons):
+        short = Neighbourhood(whole.pod, whole.attracts, whole.catalog, left)
+        assert (short.conflict(), short.unjudged()) == (None, TOO_MUCH), left
+
+
+def test_a_vm_with_more_terms_than_can_be_compared_is_not_pinned() -> None:
+    excluded = {"key": "app", "operator": "NotIn", "values": [f"app-{number}" for number in range(1000)]}
+    terms = [pod_term(None, labelSelector={"matchExpressions": [excluded]}) for _ in range(COMPARISONS // 1000)]
+    decision = decided(virt_launcher(affinity=apart(*terms)), *storage(), *NODES, web("node-b"))
+    assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, Reason.UNJUDGED)
+    assert f"{TOO_MUCH} is not judged" in decision.message

@@ -17,6 +17,7 @@ from webhook.resources import PODS, written
 from webhook.selectors import node_matches, required_terms, selects_namespaces
 from webhook.shape import JsonObject, mapping, mappings, text
 
+TERMS = 1000  # of a node affinity; a pin goes into each, and is proven there, at 0.05 ms a term
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -42,8 +43,9 @@ class Candidate:
         name = text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
         return read_as(self.pod, self.namespace, name, self.node_name)
 
+    @cached_property
     def neighbourhood(self) -> Neighbourhood:
-        """Look at the pods around the node."""
+        """The pods around the node."""
         attracts = required_terms(self.pod, self.namespace, "podAffinity")
         return Neighbourhood(self.fact, attracts, self.catalog)
 
@@ -148,7 +150,7 @@ def _full(candidate: Candidate) -> str | None:
 
 
 def _repelled(candidate: Candidate) -> str | None:
-    return candidate.neighbourhood().conflict()
+    return candidate.neighbourhood.conflict()
 
 
 def unjudged_field(pod: JsonObject) -> str | None:
@@ -161,6 +163,9 @@ def unjudged_field(pod: JsonObject) -> str | None:
     for kind in ("containers", "initContainers"):
         if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
             return f"{kind}[].ports[].hostPort"
+    required = mapping(spec, "affinity", "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
+    if len(mappings(required, "nodeSelectorTerms")) > TERMS:
+        return f"affinity.nodeAffinity, of more than {TERMS} terms,"
     for kind in ("podAffinity", "podAntiAffinity"):
         terms = mappings(spec, "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution")
         if any(selects_namespaces(term) for term in terms):
@@ -170,7 +175,7 @@ def unjudged_field(pod: JsonObject) -> str | None:
 
 def _unjudged(candidate: Candidate) -> str | None:
     field = unjudged_field(candidate.pod)
-    what = f"the pod's spec.{field}" if field else candidate.neighbourhood().unjudged()
+    what = f"the pod's spec.{field}" if field else candidate.neighbourhood.unjudged()
     return f"{what} is not judged" if what else None
 
 

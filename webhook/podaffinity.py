@@ -3,56 +3,85 @@
 Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filtering.go.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from webhook.catalog import Catalog, Pod
 from webhook.selectors import AffinityTerm
 
+# Comparisons of a pod with a value in a term: about 50 ms, in which nobody else is answered. Whoever may create pods
+# may write thousands of terms, and these times the pods of a large cluster would take minutes.
+COMPARISONS = 100_000
 
-@dataclass(frozen=True, slots=True)
+
+class _TooMuch(Exception):
+    """There is more to compare than may be."""
+
+
+@dataclass(slots=True)
 class Neighbourhood:
-    """A pod, as it is to live on its site among the others, and whom it wants near."""
+    """A pod, as it is to live on its site among the others, and whom it wants near; `left` is what may be compared."""
 
     pod: Pod
     attracts: tuple[AffinityTerm, ...]
     catalog: Catalog
+    left: int = COMPARISONS
+    _domains: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     def conflict(self) -> str | None:
-        """Say which pod affinity keeps the pod off the node, or None."""
-        return self._repelled() or self._repelling() or self._unattracted()
+        """Say which pod affinity keeps the pod off the node, or None. What is too much is left to `unjudged`."""
+        try:
+            return self._repelled() or self._repelling() or self._unattracted()
+        except _TooMuch:
+            return None
 
     def unjudged(self) -> str | None:
-        """Say whose anti-affinity might keep the pod off the node, if we knew its namespace selector's answer."""
-        for other in self._others(self.catalog.repelling_pods()):
-            for term in other.repels:
-                if term.might_select(self.pod.labels) and self._together(other, term.topology_key):
-                    return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
+        """Say what might keep the pod off the node: an anti-affinity with a namespace selector, or too much of any."""
+        try:
+            self._spend(0)
+            for other in self._others(self.catalog.repelling_pods()):
+                for term in other.repels:
+                    if self._together(other, term) and term.might_select(self.pod.labels):
+                        return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
+        except _TooMuch:
+            return "required pod (anti-)affinity with so many terms and pods"
         return None
 
-    def _others(self, pods: Iterable[Pod]) -> Iterable[Pod]:
-        return (pod for pod in pods if pod.key != self.pod.key)
+    def _spend(self, comparisons: int) -> None:
+        self.left -= comparisons
+        if self.left < 0:
+            raise _TooMuch
+
+    def _others(self, pods: Iterable[Pod], comparisons: int = 1) -> Iterator[Pod]:
+        for pod in pods:
+            self._spend(comparisons)
+            if pod.key != self.pod.key:
+                yield pod
 
     def _domain(self, node: str, topology_key: str) -> str | None:
-        known = self.catalog.node(node)
-        # A node that we do not know is still a place of its own.
-        return known.labels.get(topology_key) if known else f"node {node}"
+        place = node, topology_key
+        if place not in self._domains:
+            known = self.catalog.node(node)
+            # A node that we do not know is still a place of its own.
+            self._domains[place] = known.labels.get(topology_key) if known else f"node {node}"
+        return self._domains[place]
 
-    def _together(self, other: Pod, topology_key: str) -> bool:
-        domain = self._domain(self.pod.site, topology_key)
-        return domain is not None and domain == self._domain(other.site, topology_key)
+    def _together(self, other: Pod, term: AffinityTerm) -> bool:
+        domain = self._domain(self.pod.site, term.topology_key)
+        return domain is not None and domain == self._domain(other.site, term.topology_key)
 
     def _repelled(self) -> str | None:
         for other in self._others(self.catalog.repelling_pods()):
             for term in other.repels:
-                if term.selects(self.pod.namespace, self.pod.labels) and self._together(other, term.topology_key):
+                self._spend(term.weight)
+                if self._together(other, term) and term.selects(self.pod.namespace, self.pod.labels):
                     return f"{other.namespace}/{other.name} repels this pod (required pod anti-affinity)"
         return None
 
     def _repelling(self) -> str | None:
         for term in self.pod.repels:
-            for other in self._others(self.catalog.placed_pods(term.namespaces)):
-                if term.selects(other.namespace, other.labels) and self._together(other, term.topology_key):
+            for other in self._others(self.catalog.placed_pods(term.namespaces), term.weight):
+                if self._together(other, term) and term.selects(other.namespace, other.labels):
                     return f"this pod repels {other.namespace}/{other.name} (required pod anti-affinity)"
         return None
 
@@ -62,9 +91,10 @@ class Neighbourhood:
         if any(term.any_namespace for term in self.attracts):  # not to be judged
             return None
         namespaces = frozenset().union(*(term.namespaces for term in self.attracts))
+        weight = sum(term.weight for term in self.attracts)
         placed = [
             other
-            for other in self._others(self.catalog.placed_pods(namespaces))
+            for other in self._others(self.catalog.placed_pods(namespaces), weight)
             if self.catalog.node(other.site)  # the scheduler sees no pod on a node that is gone
             and all(term.selects(other.namespace, other.labels) for term in self.attracts)
         ]
@@ -74,10 +104,12 @@ class Neighbourhood:
         return "no pod that this pod requires (required pod affinity) is there"
 
     def _attracted(self, friends: list[Pod]) -> bool:
-        keys = [term.topology_key for term in self.attracts]
-        if any(self._domain(self.pod.site, key) is None for key in keys):
+        self._spend(len(self.attracts) * len(friends))
+        if any(self._domain(self.pod.site, term.topology_key) is None for term in self.attracts):
             return False
-        if all(any(self._together(friend, key) for friend in friends) for key in keys):
+        if all(any(self._together(friend, term) for friend in friends) for term in self.attracts):
             return True
-        somewhere = any(self._domain(friend.site, key) is not None for friend in friends for key in keys)
+        somewhere = any(
+            self._domain(friend.site, term.topology_key) is not None for friend in friends for term in self.attracts
+        )
         return not somewhere and all(term.selects(self.pod.namespace, self.pod.labels) for term in self.attracts)

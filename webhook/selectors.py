@@ -76,12 +76,16 @@ def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """One required term. `any_namespace` marks a namespace selector: we do not watch namespaces, so can't judge it."""
+    """One required term. `any_namespace` marks a namespace selector: we do not watch namespaces, so can't judge it.
+
+    `weight` is how many values and requirements a pod is compared with, itself 1.
+    """
 
     namespaces: frozenset[str]
     any_namespace: bool
     selector: JsonObject | None
     topology_key: str
+    weight: int = 1
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Say whether the term is about a pod with these labels, as far as we can judge."""
@@ -110,14 +114,18 @@ def required_terms(pod: JsonObject, namespace: str, kind: str) -> tuple[Affinity
     """Read a pod's required terms; `kind` is podAffinity or podAntiAffinity."""
     labels = mapping(pod, "metadata", "labels")
     terms = mappings(pod, "spec", "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution")
-    return tuple(
-        AffinityTerm(
-            frozenset(term.get("namespaces") or (() if selects_namespaces(term) else (namespace,))),
-            selects_namespaces(term),
-            _selector(term, labels),
-            text(term, "topologyKey"),
-        )
-        for term in terms
+    return tuple(_term(term, namespace, labels) for term in terms)
+
+
+def _term(term: JsonObject, namespace: str, labels: Mapping[str, str]) -> AffinityTerm:
+    selector = _selector(term, labels)
+    wanted = [requirement.get("values") or () for requirement in mappings(selector, "matchExpressions")]
+    return AffinityTerm(
+        frozenset(term.get("namespaces") or (() if selects_namespaces(term) else (namespace,))),
+        selects_namespaces(term),
+        selector,
+        text(term, "topologyKey"),
+        1 + len(mapping(selector, "matchLabels")) + len(wanted) + sum(map(len, wanted)),
     )
 
 
