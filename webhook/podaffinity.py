@@ -39,10 +39,9 @@ class Neighbourhood:
         """Say what might keep the pod off the node: an anti-affinity with a namespace selector, or too much of any."""
         try:
             self._spend(0)
-            for other in self._others(self.catalog.repelling_pods()):
-                for term in other.repels:
-                    if self._together(other, term) and term.might_select(self.pod.labels):
-                        return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
+            for other, term in self._terms_of_others():
+                if term.any_namespace and self._weighed(term).might_select(self.pod.labels):
+                    return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
         except _TooMuch:
             return "required pod (anti-)affinity with so many terms and pods"
         return None
@@ -58,6 +57,17 @@ class Neighbourhood:
             if pod.key != self.pod.key:
                 yield pod
 
+    def _terms_of_others(self) -> Iterator[tuple[Pod, AffinityTerm]]:
+        for other in self._others(self.catalog.repelling_pods()):
+            self._spend(len(other.repels))
+            for term in other.repels:
+                if self._together(other, term):
+                    yield other, term
+
+    def _weighed(self, term: AffinityTerm) -> AffinityTerm:
+        self._spend(term.weight)
+        return term
+
     def _domain(self, node: str, topology_key: str) -> str | None:
         place = node, topology_key
         if place not in self._domains:
@@ -71,11 +81,10 @@ class Neighbourhood:
         return domain is not None and domain == self._domain(other.site, term.topology_key)
 
     def _repelled(self) -> str | None:
-        for other in self._others(self.catalog.repelling_pods()):
-            for term in other.repels:
-                self._spend(term.weight)
-                if self._together(other, term) and term.selects(self.pod.namespace, self.pod.labels):
-                    return f"{other.namespace}/{other.name} repels this pod (required pod anti-affinity)"
+        for other, term in self._terms_of_others():
+            about_us = self.pod.namespace in term.namespaces
+            if about_us and self._weighed(term).selects(self.pod.namespace, self.pod.labels):
+                return f"{other.namespace}/{other.name} repels this pod (required pod anti-affinity)"
         return None
 
     def _repelling(self) -> str | None:
