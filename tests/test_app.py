@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from webhook import logs, objects
 from webhook.app import create_app, create_probes, make_reviewer
 from webhook.backend import from_snapshot
+from webhook.deadline import MARGIN
 from webhook.metrics import Metrics
 from webhook.reviewer import Call
 from webhook.settings import Action
@@ -208,6 +209,23 @@ def test_a_request_that_comes_again_after_the_catalog_has_synced_is_decided():
     assert reason(post(client, review())) == "CoScheduled"
 
 
+def test_a_request_that_comes_again_is_granted_what_its_first_try_has_left():
+    """Every try says the same timeout, and it is that of all of them together."""
+    clock, synced, granted = Clock(), [False], []
+    backend = from_snapshot(catalog(*CLUSTER), settings())
+
+    def decide(request, seconds):
+        granted.append(seconds)
+        return backend.decide(request, seconds)
+
+    following = replace(backend, decide=decide, synced=lambda: synced[0])
+    client = create_app(make_reviewer(following, settings(), Metrics(), clock)).test_client()
+    assert post(client, review(), "timeout=3s").status_code == 503
+    clock.now, synced[0] = clock.now + 2.1, True
+    assert reason(post(client, review(), "timeout=3s")) == "CoScheduled"
+    assert granted == [pytest.approx(3 - 2.1 - MARGIN)]
+
+
 @pytest.mark.parametrize(("query", "tries"), [("timeout=3s", 1), ("timeout=10s", 8), ("timeout=30s", 8), ("", 8)])
 def test_near_its_deadline_a_request_is_let_through_unchanged(query, tries):
     clock, metrics = Clock(), Metrics()
@@ -389,6 +407,14 @@ def probes(ready=True, metrics=None, stuck=0.0):
 def test_whoever_asks_hears_that_we_live():
     response = probes(ready=False).get("/healthz")
     assert (response.status_code, response.json) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(("path", "before"), [("/healthz", ""), ("/readyz", "not ready for reviews: ")])
+def test_a_tls_port_that_hangs_fails_both_probes(path, before):
+    """Readiness as well: reviews go elsewhere half a minute before the kubelet has restarted us."""
+    response = probes(stuck=12.3).get(path)
+    sentence = f"{before}the TLS port has made no progress for 12 s"
+    assert (response.status_code, response.json) == (503, {"error": sentence})
 
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 200), (False, 503)])

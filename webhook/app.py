@@ -82,21 +82,23 @@ def create_probes(
     """Make the app of the plain port: whether we live, whether reviews may come, and the metrics.
 
     We live while the TLS port makes progress: `stuck` is for how many seconds it has not, 0 while it has. Reviews
-    may come when nothing makes us `unready` and each of the caches has synced.
+    may come while we live, when nothing makes us `unready` and each of the caches has synced.
     """
     app = _bare_app()
 
+    def hanging() -> str:
+        return f"the TLS port has made no progress for {since:.0f} s" if (since := stuck()) else ""
+
     @app.get("/healthz", provide_automatic_options=False)
     def healthz() -> Response:
-        if since := stuck():
-            sentence = f"the TLS port has made no progress for {since:.0f} s"
-            return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, sentence))
+        if why := hanging():
+            return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, why))
         return jsonify(status="ok")
 
     @app.get("/readyz", provide_automatic_options=False)
     def readyz() -> Response:
         found = caches()
-        if why := unready():
+        if why := hanging() or unready():  # in this order: what hangs may hold a lock that `unready` waits for
             return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {why}"))
         waiting = [cache for cache in found if not cache.synced]
         details = {"caches": [asdict(cache) for cache in found]} if "verbose" in request.args else {}

@@ -45,6 +45,10 @@ class Patience:
         self._capacity = capacity
         self._seen_first: OrderedDict[str, float] = OrderedDict()
 
+    def first_seen(self, uid: str, received: float) -> float:
+        """Return when the first try of a request came that was sent back: its timeout counts from there."""
+        return self._seen_first.get(uid[:64], received)
+
     def may_return(self, uid: str, timeout: float, now: float) -> bool:
         """Say whether a request that is seen `now` (seconds of a monotonic clock) will be sent once more in time.
 

@@ -59,7 +59,8 @@ class Reviewer:
 
     def _decided(self, admission: JsonObject, call: Call, *, may_wait: bool) -> Answer | None:
         started = self.clock()
-        left = call.received + call.timeout - MARGIN - started
+        begun = self.patience.first_seen(admission["uid"], call.received)
+        left = begun + call.timeout - MARGIN - started
         if left <= 0:
             late = unchanged(Reason.DEADLINE_EXCEEDED, self.settings.affinity_mode)
             return self._told(admission, Injection(late), started)
