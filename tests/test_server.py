@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 from base64 import b64decode
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 
@@ -270,6 +270,21 @@ def test_probes_are_answered_while_every_thread_of_the_tls_port_waits(server):
     for sock in waiting:
         sock.close()
     assert server.review()["allowed"]
+
+
+def test_idle_peers_do_not_keep_the_plain_port_from_answering(server):
+    """As many as waitress would let in: the kubelet would restart us for the sake of whoever they are."""
+    with ExitStack() as stack:
+        for _ in range(120):
+            stack.enter_context(socket.create_connection(server.http, timeout=IN_TIME))
+        assert server.probe("/healthz")[0] == 200
+
+
+@pytest.mark.parametrize("head", ["Content-Length: 60000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"])
+def test_the_plain_port_takes_no_body(server, head):
+    with socket.create_connection(server.http, timeout=IN_TIME) as sock:
+        sock.sendall(f"POST /healthz HTTP/1.1\r\nHost: x\r\n{head}".encode())
+        assert sock.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
 # Start

@@ -99,6 +99,7 @@ class _Worker(Worker):
     def run(self) -> None:
         """Serve until a signal comes, and all is answered."""
         assert self.loop, "made in post_worker_init"  # noqa: S101 (for the type checker)
+        self.turned()  # until the first time the heartbeat has the time of day, and no worker is ever late
         self.loop.run()
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 (gunicorn's)
@@ -236,6 +237,12 @@ class Server:
             sockets=[self.listeners.http],
             threads=2,
             ident=None,
+            # By waitress' own (100, 120 s, 1 GiB) whoever stays idle silences the probes, and the kubelet restarts us;
+            # and a body fills TMPDIR, the memory that keys are written to. No probe has one.
+            connection_limit=500,
+            channel_timeout=10,
+            cleanup_interval=5,
+            max_request_body_size=1,
             asyncore_use_poll=True,  # select() knows no file descriptor over 1023, and the TLS connections come first
         )
         Thread(target=plain.run, name="probes", daemon=True).start()
