@@ -35,24 +35,27 @@ class ServingCertificate:
         self.authority = folder / CA if awaited else authority_of(folder)
         self._folder = folder
         self._lock = Lock()
-        self._seen = self._identity()
+        self._seen, self._told = self._identity(), ""
         self._context = None if awaited and () in self._seen else load_context(folder)
 
     def context(self) -> ssl.SSLContext | None:
         """Return the context for a new connection. The old one stays while the new files can't be used."""
         with self._lock:
             if (found := self._identity()) != self._seen:
-                # Also where it fails: what is wrong with these files is said once, not for each connection.
-                self._seen = found
-                self._follow()
+                self._follow(found)
             return self._context
 
-    def _follow(self) -> None:
+    def _follow(self, found: tuple[tuple[int, ...], ...]) -> None:
         try:
             self._context = load_context(self._folder)
-            log.info("the serving certificate was read anew", folder=str(self._folder))
         except Unusable as error:
-            log.warning("the serving certificate stays as it was", reason=str(error))
+            # Tried again for each connection, for it may be that no file descriptor was left; but said once.
+            if str(error) != self._told:
+                log.warning("the serving certificate stays as it was", reason=str(error))
+            self._told = str(error)
+            return
+        self._seen, self._told = found, ""
+        log.info("the serving certificate was read anew", folder=str(self._folder))
 
     def _identity(self) -> tuple[tuple[int, ...], ...]:
         return tuple(_identity(self._folder / name) for name in (CERTIFICATE, KEY))
@@ -63,7 +66,8 @@ def _identity(file: Path) -> tuple[int, ...]:
         status = file.stat()
     except OSError:
         return ()
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+    # The ctime as well: who makes a file readable, or writes it with `cp -p`, leaves the mtime as it was.
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def load_context(folder: Path) -> ssl.SSLContext:

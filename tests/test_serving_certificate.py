@@ -1,8 +1,11 @@
 """The certificate that is shown: followed when it changes, and only when it can be used."""
 
 import os
+import resource
 import ssl
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from multiprocessing import get_context
 
 import pytest
 from cryptography.hazmat.primitives.serialization import (
@@ -44,6 +47,24 @@ def test_files_that_were_written_anew_are_read_anew(tmp_path):
     assert certificate.context() is after
 
 
+def test_files_of_the_same_time_and_size_are_read_anew(tmp_path):
+    """As after `cp -p`, or when somebody has made them readable at last."""
+    files = [write(tmp_path) / name for name in ("tls.crt", "tls.key")]
+
+    def put():
+        leaf = issue_leaf(CA, ["localhost"], NOW)
+        for file, content in zip(files, (leaf.certificate, leaf.key), strict=True):
+            file.write_bytes(content.ljust(4096, b"\n"))
+            os.utime(file, (0, 0))
+
+    put()
+    certificate = ServingCertificate(tmp_path)
+    before, then = certificate.context(), [file.stat().st_ctime_ns for file in files]
+    while [file.stat().st_ctime_ns for file in files] == then:  # the kernel's clock ticks every few milliseconds
+        put()
+    assert certificate.context() is not before
+
+
 def test_a_folder_that_is_swapped_as_kubernetes_does_it_is_read_anew(tmp_path):
     link, served = tmp_path / "..data", tmp_path / "served"
     link.symlink_to(write(tmp_path / "first"))
@@ -82,6 +103,21 @@ def test_a_file_that_goes_away_leaves_the_old_pair(tmp_path, name):
     with capture_logs() as lines:
         assert [certificate.context() for _ in range(3)] == [before] * 3
     assert [line["reason"] for line in lines] == [f"{tmp_path / name}: No such file or directory"]
+
+
+def after_no_file_was_left(folder):
+    certificate, (soft, hard) = ServingCertificate(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = certificate.context()
+    write(folder)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    assert certificate.context() is before
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert certificate.context() is not before
+
+
+def test_a_pair_that_could_not_be_read_for_a_moment_is_read_in_the_next(tmp_path):
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:  # in ours others would find no file either
+        process.submit(after_no_file_was_left, write(tmp_path)).result(60)
 
 
 def test_nothing_older_than_tls_1_2_is_spoken(tmp_path):
