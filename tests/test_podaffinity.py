@@ -253,12 +253,12 @@ APART_BY_LABEL = apart(pod_term(WEB, namespaceSelector={}))
     ("affinity", "other", "comparisons"),
     [
         pytest.param(NO_WEB, web("node-b"), 2, id="a pod with the VM's term"),
-        pytest.param(None, web("node-b", affinity=NO_WEB), 4, id="the VM with a pod's term"),
-        pytest.param(None, web("node-b", affinity=APART_BY_LABEL), 4, id="one that can't be judged"),
+        pytest.param(None, web("node-b", affinity=NO_WEB), 2, id="the VM with a pod's term"),
+        pytest.param(None, web("node-b", affinity=APART_BY_LABEL), 2, id="one that can't be judged"),
         pytest.param(
-            None, web("node-a", affinity=apart(pod_term(WEB))), 6, id="the VM with the term of a pod beside it"
+            None, web("node-a", affinity=apart(pod_term(WEB))), 4, id="the VM with the term of a pod beside it"
         ),
-        pytest.param(None, web("node-a", affinity=APART_BY_LABEL), 6, id="one beside it that can't be judged"),
+        pytest.param(None, web("node-a", affinity=APART_BY_LABEL), 4, id="one beside it that can't be judged"),
         pytest.param(WITH_WEB, web("node-a"), 4, id="a pod that the VM requires"),
     ],
 )

@@ -61,7 +61,7 @@ def test_an_empty_store_knows_nothing() -> None:
     assert not empty.knows_nodes()
     assert dict(empty.load("node-a", ("", ""))) == {}
     assert [*empty.share_manager_pods("longhorn-system", "v"), *empty.mounting_pods("default", "disk1")] == []
-    assert [*empty.placed_pods(["default"]), *empty.repelling_pods()] == []
+    assert [*empty.placed_pods(["default"]), *empty.repelling_pods("default")] == []
 
 
 def test_an_object_put_again_replaces_what_was_known() -> None:
@@ -139,7 +139,24 @@ def test_only_pods_with_a_site_are_placed_or_repel() -> None:
     )
     assert [found.name for found in known.placed_pods(["default"])] == ["bound", "plain"]
     assert [found.name for found in known.placed_pods(["other", "gone", "default"])] == ["other", "bound", "plain"]
-    assert [found.name for found in known.repelling_pods()] == ["bound", "other"]
+    assert [found.name for found in known.repelling_pods("default")] == ["bound"]
+    assert [found.name for found in known.repelling_pods("other")] == ["other"]
+
+
+def test_pods_that_repel_others_are_found_by_whom_their_terms_are_about() -> None:
+    named = pod_term({"app": "web"}, namespaces=["shop", "blog"])
+    selected = pod_term({"app": "web"}, namespaceSelector={})
+    both = pod("both", node="node-a", affinity=apart(named, selected, named))
+    known = catalog(both, pod("any", node="node-a", affinity=apart(selected)))
+    where = ("shop", "blog", "default", "")
+    assert [[found.name for found in known.repelling_pods(name)] for name in where] == [
+        ["both"],
+        ["both"],
+        [],
+        ["both", "any"],
+    ]
+    known.pods.drop(("default", "both"))
+    assert [[found.name for found in known.repelling_pods(name)] for name in where] == [[], [], [], ["any"]]
 
 
 EVERY_KIND = [
@@ -223,7 +240,7 @@ def reserving(*found: Object) -> Store:
 def test_a_pod_that_was_pinned_a_moment_ago_counts_until_it_shows() -> None:
     known, shown = reserving(), deepcopy(MADE)
     assert dict(known.load("node-a", ("", ""))) == {"pods": 1, "cpu": 1000}
-    assert [*known.placed_pods(["default"])] == [*known.repelling_pods()] != []
+    assert [*known.placed_pods(["default"])] == [*known.repelling_pods("default")] != []
     shown["metadata"]["name"] = "virt-launcher-vm1-abcde"
     known.put(read_pod(shown))
     assert not any(known.load("node-a", ("", "")).values())

@@ -138,5 +138,8 @@ class Catalog(Protocol):
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
         """List the pods of some namespaces that have a site."""
 
-    def repelling_pods(self) -> Iterable[Pod]:
-        """List the pods that have a site and a required pod anti-affinity."""
+    def repelling_pods(self, namespace: str) -> Iterable[Pod]:
+        """List the pods that have a site and a required anti-affinity to pods of a namespace.
+
+        An empty name stands for the namespaces that a term selects by labels.
+        """

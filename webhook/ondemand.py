@@ -108,7 +108,7 @@ class OnDemand(Store):
         self._list(Pod)
         return super().placed_pods(namespaces)
 
-    def repelling_pods(self) -> Iterable[Pod]:
+    def repelling_pods(self, namespace: str) -> Iterable[Pod]:
         """List the pods that repel others, wherever they are: the API server can't choose them for us."""
         self._list(Pod)
-        return super().repelling_pods()
+        return super().repelling_pods(namespace)

@@ -39,7 +39,7 @@ class Neighbourhood:
         """Say what might keep the pod off the node: an anti-affinity with a namespace selector, or too much of any."""
         try:
             self._spend(0)
-            for other, term in self._terms_of_others():
+            for other, term in self._terms_of_others(""):
                 if term.any_namespace and self._weighed(term).might_select(self.pod.labels):
                     return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
         except _TooMuch:
@@ -57,8 +57,8 @@ class Neighbourhood:
             if pod.key != self.pod.key:
                 yield pod
 
-    def _terms_of_others(self) -> Iterator[tuple[Pod, AffinityTerm]]:
-        for other in self._others(self.catalog.repelling_pods()):
+    def _terms_of_others(self, namespace: str) -> Iterator[tuple[Pod, AffinityTerm]]:
+        for other in self._others(self.catalog.repelling_pods(namespace)):
             self._spend(len(other.repels))
             for term in other.repels:
                 if self._together(other, term):
@@ -81,7 +81,7 @@ class Neighbourhood:
         return domain is not None and domain == self._domain(other.site, term.topology_key)
 
     def _repelled(self) -> str | None:
-        for other, term in self._terms_of_others():
+        for other, term in self._terms_of_others(self.pod.namespace):
             about_us = self.pod.namespace in term.namespaces
             if about_us and self._weighed(term).selects(self.pod.namespace, self.pod.labels):
                 return f"{other.namespace}/{other.name} repels this pod (required pod anti-affinity)"

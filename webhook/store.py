@@ -106,6 +106,6 @@ class Store:
         """List the pods of some namespaces that have a site."""
         return chain(self.pods.placed(namespaces), self.reserved.placed(namespaces))
 
-    def repelling_pods(self) -> Iterable[Pod]:
-        """List the pods that have a site and a required pod anti-affinity."""
-        return chain(self.pods.repelling(), self.reserved.repelling())
+    def repelling_pods(self, namespace: str) -> Iterable[Pod]:
+        """List the pods that have a site and a required anti-affinity to pods of a namespace: see Catalog."""
+        return chain(self.pods.repelling(namespace), self.reserved.repelling(namespace))

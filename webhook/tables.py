@@ -77,7 +77,7 @@ class Pods(Table[Pod]):
         super().__init__()
         self._by_namespace: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
         self._load: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self._repelling: dict[Key, Pod] = {}
+        self._repelling: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
         self._awaited: dict[Key, Pod] = {}
         self._by_claim: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._by_uid: dict[str, Pod] = {}
@@ -114,8 +114,6 @@ class Pods(Table[Pod]):
         return vm in self._vms
 
     def _indexes(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
-        if pod.site and pod.repels:
-            yield self._repelling
         if pod.site and not pod.node:
             yield self._awaited
         for table, place in self._places(pod):
@@ -124,6 +122,8 @@ class Pods(Table[Pod]):
     def _places(self, pod: Pod) -> Iterator[tuple[defaultdict[Any, dict[Key, Pod]], Any]]:
         if pod.site:
             yield self._by_namespace, pod.namespace
+            for namespace in {name for term in pod.repels for name in (*term.namespaces, *[""] * term.any_namespace)}:
+                yield self._repelling, namespace
         for claim in pod.claims:
             yield self._by_claim, (pod.namespace, claim)
         if pod.labels.get("longhorn.io/component") == "share-manager":
@@ -150,9 +150,9 @@ class Pods(Table[Pod]):
         """Say whether a pod is pinned to a node and not bound to it yet."""
         return any(pod.site == node for pod in self._awaited.values())
 
-    def repelling(self) -> Iterable[Pod]:
-        """List the pods that have a site and a required pod anti-affinity."""
-        return self._repelling.values()
+    def repelling(self, namespace: str) -> Iterable[Pod]:
+        """List the pods that have a site and a required anti-affinity to pods of a namespace: see Catalog."""
+        return self._repelling.get(namespace, {}).values()
 
     def serving(self, namespace: str, volume: str) -> list[Pod]:
         """List the share-manager pods of a volume, in order of their names."""
