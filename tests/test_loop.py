@@ -10,16 +10,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from multiprocessing import get_context
 from pathlib import Path
-from threading import active_count
 
 import pytest
 from builders import catalog, request, virt_launcher
 from structlog.testing import capture_logs
+from threads import threads
 from turned import POST, SLOW, has_ended, hello, reset, taken, turning, write_pair
 
-from webhook.app import SOON_DECIDED, around_flask, create_app, make_reviewer
+from webhook.app import around_flask, create_app, make_reviewer
 from webhook.backend import from_snapshot
-from webhook.exchange import BODY_LIMIT, Answer, answered_by
+from webhook.exchange import BODY_LIMIT, LARGE, Answer, answered_by
 from webhook.loop import BEGUN, CONNECTIONS, DRAIN, HELD, QUIET, STUCK
 from webhook.metrics import Metrics
 from webhook.settings import Settings
@@ -82,7 +82,7 @@ STALLED = [
 
 @pytest.mark.parametrize(("said", "limit", "dropped", "statuses"), STALLED, ids=[row[0] for row in STALLED])
 def test_who_does_not_go_on_costs_no_thread_and_ends_in_its_time(it, said, limit, dropped, statuses):
-    beside, threads = it.peer(), active_count()
+    beside, before = it.peer(), threads()
     if said.endswith("reads nothing"):
         it.answer = TOO_MUCH
     with stalled(it, said) as sock:
@@ -91,7 +91,7 @@ def test_who_does_not_go_on_costs_no_thread_and_ends_in_its_time(it, said, limit
             it.pass_by(1)
             assert is_served(it, beside)
         assert it.loop.connections() == 2
-        assert active_count() == threads
+        assert threads() <= before
         it.pass_by(1)
         it.statuses[200] -= limit - 1
         assert (it.dropped, +it.statuses) == (dropped, statuses)
@@ -363,7 +363,7 @@ def test_the_time_for_an_answer_begins_with_the_first_byte(it, late, reason):
     assert reason in json.dumps(response["auditAnnotations"])
 
 
-@pytest.mark.parametrize("size", [SOON_DECIDED, SOON_DECIDED + 1])
+@pytest.mark.parametrize("size", [LARGE, LARGE + 1])
 def test_a_review_that_is_far_larger_than_a_vms_is_not_decided_on_the_loop(it, reviewer, size):
     """It may be made to take seconds, and whoever may create pods can make one."""
     app, in_thread = create_app(reviewer), []
@@ -377,7 +377,25 @@ def test_a_review_that_is_far_larger_than_a_vms_is_not_decided_on_the_loop(it, r
         it.send(sock, LENGTH % size + REVIEW.ljust(size))
         it.until(lambda: it.statuses[200])
         assert decided(it.got(sock))["allowed"]
-    assert len(in_thread) == (size > SOON_DECIDED)
+    assert len(in_thread) == (size > LARGE)
+
+
+def test_large_requests_are_decided_one_at_a_time_and_keep_no_other_from_a_thread(it):
+    large = SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (LARGE + 1)).ljust(len(SLOW) + 5 + LARGE - 2)
+    with ExitStack() as stack:
+        for each in (large, large, SLOW):
+            it.send(stack.enter_context(it.peer()), each)
+        it.until(lambda: len(it.slow) == 2)
+        assert sorted(len(request.body) for request in it.slow) == [2, LARGE + 1]
+        it.let_go.set()
+        it.until(lambda: it.statuses[200] == 3)
+        assert len(it.slow) == 3
+
+
+def test_where_no_thread_can_be_had_an_error_is_the_answer(it):
+    it.loop._deciding.end()
+    with it.peer() as sock:
+        assert status_of(it.ask(sock, SLOW)) == 500
 
 
 # Counts
@@ -736,7 +754,7 @@ def test_a_thread_that_never_answers_does_not_keep_it_from_ending_and_nobody_rin
         it.loop.drain()
         it.run()
         it.let_go.set()
-        it.loop._threads.shutdown(wait=True)
+        it.loop._deciding._threads.shutdown(wait=True)
 
 
 def test_after_the_end_nobody_is_let_in(it):

@@ -13,7 +13,7 @@ from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, Uns
 
 from webhook.backend import Backend, Cache
 from webhook.deadline import Patience, seconds
-from webhook.exchange import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE, Answer, Request
+from webhook.exchange import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE, LARGE, Answer, Request
 from webhook.metrics import CONTENT_TYPE, Metrics
 from webhook.reviewer import Call, Reviewer, refusal
 from webhook.settings import Settings
@@ -28,9 +28,6 @@ SENTENCES = {
 }
 
 log = structlog.get_logger("webhook")
-
-# bytes; a VM's review has 10 KiB and takes 0.2 ms, one of megabytes, made to be slow, takes seconds: in a thread, then
-SOON_DECIDED = 64 * 1024
 
 
 def make_reviewer(
@@ -64,7 +61,7 @@ def around_flask(reviewer: Reviewer) -> Callable[[Request], Answer | None]:
 
     def at_once(sent: Request) -> Answer | None:
         asked = (sent.method, sent.path, sent.header(b"content-type"))
-        if asked != ("POST", "/mutate", b"application/json") or len(sent.body) > SOON_DECIDED:
+        if asked != ("POST", "/mutate", b"application/json") or len(sent.body) > LARGE:
             return None
         return reviewer.answer(sent.body, Call(sent.received, _timeout(sent.query)), may_wait=False)
 

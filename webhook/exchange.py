@@ -21,6 +21,8 @@ from gunicorn.asgi.parser import ParseError, PythonProtocol
 BODY_LIMIT = 8 * 1024 * 1024  # bytes
 HEAD_LIMIT = 64 * 1024  # bytes; the API server's is under one kilobyte
 FIELDS_LIMIT = 100
+# bytes; a VM's review has 10 KiB and takes 0.2 ms, one of megabytes, made to be slow, takes a second: in a thread, then
+LARGE = 64 * 1024
 BODY_TOO_LARGE = "the body is over 8 MiB"
 BODY_BROKEN = "the body ends too early, or is not framed as HTTP wants it"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

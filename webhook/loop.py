@@ -8,22 +8,19 @@ import selectors
 import socket
 import ssl
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from http import HTTPStatus
 from itertools import chain, islice, takewhile
 
 import structlog
 
 from webhook.channel import Full, Gone, accept
 from webhook.connection import Answering, Connection, Phase
-from webhook.exchange import Answer, Request
-from webhook.reviewer import refusal
+from webhook.deciding import Deciding
+from webhook.exchange import Request
 
-THREADS = 8
 CONNECTIONS = 2048  # at most; an API server keeps 25
 HELD = 64 * 1024 * 1024  # bytes of unfinished requests, of all connections together
 BEGUN = 16  # handshakes, new connections and ends in a turn: it takes milliseconds, and no request waits for longer
@@ -58,8 +55,7 @@ class Loop:
         # In each phase those come first that have been in it for longest.
         self._phases: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
         self._more: dict[Connection, None] = {}
-        self._decided: deque[tuple[Connection, Request, Answer]] = deque()
-        self._threads = ThreadPoolExecutor(THREADS, "deciding")
+        self._deciding = Deciding(answering, self._ring)
         self._held, self._hurried = 0, False
         self._told_since = self._stirred = self.beat = clock()
         self.dropped = Counter(dict.fromkeys(CAUSES, 0))
@@ -105,7 +101,7 @@ class Loop:
         for connection in list(self._open(*Phase)):
             connection.channel.say_goodbye()
             self._forget(connection, connection.channel.close)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._deciding.end()
         for thing in (self._selector, self._alarm, self._bell):
             thing.close()
 
@@ -130,15 +126,15 @@ class Loop:
         for connection in peers:
             if connection.phase is not Phase.HELLO:
                 self._attend(connection, connection.go_on)
-        while self._decided:
-            connection, request, answer = self._decided.popleft()
+        while self._deciding.decided:
+            connection, request, answer = self._deciding.decided.popleft()
             if connection.phase is Phase.DECIDING:  # it was not given up meanwhile
                 self._attend(connection, partial(connection.answer, request, answer))
         for connection in islice((each for each in peers if each.phase is Phase.HELLO), BEGUN):
             self._attend(connection, connection.go_on)
 
     def _patience(self) -> float:
-        if self._more or self._decided:
+        if self._more or self._deciding.decided:
             return 0.0
         oldest = (next(iter(members)) for members in self._phases.values() if members)
         due = min((each.since + each.phase.limit for each in oldest), default=self.beat + LATEST)
@@ -165,17 +161,8 @@ class Loop:
         self._count_held(connection, connection.reader.held + (len(request.body) if request else 0))
         self._watch(connection, 0 if connection.more or request else connection.channel.wants)
         if request:
-            self._threads.submit(self._decide, connection, request)
+            self._deciding.take(connection, request)
         return None
-
-    def _decide(self, connection: Connection, request: Request) -> None:
-        try:
-            answer = self._answering.in_thread(request, connection.peer)
-        except Exception:
-            log.exception("a request failed")  # and the peer is answered
-            answer = refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
-        self._decided.append((connection, request, answer))
-        self._ring()
 
     def _watch(self, connection: Connection, events: int) -> None:
         if events != connection.watched:
@@ -237,7 +224,7 @@ class Loop:
         if not self.draining:
             return False
         now = self._clock()
-        busy = any(self._open(Phase.DECIDING, Phase.WRITING)) or self._more or self._decided
+        busy = any(self._open(Phase.DECIDING, Phase.WRITING)) or self._more or self._deciding.decided
         is_quiet = not busy and now - max(self._stirred, self._told_since) > QUIET
         return self._hurried or is_quiet or now - self._told_since > DRAIN
 
