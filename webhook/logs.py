@@ -10,14 +10,16 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from webhook.outlet import Outlet
 from webhook.settings import LogFormat, Settings
 
 # gunicorn stops its logger from handing records up to the root; without gunicorn they would come twice.
 _LOGGERS = (None, "gunicorn.error")
 
 
-def configure(settings: Settings, stream: TextIO | None = None) -> None:
+def configure(settings: Settings, stream: TextIO | Outlet) -> None:
     """Write all logs of the process as the settings say; a second call replaces the first."""
+    file: Any = stream  # the Outlet has of a file what is asked of it here
     shared: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
@@ -26,10 +28,10 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
     # Ours go straight to the stream: on their way through logging each line is made twice.
     structlog.configure(
         processors=[*shared, _renderer(settings.log_format)],
-        logger_factory=structlog.WriteLoggerFactory(stream or sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file),
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(file)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],

@@ -17,6 +17,7 @@ from certs.renewal import Step
 from certs.rotate import Keeper
 from webhook import __version__
 from webhook.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
+from webhook.outlet import Outlet
 
 if TYPE_CHECKING:  # it knows the Kubernetes client, whose import a server of files need not wait for
     from webhook.follow import Following
@@ -100,6 +101,10 @@ class Metrics:
         """Show the connections of the TLS port, read at each scrape."""
         self._registry.register(_Connections(loop))
 
+    def hear(self, outlet: Outlet) -> None:
+        """Show what was not logged, read at each scrape."""
+        self._registry.register(_Unheard(outlet))
+
     def certify(self, keeper: Keeper) -> None:
         """Show how the certificates are doing, read at each scrape."""
         self._registry.register(_Certificates(keeper))
@@ -121,6 +126,18 @@ class _Connections(Collector):
         yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._loop.connections())
         text = "Connections that were ended by their peer's fault, or to make room, by cause."
         yield _counter("connections_dropped", text, "cause", dict(self._loop.dropped))
+
+
+class _Unheard(Collector):
+    """What the log counts for itself."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the count."""
+        text = "Lines of the log that nobody took."
+        yield CounterMetricFamily(f"{PREFIX}log_lines_dropped", text, value=self._outlet.dropped)
 
 
 class _Certificates(Collector):

@@ -18,10 +18,12 @@ from webhook.connection import Answering
 from webhook.documents import printable
 from webhook.exchange import answered_by
 from webhook.metrics import Metrics
+from webhook.outlet import Outlet
 from webhook.server import CannotListen, Server, listening
 from webhook.settings import Settings, read_settings
 
 PORT = click.IntRange(0, 65535)
+STDERR = 2
 
 
 class CannotStart(click.ClickException):
@@ -73,8 +75,10 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark of a block that keeps its lines)
     settings = read_settings(os.environ)
-    logs.configure(settings)
+    outlet = Outlet(STDERR)
+    logs.configure(settings, outlet)
     metrics = Metrics()
+    metrics.hear(outlet)
     if snapshots:
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:
