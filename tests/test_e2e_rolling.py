@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import selectors
+import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from controlplane.api import ApiError
+from controlplane.api import LOOPBACK, ApiError
 from controlplane.plane import ControlPlane
 from longhorn import Longhorn
 from webhook_process import NAMESPACE, Webhook
@@ -24,21 +28,25 @@ LAG = 0.3  # seconds until every node has heard that an endpoint has gone; kube-
 class Replicas:
     """The pods of a Deployment behind one Service, with the endpoints that Kubernetes would have."""
 
-    def __init__(self, plane: ControlPlane, kubeconfig: Path) -> None:
-        self._plane, self._kubeconfig = plane, kubeconfig
+    def __init__(self, plane: ControlPlane, kubeconfig: Path, name: str) -> None:
+        self._plane, self._kubeconfig, self._name = plane, kubeconfig, name
         self._number = 0
-        self.first = Webhook(plane, "rolling", kubeconfig, {})
+        self.first = Webhook(plane, name, kubeconfig, {})
         self.running = [self.first]
 
     def start(self) -> None:
         """Start one more, and have it called when it is ready."""
         self._number += 1
-        new = Webhook(self._plane, f"rolling-{self._number}", self._kubeconfig, {}, tls=self.first.tls)
+        new = Webhook(self._plane, f"{self._name}-{self._number}", self._kubeconfig, {}, tls=self.first.tls)
         self.running.append(new.__enter__())
         self.publish()
 
     def publish(self) -> None:
-        self._plane.route_service(NAMESPACE, "rolling", *(each.address for each in self.running))
+        self.route(*(each.address for each in self.running))
+
+    def route(self, *addresses: tuple[str, int]) -> None:
+        """Have these called, each in turn."""
+        self._plane.route_service(NAMESPACE, self._name, *addresses)
 
     def replace_oldest(self, *, pre_stop: float) -> int:
         """As a rolling update does it: one more, then one less. Return the exit status of the old one."""
@@ -55,9 +63,11 @@ class Replicas:
 
 
 @pytest.fixture
-def replicas(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Replicas]:
+def replicas(
+    plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path, request: pytest.FixtureRequest
+) -> Iterator[Replicas]:
     del longhorn  # its custom resource is there
-    made = Replicas(plane, kubeconfig)
+    made = Replicas(plane, kubeconfig, request.node.name[:40].strip("_").replace("_", "-"))
     try:
         made.first.__enter__()
         made.first.register(share_managers=False)
@@ -113,3 +123,67 @@ def test_a_rolling_restart_fails_no_creation_and_each_old_replica_ends_with_0(
     assert failed == []
     assert codes == [0, 0]
     assert all(decided), "the webhook has seen each of them"
+
+
+BEGINNING = 3000  # bytes: a third of a review
+
+
+class Stalling:
+    """The way to a replica, on which a request stops in its middle once `stop_after` says after how many bytes."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.stop_after: int | None = None
+        self.stopped = threading.Event()
+        way = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with suppress(OSError), socket.create_connection(target) as replica:
+                    way._relay(self.request, replica)
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+
+        self._server = Server((LOOPBACK, 0), Handler)
+        self.address = str(self._server.server_address[0]), int(self._server.server_address[1])
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def _relay(self, client: socket.socket, replica: socket.socket) -> None:
+        with selectors.DefaultSelector() as ready:
+            ready.register(replica, selectors.EVENT_READ, client)
+            ready.register(client, selectors.EVENT_READ, replica)
+            while True:
+                for key, _ in ready.select():
+                    source: socket.socket = key.fileobj  # type: ignore[assignment]
+                    if not (data := source.recv(65536)):
+                        return
+                    if source is client and self.stop_after is not None:
+                        data = data[: self.stop_after]
+                        ready.unregister(client)
+                        self.stopped.set()
+                    key.data.sendall(data)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_what_a_replica_can_t_serve_any_more_is_served_by_another_at_once(
+    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas
+) -> None:
+    """`Retry-After: 0` with a 503: the API server calls again, on a new connection. Nobody else would call again."""
+    first, other = replicas.running
+    with closing(Stalling(first.address)) as way:
+        replicas.route(way.address)
+        world = World(plane, longhorn, first)  # has it asked: its connection is there now
+        way.stop_after = BEGINNING
+        with closing(world), ThreadPoolExecutor(1) as pool:
+            created = pool.submit(plane.request, "POST", world.pods, world.vm_pod("vm", "no-such-claim"))
+            assert way.stopped.wait(10), "half a review"
+            replicas.route(other.address)
+            first.ask_to_end()
+            assert DECISION in created.result(20)["metadata"]["annotations"]
+    assert first.says("this replica is ending")
+    child = first.process._child
+    assert child
+    assert child.wait(25) == 0
