@@ -198,9 +198,11 @@ def scheduler(plane: ControlPlane, objects: list[Object], credentials: Path) -> 
                      and each["kind"] == "Deployment")  # fmt: skip
     contained, port = container(deployment), free_ports(1)[0]
     own = {"--config": str(file), "--bind-address": LOOPBACK, "--secure-port": str(port)}
-    assert set(own) == {argument.split("=", 1)[0] for argument in contained["args"]}
+    given = dict(argument.split("=", 1) for argument in contained["args"])
+    assert set(own) <= set(given)
     own |= dict.fromkeys(("--authentication-kubeconfig", "--authorization-kubeconfig"), str(credentials))
-    command = [str(plane.binaries[contained["command"][0]]), *(f"{key}={value}" for key, value in own.items())]
+    program = str(plane.binaries[contained["command"][0]])
+    command = [program, *(f"{key}={value}" for key, value in (given | own).items())]
     health = f"https://{LOOPBACK}:{port}{contained['livenessProbe']['httpGet']['path']}"
     return Process(name, command, health, plane.folder)
 

@@ -69,6 +69,13 @@ def test_the_command_line_is_one_that_the_program_takes(source: str) -> None:
     assert (parsed["bind"], parsed["https_port"], parsed["http_port"]) == ("0.0.0.0", 8443, 8080)
 
 
+def test_where_pods_have_ipv6_only_both_programs_listen_there() -> None:
+    objects = render({"bindAddress": "::", "scheduler": {"enabled": True}})
+    webhook, scheduler = (container(only(objects, "Deployment", name)) for name in (NAME, f"{NAME}-kube-scheduler"))
+    assert serve.make_context("serve", webhook["args"][1:]).params["bind"] == "::"
+    assert "--bind-address=::" in scheduler["args"]
+
+
 def test_the_test_s_command_line_is_one_that_the_program_takes() -> None:
     (contained,) = only(render({"fullnameOverride": "near", "test": {"namespace": "shop"}}), "Pod")["spec"][
         "containers"
@@ -94,7 +101,7 @@ def test_it_is_told_where_its_certificate_comes_from(source: str) -> None:
         }[source]
     )
     volumes = only(objects, "Deployment")["spec"]["template"]["spec"].get("volumes", [])
-    mounted = {"self": [], "cert-manager": [f"{NAME}-tls"], "provided": ["webhook-certificate"]}[source]
+    mounted = {"self": [], "cert-manager": [f"{NAME}-cert-manager-tls"], "provided": ["webhook-certificate"]}[source]
     assert [volume["secret"]["secretName"] for volume in volumes] == mounted
 
 
@@ -120,6 +127,15 @@ def test_cert_manager_s_injector_is_pointed_at_the_certificate() -> None:
     signed = only(objects, "Certificate", f"{NAME}-ca")["spec"]
     assert authority["spec"]["ca"]["secretName"] == signed["secretName"]
     assert only(objects, "Issuer", signed["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
+
+
+def test_what_cert_manager_leaves_behind_is_in_the_way_of_no_other_source() -> None:
+    """Helm refuses to make a Secret that is there and not its own: seen with both Helms."""
+    theirs = [each["spec"]["secretName"] for each in render({"certificates": SOURCES["cert-manager"]})
+              if each["kind"] == "Certificate"]  # fmt: skip
+    ours = [each["metadata"]["name"] for each in render() if each["kind"] == "Secret"]
+    assert (len(ours), len(theirs)) == (1, 2)
+    assert not {*ours} & {*theirs}
 
 
 def test_an_issuer_that_is_named_signs_and_none_is_made() -> None:

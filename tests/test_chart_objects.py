@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import CHART, CI, NAME, NAMESPACE, helm, only, render
+from chart import CHART, CI, NAME, NAMESPACE, helm, only, render, template
+from controlplane import build
 
 pytestmark = pytest.mark.controlplane  # Helm is built with it
 
@@ -102,6 +105,57 @@ def test_the_services_find_the_replicas_and_no_other_pod() -> None:
     pods = {each["metadata"]["name"]: each["spec"]["template"] for each in objects if each["kind"] == "Deployment"}
     pods["test"] = only(objects, "Pod")
     assert [name for name, pod in pods.items() if selected.items() <= pod["metadata"]["labels"].items()] == [NAME]
+
+
+def test_budget_spread_and_monitor_select_the_replicas_and_ports_have_the_names_that_are_asked_for() -> None:
+    objects = render({"serviceMonitor": {"enabled": True}})
+    pod, service = only(objects, "Deployment")["spec"]["template"], only(objects, "Service")
+    selectors = [each["labelSelector"]["matchLabels"] for each in pod["spec"]["topologySpreadConstraints"]]
+    selectors += [only(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"]]
+    assert all(each.items() <= pod["metadata"]["labels"].items() for each in selectors)
+    monitor = only(objects, "ServiceMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    doors = {each["name"]: each["targetPort"] for each in service["spec"]["ports"]}
+    (scraped,) = (doors[each["port"]] for each in monitor["endpoints"])
+    (contained,) = pod["spec"]["containers"]
+    assert {each["name"] for each in contained["ports"]} == {*doors.values()}
+    assert {contained[f"{each}Probe"]["httpGet"]["port"] for each in ("startup", "liveness", "readiness")} == {scraped}
+
+
+def test_the_network_policy_lets_api_servers_to_the_tls_port_and_who_looks_to_the_other() -> None:
+    values = {"enabled": True, "apiServers": ["192.0.2.0/28"], "kubelets": ["198.51.100.0/24"]}
+    objects = render({"networkPolicy": values})
+    policy = only(objects, "NetworkPolicy")["spec"]
+    labels = only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    reviews, looks = policy["ingress"]
+    assert (reviews["from"], reviews["ports"]) == ([{"ipBlock": {"cidr": "192.0.2.0/28"}}], [{"port": "https"}])
+    kubelets, prometheus = looks["from"]
+    assert (kubelets, looks["ports"]) == ({"ipBlock": {"cidr": "198.51.100.0/24"}}, [{"port": "http"}])
+    assert set(prometheus) == {"namespaceSelector", "podSelector"}  # one peer: both must fit
+    assert len(only(render({"networkPolicy": values | {"kubelets": [], "prometheus": None}}), "NetworkPolicy")
+               ["spec"]["ingress"]) == 1  # fmt: skip
+
+
+def test_a_service_mesh_can_be_told_to_leave_the_replicas_and_the_test_alone() -> None:
+    objects = render({"podLabels": {"mesh": "off"}, "podAnnotations": {"example.com/inject": "false"}})
+    for pod in only(objects, "Deployment")["spec"]["template"], only(objects, "Pod"):
+        assert pod["metadata"]["labels"]["mesh"] == "off"
+        assert pod["metadata"]["annotations"]["example.com/inject"] == "false"
+
+
+def test_flux_takes_labels_that_are_set_twice(tmp_path: Path) -> None:
+    """It passes what Helm renders through kustomize, which takes no key twice. What is set for one object wins."""
+    more = {name: {"enabled": True, "labels": {"release": "monitoring"}}
+            for name in ("serviceMonitor", "prometheusRule", "dashboard")}  # fmt: skip
+    values = more | {"commonLabels": {"release": "storage", "app.kubernetes.io/version": "mine"}}
+    tmp_path.joinpath("release.yaml").write_text(template(values))
+    tmp_path.joinpath("kustomization.yaml").write_text("resources: [release.yaml]")
+    command = [build.binaries()["kubectl"], "kustomize", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    objects = {each["kind"]: each["metadata"]["labels"] for each in render(values)}
+    assert [objects[kind]["release"] for kind in ("ServiceMonitor", "Service")] == ["monitoring", "storage"]
 
 
 # --- names ---

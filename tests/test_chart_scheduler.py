@@ -185,6 +185,21 @@ def test_a_secret_of_one_s_own_is_taken_as_it_is() -> None:
     )
 
 
+def test_a_secret_of_one_s_own_that_names_no_lease_does_not_take_the_cluster_s_own(
+    plane: ControlPlane, credentials: Path
+) -> None:
+    bare = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    theirs: Object = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"config.yaml": yaml.safe_dump(bare)}}
+    rendered = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
+    only_ours = scheduler(plane, [theirs, *rendered], credentials)
+    only_ours.start()
+    try:
+        plane.wait(lambda: "Attempting to acquire leader lease" in only_ours.log.read_text(), 20, "word of its Lease")
+        assert f'lock="{NAMESPACE}/{NAME}"' in only_ours.log.read_text()
+    finally:
+        only_ours.kill()
+
+
 def test_what_packing_switches_off_is_what_the_real_scheduler_knows(
     plane: ControlPlane, credentials: Path, objects: list[Object]
 ) -> None:

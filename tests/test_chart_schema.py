@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chart import CHART, CI, NAMESPACE, HelmError, helm, render
+from chart import CHART, CI, NAMESPACE, HelmError, defaults, helm, leaves, render, value_at
 
 pytestmark = pytest.mark.controlplane  # Helm is built with it
 
@@ -89,6 +89,25 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"networkPolicy": {"apiServers": ["10.0.0.1"]}},
         ["/networkPolicy/apiServers/0", "10.0.0.1"],
     ),
+    "one port for two things": ({"service": {"port": 8080}}, ["service.port", "such as 443"]),
+    "one port for both programs": ({"containerPorts": {"http": 8443}}, ["containerPorts", "both 8443"]),
+    "an address to listen on that is one pod's": ({"bindAddress": "10.0.0.1"}, ["/bindAddress", "'0.0.0.0', '::'"]),
+    "an image with its tag": (
+        {"image": {"repository": "localhost:5000/a/b:1"}},
+        ["image.repository", "Leave it out there, and set image.tag"],
+    ),
+    "a scheduler's image with its digest": (
+        {"scheduler": {"image": {"repository": "a/b@sha256:1"}}},
+        ["scheduler.image.repository", "set scheduler.image.tag"],
+    ),
+    "a label that is selected by": (
+        {"commonLabels": {"app.kubernetes.io/component": "storage"}},
+        ["commonLabels: app.kubernetes.io/component", "Choose another key"],
+    ),
+    "an annotation whose prefix is no name": (
+        {"settings": {"optInAnnotations": ["a..b/c"]}},
+        ["/settings/optInAnnotations/0", "a..b/c"],
+    ),
     "a label that is a number": ({"podLabels": {"a": 1}}, ["/podLabels/a", "got number, want string"]),
     "a test where nobody looks": ({"test": {"namespace": "kube-system"}}, ["test.namespace", "such as default"]),
     "the default scheduler's name": (
@@ -145,6 +164,28 @@ def test_a_wrong_value_is_refused_and_the_refusal_helps(values: dict[str, Any], 
     assert "t0k3n" not in str(refused.value)
 
 
+# In a file, what stood below a key may all be commented out: then to Helm there is no such key.
+SWITCHED_ON = {name: {"enabled": True} for name in ("scheduler", "serviceMonitor", "prometheusRule", "dashboard")}
+SWITCHED_ON |= {"certificates": {"source": "cert-manager"}}
+SECTIONS = [key for key, value in defaults().items() if isinstance(value, dict) and value]
+EMPTY = [path for path in leaves(defaults()) if value_at(path) in ({}, [])]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_with_nothing_in_it_is_named(section: str) -> None:
+    with pytest.raises(HelmError, match=f"missing property '{section}'"):
+        render({section: None})
+
+
+@pytest.mark.parametrize("path", EMPTY, ids=".".join)
+def test_a_list_or_a_map_with_nothing_in_it_is_empty(path: tuple[str, ...]) -> None:
+    section, *keys = path
+    value: Any = None
+    for key in reversed(keys):
+        value = {key: value}
+    assert render(SWITCHED_ON | {section: SWITCHED_ON.get(section, {}) | value if keys else value})
+
+
 def test_an_older_cluster_is_refused() -> None:
     with pytest.raises(
         HelmError, match=r"chart requires kubeVersion: >=1.30.0-0 which is incompatible with Kubernetes v1.29"
@@ -160,6 +201,12 @@ def test_a_distribution_s_version_is_taken_and_the_scheduler_s_image_is_upstream
     ]
     plain = version.partition("-")[0].partition("+")[0]
     assert f"registry.k8s.io/kube-scheduler:{plain}" in images
+
+
+def test_a_version_that_tells_no_image_is_refused_unless_the_image_is_named() -> None:
+    with pytest.raises(HelmError, match=r"scheduler.image.tag: .* v1.33, .* such as v1.36.3"):
+        render({"scheduler": {"enabled": True}}, "--kube-version=1.33")
+    assert render({"scheduler": {"enabled": True, "image": {"tag": "v1.33.4"}}}, "--kube-version=1.33")
 
 
 def test_another_chart_may_have_this_one_in_it() -> None:

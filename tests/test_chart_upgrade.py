@@ -150,6 +150,6 @@ def test_vms_go_to_another_scheduler_and_back_by_the_readme_s_commands(release: 
     readme = (CHART / "README.md").read_text()
     for target in "default-scheduler", NAME:
         setting = f"--set settings.schedulerNames.{NAME}={target}"
-        assert setting in readme
-        release.upgrade("--reuse-values", *setting.split())
+        assert f" --reset-then-reuse-values \\\n    {setting}" in readme
+        release.upgrade("--reset-then-reuse-values", *setting.split())
         assert names() == {NAME: target}

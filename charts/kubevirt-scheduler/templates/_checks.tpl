@@ -18,12 +18,41 @@
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.apiServers) }}
   {{- fail "networkPolicy.apiServers: without the addresses of the API servers (CIDRs, such as 192.0.2.0/28) nobody could call the webhook. Name them, or leave networkPolicy.enabled false." }}
 {{- end }}
+{{- if eq (int .Values.service.port) 8080 }}
+  {{- fail "service.port: 8080 is the Service's port for metrics. Choose another, such as 443." }}
+{{- end }}
+{{- if eq (int .Values.containerPorts.https) (int .Values.containerPorts.http) }}
+  {{- fail (printf "containerPorts: https and http are both %v. Choose two ports." .Values.containerPorts.http) }}
+{{- end }}
+{{- include "kubevirt-scheduler.checks.labels" . }}
+{{- include "kubevirt-scheduler.checks.images" . }}
 {{- include "kubevirt-scheduler.checks.names" . }}
 {{- include "kubevirt-scheduler.checks.certificates" . }}
 {{- if .Values.scheduler.enabled }}
   {{- include "kubevirt-scheduler.checks.scheduler" . }}
 {{- else if .Values.scheduler.loadAware.enabled }}
   {{- fail "scheduler.loadAware: it is a way to score nodes, for a scheduler that does not run. Set scheduler.enabled=true as well." }}
+{{- end }}
+{{- end }}
+
+{{/* With others in their place the selectors would find nothing. */}}
+{{- define "kubevirt-scheduler.checks.labels" -}}
+{{- $ours := include "kubevirt-scheduler.selectorLabels" (dict "root" . "component" "webhook") | fromYaml -}}
+{{- range $where := list "commonLabels" "podLabels" }}
+  {{- range $key, $_ := default (dict) (index $.Values $where) }}
+    {{- if hasKey $ours $key }}
+      {{- fail (printf "%s: %s is what the selectors select by, and set by the chart. Choose another key." $where $key) }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The tag is appended: with two of them no node can pull the image. */}}
+{{- define "kubevirt-scheduler.checks.images" -}}
+{{- range $where, $image := dict "image" .Values.image "scheduler.image" .Values.scheduler.image }}
+  {{- if regexMatch "[:@][^/]*$" (default "" $image.repository) }}
+    {{- fail (printf "%s.repository: %q ends in a tag or a digest. Leave it out there, and set %s.tag." $where $image.repository $where) }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
@@ -55,6 +84,9 @@
 {{- $prometheus := .Values.scheduler.loadAware.prometheus -}}
 {{- if eq .Values.scheduler.name "default-scheduler" }}
   {{- fail "scheduler.name: the cluster's own scheduler is called default-scheduler, and both would place the same pods. Choose another name." }}
+{{- end }}
+{{- if not (or .Values.scheduler.image.tag .Values.scheduler.loadAware.enabled (include "kubevirt-scheduler.scheduler.version" .)) }}
+  {{- fail (printf "scheduler.image.tag: by the cluster's version, %s, no image can be chosen, for its third number is not told (--kube-version). Name the tag, such as v1.36.3." .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if .Values.scheduler.loadAware.enabled }}
   {{- if not .Values.scheduler.image.tag }}

@@ -23,6 +23,9 @@
 {{- define "kubevirt-scheduler.tlsSecretName" -}}
 {{- if eq .Values.certificates.source "provided" -}}
 {{ .Values.certificates.secretName }}
+{{- else if eq .Values.certificates.source "cert-manager" -}}
+{{/* A name of its own: cert-manager keeps it, and Helm makes no Secret where somebody else's is, should the source be "self" one day. */}}
+{{- include "kubevirt-scheduler.fullname" . }}-cert-manager-tls
 {{- else -}}
 {{ include "kubevirt-scheduler.fullname" . }}-tls
 {{- end }}
@@ -32,7 +35,7 @@
 {{ default (include "kubevirt-scheduler.fullname" .) .Values.serviceAccount.name }}
 {{- end }}
 
-{{/* What a selector selects by: it can never be changed, so nothing from the values is in it. Takes (dict "root" $ "component" "webhook"). */}}
+{{/* What a selector selects by: it can never be changed, so nothing from the values is in it but `nameOverride`. Takes (dict "root" $ "component" "webhook"). */}}
 {{- define "kubevirt-scheduler.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "kubevirt-scheduler.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -41,13 +44,15 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* The labels of an object. Not those of a pod template: the version in them would restart every pod with each new chart. */}}
 {{- define "kubevirt-scheduler.labels" -}}
+{{- /* One map: a key that is there twice Helm takes, and Flux does not. */ -}}
+{{- merge (dict) (default (dict) .more) (default (dict) .root.Values.commonLabels) (include "kubevirt-scheduler.ownLabels" . | fromYaml) | toYaml }}
+{{- end }}
+
+{{- define "kubevirt-scheduler.ownLabels" -}}
 {{ include "kubevirt-scheduler.selectorLabels" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end }}
 
 {{- define "kubevirt-scheduler.image" -}}
@@ -56,10 +61,14 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
+{{- define "kubevirt-scheduler.scheduler.version" -}}
+{{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
+{{- end }}
+
 {{/* The cluster's version without what a distribution adds to it (v1.33.1-eks-1): by it upstream's images are tagged. */}}
 {{- define "kubevirt-scheduler.scheduler.image" -}}
 {{- $upstream := .Values.scheduler.loadAware.enabled | ternary "scheduler-plugins/kube-scheduler" "kube-scheduler" -}}
-{{- $version := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version -}}
+{{- $version := include "kubevirt-scheduler.scheduler.version" . -}}
 {{- with .Values.scheduler.image -}}
 {{ default (printf "registry.k8s.io/%s" $upstream) .repository }}:{{ default $version .tag }}
 {{- end }}

@@ -15,7 +15,7 @@
 - name: CO_SCHEDULE_LONGHORN_NAMESPACE
   value: {{ .longhornNamespace | quote }}
 - name: CO_SCHEDULE_SCHEDULER_NAMES
-  value: {{ toJson .schedulerNames | quote }}
+  value: {{ default (dict) .schedulerNames | toJson | quote }}
 - name: CO_SCHEDULE_LOG_FORMAT
   value: {{ .logFormat }}
 - name: CO_SCHEDULE_LOG_LEVEL

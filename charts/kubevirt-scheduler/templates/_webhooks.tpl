@@ -2,7 +2,7 @@
 
 {{/* kube-system, so that the cluster comes up without us; ours, so that we do. */}}
 {{- define "kubevirt-scheduler.excludedNamespaces" -}}
-{{- concat (list "kube-system" .Release.Namespace) .Values.webhook.excludedNamespaces | uniq | toYaml -}}
+{{- concat (list "kube-system" .Release.Namespace) (default (list) .Values.webhook.excludedNamespaces) | uniq | toYaml -}}
 {{- end }}
 
 {{/* True where a pod in `test.namespace` would be shown to us. Not where the chart itself was installed into `default`. */}}
