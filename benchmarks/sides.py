@@ -25,13 +25,14 @@ from peer.build import programs
 # What the tests of the repository stand on is not installed with the package: it lies flat beside them.
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from builders import Object, claim, node, share_manager, share_manager_pod, volume
+from builders import Object, apart, claim, node, pod, pod_term, share_manager, share_manager_pod, volume
 from controlplane.process import free_ports
 
 from certs.authority import issue_ca, issue_leaf
 
 REVIEW = Path(__file__).parent.parent / "tests/data/reviews/vm-start.json"
 CLAIMS, NODES = 10_000, 500
+ALONE = 1_000  # pods of others at most, each of which wants no second of its kind on its node: the guard asks for those
 PATIENCE = 30.0  # seconds, for one start
 OURS, PEER, STOCK = "ours", "peer", "stock"
 
@@ -41,7 +42,7 @@ ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti
 
 
 def objects(claims: int, nodes: int) -> Iterator[Object]:
-    """Yield the cluster: each claim with its PV, its ShareManager and its share-manager pod."""
+    """Yield the cluster: each claim with its PV, its ShareManager and its share-manager pod; beside them other pods."""
     for number in range(nodes):
         yield node(f"node-{number}", labels=LABELS, allocatable=ROOM)
     for number in range(claims):
@@ -50,6 +51,10 @@ def objects(claims: int, nodes: int) -> Iterator[Object]:
         yield volume(f"disk{number}")
         yield share_manager(name, owner=site)
         yield share_manager_pod(name, node=site)
+    for number in range(min(ALONE, claims)):
+        labels = {"app": f"app-{number % 50}"}
+        site = f"node-{number % nodes}"
+        yield pod(f"web-{number}", "shop", labels=labels, node=site, affinity=apart(pod_term(labels)))
 
 
 def write_snapshot(file: Path, claims: int = CLAIMS, nodes: int = NODES) -> Path:
