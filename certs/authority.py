@@ -27,7 +27,8 @@ _USAGES = """
     key_cert_sign crl_sign encipher_only decipher_only
 """.split()
 # What the parser raises for bytes that are none of what they should be.
-_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+_STRANGE = (x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, *_STRANGE)
 
 
 class BadCertificate(ValueError):
@@ -119,22 +120,23 @@ def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, life: timedelta 
 def read(pem: bytes) -> Certificate:
     """Read the first certificate of a PEM file. Raises BadCertificate."""
     parsed = _parsed(pem)
-    try:
+    try:  # the parser looks at most of it only when it is asked for
+        parsed.public_key()
         extensions: dict[Any, Any] = {extension.oid: extension.value for extension in parsed.extensions}
+        return Certificate(
+            subject=parsed.subject.rfc4514_string(),
+            names=_values(extensions.get(x509.SubjectAlternativeName.oid)),
+            not_before=parsed.not_valid_before_utc,
+            not_after=parsed.not_valid_after_utc,
+            serial=parsed.serial_number,
+            is_ca=getattr(extensions.get(x509.BasicConstraints.oid), "ca", False),
+            key_id=_hex(extensions.get(x509.SubjectKeyIdentifier.oid)),
+            issuer_id=_hex(extensions.get(x509.AuthorityKeyIdentifier.oid)),
+            permitted=_values(getattr(extensions.get(x509.NameConstraints.oid), "permitted_subtrees", ())),
+            fingerprint=parsed.fingerprint(SHA256()).hex(),
+        )
     except _UNREADABLE:
         raise BadCertificate("holds a certificate that can't be read") from None
-    return Certificate(
-        subject=parsed.subject.rfc4514_string(),
-        names=_values(extensions.get(x509.SubjectAlternativeName.oid)),
-        not_before=parsed.not_valid_before_utc,
-        not_after=parsed.not_valid_after_utc,
-        serial=parsed.serial_number,
-        is_ca=getattr(extensions.get(x509.BasicConstraints.oid), "ca", False),
-        key_id=_hex(extensions.get(x509.SubjectKeyIdentifier.oid)),
-        issuer_id=_hex(extensions.get(x509.AuthorityKeyIdentifier.oid)),
-        permitted=_values(getattr(extensions.get(x509.NameConstraints.oid), "permitted_subtrees", ())),
-        fingerprint=parsed.fingerprint(SHA256()).hex(),
-    )
 
 
 def split(pem: bytes) -> tuple[bytes, ...]:
@@ -147,6 +149,7 @@ def split(pem: bytes) -> tuple[bytes, ...]:
 
 def fits(issued: Issued) -> bool:
     """Say whether the key is the certificate's. Raises BadCertificate where one of them can't be read."""
+    read(issued.certificate)
     return bool(_parsed(issued.certificate).public_key() == _key(issued.key).public_key())
 
 
@@ -196,11 +199,8 @@ def _builder(
 def _signed(
     builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, issuer_key: ec.EllipticCurvePrivateKey
 ) -> Issued:
-    certificate = builder.sign(issuer_key, SHA256())
-    return Issued(
-        certificate.public_bytes(Encoding.PEM),
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Issued(builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM), private)
 
 
 def _parsed(pem: bytes) -> x509.Certificate:

@@ -124,6 +124,7 @@ def _authority(data: dict[str, bytes]) -> Issued:
     """ca.crt holds all CAs: the one that signs is the one whose key there is."""
     key = _needed(data, CA_KEY)
     for certificate in _usable(CA, authority.split, _needed(data, CA)):
+        _usable(CA, authority.read, certificate)
         pair = Issued(certificate, key)
         if _usable(CA_KEY, authority.fits, pair):
             _must_be_ca(CA, certificate)

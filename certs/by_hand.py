@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from certs import bundle as bundles
-from certs.authority import BadCertificate, Certificate, Issued, fits, read, signed_by, split
+from certs.authority import BadCertificate, Certificate, Issued, fits, read, split
 from certs.bundle import Bundle, Flaw
 from certs.cluster import Cause, Place, Trouble, ca_bundles
+from certs.folder import anchor
 from certs.renewal import Next, Policy, Step, next_step
 from certs.rotate import AFTER_A_LOST_RACE, EVERY, Clock, Passed, one_pass
 from certs.serving import CA, CERTIFICATE, KEY
 from certs.steps import taken
+
+# An API server that restarts is away for half a minute. Whoever calls `rotate-ca` a second time may begin a second one.
+RESTARTED_AFTER = 60.0  # seconds
 
 Wait = Callable[[float], None]
 
@@ -44,7 +48,7 @@ def status(place: Place, now: datetime, policy: Policy) -> Status:
         step = next_step(found, None if problem else tuple(published.values()), now, policy)
     else:
         rows, step = _foreign_rows(leaf, wanted), None
-        problem = problem or _wrong_in(found, leaf, bundles.content(secret, KEY))
+        problem = "; ".join(filter(None, (problem, _wrong_in(found, leaf, bundles.content(secret, KEY)))))
     webhooks = {name: _compared(one, wanted, leaf) for name, one in published.items()}
     return Status(rows, webhooks, step, problem)
 
@@ -58,9 +62,9 @@ def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
 
 def _foreign_rows(leaf: bytes, ca_bundle: bytes) -> list[tuple[str, Certificate]]:
     rows = []
-    for what, pem in (("serving certificate", leaf), ("CA", ca_bundle)):
+    for what, others, pem in (("serving certificate", "intermediate CA", leaf), ("CA", "CA", ca_bundle)):
         with suppress(BadCertificate):  # what is not there has no row
-            rows += [(what, read(one)) for one in split(pem)]
+            rows += [(others if number else what, read(one)) for number, one in enumerate(split(pem))]
     return rows
 
 
@@ -75,7 +79,7 @@ def _wrong_in(flaw: Flaw, leaf: bytes, key: bytes) -> str:
 
 def _compared(published: bytes, wanted: bytes, leaf: bytes) -> tuple[str, bool]:
     try:
-        trusts = any(signed_by(leaf, ca) for ca in split(published))
+        trusts = bool(anchor(leaf, published))
     except BadCertificate:
         trusts = False
     if not published:
@@ -103,11 +107,13 @@ def rotate(place: Place, policy: Policy, now: Clock, wait: Wait, *, drop_old: bo
     while not _is_over(bundle, old, drop_old=drop_old):
         passed = _pass(place, policy, now, wait, _forced(bundle, old, drop_old=drop_old))
         bundle, step = passed.bundle, passed.step
-        if passed.trouble and passed.trouble.cause is not Cause.CONFLICT:
+        if passed.trouble and passed.trouble.cause not in (Cause.CONFLICT, Cause.UNREACHABLE):
             raise passed.trouble
         if passed.due and step.step is not Step.PUBLISH:
             yield f"{step.step}: {step.why}"
             continue
+        if _is_over(bundle, old, drop_old=drop_old):  # a replica was faster, and what is next is no part of it
+            break
         if told != step.step:
             told = step.step
             yield f"waiting for {step.step} until {step.due:%Y-%m-%d %H:%M:%S} UTC at least"
@@ -154,10 +160,13 @@ def _ours(place: Place) -> Bundle:
 
 
 def _pass(place: Place, policy: Policy, now: Clock, wait: Wait, forced: Step | None) -> Passed:
+    left = RESTARTED_AFTER
     while True:
         try:
             return one_pass(place, policy, now, forced)
         except Trouble as trouble:
-            if trouble.cause is not Cause.CONFLICT:
+            if trouble.cause is not Cause.CONFLICT and (trouble.cause is not Cause.UNREACHABLE or left <= 0):
                 raise
-        wait(AFTER_A_LOST_RACE)
+            pause = AFTER_A_LOST_RACE if trouble.cause is Cause.CONFLICT else EVERY
+        wait(pause)
+        left -= pause

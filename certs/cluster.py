@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 JsonObject = dict[str, Any]
 T = TypeVar("T")
 
+ASKED_AGAIN = "; it is asked again"  # by a replica, not by a command
 TIMEOUT = 5.0  # seconds for one answer: a pass is due every three
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
@@ -128,7 +129,7 @@ def _why(error: Refused, name: str, verb: str) -> tuple[Cause, str]:
             return Cause.CONFLICT, f"{name} was changed by somebody else since it was read"
         case 400 | 405 | 413 | 415 | 422:
             return Cause.REFUSED, f"{name}: the API server does not take it: {error}"
-    return Cause.UNREACHABLE, f"{name}: the API server does not answer as it should: {error}; it is asked again"
+    return Cause.UNREACHABLE, f"{name}: the API server does not answer as it should: {error}{ASKED_AGAIN}"
 
 
 def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:

@@ -56,10 +56,23 @@ def issuer(folder: Path, ca_bundle: bytes | None = None) -> Certificate | None:
     """Find the CA that signed the folder's certificate: among these, or in its `ca.crt`."""
     ca_bundle = _content(folder / CA) if ca_bundle is None else ca_bundle
     try:
-        certificate = _content(folder / CERTIFICATE)
-        return next((read(ca) for ca in split(ca_bundle) if signed_by(certificate, ca)), None)
+        found = anchor(_content(folder / CERTIFICATE), ca_bundle)
+        return read(found) if found else None
     except BadCertificate:
         return None
+
+
+def anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
+    """Find the CA by which a certificate is trusted, be it by way of those that follow it. Raises BadCertificate."""
+    certificate, *between = split(chain)
+    roots = split(ca_bundle)
+    while not (found := next((ca for ca in roots if signed_by(certificate, ca)), None)):
+        above = [one for one in between if signed_by(certificate, one)]
+        if not above:
+            return None
+        certificate = above[0]
+        between.remove(certificate)
+    return found
 
 
 def _content(file: Path) -> bytes:

@@ -207,7 +207,9 @@ class Keeper:
             log.warning(
                 "the certificates can't be looked after", cause=trouble.cause, reason=self.problem, exc_info=surprise
             )
-        wait, self._wait = self._wait, min(self._wait * 2, LONGEST_WAIT)
+        # A Secret that is made anew gets another CA: a replica that sees it later is trusted later.
+        wait = min(self._wait, EVERY) if trouble.cause is Cause.MISSING else self._wait
+        self._wait = min(self._wait * 2, LONGEST_WAIT)
         return wait * random.uniform(0.5, 1)  # noqa: S311 (jitter)
 
     def _measure(self) -> None:

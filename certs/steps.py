@@ -9,6 +9,8 @@ from certs.renewal import Policy, Step
 
 # A replica that fails asks again after 30 s at the most, and waits 5 s for each of its answers.
 READ_BY_ALL = timedelta(seconds=60)
+# Two clocks a year apart begin anew in turn: after 15 minutes the Secret, which takes 1 MiB, would be full for good.
+LEAVING_AT_MOST = 8
 
 
 def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy) -> Bundle:
@@ -18,7 +20,7 @@ def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy) -> Bu
     match step:
         case Step.START:
             # The replicas serve the old leaf until they have seen the new one.
-            old = _alive((*found.leaving, _left(found)), now)
+            old = _alive((*found.leaving, _left(found)), now)[-LEAVING_AT_MOST:]
             return replace(_fresh(policy.names or _names(found, policy), now, policy), leaving=old)
         case Step.RENEW:
             return replace(found, leaf=_leaf(found.authority, found, now, policy))
@@ -34,8 +36,8 @@ def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy) -> Bu
             return Bundle(found.coming, leaf, leaving=_hurried(leaving, now) if found.hurry else leaving)
         case Step.DROP:
             return replace(found, leaving=_alive(found.leaving, now))
-        case Step.HURRY:
-            return replace(found, hurry=True)
+        case Step.HURRY:  # without one that comes, a replica has just signed
+            return replace(found, hurry=True) if found.coming else replace(found, leaving=_hurried(found.leaving, now))
     return found
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import ssl
 from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
@@ -163,6 +164,20 @@ def test_what_is_damaged_is_told_by_its_field_and_never_by_its_content(field, va
     assert what in str(flaw)
     assert "\n" not in str(flaw)
     assert "garbage" not in str(flaw)
+
+
+@pytest.mark.parametrize("field", ["tls.crt", "ca.crt", "next-ca.crt"])
+def test_a_certificate_with_a_wrong_bit_in_any_place_is_still_read_or_told_by_its_field(field):
+    found = stored(COMING)
+    good = {"tls.crt": LEAF, "ca.crt": CA, "next-ca.crt": OTHER}[field].certificate.decode()
+    told = 0
+    for place in range(len(der := ssl.PEM_cert_to_DER_cert(good))):
+        bad = ssl.DER_cert_to_PEM_cert(bytes([*der[:place], der[place] ^ 1, *der[place + 1 :]]))
+        found["data"][field] = base64.b64encode(bad.encode()).decode()
+        flaw = read(found)
+        told += isinstance(flaw, Flaw)
+        assert isinstance(flaw, Bundle) or (flaw.cause, "\n" in str(flaw)) == (Cause.DAMAGED, False)
+    assert told > 100
 
 
 def test_a_leaf_in_the_place_of_a_ca_is_told():

@@ -27,16 +27,22 @@ from cluster_of_two import (
     Crash,
     TwoObjects,
 )
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from certs import bundle as bundles
-from certs.authority import issue_ca, issue_leaf, read, signed_by, split
+from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.by_hand import planned, renew, rotate, status
 from certs.cluster import Cause, Place, Refused, Trouble
+from certs.folder import issuer
 from certs.renewal import LEFT, Policy, Step
 from certs.rotate import Keeper
 from webhook.cli import commands
 
 PAGE = Path(__file__).parent.parent.joinpath("docs/certificates.md").read_text(encoding="utf-8")
+RULES = Path(__file__).parent.parent.joinpath("charts/kubevirt-scheduler/templates/prometheusrule.yaml").read_text()
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 POLICY = Policy()
 DAY = timedelta(days=1)
@@ -185,6 +191,32 @@ def test_status_of_somebody_elses_secret(api, invoked):
     assert "Problem" not in shown
 
 
+def intermediate(root, now):
+    """A CA under another, and the certificate of each."""
+    key, parsed = load_pem_private_key(root.key, None), x509.load_pem_x509_certificate(root.certificate)
+    own = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "between")])
+    builder = x509.CertificateBuilder(parsed.subject, name, own.public_key(), 7, now - DAY, now + DAY)
+    signed = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, SHA256())
+    private = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Issued(signed.public_bytes(Encoding.PEM), private)
+
+
+def test_a_certificate_is_trusted_by_way_of_those_that_follow_it(api, place, tmp_path):
+    root = issue_ca(START)
+    between = intermediate(root, START)
+    leaf, others = issue_leaf(between, NAMES, START), (issue_ca(START).certificate, between.certificate)
+    chain = b"".join((leaf.certificate, *others))
+    put(api, ca=root, leaf=Issued(chain, leaf.key))
+    api.publish(root.certificate)
+    found = status(place, START, POLICY)
+    assert {trusts for _, trusts in found.webhooks.values()} == {True}
+    assert [what for what, _ in found.certificates] == ["serving certificate", *["intermediate CA"] * 2, "CA"]
+    for served, trusted in ((chain, True), (leaf.certificate, False), (leaf.certificate + others[0], False)):
+        tmp_path.joinpath("tls.crt").write_bytes(served)
+        assert bool(issuer(tmp_path, root.certificate)) is trusted
+
+
 def test_status_of_a_rotation(place, keeper):
     clock = Clock()
     keeper(clock)
@@ -220,6 +252,13 @@ def test_status_tells_the_problem(api, place, change, problem):
     assert problem in status(place, START, POLICY).problem
 
 
+def test_one_problem_does_not_hide_the_other(api, place):
+    del api.objects[CONFIGURATION_PATH]
+    problem = status(place, START, POLICY).problem
+    assert "there is no MutatingWebhookConfiguration" in problem
+    assert "it is empty; the first replica fills it" in problem
+
+
 def test_a_ca_bundle_that_is_garbage_is_trusted_by_nobody(api, place, keeper):
     keeper(Clock())
     api.publish(b"garbage")
@@ -235,6 +274,11 @@ def test_what_is_refused_is_told_in_one_line(api, invoked):
         result = invoked(*command)
         assert result.exit_code == 2
         assert result.stderr == f"Error: there is no Secret {NAMESPACE}/{NAME}; helm upgrade makes it\n"
+
+
+def test_a_command_does_not_say_that_it_asks_again(api, invoked):
+    api.between = lambda _method, _path: api.before.update({len(api.calls): Refused(500, "no")})
+    assert invoked("status").stderr.endswith(": the API server does not answer as it should: no\n")
 
 
 @pytest.mark.parametrize("command", ["renew", "rotate-ca"])
@@ -406,6 +450,44 @@ def test_a_rotation_that_a_replica_began_is_gone_on_with(api, place, keeper):
     assert bundles.read(api.secret).authority == coming
 
 
+@pytest.mark.parametrize("call", range(4))
+def test_with_drop_old_it_does_not_wait_for_weeks_where_a_replica_signs_at_that_moment(api, place, keeper, call):
+    clock = Clock()
+    replica = keeper(clock)
+    old = api.ca_bundles()[0]
+    steps = rotate(place, POLICY, clock, clock_turner(clock), drop_old=False)
+    assert [next(steps).partition(":")[0] for _ in range(2)] == ["introduce", "published"]
+    clock.turn(POLICY.spread)
+    due, at = clock(), len(api.calls) + call
+
+    def between(_method, _path):
+        if len(api.calls) == at:
+            api.between = lambda _method, _path: None
+            replica.one_pass()
+
+    def wait(seconds):
+        clock.turn(timedelta(seconds=seconds))
+        assert clock() - due <= 2 * POLICY.spread
+
+    api.between = between
+    list(rotate(place, POLICY, clock, wait, drop_old=True))
+    assert old not in api.ca_bundles()[0]
+
+
+@pytest.mark.parametrize("drop_old", [False, True])
+def test_where_a_replica_is_faster_it_ends_and_tells_nothing_of_what_comes_weeks_later(place, keeper, drop_old):
+    clock = Clock()
+    replica = keeper(clock)
+
+    def wait(seconds):
+        clock.turn(timedelta(seconds=seconds))
+        replica.one_pass()
+
+    lines = list(rotate(place, POLICY, clock, wait, drop_old=drop_old))
+    assert replica.steps[Step.DROP if drop_old else Step.SIGN] == 1
+    assert [line for line in lines if "renew" in line] == []
+
+
 def test_a_rotation_goes_on_after_lost_races_and_ends_at_what_is_forbidden(api, place, keeper):
     clock = Clock()
     keeper(clock)
@@ -416,6 +498,30 @@ def test_a_rotation_goes_on_after_lost_races_and_ends_at_what_is_forbidden(api, 
     assert caught.value.cause is Cause.FORBIDDEN
     list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=False))
     assert not bundles.read(api.secret).coming
+
+
+@pytest.mark.parametrize("away", range(1, 12))
+def test_a_rotation_outlives_a_restart_of_the_api_server(api, place, keeper, away):
+    clock = Clock()
+    keeper(clock)
+    old = api.ca_bundles()[0]
+    first = len(api.calls) + 1  # after the first look
+    api.before = {call: Refused(0, "cut") for call in range(first + away, first + away + 12)}
+    list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=True))
+    assert not api.before
+    assert old not in api.ca_bundles()[0]
+    assert clock() - START < timedelta(minutes=8)
+
+
+def test_a_rotation_does_not_wait_for_ever_for_an_api_server(api, place, keeper):
+    clock = Clock()
+    keeper(clock)
+    api.between = lambda _method, _path: api.before.update(
+        {len(api.calls): Refused(0, "cut")} if api.writes[2:] else {}
+    )
+    with pytest.raises(Trouble, match="does not answer"):
+        list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=True))
+    assert timedelta(minutes=1) <= clock() - START < timedelta(minutes=2)
 
 
 def test_a_rotation_needs_its_configuration(api, place, keeper):
@@ -482,6 +588,21 @@ def test_each_cause_and_each_step_is_described_and_none_else():
 def test_each_command_of_the_page_is_one():
     for words in re.findall(r"^\$ kubevirt-scheduler (certs [^#\n]*)", PAGE, re.MULTILINE):
         assert CliRunner().invoke(commands, [*words.split(), "--help"]).exit_code == 0
+
+
+def test_the_alert_sleeps_through_a_restart_of_the_api_server_and_not_through_a_quarter_of_an_hour(api, keeper):
+    limits = [re.findall(r'failures_total\{.*cause!="conflict"\}\[15m\]\)\) > (\d+)', text) for text in (PAGE, RULES)]
+    assert limits[0] == limits[1]
+    replica, spent, failures = keeper(Clock()), 0.0, []
+    api.between = lambda _method, _path: api.before.update({len(api.calls): Refused(0, "cut")})
+    for seconds in (30, 900):
+        while spent < seconds:
+            spent += replica.one_pass()
+        failures.append(replica.failures.total())
+    assert failures[0] < int(*limits[0]) < failures[1]
+    churning = [re.findall(r'steps_total\{.*step=~"([^"]+)"', text)[0].replace("\\", "") for text in (PAGE, RULES)]
+    assert churning[0] == churning[1]
+    assert set(churning[0].split("|")) <= set(Step)
 
 
 @pytest.mark.parametrize("days", [30, 365])

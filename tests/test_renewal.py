@@ -10,7 +10,7 @@ from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_b
 from certs.bundle import Bundle, Flaw, Leaving
 from certs.cluster import Cause
 from certs.renewal import NEVER, Next, Policy, Step, next_step
-from certs.steps import READ_BY_ALL, taken
+from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, taken
 
 DAY, MINUTE, TICK = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 HOUR = timedelta(hours=1)
@@ -49,7 +49,7 @@ ONE_EMPTIED = (SPREADING.ca_bundle(), b"")
 WANTED_MORE = Policy((*NAMES, "other.kubevirt-scheduler.svc"))
 WANTED_ELSEWHERE = Policy((*NAMES, "example.com"))
 WANTED_NOWHERE = Policy(("webhook.restored.svc",))
-PUBLISHED_LATER = replace(COMING, published=START + MINUTE)
+PUBLISHED_LATER = replace(COMING, published=START + HOUR + TICK)
 LATE_CA = issue_ca(START + 400 * DAY, NAMES)
 
 TABLE = {
@@ -103,6 +103,12 @@ TABLE = {
     "emptied just when it would sign": (SPREADING, {"now": SIGNING, "seen": EMPTIED}, Step.WITHDRAWN, SIGNING),
     "emptied when a leaf is due as well": (SPREADING, {"now": RENEWAL, "seen": EMPTIED}, Step.WITHDRAWN, RENEWAL),
     "the clock goes back while it spreads": (PUBLISHED_LATER, {}, Step.WITHDRAWN, START),
+    "the clock of who noted it is less than an hour ahead": (
+        replace(COMING, published=START + HOUR),
+        {},
+        Step.SIGN,
+        SIGNING + HOUR,
+    ),
     "the leaf is due while it is published": (COMING, {"now": RENEWAL, "seen": EMPTIED}, Step.RENEW, RENEWAL),
     "the coming CA has expired": (
         replace(COMING, coming=issue_ca(START - 400 * DAY, NAMES)),
@@ -223,6 +229,14 @@ def test_a_start_from_a_bundle_trusts_what_is_still_served():
     assert made.authority != CA
     assert made.leaving == (*LEAVING.leaving, Leaving(CA.certificate, START + 30 * DAY))
     assert taken(Step.START, LEAVING, START + 365 * DAY, POLICY).leaving == ()
+
+
+def test_of_many_starts_the_last_ones_are_still_trusted():
+    made = [PLAIN]
+    for _ in range(2 * LEAVING_AT_MOST):
+        made.append(taken(Step.START, made[-1], START, POLICY))
+    last = [one.authority.certificate for one in made[-1 - LEAVING_AT_MOST : -1]]
+    assert [one.certificate for one in made[-1].leaving] == last
 
 
 def test_a_start_elsewhere_signs_for_the_new_place_alone():

@@ -1,6 +1,5 @@
 """The keeper: passes over a real Secret's and configuration's behaviour, with races, crashes and refusals."""
 
-import random
 import ssl
 import threading
 from contextlib import suppress
@@ -422,16 +421,20 @@ def test_a_certificate_that_can_not_be_served_is_replaced_in_any_case(api, new, 
 
 def test_the_waits_after_errors_grow_to_half_a_minute_and_are_forgotten_after_a_success(api, new):
     keeper = new()
-    kept = api.objects.pop(SECRET_PATH)
-    random.seed(1)
+    api.before = {call: Refused(0, "cut") for call in range(2 * 9)}
     waits = passes(keeper, 9)
     assert 0.5 <= waits[0] <= 1
     assert LONGEST_WAIT / 2 <= max(waits) <= LONGEST_WAIT
     assert all(wait <= LONGEST_WAIT for wait in waits)
-    api.objects[SECRET_PATH] = kept
     keeper.one_pass()
-    del api.objects[SECRET_PATH]
+    assert not keeper.problem
+    api.before = {len(api.calls) + 1: Refused(0, "cut")}
     assert keeper.one_pass() <= 1
+
+
+def test_a_secret_that_is_away_is_looked_for_as_often_as_ever(api, new):
+    del api.objects[SECRET_PATH]
+    assert max(passes(new(), 9)) <= EVERY
 
 
 def test_a_connection_that_fails_in_many_ways_is_told_once(api, new):

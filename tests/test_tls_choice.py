@@ -24,8 +24,16 @@ def test_what_fits_together_is_taken(chosen):
         (OURS | {"tls_names": ()}, "--tls-secret needs --tls-name"),
         ({"webhook_configuration": "x"}, "--webhook-configuration needs --tls-secret or --tls-dir"),
         *((OURS | {"tls_secret": secret}, "is not NAMESPACE/NAME") for secret in ("", "tls", "/tls", "shop/", "a/b/c")),
+        ({"tls_names": ("webhook.shop.svc",)}, "--tls-name needs --tls-secret"),
     ],
 )
 def test_what_does_not_fit_together_is_named(chosen, said):
     with pytest.raises(click.UsageError, match=said):
         Choice(**NOTHING | LIVES | chosen)
+
+
+@pytest.mark.parametrize("which", LIVES)
+@pytest.mark.parametrize("life", [-1.0, 1e9, float("inf"), float("nan")])
+def test_a_life_that_is_none_is_named(which, life):
+    with pytest.raises(click.UsageError, match=f"--{which.replace('_', '-')}.*: "):
+        Choice(**NOTHING | LIVES | OURS | {which: life})

@@ -16,7 +16,7 @@ import click
 from certs import by_hand
 from certs.authority import Certificate, read
 from certs.by_hand import Status
-from certs.cluster import Place, Refused, Trouble
+from certs.cluster import ASKED_AGAIN, Place, Refused, Trouble
 from certs.renewal import Policy
 from webhook.commands import color_option, live_options, namespace_and_name, wants_color
 from webhook.documents import BadInput, printable
@@ -111,7 +111,8 @@ def renew(secret: str, configuration: str, **live: str | None) -> None:
     default=round(Policy().spread.total_seconds()),
     show_default=True,
     metavar="SECONDS",
-    help="How long every API server gets to see the new CA before it signs.",
+    help="How long every API server gets to see the new CA before it signs. Not longer than the replicas wait: then "
+    "they sign.",
 )
 @_where
 def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configuration: str, **live: str | None) -> None:
@@ -148,7 +149,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except Trouble as trouble:
-        raise BadInput(str(trouble)) from None
+        raise BadInput(str(trouble).removesuffix(ASKED_AGAIN)) from None
 
 
 def _now() -> datetime:

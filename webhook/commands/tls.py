@@ -17,6 +17,8 @@ from certs.rotate import Keeper
 from certs.serving import ServingCertificate, folder_of_this_run, made_for_this_run
 from webhook.commands import namespace_and_name
 
+CENTURY, DAY = 36500, 86400  # days, seconds
+
 _OPTIONS = (
     click.option(
         "--tls-dir",
@@ -71,10 +73,17 @@ class Choice:
             raise click.UsageError("--tls-secret and --tls-dir: choose one of them")
         if self.secret and not self.tls_names:
             raise click.UsageError("--tls-secret needs --tls-name: the name by which the API server calls us")
+        if self.tls_names and not self.tls_secret:
+            raise click.UsageError("--tls-name needs --tls-secret: any other certificate has its names already")
         if self.webhook_configuration and not (self.tls_secret or self.tls_dir):
             raise click.UsageError(
                 "--webhook-configuration needs --tls-secret or --tls-dir: no run's own CA is published"
             )
+        # NaN is a number to click, and in no range.
+        if not (0 < self.tls_leaf_days <= CENTURY and 0 < self.tls_ca_days <= CENTURY):
+            raise click.UsageError(f"--tls-leaf-days and --tls-ca-days: more than 0, and at most {CENTURY}")
+        if not 0 <= self.tls_spread <= DAY:
+            raise click.UsageError(f"--tls-spread: from 0 to {DAY} seconds")
 
     @property
     def secret(self) -> tuple[str, str] | None:
