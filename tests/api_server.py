@@ -234,6 +234,11 @@ class ApiServer:
         """How many connections are open."""
         return len(self._http.open)
 
+    @property
+    def accepted(self) -> int:
+        """How many connections there have been."""
+        return self._http.accepted
+
     def _record(self, kind: str, item: Object) -> Object:
         self._version += 1
         kept = deepcopy(item)
@@ -364,11 +369,13 @@ class Http(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Connection)
         self.api, self.surprises = api, list[str]()
         self.open: set[socket.socket] = set()
+        self.accepted = 0
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_side=True)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.open.add(request)
+        self.accepted += 1
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:

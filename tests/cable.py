@@ -124,7 +124,8 @@ class _Connection:
 
     def end(self) -> None:
         with self._writing:
-            self._client.sendall(END_OF_CHUNKS)
+            with suppress(OSError):  # it has gone by itself
+                self._client.sendall(END_OF_CHUNKS)
             self.close()
 
     def close(self) -> None:

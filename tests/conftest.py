@@ -8,9 +8,19 @@ from pathlib import Path
 import pytest
 from controlplane import build
 from controlplane.plane import ControlPlane
+from hypothesis import HealthCheck, settings
 from longhorn import Longhorn
 from webhook_process import NAMESPACE, Webhook, grant
 from world import World
+
+# No property here is about time: by default an example that takes 0.2 s fails, and so it does where a machine stalls.
+settings.register_profile(
+    "unhurried",
+    settings.get_profile(settings.get_current_profile_name()),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")

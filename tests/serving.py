@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,13 +118,13 @@ def run(*arguments: object, **settings: str) -> subprocess.CompletedProcess[str]
 
 
 @contextmanager
-def serving(folder: Path, *arguments: object, **settings: str) -> Iterator[Running]:
+def serving(folder: Path, *arguments: object, by: Sequence[str] = (), **settings: str) -> Iterator[Running]:
     """Run `serve` on free ports from the moment when it is ready; nothing of it is left afterwards.
 
-    It reads a snapshot, unless a `--kubeconfig` is among the arguments.
+    It reads a snapshot, unless a `--kubeconfig` is among the arguments. `by` is what starts it and makes way for it.
     """
     known = [] if "--kubeconfig" in arguments else ["--snapshot", write_cluster(folder)]
-    command = [*PROGRAM, *known, "--https-port", 0, "--http-port", 0, *arguments]
+    command = [*by, *PROGRAM, *known, "--https-port", 0, "--http-port", 0, *arguments]
     log_file = folder / "log"
     with (
         log_file.open("w") as log,

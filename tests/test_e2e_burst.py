@@ -45,7 +45,7 @@ def test_of_pairs_that_repel_each_other_and_start_at_once_none_stays_pending(wor
     world.wait_bound(*claims)
     for claim in claims:
         world.create_user(claim)
-    served_on = [world.longhorn.running_on(volume) for volume in volumes]
+    served_on = [world.served_on(volume, claim) for volume, claim in zip(volumes, claims, strict=True)]
     pods = start_at_once(world, [world.repelling_vm(f"vm-{claim}", claim) for claim in claims for _ in range(2)])
     nodes = [world.running(pod, seconds=10) for pod in pods]
     for one, other, node in zip(nodes[::2], nodes[1::2], served_on, strict=True):

@@ -53,7 +53,7 @@ def test_a_claim_and_its_volume_may_have_the_longest_names_that_kubernetes_takes
     world.add_volume(LONGEST, volume=f"vol-{world.namespace}-".ljust(63, "x"))
     world.wait_bound(LONGEST)
     world.create_user(LONGEST)
-    node = world.longhorn.running_on(world.volumes[0])
+    node = world.served_on(world.volumes[0], LONGEST)
     assert world.running(world.start_vm("vm1", LONGEST)) == node
 
 
@@ -76,9 +76,8 @@ def test_longhorn_may_live_in_another_namespace(elsewhere: World, webhook: Webho
     elsewhere.wait_bound("disk1")
     # Cold, and then warm.
     first = elsewhere.start_vm("vm1", "disk1")
-    node = elsewhere.longhorn.running_on(elsewhere.volumes[0])
+    node = elsewhere.served_on(elsewhere.volumes[0], "disk1")
     assert elsewhere.running(first) == node
-    assert elsewhere.node_meant("disk1") == node
     # The webhook of the usual namespace sees no share-manager there.
     elsewhere.serve(webhook)
     assert elsewhere.decision("disk1").startswith("NoShareManager: ")

@@ -25,7 +25,7 @@ def test_vms_are_bound_to_the_node_of_their_share_manager_by_the_default_schedul
     world.wait_bound(*claims)
     for claim in claims:
         world.create_user(claim)
-    served_on = [world.longhorn.running_on(volume) for volume in volumes]
+    served_on = [world.served_on(volume, claim) for volume, claim in zip(volumes, claims, strict=True)]
     pods = [world.create(world.vm_pod(f"vm-{claim}", claim)) for claim in claims]
     assert [world.running(pod) for pod in pods] == served_on
     for pod, node, claim in zip(pods, served_on, claims, strict=True):

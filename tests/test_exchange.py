@@ -1,6 +1,5 @@
 """HTTP on a stream of bytes: the same requests come out wherever it is cut, and what is none is refused."""
 
-import tracemalloc
 from http import HTTPStatus
 from itertools import pairwise
 from wsgiref.validate import validator
@@ -8,6 +7,7 @@ from wsgiref.validate import validator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from traced import traced
 
 from webhook.exchange import BODY_BROKEN, BODY_LIMIT, FIELDS_LIMIT, HEAD_LIMIT, Answer, Reader, answered_by, written
 
@@ -344,16 +344,13 @@ def test_what_is_held_is_counted_and_let_go_of():
 
 def test_a_body_in_tiny_chunks_takes_little_more_memory_than_it_is_long():
     wire, size = b"2\r\nab\r\n" * 4096, 2 * 4096
-    tracemalloc.start()
-    try:
+    with traced(__file__) as taken:
         reader = Reader()
         reader.feed(CHUNKED, 0.0)
-        before = tracemalloc.get_traced_memory()[0]
+        before = taken()
         for begin in range(0, len(wire), 1024):
             reader.feed(wire[begin : begin + 1024], 0.0)
-        held = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
+        held = taken() - before
     assert held < 4 * size + 4096
 
 

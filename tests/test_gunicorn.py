@@ -2,13 +2,19 @@
 
 import hashlib
 import inspect
+import os
+from contextlib import closing
 from importlib.metadata import version
+from time import monotonic
 
 import pytest
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.asgi.parser import PythonProtocol
+from gunicorn.config import Config
 from gunicorn.workers.base import Worker
+
+from webhook.server import HUNG, _Worker
 
 READ = "27.0.1"  # the version of which this was read
 
@@ -51,3 +57,18 @@ def test_the_version_is_the_one_that_we_read():
     assert version("gunicorn") == READ, (
         "another gunicorn: read what it changed in asgi/parser.py, arbiter.py and workers/base.py, then note it here"
     )
+
+
+def test_a_worker_that_hangs_from_its_start_on_is_late_as_well():
+    """Its heartbeat begins with the time of day, and gunicorn's master holds it against a monotonic clock."""
+    found = []
+
+    class Hanging:
+        def run(self):
+            found.append(worker.tmp.last_update())
+
+    worker = _Worker(1, os.getppid(), [], None, HUNG, Config(), None)
+    worker.loop = Hanging()
+    with closing(worker.tmp):
+        worker.run()
+    assert found == [pytest.approx(monotonic(), abs=60)]

@@ -4,9 +4,9 @@ import http.client
 import json
 import os
 import re
-import resource
 import shutil
 import ssl
+import subprocess
 import threading
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
@@ -166,25 +166,17 @@ def test_beside_100_peers_that_do_not_go_on_reviews_are_answered_and_no_thread_i
     nobody_is_left(server)
 
 
-@contextmanager
-def few_files():
-    """Start what is started here as a container runtime may: with few file descriptors, and more for who asks."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 64  # what this process itself needs
-    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
-    try:
-        yield few
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+# As a container runtime may start it: with few file descriptors, and more for who asks.
+FEW = 128
+WITH_FEW_FILES = ("sh", "-c", f'ulimit -Sn {FEW} && exec "$@"', "sh")
 
 
 def test_probes_are_answered_beside_more_connections_than_files_were_granted_at_first(tmp_path):
     with ExitStack() as stack:
-        with few_files() as few:
-            server = stack.enter_context(serving(tmp_path))
-        for _ in range(few):
+        server = stack.enter_context(serving(tmp_path, by=WITH_FEW_FILES))
+        for _ in range(FEW):
             stack.enter_context(server.plain())
-        until(lambda: metric(server, "connections") == few)
+        until(lambda: metric(server, "connections") == FEW)
         assert server.review()["allowed"]
         assert server.probe("/readyz")[0] == 200
 
@@ -294,16 +286,15 @@ def calling(server, *, fresh):
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["new connections", "a connection that is kept"])
-def test_certificates_change_within_a_second_and_no_call_fails(mounted, fresh):
+def test_certificates_change_with_the_next_connection_and_no_call_fails(mounted, fresh):
     server, folder, ca = mounted
     with calling(server, fresh=fresh) as (failed, answered):
         serials, counts = {shown(server)}, [0]
         for number in range(1, 11):
-            begin = monotonic()
             swap(folder, ca, number)
-            until(lambda: shown(server) not in serials)
-            assert monotonic() - begin < 1
-            serials.add(shown(server))
+            now = shown(server)
+            assert now not in serials
+            serials.add(now)
             counts.append(len(answered))
             until(lambda: len(answered) > counts[-1])
     assert failed == []
@@ -352,15 +343,27 @@ def test_half_a_request_is_given_back_at_the_end(tmp_path):
             assert b"\r\nConnection: close\r\n" in answer
 
 
+def hurries(folder):
+    """Whether it ends when it is told again, though it is called ten times a second: for that it would go on for 15 s.
+
+    A second without a call is its end as well, and so is a machine that stalls for as long: then this is not seen.
+    """
+    folder.mkdir()
+    with serving(folder) as server, ExitStack() as stack:
+        peers = [stack.enter_context(server.raw()) for _ in range(70)]
+        for number, sock in enumerate(peers):
+            if number in (0, 5):
+                server.process.terminate()
+            with suppress(OSError):
+                sock.sendall(REVIEW)
+            with suppress(subprocess.TimeoutExpired):
+                assert server.process.wait(0.1) == 0
+                return number >= 5
+    return False
+
+
 def test_a_second_sigterm_hurries(tmp_path):
-    with serving(tmp_path) as server, server.raw():
-        server.process.terminate()
-        begin = monotonic()
-        while monotonic() - begin < 2:  # twice as long as it waits when nobody comes
-            assert server.review()["allowed"]
-        server.process.terminate()
-        assert server.process.wait(IN_TIME) == 0
-        assert monotonic() - begin < 7  # of the 15 that it would have gone on for
+    assert any(hurries(tmp_path / str(number)) for number in range(5))
 
 
 def test_nobody_who_is_stuck_keeps_it_from_ending(tmp_path):
@@ -369,7 +372,7 @@ def test_nobody_who_is_stuck_keeps_it_from_ending(tmp_path):
         until(lambda: metric(server, "connections") == len(KINDS))
         begin = monotonic()
         assert server.stop() == 0
-        assert monotonic() - begin < 6
+        assert monotonic() - begin < 10  # as long as any of them is given that is waited for
         for sock in peers:
             sock.setblocking(False)
             assert has_ended(sock)
@@ -401,10 +404,11 @@ def test_a_loop_that_hangs_is_told_to_the_kubelet_until_it_goes_on(mounted):
     os.mkfifo(folder / "pipe")
     os.link(folder / "pipe", folder / "other-end")
     (folder / "pipe").rename(folder / "tls.crt")
+    begin = monotonic()
     with server.plain():
-        begin = monotonic()
         until(lambda: server.probe("/healthz")[0] == 503)
         assert monotonic() - begin > 9
+        assert server.probe("/readyz")[0] == 503
         (folder / "real").rename(folder / "tls.crt")
         os.close(os.open(folder / "other-end", os.O_WRONLY))
         assert until(lambda: server.probe("/healthz")[0] == 200)

@@ -17,6 +17,8 @@ from certs.bundle import content
 from certs.cluster import ca_bundles
 from webhook.cluster import Cluster
 
+LONGEST = 1200  # seconds, more than a machine that is ten times slower takes; a watch ends when we have seen the end
+
 
 class History:
     """`with History(plane, path) as history`: afterwards it knows each version since the beginning, by object."""
@@ -33,7 +35,7 @@ class History:
         version, objects = next(cluster.pages(self._path))
         for each in map(json.loads, map(bytes, objects)):
             self._versions[each["metadata"]["name"]].append(each)
-        self._events: Any = cluster.watch(self._path, version, 120)
+        self._events: Any = cluster.watch(self._path, version, LONGEST)
         self._thread.start()
         return self
 

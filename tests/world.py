@@ -37,6 +37,7 @@ ROOM = {
 NUMBERS = itertools.count(1)
 DECISION = "kubevirt-scheduler/decision"
 CO_SCHEDULED = "kubevirt-scheduler/co-scheduled-node"
+ANSWERS = "kubevirt_scheduler_responses_total"
 
 
 def recorded(review: str) -> Object:
@@ -58,6 +59,7 @@ class World:
         self.claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         self.node_names: list[str] = []
         self.volumes: list[str] = []
+        self._seen_by: Webhook | None = None
         topologies = [{"matchLabelExpressions": [{"key": POOL, "values": [self.namespace]}]}]
         storage = {"metadata": {"name": self.namespace}, "provisioner": "driver.longhorn.io"}
         plane.request("POST", f"{STORAGE}/storageclasses", storage | {"allowedTopologies": topologies})
@@ -68,7 +70,14 @@ class World:
         """Have the webhook see the VMs of this namespace; return when it does."""
         labels = {"metadata": {"labels": {SERVED_BY: webhook.name}}}
         self.plane.request("PATCH", f"/api/v1/namespaces/{self.namespace}", labels)
-        self.plane.wait(lambda: self.decision("no-such-claim"), 20, f"a decision of {webhook.name}")
+        former, self._seen_by = self._seen_by, webhook
+
+        def is_asked() -> bool:
+            # The former one may still be: the API server learns of the label by a watch.
+            before = former.metric(ANSWERS) if former else 0.0
+            return bool(self.decision("no-such-claim")) and (not former or former.metric(ANSWERS) == before)
+
+        self.plane.wait(is_asked, 20, f"a decision of {webhook.name}")
 
     # --- nodes ---
 
@@ -138,7 +147,14 @@ class World:
         volume = self.add_volume(claim)
         self.wait_bound(claim)
         self.create_user(claim)
-        return volume, self.longhorn.running_on(volume)
+        return volume, self.served_on(volume, claim)
+
+    def served_on(self, volume: str, claim: str) -> str:
+        """Wait until the share-manager of a claim's volume runs, and the webhook knows; return that node."""
+        node = self.longhorn.running_on(volume)
+        if self._seen_by:  # else nobody is asked yet
+            self.plane.wait(lambda: self.node_meant(claim) == node, 20, f"a decision for {node}")
+        return node
 
     # --- pods ---
 
