@@ -403,7 +403,7 @@ def test_what_is_held_back_is_written_before_the_end():
     owner, stop = Owner(), threading.Event()
     for _ in range(3):
         owner.tell()
-    owner.steps()
+        owner.steps()
     assert owner.server.counts() == [1]
     stop.set()
     owner.events.run(stop)
@@ -416,7 +416,7 @@ def test_what_is_held_back_and_can_not_be_written_is_counted_each_time():
     owner.server.fails = [None, 403]
     for _ in range(3):
         owner.tell()
-    owner.steps()
+        owner.steps()
     owner.clock.now += PAUSE
     owner.steps()
     assert owner.dropped() == {"full": 0, "failed": 2}
@@ -487,9 +487,9 @@ def test_of_many_events_those_told_last_are_remembered():
         owner.tell(f"decision {number}")
         owner.tell("decision 0")  # all the time
         owner.steps()
+        owner.clock.now += PAUSE
     assert owner.server.methods().count("POST") == REMEMBERED + 1
     owner.server.asked.clear()
-    owner.clock.now += PAUSE
     for number in (0, 1, REMEMBERED):
         owner.tell(f"decision {number}")
     owner.steps()
@@ -660,7 +660,17 @@ def test_many_threads_tell_and_nothing_is_lost_from_sight():
         thread.start()
     for thread in threads:
         thread.join()
-    assert owner.steps() + owner.events.dropped["full"] == 8 * 500
+    assert owner.steps() == 500
+    assert owner.server.counts() == [8] * 500
+
+
+def test_what_comes_again_while_nobody_writes_takes_no_more_place():
+    owner = Owner()
+    for _ in range(2 * QUEUED):
+        owner.tell()
+    assert owner.dropped() == {"full": 0, "failed": 0}
+    assert owner.steps() == 1
+    assert owner.server.counts() == [2 * QUEUED]
 
 
 # The real API server

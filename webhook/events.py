@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -113,10 +113,9 @@ class Events:
     def __init__(self, send: Callable[..., JsonObject], instance: str, clock: Callable[[], float] = time.time) -> None:
         self.dropped = Counter(full=0, failed=0)
         self._send, self._instance, self._clock, self._lock = send, instance, clock, threading.Lock()
-        self._queue: deque[Told] = deque()
+        # What is to be written, in the order in which it came: the last of the same, and how often it came.
+        self._waiting: dict[Topic, tuple[Told, int]] = {}
         self._again: Writing | None = None
-        # What came again within PAUSE: the last of it, and how often.
-        self._held: OrderedDict[Topic, tuple[Told, int]] = OrderedDict()
         # Name, count and time of an event that is there. Only the one thread looks at it.
         self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
         self._complaints: set[tuple[str, int]] = set()
@@ -129,10 +128,14 @@ class Events:
         try:
             if (subject := subject_of(request, decision)) is None:
                 return
-            if len(self._queue) >= QUEUED:
-                self._drop("full")
-            else:
-                self._queue.append(Told(subject, _short(decision), self._clock()))
+            told = Told(subject, _short(decision), self._clock())
+            topic = subject, decision.reason, told.decision.message
+            with self._lock:
+                _, times = self._waiting.get(topic, (told, 0))
+                if times or len(self._waiting) < QUEUED:
+                    self._waiting[topic] = told, times + 1
+                    return
+            self._drop("full")
         except Exception as error:  # noqa: BLE001 (the decision is made; nothing here may spoil its answer)
             self._drop("failed", error=error)
 
@@ -150,8 +153,8 @@ class Events:
         end = self._clock() + FAREWELL
         while (left := end - self._clock()) > 0 and self.step(min(left, DEADLINE), pause=0):
             pass
-        held = sum(times for _, times in self._held.values()) + (self._again[2] if self._again else 0)
-        if given_up := len(self._queue) + held:
+        given_up = sum(times for _, times in self._waiting.values()) + (self._again[2] if self._again else 0)
+        if given_up:
             self._drop("failed", given_up)
             log.warning("given up", resource="events", number=given_up)
 
@@ -160,11 +163,7 @@ class Events:
         failed, self._again = self._again, None
         event = failed
         try:
-            if event is None and self._queue:
-                event = self._next(pause)
-                if event is None:
-                    return True
-            event = event or self._held_long_enough(pause)
+            event = failed or self._next(pause)
             if event is None:
                 return False
             self._write(*event, deadline)
@@ -178,27 +177,13 @@ class Events:
         return True
 
     def _next(self, pause: float) -> Writing | None:
-        told = self._queue.popleft()
-        topic = told.subject, told.decision.reason, told.decision.message
-        _, times = self._held.pop(topic, (told, 0))
-        if self._clock() - self._written.get(topic, NEVER)[2] >= pause:
-            return topic, self._event(told), times + 1
-        self._held[topic] = told, times + 1
-        self._written.move_to_end(topic)
-        while len(self._held) > REMEMBERED:
-            self._drop("full", self._held.popitem(last=False)[1][1])
+        with self._lock:
+            now = self._clock()
+            for topic, (told, times) in self._waiting.items():
+                if now - self._written.get(topic, NEVER)[2] >= pause:
+                    del self._waiting[topic]
+                    return topic, event_on(told.subject, told.decision, self._instance, told.at), times
         return None
-
-    def _held_long_enough(self, pause: float) -> Writing | None:
-        now = self._clock()
-        for topic, (told, times) in self._held.items():
-            if now - self._written.get(topic, NEVER)[2] >= pause:
-                del self._held[topic]
-                return topic, self._event(told), times
-        return None
-
-    def _event(self, told: Told) -> JsonObject:
-        return event_on(told.subject, told.decision, self._instance, told.at)
 
     def _write(self, topic: Topic, event: JsonObject, times: int, deadline: float) -> None:
         path, now = f"/api/v1/namespaces/{event['metadata']['namespace']}/events", self._clock()
