@@ -29,7 +29,7 @@ EVERY_SETTING = {
     "action": "observe",
     "optInAnnotations": ["example.com/near-storage"],
     "longhornNamespace": "storage-system",
-    "schedulerNames": {"kubevirt-scheduler": "default-scheduler", "a.b": "c"},
+    "schedulerNames": {"kubevirt-scheduler": "default-scheduler", "a.b": "c", "taken-out": None},
     "logFormat": "text",
     "logLevel": "warning",
 }

@@ -52,6 +52,14 @@ def test_with_a_map_of_scheduler_names_migration_targets_are_sent_as_well() -> N
     assert conditions == [["opted-in", "no-migration-target"], ["opted-in"]]
 
 
+def test_a_scheduler_s_name_that_null_has_taken_out_is_as_if_it_had_never_been_there() -> None:
+    left, gone, empty = (
+        {"settings": {"schedulerNames": names}} for names in ({"a": "b"}, {"a": "b", "b": None}, {"a": None})
+    )
+    assert render(gone) == render(left)
+    assert render(empty) == render()
+
+
 def test_what_is_chosen_to_select_by_is_added_to_what_is_always_left_out() -> None:
     chosen = {"matchLabels": {"vms": "true"}, "matchExpressions": [{"key": "stage", "operator": "Exists"}]}
     vms = webhooks({"webhook": {"namespaceSelector": chosen, "excludedNamespaces": ["backup", "kube-system"]}})["vms"]
@@ -137,9 +145,13 @@ def test_the_network_policy_lets_api_servers_to_the_tls_port_and_who_looks_to_th
                ["spec"]["ingress"]) == 1  # fmt: skip
 
 
-def test_a_service_mesh_can_be_told_to_leave_the_replicas_and_the_test_alone() -> None:
-    objects = render({"podLabels": {"mesh": "off"}, "podAnnotations": {"example.com/inject": "false"}})
-    for pod in only(objects, "Deployment")["spec"]["template"], only(objects, "Pod"):
+@pytest.mark.parametrize("secret", ["", "mine"])
+def test_a_service_mesh_can_be_told_to_leave_each_of_our_pods_alone(secret: str) -> None:
+    scheduler = {"scheduler": {"enabled": True, "configSecret": secret}}
+    objects = render(scheduler | {"podLabels": {"mesh": "off"}, "podAnnotations": {"example.com/inject": "false"}})
+    templates = [each["spec"]["template"] for each in objects if each["kind"] == "Deployment"]
+    assert len(templates) == 2
+    for pod in *templates, only(objects, "Pod"):
         assert pod["metadata"]["labels"]["mesh"] == "off"
         assert pod["metadata"]["annotations"]["example.com/inject"] == "false"
 
@@ -196,3 +208,10 @@ def test_the_notes_say_what_to_do_next() -> None:
         assert ("helm test" in notes.replace("`helm test`", "")) == (action == "inject" and own != "default")
         assert "kubectl patch vm VM" in notes
         assert ("VMs in our own namespace are never looked at" in notes) == (own == "default")
+
+
+def test_the_notes_name_the_schedulers_that_vms_will_wait_for_and_none_that_null_has_taken_out() -> None:
+    names = ["--set=settings.schedulerNames.old=new", "--set=settings.schedulerNames.gone=null"]
+    notes = helm("install", NAME, CHART, "--dry-run=client", f"--namespace={NAMESPACE}", *names)
+    assert "that name scheduler old will wait for new" in notes
+    assert "that name scheduler gone" not in notes

@@ -91,6 +91,16 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "one port for two things": ({"service": {"port": 8080}}, ["service.port", "such as 443"]),
     "one port for both programs": ({"containerPorts": {"http": 8443}}, ["containerPorts", "both 8443"]),
+    "the kubelet's own port": (
+        {"hostNetwork": True, "containerPorts": {"https": 10250}},
+        ["containerPorts", "hostNetwork", "Choose another, such as 8443"],
+    ),
+    "a policy for the nodes' addresses": (
+        {"hostNetwork": True, "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/28"]}},
+        ["networkPolicy", "Set networkPolicy.enabled=false"],
+    ),
+    "a network by its name": ({"hostNetwork": "host"}, ["/hostNetwork", "got string, want boolean"]),
+    "a platform by its version": ({"openshift": "4.18"}, ["/openshift", "'auto', true, false"]),
     "an address to listen on that is one pod's": ({"bindAddress": "10.0.0.1"}, ["/bindAddress", "'0.0.0.0', '::'"]),
     "an image with its tag": (
         {"image": {"repository": "localhost:5000/a/b:1"}},

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from chart import CHART, NAME, Object, only
+from chart import CHART, NAME, Object, container, only, variables
 from chart_release import HELMS, Release, build_both
 from controlplane import build
 from controlplane.api import ApiError
@@ -139,17 +139,26 @@ def opted_in() -> Object:
     return pod
 
 
+def scheduler_names(release: Release) -> Object:
+    """The map that the program is given."""
+    found: Object = json.loads(variables(container(release.deployment()))["CO_SCHEDULE_SCHEDULER_NAMES"])
+    return found
+
+
 @pytest.mark.parametrize("release", ["helm"], indirect=True)
 def test_vms_go_to_another_scheduler_and_back_by_the_readme_s_commands(release: Written) -> None:
-    def names() -> Object:
-        (container,) = release.deployment()["spec"]["template"]["spec"]["containers"]
-        (value,) = (each["value"] for each in container["env"] if each["name"] == "CO_SCHEDULE_SCHEDULER_NAMES")
-        found: Object = json.loads(value)
-        return found
-
     readme = (CHART / "README.md").read_text()
     for target in "default-scheduler", NAME:
         setting = f"--set settings.schedulerNames.{NAME}={target}"
         assert f" --reset-then-reuse-values \\\n    {setting}" in readme
         release.upgrade("--reset-then-reuse-values", *setting.split())
-        assert names() == {NAME: target}
+        assert scheduler_names(release) == {NAME: target}
+
+
+def test_a_scheduler_s_name_is_taken_out_by_the_readme_s_option_and_stays_out(release: Written) -> None:
+    readme, names = (CHART / "README.md").read_text(), "settings.schedulerNames"
+    assert f"--set {names}.kubevirt-scheduler=null" in readme
+    release.upgrade(f"--set={names}.{NAME}=default-scheduler,{names}.other=default-scheduler")
+    for change in f"{names}.{NAME}=null", "webhook.timeoutSeconds=5":
+        release.upgrade("--reset-then-reuse-values", "--set", change)
+        assert scheduler_names(release) == {"other": "default-scheduler"}

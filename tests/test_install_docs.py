@@ -20,7 +20,7 @@ import kubevirt
 import pytest
 import troubleshooting
 import yaml
-from chart import CHART, NAME, NAMESPACE, container, render, variables
+from chart import CHART, NAME, NAMESPACE, container, only, render, variables
 from chart_release import Release, Replicas, run_test_pod
 from controlplane.api import ApiError
 from controlplane.plane import ControlPlane
@@ -173,6 +173,18 @@ def test_what_is_to_be_written_into_a_vm_is_what_counts() -> None:
     assert [each["annotations"] for each in annotations] == [{OPT_IN_ANNOTATIONS[0]: "true"}] * 2
     assert operator["spec"]["schedulerConfig"] == config["metadata"]["name"]
     assert "token" not in config["data"]["config.yaml"]
+
+
+@pytest.mark.controlplane  # Helm is built with it
+def test_what_argo_cd_is_told_to_ignore_is_what_the_webhook_writes() -> None:
+    """Not tried with Argo CD itself."""
+    (block,) = re.findall(r"^```\n(spec:\n.*?)^```$", INSTALL.read_text(), re.MULTILINE | re.DOTALL)
+    objects, ignored = render(), yaml.safe_load(block)["spec"]["ignoreDifferences"]
+    for each in ignored:
+        group, _, _ = only(objects, each["kind"], each["name"])["apiVersion"].rpartition("/")
+        assert group == each["group"]
+    paths = [each.get("jqPathExpressions") or each["jsonPointers"] for each in ignored]
+    assert paths == [[".webhooks[]?.clientConfig.caBundle"], ["/data"]]
 
 
 def test_the_table_of_reasons_is_what_tests_troubleshooting_py_makes() -> None:

@@ -24,6 +24,12 @@
 {{- if eq (int .Values.containerPorts.https) (int .Values.containerPorts.http) }}
   {{- fail (printf "containerPorts: https and http are both %v. Choose two ports." .Values.containerPorts.http) }}
 {{- end }}
+{{- if and .Values.hostNetwork (has 10250 (list (int .Values.containerPorts.https) (int .Values.containerPorts.http))) }}
+  {{- fail "containerPorts: with hostNetwork, 10250 is the kubelet's own port. Choose another, such as 8443." }}
+{{- end }}
+{{- if and .Values.hostNetwork .Values.networkPolicy.enabled }}
+  {{- fail "networkPolicy: with hostNetwork the replicas have their nodes' addresses, for which no NetworkPolicy holds. Set networkPolicy.enabled=false, and guard the ports by the nodes' firewall." }}
+{{- end }}
 {{- include "kubevirt-scheduler.checks.labels" . }}
 {{- include "kubevirt-scheduler.checks.images" . }}
 {{- include "kubevirt-scheduler.checks.names" . }}
@@ -58,7 +64,7 @@
 
 {{/* The program refuses this map too, but only when it starts; here the old pods do not even notice. */}}
 {{- define "kubevirt-scheduler.checks.names" -}}
-{{- $names := .Values.settings.schedulerNames -}}
+{{- $names := include "kubevirt-scheduler.schedulerNames" . | fromJson -}}
 {{- range $name, $target := $names }}
   {{- if ne (get $names $target | default $target) $target }}
     {{- fail (printf "settings.schedulerNames: %q leads to %q, which is mapped itself. Map %q to where it ends: %q." $name $target $name (get $names $target)) }}

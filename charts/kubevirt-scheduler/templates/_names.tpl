@@ -38,7 +38,7 @@
 {{/* What a selector selects by: it can never be changed, so nothing from the values is in it but `nameOverride`. Takes (dict "root" $ "component" "webhook"). */}}
 {{- define "kubevirt-scheduler.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "kubevirt-scheduler.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
@@ -72,4 +72,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with .Values.scheduler.image -}}
 {{ default (printf "registry.k8s.io/%s" $upstream) .repository }}:{{ default $version .tag }}
 {{- end }}
+{{- end }}
+
+{{/* `settings.schedulerNames` as JSON, without the keys that were taken out: `--set ...=null` leaves them there, empty. */}}
+{{- define "kubevirt-scheduler.schedulerNames" -}}
+{{- $names := dict -}}
+{{- range $name, $target := .Values.settings.schedulerNames }}{{ with $target }}{{ $_ := set $names $name . }}{{ end }}{{ end -}}
+{{- toJson $names -}}
 {{- end }}

@@ -15,7 +15,7 @@
 - name: CO_SCHEDULE_LONGHORN_NAMESPACE
   value: {{ .longhornNamespace | quote }}
 - name: CO_SCHEDULE_SCHEDULER_NAMES
-  value: {{ default (dict) .schedulerNames | toJson | quote }}
+  value: {{ include "kubevirt-scheduler.schedulerNames" $ | quote }}
 - name: CO_SCHEDULE_LOG_FORMAT
   value: {{ .logFormat }}
 - name: CO_SCHEDULE_LOG_LEVEL
@@ -23,11 +23,15 @@
 {{- end }}
 {{- end }}
 
+{{/* OpenShift gives a namespace ids of its own, and its SCC restricted-v2 refuses any others. "auto" is the one string. */}}
 {{- define "kubevirt-scheduler.podSecurityContext" -}}
+{{- $here := .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
 runAsNonRoot: true
+{{- if not (kindIs "string" .Values.openshift | ternary $here .Values.openshift) }}
 runAsUser: 65532
 runAsGroup: 65532
 fsGroup: 65532
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}

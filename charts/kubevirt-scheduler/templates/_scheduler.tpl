@@ -7,7 +7,7 @@ leaderElection:
   leaderElect: true
   # A Lease of its own: the default `kube-scheduler` is that of the cluster's own scheduler.
   resourceName: {{ .Values.scheduler.name }}
-  resourceNamespace: {{ .Release.Namespace }}
+  resourceNamespace: {{ .Release.Namespace | quote }}
 # Nobody profiles it from outside; here, for with a configuration the flag for it is ignored.
 enableProfiling: false
 profiles:

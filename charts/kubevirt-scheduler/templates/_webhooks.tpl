@@ -25,7 +25,7 @@ has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnot
 {{- define "kubevirt-scheduler.called" -}}
 clientConfig:
   service:
-    namespace: {{ .Release.Namespace }}
+    namespace: {{ .Release.Namespace | quote }}
     name: {{ include "kubevirt-scheduler.fullname" . }}
     port: {{ .Values.service.port }}
     path: /mutate
