@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from certs.names import namespaces
+
 CA_LIFE = timedelta(days=365)
 LEAF_LIFE = timedelta(days=30)
 BACKDATED = timedelta(hours=1)  # a verifier whose clock is behind ours would refuse a certificate of this minute
@@ -85,8 +87,8 @@ def issue_ca(now: datetime, names: Sequence[str] = (), life: timedelta = CA_LIFE
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
-    if constraints := _constraints(map(canonical, names)):
-        builder = builder.add_extension(constraints, critical=True)
+    if domains := namespaces(str(_alternative(one).value) for one in names):
+        builder = builder.add_extension(_constraints(domains), critical=True)
     return _signed(builder, key, key)
 
 
@@ -163,19 +165,11 @@ def signed_by(certificate: bytes, ca: bytes) -> bool:
     return True
 
 
-def canonical(name: str) -> str:
-    """Return a DNS name or an IP address as a certificate holds it. Raises BadCertificate where it is neither."""
-    return str(_alternative(name).value)
-
-
-def _constraints(names: Iterable[str]) -> x509.NameConstraints | None:
-    # A Secret never leaves its namespace, so a CA in it loses nothing by signing for that namespace's Services alone
-    # (ns.svc, ns.svc.cluster.local). A server that is called by another kind of name may get new ones: no constraints.
-    labels = [name.split(".") for name in names]
-    if not labels or not all(len(parts) >= 3 and parts[2] == "svc" for parts in labels):
-        return None
+def _constraints(domains: Iterable[str]) -> x509.NameConstraints:
+    # A Secret never leaves its namespace, so a CA in it loses nothing by signing for that namespace's Services alone.
+    # A server that is called by another kind of name may get new ones: no constraints.
     return x509.NameConstraints(
-        permitted_subtrees=[x509.DNSName(one) for one in dict.fromkeys(".".join(parts[1:]) for parts in labels)],
+        permitted_subtrees=[x509.DNSName(domain) for domain in domains],
         # A subtree of DNS names says nothing of IP addresses.
         excluded_subtrees=[x509.IPAddress(ip_network(every)) for every in ("0.0.0.0/0", "::/0")],
     )

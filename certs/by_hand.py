@@ -8,8 +8,8 @@ from datetime import datetime
 from certs import bundle as bundles
 from certs.authority import BadCertificate, Certificate, Issued, fits, read, split
 from certs.bundle import Bundle, Flaw
+from certs.chain import anchor
 from certs.cluster import Cause, Place, Trouble, ca_bundles
-from certs.folder import anchor
 from certs.renewal import Next, Policy, Step, next_step
 from certs.rotate import AFTER_A_LOST_RACE, EVERY, Clock, Passed, one_pass
 from certs.serving import CA, CERTIFICATE, KEY
@@ -99,11 +99,12 @@ def renew(place: Place, policy: Policy, now: Clock, wait: Wait) -> Passed:
 def rotate(place: Place, policy: Policy, now: Clock, wait: Wait, *, drop_old: bool) -> Iterator[str]:
     """Begin a rotation, or go on with one that has begun, and tell each step and each wait. Raises Trouble.
 
-    It ends when the new CA signs, with `drop_old` when the old one is trusted no more. It may be broken off at any
-    time: how far it has come stands in the Secret, and the replicas go on from there.
+    It ends when the new CA signs, with `drop_old` when the old one is trusted no more, and neither is one that was to
+    follow it. It may be broken off at any time: how far it has come stands in the Secret, and the replicas go on from
+    there.
     """
     bundle, told = _ours(place), ""
-    old = bundle.authority
+    old = _old(bundle, drop_old=drop_old)
     while not _is_over(bundle, old, drop_old=drop_old):
         passed = _pass(place, policy, now, wait, _forced(bundle, old, drop_old=drop_old))
         bundle, step = passed.bundle, passed.step
@@ -121,23 +122,37 @@ def rotate(place: Place, policy: Policy, now: Clock, wait: Wait, *, drop_old: bo
     yield from (f"trusted until {one.until:%Y-%m-%d %H:%M:%S} UTC: the CA that has left" for one in bundle.leaving)
 
 
-def _forced(bundle: Bundle, old: Issued, *, drop_old: bool) -> Step | None:
-    if bundle.authority != old:
+def _old(bundle: Bundle, *, drop_old: bool) -> frozenset[bytes]:
+    """Whoever has taken the key of the CA that signs has that of the coming one: both are in the Secret.
+
+    One that comes in a hurry was made by this command, when it was called before.
+    """
+    coming = {bundle.coming.certificate} if drop_old and bundle.coming and not bundle.hurry else set()
+    return frozenset({bundle.authority.certificate} | coming)
+
+
+def _forced(bundle: Bundle, old: frozenset[bytes], *, drop_old: bool) -> Step | None:
+    if bundle.authority.certificate not in old:
         return None
     if not bundle.coming:
         return Step.INTRODUCE
+    if bundle.coming.certificate in old:
+        return Step.REPLACE
     return Step.HURRY if drop_old and not bundle.hurry else None
 
 
-def _is_over(bundle: Bundle, old: Issued, *, drop_old: bool) -> bool:
-    still_trusted = any(one.certificate == old.certificate for one in bundle.leaving)
-    return bundle.authority != old and not (drop_old and still_trusted)
+def _is_over(bundle: Bundle, old: frozenset[bytes], *, drop_old: bool) -> bool:
+    return bundle.authority.certificate not in old and not (drop_old and _still_trusts(bundle, old))
+
+
+def _still_trusts(bundle: Bundle, old: frozenset[bytes]) -> bool:
+    return any(one.certificate in old for one in bundle.leaving)
 
 
 def plan(found: Bundle, now: datetime, policy: Policy, *, drop_old: bool) -> Iterator[Next]:
     """Yield each step of a rotation, with the time from which on it may be taken. Nothing is written."""
-    bundle, old, time = found, found.authority, now
-    while bundle.authority == old or any(one.certificate == old.certificate for one in bundle.leaving):
+    bundle, old, time = found, _old(found, drop_old=drop_old), now
+    while bundle.authority.certificate in old or _still_trusts(bundle, old):
         forced = _forced(bundle, old, drop_old=drop_old)
         step = next_step(bundle, [bundle.ca_bundle()], time, policy)
         if forced:

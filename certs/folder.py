@@ -4,8 +4,9 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from certs.authority import BadCertificate, Certificate, read, signed_by, split
+from certs.authority import BadCertificate, Certificate, Issued, fits, read, signed_by, split
 from certs.bundle import Bundle
+from certs.chain import anchor
 from certs.cluster import Cause, Trouble
 from certs.serving import CA, CERTIFICATE, KEY
 
@@ -44,17 +45,23 @@ def authorities(folder: Path) -> bytes:
     return content
 
 
-def served(folder: Path) -> Certificate | None:
-    """Read the folder's certificate; None where there is none that can be read."""
+def own_authority(folder: Path, now: datetime) -> bytes | None:
+    """Find the CA in the folder's `ca.crt` by which its certificate is trusted; None where one of the two is over."""
+    certificate, ca_bundle = _content(folder / CERTIFICATE), _content(folder / CA)
     try:
-        return read(_content(folder / CERTIFICATE))
+        found = anchor(certificate, ca_bundle)
+        return found if found and _is_sound(found, now) and read(certificate).is_valid(now) else None
     except BadCertificate:
         return None
 
 
-def issuer(folder: Path, ca_bundle: bytes | None = None) -> Certificate | None:
-    """Find the CA that signed the folder's certificate: among these, or in its `ca.crt`."""
-    ca_bundle = _content(folder / CA) if ca_bundle is None else ca_bundle
+def _is_sound(ca: bytes, now: datetime) -> bool:
+    found = read(ca)
+    return found.is_ca and found.is_valid(now)
+
+
+def issuer(folder: Path, ca_bundle: bytes) -> Certificate | None:
+    """Find the CA among these that signed the folder's certificate."""
     try:
         found = anchor(_content(folder / CERTIFICATE), ca_bundle)
         return read(found) if found else None
@@ -62,17 +69,12 @@ def issuer(folder: Path, ca_bundle: bytes | None = None) -> Certificate | None:
         return None
 
 
-def anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
-    """Find the CA by which a certificate is trusted, be it by way of those that follow it. Raises BadCertificate."""
-    certificate, *between = split(chain)
-    roots = split(ca_bundle)
-    while not (found := next((ca for ca in roots if signed_by(certificate, ca)), None)):
-        above = [one for one in between if signed_by(certificate, one)]
-        if not above:
-            return None
-        certificate = above[0]
-        between.remove(certificate)
-    return found
+def is_a_pair(folder: Path) -> bool:
+    """Say whether the folder's certificate and key belong together; if not, an older pair is served."""
+    try:
+        return fits(Issued(_content(folder / CERTIFICATE), _content(folder / KEY)))
+    except BadCertificate:
+        return False
 
 
 def _content(file: Path) -> bytes:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from certs.authority import BACKDATED, CA_LIFE, LEAF_LIFE, Certificate, canonical, read, signed_by
+from certs.authority import BACKDATED, CA_LIFE, LEAF_LIFE, Certificate, read, signed_by
 from certs.bundle import Bundle, Flaw
 from certs.cluster import Cause
+from certs.names import canonical
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 LEFT = 3  # a certificate is renewed when a third of its life is left
@@ -25,6 +26,7 @@ class Step(StrEnum):
     SIGN = "sign"
     DROP = "drop"
     HURRY = "hurry"
+    REPLACE = "replace"
     NOTHING = "nothing"
 
 
@@ -38,7 +40,7 @@ class Policy:
     spread: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
-        """Write the names as a certificate holds them. Raises BadCertificate."""
+        """Write the names as a certificate holds them. Raises BadName."""
         object.__setattr__(self, "names", tuple(dict.fromkeys(map(canonical, self.names))))
 
     def lacking(self, leaf: Certificate) -> list[str]:

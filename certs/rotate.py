@@ -13,10 +13,10 @@ import structlog
 from certs import bundle as bundles
 from certs import folder as files
 from certs.authority import BadCertificate
-from certs.bundle import Bundle, Flaw
+from certs.bundle import Bundle, Flaw, Leaving
 from certs.cluster import ApiServer, Cause, JsonObject, Place, Trouble, ca_bundles, with_ca_bundle
 from certs.renewal import Next, Policy, Step, next_step
-from certs.steps import taken
+from certs.steps import READ_BY_ALL, taken
 
 # Seconds. A caBundle that somebody emptied is repaired after one of these; two GETs in three seconds cost nobody much.
 EVERY = 3.0
@@ -35,7 +35,8 @@ class Passed:
     """What a pass saw and did.
 
     `trouble` is with the configuration alone: the bundle is in the Secret all the same. `trusted` says that every
-    webhook of the configuration trusts the bundle, `repaired` that one did not trust the CA that signs, and does now.
+    webhook of the configuration was seen to trust the bundle, and not only since this pass; `repaired` that one did not
+    trust the CA that signs, and does now.
     """
 
     bundle: Bundle
@@ -47,11 +48,14 @@ class Passed:
     trouble: Trouble | None
 
 
-def one_pass(place: Place, policy: Policy, now: Clock, forced: Step | None = None) -> Passed:
+def one_pass(
+    place: Place, policy: Policy, now: Clock, forced: Step | None = None, served: bytes | None = None
+) -> Passed:
     """Take the step that is due, or the one that is asked for, and publish the bundle. Raises Trouble.
 
     The configuration is read before the Secret: whoever comes with an older bundle than the one that was published
-    also comes with an older resource version, and is refused.
+    also comes with an older resource version, and is refused. `served` is the CA by which the replicas are trusted: a
+    Secret that does not say so is filled with another one beside it.
     """
     configuration, trouble = _configuration(place)
     secret = place.read_secret()
@@ -63,13 +67,15 @@ def one_pass(place: Place, policy: Policy, now: Clock, forced: Step | None = Non
     step = next_step(found, published, time, policy)
     if forced and _may_be_forced(forced, found, step.step):
         step = Next(forced, "it was asked for", time)
-    step, bundle = _taken(step, found, time, policy)
+    leaving = (Leaving(served, time + READ_BY_ALL),) if served else ()
+    step, bundle = _taken(step, found, time, policy, leaving)
     if bundle is not found:
         place.write_secret(bundles.written(bundle, secret))
     # Not merely another one: while a step is taken, the others see the Secret before its caBundle.
     repaired = isinstance(found, Bundle) and any(found.authority.certificate not in one for one in published or ())
     trouble = trouble or _published(place, configuration, bundle.ca_bundle())
-    return Passed(bundle, step, step.is_due(time), flaw, trouble is None, repaired and not trouble, trouble)
+    trusted = trouble is None and all(one == bundle.ca_bundle() for one in published or ())
+    return Passed(bundle, step, step.is_due(time), flaw, trusted, repaired and not trouble, trouble)
 
 
 def _may_be_forced(forced: Step, found: Bundle | Flaw, due: Step) -> bool:
@@ -85,11 +91,13 @@ def _configuration(place: Place) -> tuple[JsonObject | None, Trouble | None]:
         return None, trouble
 
 
-def _taken(step: Next, found: Bundle | Flaw, now: datetime, policy: Policy) -> tuple[Next, Bundle]:
+def _taken(
+    step: Next, found: Bundle | Flaw, now: datetime, policy: Policy, served: tuple[Leaving, ...]
+) -> tuple[Next, Bundle]:
     if isinstance(found, Bundle) and not step.is_due(now):
         return step, found
     try:
-        return step, taken(step.step, found, now, policy)
+        return step, taken(step.step, found, now, policy, served)
     except BadCertificate as error:  # somebody put a CA with another kind of key into it
         return Next(Step.START, str(error), now), taken(Step.START, found, now, policy)
 
@@ -110,8 +118,7 @@ class Keeper:
     """Keeps a folder, a Secret and a `caBundle` as they should be. One thread calls `run`, any may read what it says.
 
     Without `secret` the folder is somebody else's, and its `ca.crt` is published. Without `configuration` nothing is.
-    `leaf` and `ca` are the ends of what is served and of the CA that signed it, None where that is not known; `steps`,
-    `failures` and `repairs` count; `problem` is in words, and empty while all is well.
+    `steps`, `failures` and `repairs` count; `problem` is in words, and empty while all is well.
     """
 
     def __init__(  # noqa: PLR0913 (each is a choice of the installation)
@@ -130,8 +137,6 @@ class Keeper:
         self._place = Place(api, secret, configuration)
         self._policy, self._folder, self._now = policy, folder, now
         self._wait, self._stale_since = FIRST_WAIT, datetime.max.replace(tzinfo=UTC)
-        self.leaf: datetime | None = None
-        self.ca: datetime | None = None
         self.steps: Counter[Step] = Counter()
         self.failures: Counter[Cause] = Counter()
         self.repairs = 0
@@ -153,15 +158,14 @@ class Keeper:
             return self._failed(trouble)
         except Exception as error:  # noqa: BLE001 (a surprise is told; without the thread nothing would be renewed)
             return self._failed(Trouble(Cause.INTERNAL, f"a surprise inside ({type(error).__name__})"), error)
-        finally:
-            self._measure()
         if self.problem:
             log.info("the certificates are looked after again")
         self.problem, self._told, self._wait = "", "", FIRST_WAIT
         return EVERY * random.uniform(0.8, 1.2)  # noqa: S311 (jitter)
 
     def _look_after(self) -> None:
-        passed = one_pass(self._place, self._policy, self._now)
+        own = files.own_authority(self._folder, self._now())
+        passed = one_pass(self._place, self._policy, self._now, served=own)
         if passed.flaw and passed.flaw.cause is Cause.DAMAGED:
             self.failures[Cause.DAMAGED] += 1
             log.warning("the Secret was filled anew: it was damaged", reason=str(passed.flaw))
@@ -170,7 +174,8 @@ class Keeper:
             log.info("a step was taken", step=passed.step.step, reason=passed.step.why)
         if passed.repaired:
             self._repaired()
-        # A new CA that is not published is trusted by nobody, the old one perhaps still is.
+        # A new CA that is not published is trusted by nobody, nor for a moment one that has just been: API servers hear
+        # of it a little later. The old one still is.
         if passed.trusted or not files.keeps(self._folder, passed.bundle, self._now()):
             files.write(self._folder, passed.bundle)
         if passed.trouble:
@@ -182,6 +187,8 @@ class Keeper:
         published = ca_bundles(configuration).values()
         if all(one == ca_bundle for one in published):
             self._stale_since = datetime.max.replace(tzinfo=UTC)
+            return
+        if all(published) and not files.is_a_pair(self._folder):  # what is served may be trusted by what is there
             return
         # Two replicas whose folders are not of one age would overwrite each other's.
         if all(files.issuer(self._folder, one) for one in published):
@@ -211,7 +218,3 @@ class Keeper:
         wait = min(self._wait, EVERY) if trouble.cause is Cause.MISSING else self._wait
         self._wait = min(self._wait * 2, LONGEST_WAIT)
         return wait * random.uniform(0.5, 1)  # noqa: S311 (jitter)
-
-    def _measure(self) -> None:
-        leaf, ca = files.served(self._folder), files.issuer(self._folder)
-        self.leaf, self.ca = leaf.not_after if leaf else None, ca.not_after if ca else None

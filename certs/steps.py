@@ -13,10 +13,13 @@ READ_BY_ALL = timedelta(seconds=60)
 LEAVING_AT_MOST = 8
 
 
-def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy) -> Bundle:
-    """Return the bundle after a step. Raises BadCertificate where nothing is left to issue for."""
+def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy, served: tuple[Leaving, ...] = ()) -> Bundle:
+    """Return the bundle after a step. Raises BadCertificate where nothing is left to issue for.
+
+    `served` are the CAs by which the replicas are trusted while there is no bundle that says so.
+    """
     if isinstance(found, Flaw):
-        return _fresh(policy.names, now, policy)
+        return replace(_fresh(policy.names, now, policy), leaving=served)
     match step:
         case Step.START:
             # The replicas serve the old leaf until they have seen the new one.
@@ -24,8 +27,9 @@ def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy) -> Bu
             return replace(_fresh(policy.names or _names(found, policy), now, policy), leaving=old)
         case Step.RENEW:
             return replace(found, leaf=_leaf(found.authority, found, now, policy))
-        case Step.INTRODUCE:
-            return replace(found, coming=issue_ca(now, _names(found, policy), policy.ca_life), published=None)
+        case Step.INTRODUCE | Step.REPLACE:
+            coming, hurry = issue_ca(now, _names(found, policy), policy.ca_life), found.hurry or step is Step.REPLACE
+            return replace(found, coming=coming, published=None, hurry=hurry)
         case Step.PUBLISHED:
             return replace(found, published=now)
         case Step.WITHDRAWN:

@@ -400,8 +400,10 @@ def test_nothing_of_a_passphrase_is_kept():
 # The plain port
 
 
-def probes(ready=True, metrics=None, stuck=0.0):
-    return create_probes(metrics or Metrics(), list, lambda: "" if ready else "it ends", lambda: stuck).test_client()
+def probes(ready=True, metrics=None, stuck=0.0, troubles=dict):
+    return create_probes(
+        metrics or Metrics(), list, troubles, lambda: "" if ready else "it ends", lambda: stuck
+    ).test_client()
 
 
 def test_whoever_asks_hears_that_we_live():
@@ -422,6 +424,14 @@ def test_readiness_is_told(ready, code):
     response = probes(ready).get("/readyz")
     assert response.status_code == code
     assert ready or response.json == {"error": "not ready for reviews: it ends"}
+
+
+def test_troubles_are_told_to_who_asks_for_more_and_make_nobody_unready():
+    client = probes(troubles=lambda: {"serving certificate": "is not served"})
+    briefly, verbosely = client.get("/readyz"), client.get("/readyz?verbose")
+    assert (briefly.status_code, briefly.json) == (200, {"status": "ok", "problems": {}})
+    told = {"status": "ok", "problems": {"serving certificate": "is not served"}, "caches": []}
+    assert (verbosely.status_code, verbosely.json) == (200, told)
 
 
 def test_the_metrics_are_in_the_format_of_prometheus():

@@ -22,7 +22,6 @@ from certs.authority import (
     LEAF_LIFE,
     BadCertificate,
     Issued,
-    canonical,
     fits,
     issue_ca,
     issue_leaf,
@@ -368,11 +367,3 @@ def locked(issued):
 def test_what_is_no_key_is_told_in_one_line(ca, key):
     with pytest.raises(BadCertificate, match=r"^holds no private key in PEM, free of a passphrase$"):
         fits(Issued(ca.certificate, key(ca)))
-
-
-def test_a_name_is_written_as_a_certificate_holds_it():
-    assert [*map(canonical, ["Webhook.NS.svc", "0:0:0:0:0:0:0:1", "127.0.0.1"])] == [
-        "webhook.ns.svc",
-        "::1",
-        "127.0.0.1",
-    ]

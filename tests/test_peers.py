@@ -10,7 +10,7 @@ import subprocess
 import threading
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
 
@@ -22,7 +22,7 @@ from cryptography.x509 import load_der_x509_certificate
 from serving import IN_TIME, JSON, VM_START, serving, until
 from turned import has_ended, hello, reset, write_pair
 
-from certs.authority import issue_ca
+from certs.authority import issue_ca, issue_leaf
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 REVIEW = HEAD + b"Content-Length: %d\r\n\r\n" % len(VM_START) + VM_START
@@ -313,6 +313,18 @@ def test_no_session_outlives_the_certificate_that_it_began_with(mounted):
     assert shaken(server, context, session=session)[4] is False
 
 
+def troubles(server):
+    """What is wrong while all is served."""
+    code, page = server.probe("/readyz?verbose")
+    assert code == 200
+    return json.loads(page)["problems"]
+
+
+def expiry(server):
+    """Days."""
+    return metric(server, 'certificate_expiry_seconds{certificate="leaf"}') / 86400
+
+
 @pytest.mark.parametrize("first", ["tls.crt", "tls.key"])
 def test_half_a_pair_is_said_once_and_the_old_pair_serves_until_the_other_half_comes(mounted, first):
     server, folder, ca = mounted
@@ -320,11 +332,25 @@ def test_half_a_pair_is_said_once_and_the_old_pair_serves_until_the_other_half_c
     before = shown(server)
     folder.joinpath("other", first).rename(folder / first)
     assert [shown(server) for _ in range(5)] == [before] * 5
+    assert troubles(server) == {"serving certificate": f"{folder}/tls.key: is not the key of {folder}/tls.crt"}
+    assert metric(server, "certificate_unusable") == 1
     [second] = {"tls.crt", "tls.key"} - {first}
     other.joinpath(second).rename(folder / second)
     assert until(lambda: shown(server) != before)
     said = [line["event"] for line in server.lines if line["event"].startswith("the serving certificate")]
     assert said == ["the serving certificate stays as it was", "the serving certificate was read anew"]
+    assert (troubles(server), metric(server, "certificate_unusable")) == ({}, 0)
+
+
+def test_the_metric_is_of_the_certificate_that_is_served_until_its_key_has_come_too(mounted):
+    server, folder, ca = mounted
+    before, days = shown(server), expiry(server)
+    new = issue_leaf(ca, ["127.0.0.1"], datetime.now(UTC), timedelta(days=90))
+    for name, content, ends in (("tls.crt", new.certificate, days), ("tls.key", new.key, 90)):
+        folder.joinpath("new").write_bytes(content)
+        folder.joinpath("new").rename(folder / name)
+        assert (shown(server) == before) is (ends == days)
+        assert expiry(server) == pytest.approx(ends, abs=0.01)
 
 
 # The end

@@ -9,6 +9,7 @@ from cluster_of_two import NAMES, START
 from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by
 from certs.bundle import Bundle, Flaw, Leaving
 from certs.cluster import Cause
+from certs.names import BadName
 from certs.renewal import NEVER, Next, Policy, Step, next_step
 from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, taken
 
@@ -200,7 +201,7 @@ def test_the_reason_is_told(bundle, seen, why):
 
 def test_a_policy_holds_each_name_once_and_as_a_certificate_does():
     assert Policy(("A.ns.svc", "a.ns.svc", "0:0::1")).names == ("a.ns.svc", "::1")
-    with pytest.raises(BadCertificate, match="neither a DNS name nor an IP address"):
+    with pytest.raises(BadName, match="neither a DNS name nor an IP address"):
         Policy(("bücher.example",))
 
 
@@ -289,6 +290,33 @@ def test_a_new_coming_ca_begins_from_the_beginning():
     made = taken(Step.INTRODUCE, SPREADING, START, POLICY)
     assert made.coming not in (None, OTHER)
     assert made.published is None
+
+
+@pytest.mark.parametrize("found", [FULL, PLAIN], ids=["under way", "over just now"])
+def test_a_coming_ca_that_is_replaced_gives_way_to_one_that_comes_in_a_hurry(found):
+    made = taken(Step.REPLACE, found, START, POLICY)
+    assert made.coming not in (None, OTHER)
+    assert (made.published, made.hurry) == (None, True)
+    assert OTHER.certificate not in made.ca_bundle()
+    assert (made.authority, made.leaf, made.leaving) == (found.authority, found.leaf, found.leaving)
+
+
+def test_a_hurry_outlives_a_coming_ca_that_expires():
+    assert taken(Step.INTRODUCE, replace(FULL, hurry=True), START, POLICY).hurry
+    assert not taken(Step.INTRODUCE, FULL, START, POLICY).hurry
+
+
+def test_a_start_from_damage_trusts_what_it_is_told_is_served():
+    served = (Leaving(OLD.certificate, START + READ_BY_ALL),)
+    for cause in (Cause.MISSING, Cause.DAMAGED):
+        made = taken(Step.START, Flaw(cause, "data", "x"), START, POLICY, served)
+        assert is_whole(made)
+        assert made.leaving == served
+    assert taken(Step.START, PLAIN, START, POLICY, served).leaving == (_leaving_of(PLAIN),)
+
+
+def _leaving_of(bundle):
+    return Leaving(bundle.authority.certificate, read(bundle.leaf.certificate).not_after)
 
 
 def test_in_a_hurry_all_old_cas_go_when_the_replicas_have_had_the_time_to_read():

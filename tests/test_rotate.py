@@ -4,6 +4,7 @@ import ssl
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import permutations
 
 import pytest
 from cluster_of_two import (
@@ -18,9 +19,9 @@ from cluster_of_two import (
     TwoObjects,
 )
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from structlog.testing import capture_logs
 
 from certs import bundle as bundles
@@ -31,6 +32,7 @@ from certs.cluster import Cause, Place, Refused
 from certs.renewal import Policy, Step
 from certs.rotate import AFTER_A_LOST_RACE, EVERY, LONGEST_WAIT, MOUNTED, Keeper, one_pass
 from certs.serving import ServingCertificate, load_context
+from certs.steps import READ_BY_ALL
 
 POLICY = Policy(NAMES)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -98,7 +100,7 @@ def test_the_first_pass_fills_the_secret_publishes_and_serves(api, clock, new):
     assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
     assert serves(keeper, api, clock)
     assert read(content(keeper)).names == NAMES
-    assert (keeper.leaf, keeper.ca) == (clock() + 30 * DAY, clock() + 365 * DAY)
+    assert ServingCertificate(folder_of(keeper)).ends() == {"leaf": clock() + 30 * DAY, "ca": clock() + 365 * DAY}
     assert keeper.steps == {Step.START: 1}
     assert not keeper.failures
 
@@ -305,7 +307,6 @@ def test_a_foreign_secret_is_never_written(api, new):
     assert "without our annotation" in keeper.problem
     assert len(lines) == 1
     assert not list(folder_of(keeper).iterdir())
-    assert (keeper.leaf, keeper.ca) == (None, None)
 
 
 def test_a_damaged_secret_of_ours_is_filled_anew_and_told_once(api, clock, new):
@@ -397,6 +398,9 @@ def test_a_new_ca_that_is_not_published_is_not_served_while_the_old_one_is_good(
     keeper.one_pass()
     assert content(keeper) == before
     assert api.data()["tls.crt"] != before
+    keeper.one_pass()  # now it is published, and seen to be in the next
+    assert content(keeper) == before
+    assert serves(keeper, api, clock)
     keeper.one_pass()
     assert content(keeper) == api.data()["tls.crt"]
     assert serves(keeper, api, clock)
@@ -463,6 +467,101 @@ def test_a_folder_that_can_not_be_written_is_told(new, tmp_path):
     keeper.one_pass()
     assert keeper.failures == {Cause.FOLDER: 1}
     assert keeper.problem.startswith(f"{tmp_path / 'nowhere'}/tls.crt: No such file or directory; ")
+
+
+# Damage while several serve
+
+DAMAGES = {
+    "emptied": lambda data: data.clear(),
+    "a key that is none": lambda data: data.update({"tls.key": "eA=="}),
+    "the CA's key is gone": lambda data: data.pop("ca.key"),
+    "a state that is none": lambda data: data.update({"state.json": "eA=="}),
+}
+ORDERS = list(permutations(range(3)))
+
+
+def watched(api, keepers):
+    """Has the API server look at each call whether all of them are trusted by what is published just then."""
+    seen = []
+    api.between = lambda _method, _path: seen.append([is_trusted(keeper, api) for keeper in keepers])
+    return seen
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_fresh_start_leaves_no_replica_untrusted_for_a_moment(api, clock, new, damage, order):
+    keepers = [new() for _ in range(3)]
+    for keeper in keepers:
+        keeper.one_pass()
+    (old,) = set(api.ca_bundles())
+    damage(api.secret["data"])
+    seen = watched(api, keepers)
+    for number in order * 2:
+        keepers[number].one_pass()
+    assert seen
+    assert all(map(all, seen))
+    assert all(serves(keeper, api, clock) for keeper in keepers)
+    assert {content(keeper) for keeper in keepers} == {api.data()["tls.crt"]}
+    assert not signed_by(api.data()["tls.crt"], old)
+    assert len(split(api.ca_bundles()[0])) == 2
+    clock.turn(READ_BY_ALL)
+    keepers[0].one_pass()
+    assert old not in api.ca_bundles()[0]
+    assert len(split(api.ca_bundles()[0])) == 1
+
+
+def test_clients_shake_hands_with_all_replicas_all_through_a_fresh_start_and_not_with_the_old_ca_after_it(
+    api, clock, new
+):
+    clock.time = datetime.now(UTC)  # what the handshake goes by
+    keepers = [new() for _ in range(2)]
+    for keeper in keepers:
+        keeper.one_pass()
+    serving, (before,) = [ServingCertificate(folder_of(keeper)) for keeper in keepers], set(api.ca_bundles())
+    api.secret["data"]["ca.key"] = "eA=="
+    seen = [before]
+    for keeper in keepers * 2:
+        keeper.one_pass()
+        # The API server that is slowest has not heard of what this pass has published.
+        for ca_bundle in {seen[-1], api.ca_bundles()[0]}:
+            assert [handshake(one, ca_bundle) for one in serving] == ["TLSv1.3"] * 2
+        seen.append(api.ca_bundles()[0])
+    for one in serving:
+        with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
+            handshake(one, before)
+
+
+OVER = {
+    "nothing is served yet": lambda folder, _: [file.unlink() for file in folder.iterdir()],
+    "garbage is served": lambda folder, _: folder.joinpath("tls.crt").write_bytes(b"garbage"),
+    "what is served is over": lambda _, clock: clock.turn(31 * DAY),
+    "the clock went back before it": lambda _, clock: clock.turn(-DAY),
+    "its CA is unknown": lambda folder, clock: folder.joinpath("ca.crt").write_bytes(issue_ca(clock()).certificate),
+    "its CA is over": lambda folder, clock: ended(folder, clock(), issue_ca(clock() - 2 * DAY, life=DAY)),
+    "its CA is none": lambda folder, clock: ended(folder, clock(), issue_leaf(issue_ca(clock()), NAMES, clock())),
+}
+
+
+def ended(folder, now, ca):
+    """Puts a certificate there that is good, by a CA that is not."""
+    key, parsed = ec.generate_private_key(ec.SECP256R1()), x509.load_pem_x509_certificate(ca.certificate)
+    builder = x509.CertificateBuilder(parsed.subject, parsed.subject, key.public_key(), 7, now - DAY, now + DAY)
+    leaf = builder.sign(load_pem_private_key(ca.key, None), SHA256())
+    folder.joinpath("tls.crt").write_bytes(leaf.public_bytes(Encoding.PEM))
+    folder.joinpath("ca.crt").write_bytes(ca.certificate)
+
+
+@pytest.mark.parametrize("over", OVER.values(), ids=OVER)
+def test_what_can_not_be_trusted_any_more_is_not_published_by_a_fresh_start(api, clock, new, over):
+    keeper = new()
+    keeper.one_pass()
+    over(folder_of(keeper), clock)
+    api.secret["data"]["ca.key"] = "eA=="
+    keeper.one_pass()
+    assert len(split(api.ca_bundles()[0])) == 1
+    keeper.one_pass()
+    assert serves(keeper, api, clock)
+    assert keeper.steps == {Step.START: 2}
 
 
 # Several replicas
@@ -621,8 +720,6 @@ def test_a_provided_ca_is_published_and_no_secret_is_asked_for(api, clock, new, 
     assert {path for _, path in api.calls} == {CONFIGURATION_PATH}
     assert len(api.writes) == 1
     assert serves(keeper, api, clock)
-    assert keeper.leaf == clock() + 30 * DAY
-    assert keeper.ca == clock() + 365 * DAY
 
 
 def test_a_provided_ca_that_changes_is_published_when_all_folders_have_it(api, clock, new, provided):
@@ -640,6 +737,23 @@ def test_a_provided_ca_that_changes_is_published_when_all_folders_have_it(api, c
     clock.turn(MOUNTED)
     keeper.one_pass()
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() != before
+
+
+def test_a_provided_ca_that_came_without_its_key_replaces_no_other(api, clock, new, provided):
+    """The pair from before is still served."""
+    folder, put = provided
+    keeper = new(folder, secret=None, policy=Policy())
+    keeper.one_pass()
+    before, key = api.ca_bundles(), folder.joinpath("tls.key").read_bytes()
+    put(issue_ca(clock()))
+    after = folder.joinpath("tls.key").read_bytes()
+    for text in (key, b"garbage"):
+        folder.joinpath("tls.key").write_bytes(text)
+        keeper.one_pass()
+        assert api.ca_bundles() == before
+    folder.joinpath("tls.key").write_bytes(after)
+    keeper.one_pass()
+    assert api.ca_bundles() == [content(keeper, "ca.crt")] * 2 != before
 
 
 def test_a_provided_ca_that_is_emptied_outside_is_repaired_at_once(api, new, provided):
@@ -663,14 +777,7 @@ def test_a_provided_ca_that_can_not_be_used_is_told(api, new, provided, text, ca
     assert keeper.problem.startswith(f"{folder / 'ca.crt'}: ")
 
 
-def test_where_cert_manager_publishes_only_the_ends_are_told(api, clock, new, provided):
+def test_where_cert_manager_publishes_nobody_is_asked(api, new, provided):
     keeper = new(provided[0], secret=None, configuration=None, policy=Policy())
     keeper.one_pass()
     assert api.calls == []
-    assert keeper.leaf == clock() + 30 * DAY
-
-
-def test_a_provided_folder_without_a_certificate_has_no_end(new, tmp_path):
-    keeper = new(tmp_path, secret=None, configuration=None, policy=Policy())
-    keeper.one_pass()
-    assert (keeper.leaf, keeper.ca) == (None, None)

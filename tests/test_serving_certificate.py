@@ -3,8 +3,10 @@
 import os
 import resource
 import ssl
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 
 import pytest
@@ -17,7 +19,14 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from certs.authority import issue_ca, issue_leaf
-from certs.serving import ServingCertificate, Unusable, authority_of, load_context, made_for_this_run
+from certs.serving import (
+    ServingCertificate,
+    Unusable,
+    authority_of,
+    folder_of_this_run,
+    load_context,
+    made_for_this_run,
+)
 
 NOW = datetime.now(UTC)
 CA = issue_ca(NOW)
@@ -105,6 +114,60 @@ def test_a_file_that_goes_away_leaves_the_old_pair(tmp_path, name):
     assert [line["reason"] for line in lines] == [f"{tmp_path / name}: No such file or directory"]
 
 
+# What is said of what is served
+
+DAY = timedelta(days=1)
+TEN_DAYS = {"leaf": NOW.replace(microsecond=0) + 10 * DAY, "ca": NOW.replace(microsecond=0) + 365 * DAY}
+TWENTY_DAYS = TEN_DAYS | {"leaf": NOW.replace(microsecond=0) + 20 * DAY}
+
+
+def for_days(days, ca=CA):
+    return issue_leaf(ca, ["localhost"], NOW, days * DAY)
+
+
+def test_the_ends_are_those_of_what_is_served_and_not_of_files_that_can_not_be(tmp_path):
+    certificate = ServingCertificate(write(tmp_path / "served", for_days(10)))
+    changed = write(tmp_path / "changed", for_days(20))
+    for name, ends, problem in (
+        ("tls.crt", TEN_DAYS, f"{tmp_path}/served/tls.key: is not the key of {tmp_path}/served/tls.crt"),
+        ("tls.key", TWENTY_DAYS, ""),
+    ):
+        changed.joinpath(name).rename(tmp_path / "served" / name)
+        certificate.context()
+        assert (certificate.ends(), certificate.problem) == (ends, problem)
+
+
+def test_the_end_of_the_ca_is_that_of_the_one_that_signed_what_is_served(tmp_path):
+    certificate, short = ServingCertificate(write(tmp_path, for_days(10))), issue_ca(NOW, life=30 * DAY)
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(short.certificate + CA.certificate)
+    assert certificate.ends() == TEN_DAYS
+    for content in (short.certificate, b"garbage"):
+        ca.write_bytes(content)
+        assert certificate.ends() == {"leaf": TEN_DAYS["leaf"]}
+    ca.unlink()
+    assert certificate.ends() == {"leaf": TEN_DAYS["leaf"]}
+
+
+def test_what_is_still_to_come_has_no_end_and_is_no_problem(tmp_path):
+    certificate = ServingCertificate(tmp_path, awaited=True)
+    assert (certificate.context(), certificate.ends(), certificate.problem) == (None, {}, "")
+    write(tmp_path, for_days(10))
+    assert certificate.context()
+    assert (certificate.ends(), certificate.problem) == (TEN_DAYS, "")
+
+
+def test_a_problem_is_over_when_the_files_that_are_served_are_back(tmp_path):
+    key, kept = tmp_path / "tls.key", write(tmp_path).joinpath("tls.key").rename(tmp_path / "kept")
+    key.symlink_to(kept)
+    certificate = ServingCertificate(tmp_path)
+    for target, problem in (("nowhere", f"{key}: No such file or directory"), ("kept", "")):
+        key.unlink()
+        key.symlink_to(tmp_path / target)
+        assert certificate.context()
+        assert certificate.problem == problem
+
+
 def after_no_file_was_left(folder):
     certificate, (soft, hard) = ServingCertificate(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
     before = certificate.context()
@@ -176,6 +239,47 @@ def test_a_certificate_for_one_run_is_for_its_user_alone_and_goes_with_the_run()
     assert not folder.exists()
 
 
+def test_a_certificate_for_one_run_lives_a_year_for_nobody_renews_it():
+    with made_for_this_run(["localhost"], NOW) as folder:
+        assert ServingCertificate(folder).ends() == dict.fromkeys(("leaf", "ca"), TEN_DAYS["ca"])
+
+
+def told_by(folder_of):
+    with capture_logs() as lines, folder_of as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        place = folder.parent
+    assert not folder.exists()
+    return place, [(line["log_level"], line["event"], line["advice"]) for line in lines]
+
+
+def test_keys_are_kept_in_memory_without_a_word_and_on_disk_with_one(tmp_path):
+    memory, disk, nowhere = tmp_path / "memory", tmp_path / "disk", tmp_path / "nowhere"
+    memory.mkdir()
+    disk.mkdir()
+    assert told_by(folder_of_this_run(str(memory), str(disk))) == (memory, [])
+    advice = f"make {nowhere} a writable folder in memory, as a container runtime does"
+    told = [("warning", "keys are on disk while this runs", advice)]
+    assert told_by(folder_of_this_run(str(nowhere), str(disk))) == (disk, told)
+
+
+def test_a_memory_folder_in_which_nothing_can_be_made_is_told_as_well(tmp_path):
+    no_folder = tmp_path / "file"
+    no_folder.touch()  # may be written, and yet nothing comes into it: as where it is full
+    place, told = told_by(folder_of_this_run(str(no_folder), str(tmp_path)))
+    assert place == tmp_path
+    assert [level for level, _, _ in told] == ["warning"]
+
+
+def test_where_nothing_can_be_written_it_is_said_in_one_line_what_to_do(tmp_path):
+    nowhere = str(tmp_path / "nowhere")
+    with pytest.raises(Unusable) as said, folder_of_this_run(nowhere, nowhere):
+        pass
+    assert str(said.value) == (
+        "there is no folder for keys: No such file or directory; "
+        f"make {nowhere} a writable folder in memory, as a container runtime does"
+    )
+
+
 def test_a_run_that_fails_leaves_nothing_behind():
     folders = []
 
@@ -189,15 +293,24 @@ def test_a_run_that_fails_leaves_nothing_behind():
     assert not folders[0].exists()
 
 
+# In a process of its own: this one has other tests' threads, and a fork of those may hang (of which 3.12 warns).
+FORKING = """
+import os
+from datetime import UTC, datetime
+from certs.serving import made_for_this_run
+
+making = made_for_this_run(["localhost"], datetime.now(UTC))
+folder = making.__enter__()
+if (child := os.fork()) == 0:
+    making.__exit__(None, None, None)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert folder.exists()
+making.__exit__(None, None, None)
+assert not folder.exists()
+"""
+
+
 def test_a_forked_process_that_ends_leaves_the_folder_to_its_maker():
-    with made_for_this_run(["localhost"], NOW) as folder:
-        making = made_for_this_run(["localhost"], NOW)
-        other = making.__enter__()
-        if (child := os.fork()) == 0:
-            making.__exit__(None, None, None)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert other.exists()
-        making.__exit__(None, None, None)
-        assert not other.exists()
-        assert folder.exists()
+    done = subprocess.run([sys.executable, "-W", "error", "-c", FORKING], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -32,6 +32,14 @@ def test_what_does_not_fit_together_is_named(chosen, said):
         Choice(**NOTHING | LIVES | chosen)
 
 
+@pytest.mark.parametrize("name", ["", " ", "https://x", "[::1]", "a b", f"{'a.' * 127}b"])
+def test_a_name_that_is_none_is_refused_in_one_line(name):
+    with pytest.raises(click.UsageError) as refused:
+        Choice(**NOTHING | LIVES | OURS | {"tls_names": ("webhook.shop.svc", name)})
+    assert refused.value.format_message().startswith(f"--tls-name: {name[:60]!a}")
+    assert "\n" not in refused.value.format_message()
+
+
 @pytest.mark.parametrize("which", LIVES)
 @pytest.mark.parametrize("life", [-1.0, 1e9, float("inf"), float("nan")])
 def test_a_life_that_is_none_is_named(which, life):

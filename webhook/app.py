@@ -74,12 +74,17 @@ def _timeout(query: str) -> float:
 
 
 def create_probes(
-    metrics: Metrics, caches: Callable[[], list[Cache]], unready: Callable[[], str], stuck: Callable[[], float]
+    metrics: Metrics,
+    caches: Callable[[], list[Cache]],
+    troubles: Callable[[], dict[str, str]],
+    unready: Callable[[], str],
+    stuck: Callable[[], float],
 ) -> Flask:
     """Make the app of the plain port: whether we live, whether reviews may come, and the metrics.
 
     We live while the TLS port makes progress: `stuck` is for how many seconds it has not, 0 while it has. Reviews
-    may come while we live, when nothing makes us `unready` and each of the caches has synced.
+    may come while we live, when nothing makes us `unready` and each of the caches has synced, be there `troubles` or
+    not: those are told by their names to who asks for more.
     """
     app = _bare_app()
 
@@ -98,8 +103,10 @@ def create_probes(
         if why := hanging() or unready():  # in this order: what hangs may hold a lock that `unready` waits for
             return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {why}"))
         waiting = [cache for cache in found if not cache.synced]
-        details = {"caches": [asdict(cache) for cache in found]} if "verbose" in request.args else {}
-        response = jsonify({"status": "waiting" if waiting else "ok", "problems": _problems(found)} | details)
+        problems, details = _problems(found), {}
+        if "verbose" in request.args:
+            problems, details = problems | troubles(), {"caches": [asdict(cache) for cache in found]}
+        response = jsonify({"status": "waiting" if waiting else "ok", "problems": problems} | details)
         response.status_code = HTTPStatus.SERVICE_UNAVAILABLE if waiting else HTTPStatus.OK
         return response
 

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from certs.cluster import Cause
 from certs.renewal import Step
 from certs.rotate import Keeper
+from certs.serving import ServingCertificate
 from webhook import __version__
 from webhook.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
 from webhook.outlet import Outlet
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # it knows the Kubernetes client, whose import a server of fi
 
 PREFIX = "kubevirt_scheduler_"
 CAUSES = ("start", "expired", "forbidden", "missing", "error")  # of a relist
+NOT_OF_A_KEEPER = (Step.NOTHING, Step.PUBLISH, Step.HURRY, Step.REPLACE)
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 # A decision takes 0.2 ms, and the API server waits 10 s at most: what is slower than 1 s is one case, too slow.
@@ -105,9 +107,9 @@ class Metrics:
         """Show what was not logged, read at each scrape."""
         self._registry.register(_Unheard(outlet))
 
-    def certify(self, keeper: Keeper) -> None:
+    def certify(self, certificate: ServingCertificate, keeper: Keeper) -> None:
         """Show how the certificates are doing, read at each scrape."""
-        self._registry.register(_Certificates(keeper))
+        self._registry.register(_Certificates(certificate, keeper))
 
     def exposition(self) -> bytes:
         """Return all values in Prometheus' text format."""
@@ -141,19 +143,19 @@ class _Unheard(Collector):
 
 
 class _Certificates(Collector):
-    """What the keeper of the certificates counts for itself."""
+    """What is served, and what the keeper of the certificates counts for itself."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, certificate: ServingCertificate, keeper: Keeper) -> None:
+        self._certificate, self._keeper = certificate, keeper
 
     def collect(self) -> Iterator[Metric]:
         """Read all counts."""
-        now, ends = datetime.now(UTC), {"leaf": self._keeper.leaf, "ca": self._keeper.ca}
-        left = {which: (end - now).total_seconds() for which, end in ends.items() if end}
+        now = datetime.now(UTC)
+        left = {which: (end - now).total_seconds() for which, end in self._certificate.ends().items()}
         yield _gauge("certificate_expiry_seconds", "Until the end of what is served.", left, "certificate")
-        steps: dict[str, float] = {
-            step: self._keeper.steps[step] for step in Step if step not in (Step.NOTHING, Step.PUBLISH, Step.HURRY)
-        }
+        text = "Whether newer files can't be served; /readyz?verbose says why."
+        yield GaugeMetricFamily(f"{PREFIX}certificate_unusable", text, value=bool(self._certificate.problem))
+        steps: dict[str, float] = {step: self._keeper.steps[step] for step in Step if step not in NOT_OF_A_KEEPER}
         yield _counter("certificate_steps", "Renewals, and the steps of a rotation.", "step", steps)
         failures: dict[str, float] = {cause: self._keeper.failures[cause] for cause in Cause}
         yield _counter("certificate_failures", "Passes that failed, by cause.", "cause", failures)

@@ -75,7 +75,13 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
     """Show the certificates of a Secret, what comes next and when, and which webhooks trust them.
 
     A Secret of cert-manager, or one that you made, is shown as well.
-    """
+
+    \b
+    Exit status:
+      0  each webhook trusts the serving certificate, and there is no problem
+      1  one does not, or there is a problem; the page says which
+      2  the Secret can't be read
+    """  # noqa: D301 (click's mark of a block that keeps its lines)
     now = datetime.now(UTC)
     with _told():
         found = by_hand.status(_place(secret, configuration, live), now, Policy())
@@ -83,6 +89,8 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
         click.echo(json.dumps(_document(secret, found, now), indent=2))
     else:
         click.echo(_page(secret, found, now, colored=wants_color(color)), nl=False)
+    if found.problem or not all(trusts for _, trusts in found.webhooks.values()):
+        raise click.exceptions.Exit(1)
 
 
 @certs.command(short_help="issue a new serving certificate now")

@@ -13,7 +13,7 @@ from webhook import logs, snapshot
 from webhook.app import around_flask, create_app, create_probes, make_reviewer
 from webhook.backend import Backend, from_snapshot
 from webhook.commands import connect, live_options
-from webhook.commands.tls import Choice, tls_options
+from webhook.commands.tls import Choice, tls_options, troubles
 from webhook.connection import Answering
 from webhook.documents import printable
 from webhook.exchange import answered_by
@@ -74,7 +74,7 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
       kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark of a block that keeps its lines)
-    settings = read_settings(os.environ)
+    choice, settings = Choice(**tls), read_settings(os.environ)
     outlet = Outlet(STDERR)
     logs.configure(settings, outlet)
     metrics = Metrics()
@@ -85,15 +85,15 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
         backend = _from_cluster(kubeconfig, context, settings, metrics)
     reviewer = make_reviewer(backend, settings, metrics)
     app = create_app(reviewer)
-    probes = partial(create_probes, metrics, backend.caches)
     answering = Answering(around_flask(reviewer), partial(answered_by, app), metrics.answered)
     try:
         with ExitStack() as stack:
             listeners = stack.enter_context(listening(bind, https_port, http_port))
             certificate, keeper = stack.enter_context(
-                Choice(**tls).certificate(_names(bind), lambda: connect(kubeconfig, context))
+                choice.certificate(_names(bind), lambda: connect(kubeconfig, context))
             )
-            metrics.certify(keeper)
+            metrics.certify(certificate, keeper)
+            probes = partial(create_probes, metrics, backend.caches, partial(troubles, certificate, keeper))
             Server(answering, probes, listeners, certificate, settings, backend, metrics, keeper).run()
     except (CannotListen, Unusable) as error:
         raise CannotStart(printable(str(error))) from None

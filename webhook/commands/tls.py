@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from certs.authority import BadCertificate
 from certs.cluster import ApiServer
+from certs.names import BadName
 from certs.renewal import Policy
 from certs.rotate import Keeper
 from certs.serving import ServingCertificate, folder_of_this_run, made_for_this_run
@@ -24,7 +24,8 @@ _OPTIONS = (
         "--tls-dir",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="A folder with tls.crt, tls.key and ca.crt, read anew when they change. Default: made for this run.",
+        help="A folder with tls.crt, tls.key and ca.crt, read anew when they change. Default: made for this run, for a "
+        "year.",
     ),
     click.option(
         "--tls-secret",
@@ -48,6 +49,12 @@ _OPTIONS = (
         help="How long every API server gets to see a new CA before it signs.",
     ),
 )
+
+
+def troubles(certificate: ServingCertificate, keeper: Keeper) -> dict[str, str]:
+    """Tell what is wrong with the certificates while they are served all the same."""
+    told = {"serving certificate": certificate.problem, "certificates": keeper.problem}
+    return {what: problem for what, problem in told.items() if problem}
 
 
 def tls_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -84,6 +91,7 @@ class Choice:
             raise click.UsageError(f"--tls-leaf-days and --tls-ca-days: more than 0, and at most {CENTURY}")
         if not 0 <= self.tls_spread <= DAY:
             raise click.UsageError(f"--tls-spread: from 0 to {DAY} seconds")
+        self._policy()
 
     @property
     def secret(self) -> tuple[str, str] | None:
@@ -115,5 +123,5 @@ class Choice:
         leaf, ca = timedelta(days=self.tls_leaf_days), timedelta(days=self.tls_ca_days)
         try:
             return Policy(self.tls_names, leaf, ca, timedelta(seconds=self.tls_spread))
-        except BadCertificate as error:
+        except BadName as error:
             raise click.UsageError(f"--tls-name: {error}") from None
