@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,7 +130,8 @@ def _family(pid: int) -> tuple[int, ...]:
     found = [pid]
     for parent in found:
         for task in Path(f"/proc/{parent}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
+            with suppress(FileNotFoundError):  # a thread that has just ended
+                found += map(int, (task / "children").read_text().split())
     return tuple(found)
 
 
