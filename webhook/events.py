@@ -45,11 +45,11 @@ NEVER = ("", 0, float("-inf"))  # name, count and time of an event that is not t
 
 
 class Told(NamedTuple):
-    """What is to be written: whom it is about, what was decided, and when."""
+    """What is to be written of a topic: what was decided, when it was told last, and how often."""
 
-    subject: Subject
     decision: Decision
     at: float
+    times: int
 
 
 def subject_of(request: JsonObject, decision: Decision) -> Subject | None:
@@ -113,8 +113,8 @@ class Events:
     def __init__(self, send: Callable[..., JsonObject], instance: str, clock: Callable[[], float] = time.time) -> None:
         self.dropped = Counter(full=0, failed=0)
         self._send, self._instance, self._clock, self._lock = send, instance, clock, threading.Lock()
-        # What is to be written, in the order in which it came: the last of the same, and how often it came.
-        self._waiting: dict[Topic, tuple[Told, int]] = {}
+        # What is to be written, in the order in which it came.
+        self._waiting: dict[Topic, Told] = {}
         self._again: Writing | None = None
         # Name, count and time of an event that is there. Only the one thread looks at it.
         self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
@@ -128,12 +128,12 @@ class Events:
         try:
             if (subject := subject_of(request, decision)) is None:
                 return
-            told = Told(subject, _short(decision), self._clock())
-            topic = subject, decision.reason, told.decision.message
+            kept = _short(decision)
+            topic = subject, kept.reason, kept.message
             with self._lock:
-                _, times = self._waiting.get(topic, (told, 0))
-                if times or len(self._waiting) < QUEUED:
-                    self._waiting[topic] = told, times + 1
+                before = self._waiting.get(topic)
+                if before or len(self._waiting) < QUEUED:
+                    self._waiting[topic] = Told(kept, self._clock(), before.times + 1 if before else 1)
                     return
             self._drop("full")
         except Exception as error:  # noqa: BLE001 (the decision is made; nothing here may spoil its answer)
@@ -153,15 +153,15 @@ class Events:
         end = self._clock() + FAREWELL
         while (left := end - self._clock()) > 0 and self.step(min(left, DEADLINE), pause=0):
             pass
-        given_up = sum(times for _, times in self._waiting.values()) + (self._again[2] if self._again else 0)
+        given_up = sum(told.times for told in self._waiting.values()) + (self._again[2] if self._again else 0)
         if given_up:
             self._drop("failed", given_up)
             log.warning("given up", resource="events", number=given_up)
 
     def step(self, deadline: float = DEADLINE, pause: float = PAUSE) -> bool:
         """Write one event, that of the last step anew if it failed; say whether there was something to do."""
-        failed, self._again = self._again, None
-        event = failed
+        event = failed = self._again
+        self._again = None
         try:
             event = failed or self._next(pause)
             if event is None:
@@ -179,10 +179,10 @@ class Events:
     def _next(self, pause: float) -> Writing | None:
         with self._lock:
             now = self._clock()
-            for topic, (told, times) in self._waiting.items():
+            for topic, told in self._waiting.items():
                 if now - self._written.get(topic, NEVER)[2] >= pause:
                     del self._waiting[topic]
-                    return topic, event_on(told.subject, told.decision, self._instance, told.at), times
+                    return topic, event_on(topic[0], told.decision, self._instance, told.at), told.times
         return None
 
     def _write(self, topic: Topic, event: JsonObject, times: int, deadline: float) -> None:
