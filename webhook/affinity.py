@@ -6,13 +6,12 @@ when every required term names a node so, the scheduler looks at that node alone
 
 from typing import Any
 
-from webhook.selectors import NODE_NAME_FIELD, is_empty_term
+from webhook.selectors import NODE_NAME_FIELD, REQUIRED, is_empty_term
 from webhook.shape import JsonObject, list_in, map_in, mapping, mappings
 
 CO_SCHEDULED_NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
 
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 WEIGHT = 100  # the largest that the API allows: of all the user's preferences none outweighs the storage

@@ -14,7 +14,7 @@ from webhook.decision import Reason
 from webhook.objects import read_as
 from webhook.podaffinity import Neighbourhood
 from webhook.resources import PODS, written
-from webhook.selectors import node_matches, required_terms, selects_namespaces
+from webhook.selectors import REQUIRED, node_matches, required_terms, selects_namespaces
 from webhook.shape import JsonObject, mapping, mappings, text
 
 TERMS = 1000  # of a node affinity; a pin goes into each, and is proven there, at 0.05 ms a term
@@ -123,7 +123,7 @@ def _mismatched(candidate: Candidate) -> str | None:
         if node.labels.get(key) != value:
             return f"the pod's nodeSelector {key}={value} does not select it"
     affinity = mapping(candidate.pod, "spec", "affinity", "nodeAffinity")
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = affinity.get(REQUIRED)
     if isinstance(required, dict) and not node_matches(required, node.name, node.labels):
         return "the pod's required node affinity does not select it"
     return None
@@ -163,11 +163,10 @@ def unjudged_field(pod: JsonObject) -> str | None:
     for kind in ("containers", "initContainers"):
         if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
             return f"{kind}[].ports[].hostPort"
-    required = mapping(spec, "affinity", "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
-    if len(mappings(required, "nodeSelectorTerms")) > TERMS:
+    if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > TERMS:
         return f"affinity.nodeAffinity, of more than {TERMS} terms,"
     for kind in ("podAffinity", "podAntiAffinity"):
-        terms = mappings(spec, "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution")
+        terms = mappings(spec, "affinity", kind, REQUIRED)
         if any(selects_namespaces(term) for term in terms):
             return f"affinity.{kind}'s namespaceSelector"
     return None

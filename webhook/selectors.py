@@ -11,6 +11,7 @@ from typing import Any
 from webhook.shape import JsonObject, mapping, mappings, text
 
 NODE_NAME_FIELD = "metadata.name"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -113,7 +114,7 @@ def _selector(term: JsonObject, labels: Mapping[str, str]) -> JsonObject | None:
 def required_terms(pod: JsonObject, namespace: str, kind: str) -> tuple[AffinityTerm, ...]:
     """Read a pod's required terms; `kind` is podAffinity or podAntiAffinity."""
     labels = mapping(pod, "metadata", "labels")
-    terms = mappings(pod, "spec", "affinity", kind, "requiredDuringSchedulingIgnoredDuringExecution")
+    terms = mappings(pod, "spec", "affinity", kind, REQUIRED)
     return tuple(_term(term, namespace, labels) for term in terms)
 
 
