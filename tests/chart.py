@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 
 import yaml
 from controlplane import build
+from pages import Page
 
 Object = dict[str, Any]
 CHART = Path(__file__).parent.parent / "charts" / "kubevirt-scheduler"
-README = CHART / "README.md"
 CI = sorted(CHART.glob("ci/*.yaml"))
 NAME = NAMESPACE = "kubevirt-scheduler"
 BEGIN, END = "<!-- values: made by tests/chart.py -->\n", "<!-- end of values -->\n"
@@ -126,13 +125,7 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def with_table(readme: str) -> str:
-    """The README with the table in its place."""
-    head, _, rest = readme.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-
+README = Page(CHART / "README.md", BEGIN, END, table)
 
 if __name__ == "__main__":
-    README.write_text(with_table(README.read_text()))
-    print(f"written: {README.relative_to(Path.cwd())}", file=sys.stderr)
+    README.write()

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from controlplane.api import ApiError, Object
 from controlplane.plane import ControlPlane
+from longhorn import Longhorn
 from world import World
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -39,6 +40,16 @@ def install(plane: ControlPlane) -> None:
 def path(world: World, name: str = "") -> str:
     """Where a namespace's VMs are, or one of them."""
     return f"/apis/kubevirt.io/v1/namespaces/{world.namespace}/virtualmachines/{name}".rstrip("/")
+
+
+def a_vm(plane: ControlPlane, longhorn: Longhorn, nodes: int, template: Object) -> World:
+    """A cluster of so many nodes in which somebody has the VM `vm1`, and no webhook yet."""
+    install(plane)
+    world = World(plane, longhorn, None)
+    world.add_nodes(nodes)
+    vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm1"}}
+    plane.request("POST", path(world), vm | {"spec": {"template": template}})
+    return world
 
 
 def pod_of(world: World, name: str, review: str = "vm-start") -> Object:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from chart import CHART, CI, README, defaults, documented, leaves, with_table
+from chart import CHART, CI, README, defaults, documented, leaves
 
 from webhook import __version__
 
@@ -18,7 +18,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
 def test_the_readme_s_table_is_what_tests_chart_py_makes() -> None:
-    assert README.read_text() == with_table(README.read_text())
+    assert README.file.read_text() == README.made()
 
 
 @pytest.mark.parametrize("path", [*leaves(defaults())], ids=".".join)

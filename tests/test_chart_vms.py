@@ -41,11 +41,7 @@ def release(plane: ControlPlane) -> Iterator[Release]:
 @pytest.fixture
 def world(plane: ControlPlane, longhorn: Longhorn) -> Iterator[World]:
     """Eight nodes, a share-manager on one of them, and a VM that is as it was before there was a webhook."""
-    kubevirt.install(plane)
-    world = World(plane, longhorn, None)
-    world.add_nodes(8)
-    vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm1"}}
-    plane.request("POST", kubevirt.path(world), vm | {"spec": {"template": TEMPLATE}})
+    world = kubevirt.a_vm(plane, longhorn, 8, TEMPLATE)
     yield world
     plane.request("DELETE", kubevirt.path(world, "vm1"))
     world.close()

@@ -116,17 +116,12 @@ class Reader:
 @pytest.fixture
 def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Cluster]:
     """Nodes, and a VM of somebody's whose share-manager runs."""
-    kubevirt.install(plane)
-    world = World(plane, longhorn, None)
-    world.add_nodes(4)
-    vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm1"}}
     volume = {"name": "root", "persistentVolumeClaim": {"claimName": "disk1"}}
-    plane.request("POST", kubevirt.path(world), vm | {"spec": {"template": {"spec": {"volumes": [volume]}}}})
-    cluster = Cluster(world)
+    cluster = Cluster(kubevirt.a_vm(plane, longhorn, 4, {"spec": {"volumes": [volume]}}))
     yield cluster
     cluster.replicas.__exit__()
     cluster.release.uninstall("--ignore-not-found")
-    world.close()
+    cluster.world.close()
 
 
 @pytest.mark.controlplane
@@ -188,4 +183,4 @@ def test_what_argo_cd_is_told_to_ignore_is_what_the_webhook_writes() -> None:
 
 
 def test_the_table_of_reasons_is_what_tests_troubleshooting_py_makes() -> None:
-    assert troubleshooting.PAGE.read_text() == troubleshooting.with_table(troubleshooting.PAGE.read_text())
+    assert troubleshooting.PAGE.file.read_text() == troubleshooting.PAGE.made()

@@ -5,13 +5,12 @@ import json
 import os
 import resource
 import ssl
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from alone import alone
 from builders import catalog, request, virt_launcher
 from structlog.testing import capture_logs
 from threads import threads
@@ -490,12 +489,6 @@ def test_there_is_always_room_for_one_more_and_the_longest_idle_makes_it(it):
         assert has_ended(second)
         assert is_served(it, first)
         assert is_served(it, newest)
-
-
-def alone(check, *arguments):
-    """Run a check in a process of its own: in this one other tests' threads take and give back file descriptors."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        process.submit(check, *arguments).result(60)
 
 
 @contextmanager

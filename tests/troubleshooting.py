@@ -5,15 +5,15 @@ What a reason means is said in docs/how-it-decides.md, and what to do about it b
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from pages import Page
 
 from webhook.decision import Reason
 from webhook.wording import ADVICE
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "troubleshooting.md"
 BEGIN, END = "<!-- reasons: made by tests/troubleshooting.py -->\n", "<!-- end of reasons -->\n"
 
 
@@ -33,13 +33,7 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def with_table(page: str) -> str:
-    """The page with the table in its place."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-
+PAGE = Page(DOCS / "troubleshooting.md", BEGIN, END, table)
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
-    print(f"written: {PAGE.relative_to(Path.cwd())}", file=sys.stderr)
+    PAGE.write()
