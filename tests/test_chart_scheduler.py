@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -57,12 +56,7 @@ def credentials(plane: ControlPlane, objects: list[Object]) -> Iterator[Path]:
 def replicas(plane: ControlPlane, objects: list[Object], credentials: Path) -> Iterator[list[Process]]:
     """Both replicas, well; one of them leads."""
     both = [scheduler(plane, objects, credentials) for _ in range(2)]
-    with ExitStack() as stack:
-        for each in both:
-            stack.callback(each.kill)
-            each.start()
-        for each in both:
-            each.wait_until_healthy()
+    with plane.beside(*both):
         yield both
 
 
@@ -192,12 +186,9 @@ def test_a_secret_of_one_s_own_that_names_no_lease_does_not_take_the_cluster_s_o
     theirs: Object = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"config.yaml": yaml.safe_dump(bare)}}
     rendered = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
     only_ours = scheduler(plane, [theirs, *rendered], credentials)
-    only_ours.start()
-    try:
+    with plane.beside(only_ours):
         plane.wait(lambda: "Attempting to acquire leader lease" in only_ours.log.read_text(), 20, "word of its Lease")
         assert f'lock="{NAMESPACE}/{NAME}"' in only_ours.log.read_text()
-    finally:
-        only_ours.kill()
 
 
 def test_what_packing_switches_off_is_what_the_real_scheduler_knows(
@@ -211,12 +202,8 @@ def test_what_packing_switches_off_is_what_the_real_scheduler_knows(
         {**each, "data": {"config.yaml": yaml.safe_dump(config)}} if each["kind"] == "ConfigMap" else each
         for each in objects
     ]
-    packed = scheduler(plane, changed, credentials)
-    packed.start()
-    try:
-        packed.wait_until_healthy()
-    finally:
-        packed.kill()
+    with plane.beside(scheduler(plane, changed, credentials)):
+        pass  # it is healthy
 
 
 def test_a_changed_configuration_restarts_the_scheduler_and_nothing_else_does() -> None:

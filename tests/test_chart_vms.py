@@ -115,9 +115,6 @@ def test_vms_that_name_the_chart_s_scheduler_are_placed_on_their_share_manager_s
         pod = kubevirt.restart(world, "vm1")
         # Nobody but a scheduler of that name looks at it.
         assert "nodeName" not in world.get(pod)["spec"]
-        second.start()
-        try:
+        with plane.beside(second):
             assert world.running(pod, 30) == node
             assert (world.get(pod)["spec"]["schedulerName"], bound_by(world, pod)) == (NAME,) * 2
-        finally:
-            second.kill()

@@ -240,7 +240,11 @@ class World:
             found = self.get(pod)
             return str(found["spec"]["nodeName"]) if found["status"].get("phase") == "Running" else ""
 
-        return self.plane.wait(node, seconds, f"pod {self.namespace}/{pod} Running")
+        try:
+            return self.plane.wait(node, seconds, f"pod {self.namespace}/{pod} Running")
+        except AssertionError as error:
+            error.add_note(self.plane.kubectl("describe", "pod", pod, "-n", self.namespace))
+            raise
 
     def unschedulable(self, pod: str) -> str:
         """Wait until the scheduler has tried a pod and found no node, and return what it said of it."""
