@@ -269,7 +269,8 @@ def calling(server, *, fresh):
         while not done.is_set():
             try:
                 connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
-                answered.append(connection.getresponse().read())
+                answer = connection.getresponse()
+                (answered if answer.status == 200 else failed).append(answer.read())
             except (OSError, http.client.HTTPException) as error:
                 failed.append(repr(error))
             if fresh:

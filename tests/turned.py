@@ -36,8 +36,8 @@ def write_pair(folder, ca=None):
 class Turned:
     """A loop and what became of its requests.
 
-    `/slow` goes to a thread, which waits until `let_go` is set; `/fails` raises there, `/bug` on the loop. `answer` is
-    what all others get at once. `each_turn` is called in each turn, and may move `now`.
+    `/slow` goes to a thread, which waits for `let_go` and answers with the query; `/fails` raises there, `/bug`
+    on the loop. `answer` is what all others get at once. `each_turn` is called in each turn, and may move `now`.
     """
 
     def __init__(self, folder):
@@ -67,7 +67,7 @@ class Turned:
             raise LookupError("a bug")
         self.slow.append(request)
         assert self.let_go.wait(20)
-        return OK
+        return Answer(HTTPStatus.OK, request.query.encode() or OK.body)
 
     def _count(self, status):
         self.statuses[int(status)] += 1

@@ -10,7 +10,8 @@ from webhook.channel import Channel, Gone
 from webhook.exchange import CONTINUE, Answer, Reader, Request, written
 from webhook.reviewer import refusal
 
-RECORDS = 16  # of one peer in a turn: others wait too
+RECORDS = 4  # of one peer in a turn: others wait too, and a record of tiny chunks takes a millisecond
+SMALL = 16 * 1024  # bytes; a VM's review has 10 KiB, and no crowd of others keeps it out
 
 
 class Phase(Enum):
@@ -46,13 +47,14 @@ class Connection:
     """A peer, from its TLS hello on. Each method does what can be done now, and may return a request for a thread.
 
     `since` is when its phase began. `more` says that its next request is there already: it waits for the next turn, and
-    so do others. Methods raise Gone.
+    so do others. `awaited` is the request that a thread decides on. Methods raise Gone.
     """
 
     def __init__(self, channel: Channel, peer: str, answering: Answering, now: float) -> None:
         self.channel, self.peer = channel, peer
         self.phase, self.since, self.more = Phase.HELLO, now, False
         self.reader = Reader()
+        self.awaited: Request | None = None
         self.watched = self.held = 0  # the loop's notes: what the selector looks for, bytes that it has counted
         self._answering = answering
         self._keep = True
@@ -80,6 +82,7 @@ class Connection:
         request = self.reader.take(now)
         answer = self._answering.at_once(request)
         if answer is None:
+            self.awaited = request
             self._enter(Phase.DECIDING, now)
             return request
         self.answer(request, answer, now)
@@ -87,6 +90,7 @@ class Connection:
 
     def answer(self, request: Request, answer: Answer, now: float) -> None:
         """Answer a request."""
+        self.awaited = None
         self._keep = request.keep and not self._answering.draining
         self._answering.count(answer.status)
         self._send(written(answer, keep=self._keep, head_only=request.method == "HEAD"), now)
@@ -124,7 +128,7 @@ class Connection:
             reader.feed(data, now) if data else reader.break_off()
             if reader.complete or reader.failure:
                 return self.answer_next(now)
-        if reader.begun and self._answering.crowded:
+        if reader.held > SMALL and self._answering.crowded:
             why = "too much of other requests is held already"
             self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, why, now, ("Retry-After", "1"))
             return None

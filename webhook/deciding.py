@@ -12,6 +12,7 @@ from webhook.exchange import LARGE, Answer, Request
 from webhook.reviewer import refusal
 
 THREADS = 8
+AGAIN = [("Retry-After", "1")]
 
 log = structlog.get_logger("webhook")
 
@@ -32,19 +33,20 @@ class Deciding:
         threads = self._one if len(request.body) > LARGE else self._threads
         try:
             threads.submit(self._decide, connection, request)
-        except RuntimeError as error:  # no thread can be had
-            self._fail(connection, request, error)
+        except RuntimeError as error:  # no thread can be had: the next try may find one
+            again = refusal(HTTPStatus.SERVICE_UNAVAILABLE, "there is no thread to decide in", headers=AGAIN)
+            self._fail(connection, request, error, again)
 
     def _decide(self, connection: Connection, request: Request) -> None:
         try:
             self.decided.append((connection, request, self._answering.in_thread(request, connection.peer)))
         except Exception as error:  # noqa: BLE001 (it is logged, and the peer is answered)
-            self._fail(connection, request, error)
+            failed = refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
+            self._fail(connection, request, error, failed)
         self._done()
 
-    def _fail(self, connection: Connection, request: Request, error: Exception) -> None:
+    def _fail(self, connection: Connection, request: Request, error: Exception, answer: Answer) -> None:
         log.error("a request failed", exc_info=error)
-        answer = refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
         self.decided.append((connection, request, answer))
 
     def end(self) -> None:

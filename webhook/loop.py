@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, takewhile
+from operator import attrgetter
 
 import structlog
 
@@ -128,7 +129,8 @@ class Loop:
                 self._attend(connection, connection.go_on)
         while self._deciding.decided:
             connection, request, answer = self._deciding.decided.popleft()
-            if connection.phase is Phase.DECIDING:  # it was not given up meanwhile
+            # It was not given up meanwhile; nor answered for lack of a thread, and found one later all the same.
+            if connection.phase is Phase.DECIDING and request is connection.awaited:
                 self._attend(connection, partial(connection.answer, request, answer))
         for connection in islice((each for each in peers if each.phase is Phase.HELLO), BEGUN):
             self._attend(connection, connection.go_on)
@@ -209,12 +211,17 @@ class Loop:
             connection = Connection(*accepted, self._answering, self.beat)
             self._phases[connection.phase][connection] = None
             self._watch(connection, connection.channel.wants)
+            self._stirred = self.beat  # whoever was let in is heard to the end
         return None
 
     def _evict(self) -> None:
-        """Make room for a new connection: end the one that has been idle for longest, else one that is stuck."""
-        evictable = self._open(Phase.LEAVING, Phase.IDLE, Phase.HELLO, Phase.READING, Phase.WRITING)
-        if connection := next(evictable, None):
+        """Make room for a new connection: end one that leaves already, else the one that has waited for longest.
+
+        Not the idle before the stuck: beside many who never go on, whoever shook hands just now would be next to go.
+        """
+        first = (next(self._open(phase), None) for phase in (Phase.IDLE, Phase.HELLO, Phase.READING, Phase.WRITING))
+        oldest = min(filter(None, first), key=attrgetter("since"), default=None)
+        if connection := next(self._open(Phase.LEAVING), oldest):
             self._drop(connection, "evicted")
 
     def _open(self, *phases: Phase) -> Iterator[Connection]:
