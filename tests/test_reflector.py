@@ -181,6 +181,19 @@ def test_a_reader_never_sees_a_relist_half_done(server: ApiServer, cache: Cache)
     assert cache.names == ["new"]
 
 
+def test_what_a_relist_replaces_is_dismantled_when_nobody_waits_for_it(server: ApiServer) -> None:
+    tables: list[Any] = []
+    lock = Lock(lambda: [len(table) for table in tables])
+    cache = Cache(server, lock=lock)
+    server.put(claim(), claim("disk2"))
+    cache.follow()
+    tables.append(cache.store.claims)
+    cache.follow()
+    assert lock.seen[-1] == [2]
+    assert [len(table) for table in tables] == [0]
+    assert cache.names == ["disk1", "disk2"]
+
+
 def test_a_relist_that_breaks_off_leaves_what_was_known(server: ApiServer, cache: Cache) -> None:
     server.put(claim())
     cache.follow()

@@ -221,8 +221,16 @@ def test_a_relist_replaces_the_objects_of_one_kind_and_no_others() -> None:
     known.adopt(Node, known.filled(Node, [read_node(node("node-c"))]))
     assert [known.node(name) is not None for name in ("node-a", "node-b", "node-c")] == [False, False, True]
     assert known.claim("default", "disk1")
-    known.adopt(Pod, known.filled(Pod, []))
+    gone = known.adopt(Pod, known.filled(Pod, []))
     assert dict(known.load("node-a", ("", ""))) == {}
+    assert (len(gone), len(known.pods)) == (1, 0)
+
+
+def test_a_table_is_dismantled_to_the_last_object() -> None:
+    known = catalog(claim(), claim("disk2"), volume(), pod("one", node="node-a"))
+    for table in (known.claims, known.volumes, known.pods):
+        table.dismantle()
+        assert len(table) == 0
 
 
 MADE = virt_launcher(labels={"kubevirt.io/created-by": "uid-of-vmi", "app": "web"}, requests={"cpu": "1"}, **REPELLING)

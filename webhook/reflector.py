@@ -93,15 +93,19 @@ class Reflector:
         facts: list[Fact] = []
         for version, items in self._cluster.pages(self.kind.path, **self.kind.query):  # noqa: B007 (the last one counts)
             facts += filter(None, map(self._listed, items))
-        # Outside of the lock: with 50,000 pods it takes half a second, and decisions go on.
-        fresh = self._store.filled(self.kind.fact, facts)
-        with self._lock:
-            self._store.adopt(self.kind.fact, fresh)
-        self._heard()
+        self._adopt(facts)
         if not self.health.synced:
             log.info("synced", resource=self.kind.plural, objects=len(facts))
         self.health.synced = True
         return version
+
+    def _adopt(self, facts: list[Fact]) -> None:
+        # Filled and dismantled outside of the lock: with 50,000 pods either takes half a second, and decisions go on.
+        fresh = self._store.filled(self.kind.fact, facts)
+        with self._lock:
+            gone = self._store.adopt(self.kind.fact, fresh)
+        gone.dismantle()
+        self._heard()
 
     def _watch(self, version: str) -> str:
         if not version:
@@ -184,9 +188,7 @@ class Reflector:
 
     def _missing(self) -> float:
         """Take a resource that the API server does not know for one of which there is nothing."""
-        with self._lock:
-            self._store.adopt(self.kind.fact, self._store.filled(self.kind.fact, ()))
-        self._heard()
+        self._adopt([])
         self._cause, self._wait, self.health.synced = "missing", FIRST_WAIT, True
         self._tell(ClusterError(404, MISSING))
         return MISSING_WAIT

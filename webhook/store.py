@@ -52,12 +52,14 @@ class Store:
             fresh.put(fact)
         return fresh
 
-    def adopt(self, kind: type[Fact], fresh: Table[Any]) -> None:
-        """Know the objects of this table and no others of their kind, from one moment to the next."""
+    def adopt(self, kind: type[Fact], fresh: Table[Any]) -> Table[Any]:
+        """Know the objects of this table and no others of their kind, from one moment to the next; return the old."""
+        gone = self.table(kind)
         setattr(self, TABLES[kind], fresh)
         if isinstance(fresh, Pods):
             for vm in [vm for vm in self.reserved if fresh.shows(vm)]:
                 self.reserved.drop(vm)
+        return gone
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """Find a claim."""

@@ -43,6 +43,11 @@ class Table(Generic[F]):
         """Forget an object and return it; None where there is none."""
         return self._by_key.pop(key, None)
 
+    def dismantle(self) -> None:
+        """Forget one object after the other: at once, 50,000 pods are one step of Python's, and all wait for 0.2 s."""
+        for key in list(self):
+            self.drop(key)
+
 
 class Volumes(Table[Volume]):
     """The PVs, found by the Longhorn volume as well."""
