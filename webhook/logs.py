@@ -10,6 +10,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from webhook.documents import printable
 from webhook.outlet import Outlet
 from webhook.settings import LogFormat, Settings
 
@@ -50,7 +51,9 @@ def configure(settings: Settings, stream: TextIO | Outlet) -> None:
 def _renderer(form: LogFormat) -> Processor:
     if form is LogFormat.JSON:
         return structlog.processors.JSONRenderer(_json)
-    return structlog.processors.LogfmtRenderer(key_order=["time", "level", "event"], bool_as_flag=False)
+    written = structlog.processors.LogfmtRenderer(key_order=["time", "level", "event"], bool_as_flag=False)
+    # A name or uid may hold what a terminal obeys.
+    return lambda *line: printable(written(*line))
 
 
 def _json(event: EventDict, **_: Any) -> str:
