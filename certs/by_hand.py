@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from certs import bundle as bundles
 from certs.authority import BadCertificate, Certificate, Issued, fits, read, split
 from certs.bundle import Bundle, Flaw
 from certs.chain import anchor
-from certs.cluster import Cause, Place, Trouble, ca_bundles
+from certs.cluster import Cause, Place, Trouble, ca_bundles, hosts
 from certs.renewal import Next, Policy, Step, next_step
 from certs.rotate import AFTER_A_LOST_RACE, EVERY, Clock, Passed, one_pass
 from certs.serving import CA, CERTIFICATE, KEY
@@ -17,6 +17,9 @@ from certs.steps import taken
 
 # An API server that restarts is away for half a minute. Whoever calls `rotate-ca` a second time may begin a second one.
 RESTARTED_AFTER = 60.0  # seconds
+# A replica takes a step within seconds, and asks again after half a minute.
+NEGLECTED = timedelta(minutes=5)
+SIGNED = timedelta(days=1)  # the longest --tls-spread: how long a bundle spreads is a setting of the replicas
 
 Wait = Callable[[float], None]
 
@@ -37,20 +40,23 @@ class Status:
 def status(place: Place, now: datetime, policy: Policy) -> Status:
     """Read the Secret, and the configuration if it is there. Raises Trouble."""
     try:
-        published, problem = ca_bundles(place.read_configuration() or {}), ""
+        configuration, problem = place.read_configuration() or {}, ""
     except Trouble as trouble:
-        published, problem = {}, str(trouble)
+        configuration, problem = {}, str(trouble)
+    published = ca_bundles(configuration)
     secret = place.read_secret()
     found = bundles.read(secret)
     leaf, wanted = bundles.content(secret, CERTIFICATE), bundles.content(secret, CA)
     if isinstance(found, Bundle):
         wanted, rows = found.ca_bundle(), _rows(found)
         step = next_step(found, None if problem else tuple(published.values()), now, policy)
+        wrong = _neglected(step, read(leaf), now)
     else:
         rows, step = _foreign_rows(leaf, wanted), None
-        problem = "; ".join(filter(None, (problem, _wrong_in(found, leaf, bundles.content(secret, KEY)))))
-    webhooks = {name: _compared(one, wanted, leaf) for name, one in published.items()}
-    return Status(rows, webhooks, step, problem)
+        wrong = _wrong_in(found, leaf, bundles.content(secret, KEY), now)
+    webhooks = {name: _compared(one, wanted, leaf, now) for name, one in published.items()}
+    problems = filter(None, (problem, wrong, _not_for(hosts(configuration), leaf)))
+    return Status(rows, webhooks, step, "; ".join(problems))
 
 
 def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
@@ -68,23 +74,47 @@ def _foreign_rows(leaf: bytes, ca_bundle: bytes) -> list[tuple[str, Certificate]
     return rows
 
 
-def _wrong_in(flaw: Flaw, leaf: bytes, key: bytes) -> str:
+def _neglected(step: Next, leaf: Certificate, now: datetime) -> str:
+    if leaf.is_valid(now) and now - step.due < (SIGNED if step.step is Step.SIGN else NEGLECTED):
+        return ""
+    return f"no replica has done what is due: {step.step}, {step.why}; /readyz?verbose of each says why"
+
+
+def _wrong_in(flaw: Flaw, leaf: bytes, key: bytes, now: datetime) -> str:
     if flaw.cause is not Cause.FOREIGN:
         return str(flaw)
     try:
-        return "" if fits(Issued(leaf, key)) else f"{KEY}: is not the key of {CERTIFICATE}"
+        if not fits(Issued(leaf, key)):
+            return f"{KEY}: is not the key of {CERTIFICATE}"
+        return "" if read(leaf).is_valid(now) else f"{CERTIFICATE}: has expired, or is not valid yet; renew it"
     except BadCertificate as error:
         return f"{CERTIFICATE} or {KEY}: {error}"
 
 
-def _compared(published: bytes, wanted: bytes, leaf: bytes) -> tuple[str, bool]:
+def _not_for(called: set[str], leaf: bytes) -> str:
+    with suppress(BadCertificate):
+        names = {name.lower() for name in read(leaf).names}
+        missing = sorted(host for host in called if not names & {host, f"*.{host.partition('.')[2]}"})
+        return f"{CERTIFICATE}: is not for {', '.join(missing)}, by which the API server calls" if missing else ""
+    return ""
+
+
+def _compared(published: bytes, wanted: bytes, leaf: bytes, now: datetime) -> tuple[str, bool]:
     try:
-        trusts = bool(anchor(leaf, published))
+        valid = b"".join(ca for ca in split(published) if read(ca).is_valid(now))
+        trusts = read(leaf).is_valid(now) and bool(anchor(leaf, valid))
     except BadCertificate:
         trusts = False
     if not published:
         return "empty", trusts
-    return ("as in the Secret" if published == wanted else "not as in the Secret"), trusts
+    same = published == wanted or _certificates(published) == _certificates(wanted) != b""
+    return ("as in the Secret" if same else "not as in the Secret"), trusts
+
+
+def _certificates(pem: bytes) -> bytes:
+    with suppress(BadCertificate):
+        return b"".join(split(pem))
+    return b""
 
 
 def renew(place: Place, policy: Policy, now: Clock, wait: Wait) -> Passed:
@@ -104,6 +134,7 @@ def rotate(place: Place, policy: Policy, now: Clock, wait: Wait, *, drop_old: bo
     there.
     """
     bundle, told = _ours(place), ""
+    place.read_configuration()  # raises before anything is written: else the replicas would go on with what is refused
     old = _old(bundle, drop_old=drop_old)
     while not _is_over(bundle, old, drop_old=drop_old):
         passed = _pass(place, policy, now, wait, _forced(bundle, old, drop_old=drop_old))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 JsonObject = dict[str, Any]
 T = TypeVar("T")
@@ -135,6 +136,14 @@ def _why(error: Refused, name: str, verb: str) -> tuple[Cause, str]:
 def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:
     """Return the `caBundle` of each webhook by its name; empty where it has none that is base64."""
     return {str(webhook.get("name", "")): _ca_bundle(webhook) for webhook in configuration.get("webhooks") or ()}
+
+
+def hosts(configuration: JsonObject) -> set[str]:
+    """Return the names by which the API server calls the webhooks: of a Service, or of a URL."""
+    configs = [webhook.get("clientConfig") or {} for webhook in configuration.get("webhooks") or ()]
+    services = [config["service"] for config in configs if config.get("service")]
+    named = {f"{service.get('name')}.{service.get('namespace')}.svc" for service in services}
+    return named | {urlsplit(config["url"]).hostname or "" for config in configs if config.get("url")}
 
 
 def with_ca_bundle(configuration: JsonObject, ca_bundle: bytes) -> JsonObject:

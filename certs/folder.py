@@ -34,15 +34,13 @@ def keeps(folder: Path, bundle: Bundle, now: datetime) -> bool:
 
 
 def authorities(folder: Path) -> bytes:
-    """Return the folder's `ca.crt`. Raises Trouble."""
+    """Return the certificates of the folder's `ca.crt`, and nothing else that is in it: a key, say. Raises Trouble."""
     try:
-        content = (folder / CA).read_bytes()
-        split(content)
+        return b"".join(split((folder / CA).read_bytes()))
     except OSError as error:
         raise Trouble(Cause.MISSING, f"{folder / CA}: {error.strerror}; the Secret needs the field {CA}") from None
     except BadCertificate as error:
         raise Trouble(Cause.DAMAGED, f"{folder / CA}: {error}; mend the Secret's field {CA}") from None
-    return content
 
 
 def own_authority(folder: Path, now: datetime) -> bytes | None:

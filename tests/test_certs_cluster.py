@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 from cluster_of_two import CONFIGURATION, CONFIGURATION_PATH, NAME, NAMESPACE, SECRET_PATH, TwoObjects, configuration
 
-from certs.cluster import Cause, Place, Refused, Trouble, ca_bundles, with_ca_bundle
+from certs.cluster import Cause, Place, Refused, Trouble, ca_bundles, hosts, with_ca_bundle
 from webhook.cluster import ClusterError
 
 SECRET, REGISTRATION = f"Secret {NAMESPACE}/{NAME}", f"MutatingWebhookConfiguration {CONFIGURATION}"
@@ -112,6 +112,13 @@ def test_the_ca_bundle_of_each_webhook_is_read():
         "broken": b"",
     }
     assert ca_bundles({}) == ca_bundles({"webhooks": None}) == {}
+
+
+def test_the_names_by_which_the_webhooks_are_called_are_read():
+    urls = {"url": "https://[::1]:8443/mutate"}, {"url": "https://a.example/mutate"}
+    configs = {"service": {"namespace": "ns", "name": "one"}}, *urls, {}, None
+    assert hosts({"webhooks": [{"clientConfig": one} for one in configs]}) == {"one.ns.svc", "::1", "a.example"}
+    assert hosts({"webhooks": None}) == set()
 
 
 def test_a_ca_bundle_is_written_into_each_webhook_and_nothing_else_is_changed():

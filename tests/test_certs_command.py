@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from certs import bundle as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.by_hand import planned, renew, rotate, status
-from certs.cluster import Cause, Place, Refused, Trouble
+from certs.cluster import TIMEOUT, Cause, Place, Refused, Trouble
 from certs.folder import issuer
 from certs.renewal import LEFT, Policy, Step
 from certs.rotate import Keeper
@@ -175,12 +175,26 @@ def empty_one(api):
     api.configuration["webhooks"][1]["clientConfig"]["caBundle"] = ""
 
 
+def expired(api, ours):
+    """A certificate of 30 days, issued 40 days ago."""
+    then = datetime.now(UTC) - 40 * DAY
+    ca = issue_ca(then)
+    leaf = issue_leaf(ca, NAMES, then)
+    api.publish(ca.certificate)
+    if ours:
+        api.put(SECRET_PATH, bundles.written(bundles.Bundle(ca, leaf), api.secret))
+    else:
+        put(api, ca=ca, leaf=leaf)
+
+
 STATUSES = {
     "all is well": (lambda _: None, 0),
     "nobody is to be called": (lambda api: api.configuration.update(webhooks=[]), 0),
     "one webhook does not trust it": (empty_one, 1),
     "a problem: damaged": (lambda api: api.secret["data"].update({"tls.key": "eA=="}), 1),
     "a problem: no configuration": (lambda api: api.objects.pop(CONFIGURATION_PATH), 1),
+    "a problem: it has expired": (lambda api: expired(api, ours=True), 1),
+    "a problem: somebody else's has expired": (lambda api: expired(api, ours=False), 1),
     "no Secret": (lambda api: api.objects.pop(SECRET_PATH), 2),
 }
 
@@ -212,13 +226,21 @@ def test_status_shows_no_key(api, invoked, keeper):
 def test_status_of_somebody_elses_secret(api, invoked):
     now = datetime.now(UTC)
     ca = issue_ca(now)
-    put(api, ca=ca, leaf=issue_leaf(ca, ["[red]a.example[/]"], now))
+    put(api, ca=ca, leaf=issue_leaf(ca, ["[red]a.example[/]", *NAMES], now))
     api.publish(ca.certificate + issue_ca(now).certificate)
     shown = invoked("status").stdout
     assert "[red]a.example[/]" in shown
     assert "not as in the Secret" in shown
     assert "Next" not in shown
     assert "Problem" not in shown
+
+
+def test_status_compares_certificates_and_not_what_else_a_file_holds(api, place):
+    ca = issue_ca(START)
+    put(api, ca=Issued(b"subject=/CN=ours\n" + ca.certificate, ca.key), leaf=issue_leaf(ca, NAMES, START))
+    for published, same in ((ca.certificate, "as in the Secret"), (b"garbage", "not as in the Secret")):
+        api.publish(published)
+        assert {seen for seen, _ in status(place, START, POLICY).webhooks.values()} == {same}
 
 
 def intermediate(root, now):
@@ -264,7 +286,14 @@ PROBLEMS = {
     ),
     "no certificate": (lambda api: api.secret.update(data={"x": "eA=="}), "tls.crt or tls.key: holds no certificate"),
     "no configuration": (lambda api: api.objects.pop(CONFIGURATION_PATH), "there is no MutatingWebhookConfiguration"),
+    "other names": (lambda api: named(api, "webhook.svc", "*.svc"), f"tls.crt: is not for {NAMES[0]}, by which"),
+    "another's that has expired": (lambda api: expired(api, ours=False), "tls.crt: has expired, or is not valid yet"),
 }
+
+
+def named(api, *names):
+    ca = issue_ca(START)
+    put(api, ca=ca, leaf=issue_leaf(ca, names, START))
 
 
 def issue_leaf_with_another_key():
@@ -282,11 +311,58 @@ def test_status_tells_the_problem(api, place, change, problem):
     assert problem in status(place, START, POLICY).problem
 
 
+def test_a_name_may_stand_for_many(api, place):
+    named(api, f"*.{NAMES[0].partition('.')[2]}")
+    assert status(place, START, POLICY).problem == ""
+
+
 def test_one_problem_does_not_hide_the_other(api, place):
     del api.objects[CONFIGURATION_PATH]
     problem = status(place, START, POLICY).problem
     assert "there is no MutatingWebhookConfiguration" in problem
     assert "it is empty; the first replica fills it" in problem
+
+
+NEGLECTED = {
+    "it is not due": (20 * DAY - timedelta(seconds=1), "", True),
+    "it has just been due": (20 * DAY + timedelta(minutes=4), "", True),
+    "it is due": (20 * DAY + timedelta(minutes=6), "due: renew, a third of the certificate's life is left;", True),
+    "it is over": (30 * DAY, "due: renew, the certificate has expired;", False),
+    "its CA is over as well": (365 * DAY, "due: start, the CA has expired;", False),
+    "it is not valid yet": (-DAY, "due: start, the CA is not valid yet", False),
+}
+
+
+@pytest.mark.parametrize(("later", "problem", "trusted"), NEGLECTED.values(), ids=NEGLECTED)
+def test_status_tells_that_no_replica_does_what_is_due(place, keeper, later, problem, trusted):
+    keeper(Clock())
+    found = status(place, START + later, POLICY)
+    assert problem in found.problem
+    assert bool(found.problem) is bool(problem)
+    assert {trusts for _, trusts in found.webhooks.values()} == {trusted}
+
+
+def test_a_ca_that_signs_later_than_we_think_is_no_problem_for_a_day(place, keeper):
+    clock = Clock()
+    keeper(clock)
+    steps = rotate(place, POLICY, clock, clock_turner(clock), drop_old=False)
+    assert [next(steps).partition(":")[0] for _ in range(2)] == ["introduce", "published"]
+    found = status(place, clock() + timedelta(hours=23), POLICY)
+    assert (found.next.step, found.problem) == (Step.SIGN, "")
+    found = status(place, clock() + timedelta(hours=25), POLICY)
+    assert found.problem.startswith("no replica has done what is due: sign, ")
+
+
+def test_by_a_ca_that_has_expired_nothing_is_trusted_and_by_its_successor_with_the_same_key_it_is(api, place):
+    ca = issue_ca(START)
+    put(api, ca=ca, leaf=issue_leaf(ca, NAMES, START))
+    key, parsed = load_pem_private_key(ca.key, None), x509.load_pem_x509_certificate(ca.certificate)
+    builder = x509.CertificateBuilder(parsed.subject, parsed.subject, key.public_key(), 7, START - DAY, START)
+    short = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, SHA256())
+    old = short.public_bytes(Encoding.PEM)
+    for published, trusted in ((old, False), (old + ca.certificate, True)):
+        api.publish(published)
+        assert {trusts for _, trusts in status(place, START, POLICY).webhooks.values()} == {trusted}
 
 
 def test_a_ca_bundle_that_is_garbage_is_trusted_by_nobody(api, place, keeper):
@@ -625,9 +701,11 @@ def test_a_rotation_does_not_wait_for_ever_for_an_api_server(api, place, keeper)
 
 def test_a_rotation_needs_its_configuration(api, place, keeper):
     keeper(Clock())
+    before = api.secret
     del api.objects[CONFIGURATION_PATH]
     with pytest.raises(Trouble, match="there is no MutatingWebhookConfiguration"):
         list(rotate(place, POLICY, Clock(), clock_turner(Clock()), drop_old=False))
+    assert api.secret == before
 
 
 def test_the_command_rotates(api, invoked, keeper):
@@ -689,16 +767,24 @@ def test_each_command_of_the_page_is_one():
         assert CliRunner().invoke(commands, [*words.split(), "--help"]).exit_code == 0
 
 
-def test_the_alert_sleeps_through_a_restart_of_the_api_server_and_not_through_a_quarter_of_an_hour(api, keeper):
+@pytest.mark.parametrize("seconds", [0, TIMEOUT], ids=["it refuses at once", "it says nothing"])
+def test_the_alert_sleeps_through_a_restart_of_the_api_server_and_not_through_a_quarter_of_an_hour(
+    api, keeper, seconds
+):
     limits = [re.findall(r'failures_total\{.*cause!="conflict"\}\[15m\]\)\) > (\d+)', text) for text in (PAGE, RULES)]
     assert limits[0] == limits[1]
-    replica, spent, failures = keeper(Clock()), 0.0, []
-    api.between = lambda _method, _path: api.before.update({len(api.calls): Refused(0, "cut")})
-    for seconds in (30, 900):
-        while spent < seconds:
-            spent += replica.one_pass()
+    replica, spent, failures = keeper(Clock()), [], []
+
+    def cut(_method, _path):
+        spent.append(seconds)
+        api.before[len(api.calls)] = Refused(0, "cut")
+
+    api.between = cut
+    for moment in (30, 900, 1800):
+        while sum(spent) < moment:
+            spent.append(replica.one_pass())
         failures.append(replica.failures.total())
-    assert failures[0] < int(*limits[0]) < failures[1]
+    assert failures[0] < int(*limits[0]) < failures[2] - failures[1]
     churning = [re.findall(r'steps_total\{.*step=~"([^"]+)"', text)[0].replace("\\", "") for text in (PAGE, RULES)]
     assert churning[0] == churning[1]
     assert set(churning[0].split("|")) <= set(Step)

@@ -764,6 +764,14 @@ def test_a_provided_ca_that_is_emptied_outside_is_repaired_at_once(api, new, pro
     assert api.ca_bundles() == [content(keeper, "ca.crt")] * 2
 
 
+def test_of_a_provided_ca_crt_only_the_certificates_are_published(api, new, provided):
+    folder, _ = provided
+    certificates, key = (folder.joinpath(name).read_bytes() for name in ("ca.crt", "tls.key"))
+    folder.joinpath("ca.crt").write_bytes(b"subject=/CN=ours\n" + certificates + key)
+    new(folder, secret=None, policy=Policy()).one_pass()
+    assert api.ca_bundles() == [certificates] * 2
+
+
 @pytest.mark.parametrize(("text", "cause"), [(None, Cause.MISSING), (b"garbage", Cause.DAMAGED)])
 def test_a_provided_ca_that_can_not_be_used_is_told(api, new, provided, text, cause):
     folder, _ = provided
