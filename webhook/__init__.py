@@ -2,7 +2,7 @@
 
 A request walks through the files in this order:
 
-    server         gunicorn around it, and the probes beside it
+    server         gunicorn around it, and the probes beside it (listeners: the addresses of both)
       loop           every connection, in one thread (connection, channel: one of them; exchange: HTTP)
       deciding       and beside it what may have to wait, or is large
     app, reviewer  POST /mutate, bytes in and bytes out; what goes wrong is answered too

@@ -4,11 +4,9 @@ import gc
 import json
 import os
 import resource
-import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from signal import SIGTERM
 from threading import Event, Thread
@@ -24,61 +22,16 @@ from certs.rotate import Keeper
 from certs.serving import ServingCertificate, in_memory
 from webhook.backend import Backend
 from webhook.connection import Answering
+from webhook.listeners import Listeners, address_of
 from webhook.loop import DRAIN, FAREWELL, Loop
 from webhook.metrics import Metrics
 from webhook.settings import LogLevel, Settings
 
-BACKLOG = 1024
 # Seconds for which a thread keeps the interpreter; Python's own are 0.005. While a large cluster is listed, reflectors
 # calculate for seconds, and the loop waits for its turn after each system call: a review took 8.5 ms, and now 3.8.
 TURN = 0.001
 HUNG = 30  # seconds without a turn of the loop, then gunicorn's master starts another worker
 GRACE = int(DRAIN + FAREWELL + 3)  # seconds; 3 for the last events to be told
-
-
-class CannotListen(OSError):
-    """An address that can't be listened on. Its text is one line that names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Both sockets, bound before anything else starts, so that what is taken is known at once."""
-
-    https: socket.socket
-    http: socket.socket
-
-
-@contextmanager
-def listening(host: str, https_port: int, http_port: int) -> Iterator[Listeners]:
-    """Bind both ports, and close them at the end; port 0 picks a free one. Raises CannotListen."""
-    with _listen(host, https_port) as https, _listen(host, http_port) as http:
-        yield Listeners(https, http)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with ExitStack() as failing:
-            listener = failing.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            failing.pop_all()
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "no address"
-        raise CannotListen(f"cannot listen on {_shown(host, port)}: {reason}") from None
-    return listener
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def address_of(listener: socket.socket) -> str:
-    """Return a listener's address as a URL has it: `127.0.0.1:8443`, `[::1]:8443`."""
-    return _shown(*listener.getsockname()[:2])
 
 
 class _Worker(Worker):

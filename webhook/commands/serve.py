@@ -17,9 +17,10 @@ from webhook.commands.tls import Choice, tls_options, troubles
 from webhook.connection import Answering
 from webhook.documents import printable
 from webhook.exchange import answered_by
+from webhook.listeners import CannotListen, listening
 from webhook.metrics import Metrics
 from webhook.outlet import Outlet
-from webhook.server import CannotListen, Server, listening
+from webhook.server import Server
 from webhook.settings import Settings, read_settings
 
 PORT = click.IntRange(0, 65535)
