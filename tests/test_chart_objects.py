@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import CHART, CI, NAME, NAMESPACE, helm, only, render, template
+from chart import CHART, CI, NAME, NAMESPACE, container, helm, only, render, template
 from controlplane import build
 
 pytestmark = pytest.mark.controlplane  # Helm is built with it
@@ -154,6 +154,14 @@ def test_a_service_mesh_can_be_told_to_leave_each_of_our_pods_alone(secret: str)
     for pod in *templates, only(objects, "Pod"):
         assert pod["metadata"]["labels"]["mesh"] == "off"
         assert pod["metadata"]["annotations"]["example.com/inject"] == "false"
+
+
+def test_what_a_replica_needs_to_reach_the_api_server_helm_s_test_gets_as_well() -> None:
+    proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}
+    objects = render({"extraEnv": [proxy]})
+    (tested,) = only(objects, "Pod")["spec"]["containers"]
+    for each in container(only(objects, "Deployment")), tested:
+        assert proxy in each["env"]
 
 
 def test_flux_takes_labels_that_are_set_twice(tmp_path: Path) -> None:

@@ -66,6 +66,14 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"certificates": {"secretName": "a"}},
         ["certificates.secretName", "source is self"],
     ),
+    "a Secret that Helm deletes on the way": (
+        {"certificates": {"source": "provided", "secretName": "kubevirt-scheduler-tls"}},
+        ["certificates.secretName", "Copy what is to be kept"],
+    ),
+    "a configuration that Helm deletes on the way": (
+        {"scheduler": {"enabled": True, "configSecret": "kubevirt-scheduler-kube-scheduler"}},
+        ["scheduler.configSecret", "Copy what is to be kept"],
+    ),
     "an issuer that nobody asks": (
         {"certificates": {"issuerRef": {"name": "a"}}},
         ["certificates.issuerRef", "source is self"],

@@ -73,7 +73,11 @@
 {{- end }}
 
 {{- define "kubevirt-scheduler.checks.certificates" -}}
+{{- $own := printf "%s-tls" (include "kubevirt-scheduler.fullname" .) -}}
 {{- with .Values.certificates }}
+  {{- if eq .secretName $own }}
+    {{- fail (printf "certificates.secretName: %s is the Secret that source=self has made for it, and that Helm deletes on the way from there. Copy what is to be kept into one of another name." $own) }}
+  {{- end }}
   {{- if and (eq .source "provided") (not .secretName) }}
     {{- fail "certificates.secretName: with source=provided, name the Secret that holds tls.crt, tls.key and ca.crt." }}
   {{- end }}
@@ -105,6 +109,9 @@
   {{- else if or $prometheus.address $prometheus.token $prometheus.caConfigMap }}
     {{- fail (printf "scheduler.loadAware.prometheus: it is asked with metricProvider=Prometheus only, and metricProvider is %s. Change the one or the other." .Values.scheduler.loadAware.metricProvider) }}
   {{- end }}
+{{- end }}
+{{- if eq .Values.scheduler.configSecret (include "kubevirt-scheduler.scheduler.fullname" .) }}
+  {{- fail (printf "scheduler.configSecret: %s is the Secret that prometheus.token has made for it, and that Helm deletes on the way from there. Copy what is to be kept into one of another name." .Values.scheduler.configSecret) }}
 {{- end }}
 {{- if $prometheus.token }}
   {{- if .Values.scheduler.configSecret }}
