@@ -20,11 +20,14 @@ from controlplane import build
 from controlplane.api import LOOPBACK
 from controlplane.plane import ControlPlane
 from controlplane.process import Process, free_ports
+from mounted import Mount
 from webhook_process import PROGRAM, REGISTRATIONS
 
 HELMS = ("helm", "helm3")
 LAG = 0.3  # seconds until every node has heard that an endpoint has gone; kube-proxy syncs once a second at the most
 NUMBERS = itertools.count(1)
+# With `Ignore`, a machine that stalls for the chart's 3 s would have VMs passed over.
+PATIENT = "--set=webhook.timeoutSeconds=10"
 
 
 def build_both(request: pytest.FixtureRequest) -> None:
@@ -96,12 +99,32 @@ class Replica:
         self.template = deployment["spec"]["template"]
         contained, (https, http) = container(deployment), free_ports(2)
         own = {"--bind": LOOPBACK, "--https-port": str(https), "--http-port": str(http)}
+        self.mounts: list[Mount] = []
+        for volume in self.template["spec"].get("volumes", []):
+            folder = release.plane.folder / f"{release.fullname}-{volume['name']}-{next(NUMBERS)}"
+            (mount,) = (each for each in contained["volumeMounts"] if each["name"] == volume["name"])
+            assert f"--tls-dir={mount['mountPath']}" in contained["args"]
+            own["--tls-dir"] = str(folder)
+            secret = f"/api/v1/namespaces/{release.namespace}/secrets/{volume['secret']['secretName']}"
+            self.mounts.append(Mount(release.plane, secret, folder))
         command = release.command(contained, self.template["spec"]["serviceAccountName"], **own)
         ready = f"http://{LOOPBACK}:{http}{contained['readinessProbe']['httpGet']['path']}"
         self.address = LOOPBACK, https
         self.process = Process(f"{release.fullname}-{next(NUMBERS)}", command, ready, release.plane.folder)
         lifecycle = contained.get("lifecycle")
         self.pre_stop: float = lifecycle["preStop"]["sleep"]["seconds"] if lifecycle else 0.0
+
+    def start(self) -> None:
+        """Do the kubelet's part, and return when it is ready."""
+        for mount in self.mounts:
+            mount.start()
+        self.process.start()
+        self.process.wait_until_healthy(30)
+
+    def kill(self) -> None:
+        self.process.kill()
+        for mount in self.mounts:
+            mount.stop()
 
     def ask_to_end(self) -> None:
         if self.process.alive:
@@ -110,9 +133,7 @@ class Replica:
 
     def ended(self) -> int:
         """Wait until it has ended, within the pod's grace, and return its exit status."""
-        child = self.process._child
-        assert child
-        return child.wait(self.template["spec"]["terminationGracePeriodSeconds"])
+        return self.process.ended(self.template["spec"]["terminationGracePeriodSeconds"])
 
 
 class Replicas:
@@ -138,7 +159,7 @@ class Replicas:
             timer.cancel()
             timer.join()
         for each in self.running + self.ending:
-            each.process.kill()
+            each.kill()
 
     def reconcile(self) -> int:
         """Bring them to what the Deployment says; return how many were started. The old ones end meanwhile."""
@@ -163,11 +184,15 @@ class Replicas:
         lines = [line for each in self.running + self.ending for line in each.process.log.read_text().splitlines()]
         return [line for line in lines if "forbidden" in line or "cannot " in line]
 
+    def hang_up(self) -> None:
+        """End the API server's idle connections to them: its next call shakes hands anew."""
+        for door in self._doors:
+            self.release.plane.hang_up(*door)
+
     def _start(self, deployment: Object) -> None:
         new = Replica(self.release, deployment)
         self.ending.append(new)  # should it never be ready
-        new.process.start()
-        new.process.wait_until_healthy(30)
+        new.start()
         self.ending.remove(new)
         self.running.append(new)
         service = f"/api/v1/namespaces/{self.release.namespace}/services/{self.release.fullname}"

@@ -49,6 +49,7 @@ class Charted:
         configuration = only(objects, "MutatingWebhookConfiguration")
         for each in configuration["webhooks"]:  # what the program will do itself
             each["clientConfig"]["caBundle"] = base64.b64encode(self.webhook._ca.certificate).decode()
+            each["timeoutSeconds"] = 10  # a machine that stalls for 3 s is no reason to be passed over
         self.plane.request("POST", REGISTRATIONS, configuration)
         # Until the API server knows of it.
         self.plane.wait(lambda: self.called(vm_pod(OPT_IN_ANNOTATIONS[0])), 20, "a call")
@@ -56,6 +57,8 @@ class Charted:
 
     def unregister(self) -> None:
         self.plane.request("DELETE", f"{REGISTRATIONS}/{FULLNAME}")
+        # Else the next one of this name could pass for known while it is still this one that is followed.
+        self.plane.wait(lambda: not self.called(vm_pod(OPT_IN_ANNOTATIONS[0])), 20, "no call")
         self.plane.request("DELETE", f"{self._services}/{FULLNAME}")
 
     def created(self, pod: Object, namespace: str = "default") -> Object:
@@ -137,11 +140,14 @@ def test_annotations_of_one_s_own_count_instead(charted: Charted) -> None:
     assert not charted.called(vm(IN_AS_BEFORE))
 
 
-@pytest.mark.parametrize("steering", [True, False])
+@pytest.mark.parametrize(
+    ("steering", "source"), [(True, "self"), (False, "self"), (True, "cert-manager"), (False, "cert-manager")]
+)
 def test_share_managers_are_sent_from_longhorn_s_namespace_and_only_with_steering(
-    charted: Charted, longhorn: Longhorn, steering: bool
+    charted: Charted, longhorn: Longhorn, steering: bool, source: str
 ) -> None:
-    charted.register({"settings": {"steering": steering, "longhornNamespace": longhorn.namespace}})
+    settings = {"steering": steering, "longhornNamespace": longhorn.namespace}
+    charted.register({"settings": settings, "certificates": {"source": source}})
     pod = recorded("share-manager")
     for key in "serviceAccountName", "serviceAccount":
         pod["spec"].pop(key, None)
@@ -174,7 +180,7 @@ def test_helm_s_test_passes_with_the_rights_of_its_account_and_fails_where_nobod
     assert "with this decision: NoShareManager: " in passed.output
     assert passed.exit_code == 0
     charted.unregister()
-    plane.wait(lambda: CliRunner().invoke(check, arguments).exit_code == 1, 10, "a pod without a decision")
+    plane.wait(lambda: CliRunner().invoke(check, arguments).exit_code == 1, 20, "a pod without a decision")
     elsewhere = CliRunner().invoke(check, [*arguments, "--namespace=kube-system"])
     assert "cannot create resource" in str(elsewhere.exception)
 
@@ -189,7 +195,7 @@ def test_before_its_certificate_is_known_pods_are_created_all_the_same_and_the_a
     empty = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
     plane.request("PATCH", f"{REGISTRATIONS}/{FULLNAME}", empty)
     plane.wait(
-        lambda: DECISION not in charted.created(vm(IN))["metadata"]["annotations"], 10, "a pod without a decision"
+        lambda: DECISION not in charted.created(vm(IN))["metadata"]["annotations"], 20, "a pod without a decision"
     )
     rules = only(render({"prometheusRule": {"enabled": True}}), "PrometheusRule")["spec"]["groups"][0]["rules"]
     (metric,) = (rule["expr"] for rule in rules if rule["alert"] == "KubevirtSchedulerMissed")

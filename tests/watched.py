@@ -58,6 +58,10 @@ class History:
         """Return the different `caBundle`s of a configuration as it was last seen."""
         return set(ca_bundles(self._versions[name][-1]).values())
 
+    def of(self, name: str) -> list[Object]:
+        """Return each version of an object."""
+        return self._versions[name]
+
     def versions(self, name: str) -> int:
         """Return how often an object was written."""
         return len(self._versions[name]) - 1

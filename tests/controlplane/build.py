@@ -33,6 +33,9 @@ STAGE_FOLDERS = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 # A module of its own: Helm 3 is built with another release of Kubernetes' libraries than the control plane.
 HELM3_MODULE = MODULE.parent / "helm3"
 HELM3 = "helm.sh/helm/v3/cmd/helm"
+# So is cert-manager, with a main of our own.
+CERT_MANAGER_MODULE = MODULE.parent / "cert_manager"
+CERT_MANAGER, CERT_MANAGER_CRDS = "cert-manager", "cert-manager-crds.yaml"
 Recipe = Callable[[Path], object]  # how to make a program at a path
 
 
@@ -54,6 +57,13 @@ def helm3() -> Path:
     return _found(HELM3_MODULE, {"helm3": partial(_build, HELM3_MODULE, HELM3)})["helm3"]
 
 
+def cert_manager() -> tuple[Path, Path]:
+    """Return the paths of cert-manager and of its custom resource definitions, found or built as the others are."""
+    program = partial(_build, CERT_MANAGER_MODULE, ".")
+    found = _found(CERT_MANAGER_MODULE, {CERT_MANAGER: program, CERT_MANAGER_CRDS: _write_crds})
+    return found[CERT_MANAGER], found[CERT_MANAGER_CRDS]
+
+
 def _found(module: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and not Path(assets).is_dir():
@@ -64,9 +74,10 @@ def _found(module: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
 
 
 def _cache_folder(module: Path) -> Path:
-    """Go.sum pins every source file, so its hash names the programs: another version is another folder."""
+    """Go.sum pins every source file but ours, so the hash names the programs: another version is another folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return home / "kubevirt-scheduler" / hashlib.sha256((module / "go.sum").read_bytes()).hexdigest()[:16]
+    sources = b"".join(file.read_bytes() for file in [module / "go.sum", *sorted(module.glob("*.go"))])
+    return home / "kubevirt-scheduler" / hashlib.sha256(sources).hexdigest()[:16]
 
 
 def _cached(folder: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
@@ -112,9 +123,20 @@ def _build(module: Path, package: str, path: Path) -> None:
 
 
 def _write_stages(path: Path) -> None:
-    folder = Path(json.loads(_go(MODULE, "mod", "download", "-json", "sigs.k8s.io/kwok"))["Dir"]) / "kustomize/stage"
+    folder = _source(MODULE, "sigs.k8s.io/kwok") / "kustomize/stage"
     files = [file for stage in STAGE_FOLDERS for file in sorted((folder / stage).glob("*.yaml"))]
     path.write_text("---\n".join(file.read_text() for file in files if file.name != "kustomization.yaml"))
+
+
+def _write_crds(path: Path) -> None:
+    files = sorted(
+        (_source(CERT_MANAGER_MODULE, "github.com/cert-manager/cert-manager") / "deploy/crds").glob("*.yaml")
+    )
+    path.write_text("---\n".join(file.read_text() for file in files))
+
+
+def _source(module: Path, dependency: str) -> Path:
+    return Path(json.loads(_go(module, "mod", "download", "-json", dependency))["Dir"])
 
 
 def _linker_flags(module: Path) -> str:

@@ -6,7 +6,9 @@ import selectors
 import socket
 import socketserver
 import threading
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -21,15 +23,30 @@ class EgressProxy:
 
     def __init__(self, path: Path) -> None:
         self.routes: dict[Address, tuple[Address, ...]] = {}
+        self.dialled: Counter[Address] = Counter()  # how often somebody was led to an end
+        self._tunnels: dict[socket.socket, Address] = {}
+        self._ended = threading.Condition()
         turns = count()
 
         def end_of(asked: Address) -> Address | None:
             ends = self.routes.get(asked)
-            return ends[next(turns) % len(ends)] if ends else None
+            end = ends[next(turns) % len(ends)] if ends else None
+            if end:
+                self.dialled[end] += 1
+            return end
+
+        tunnels, ended = self._tunnels, self._ended
 
         class Connection(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                _tunnel(self.request, end_of)
+                asked = _asked_for(self.request)
+                tunnels[self.request] = asked
+                try:
+                    _tunnel(self.request, asked, end_of)
+                finally:
+                    with ended:
+                        del tunnels[self.request]
+                        ended.notify_all()
 
         class Server(socketserver.ThreadingUnixStreamServer):
             daemon_threads = True
@@ -40,6 +57,18 @@ class EgressProxy:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
+    def hang_up(self, asked: Address) -> None:
+        """End the tunnels to this host and port as their servers would; return when the API server has let go of them.
+
+        No call may be under way on them. Its next one shakes hands anew.
+        """
+        ending = [client for client, to in list(self._tunnels.items()) if to == asked]
+        for client in ending:
+            with suppress(OSError):  # it has ended by itself
+                client.shutdown(socket.SHUT_WR)
+        with self._ended:
+            assert self._ended.wait_for(lambda: not any(client in self._tunnels for client in ending), 10)
+
     def stop(self) -> None:
         """End the listener; a tunnel ends with the API server, the other end of it."""
         self._server.shutdown()
@@ -47,12 +76,11 @@ class EgressProxy:
         self._thread.join()
 
 
-def _tunnel(client: socket.socket, end_of: Callable[[Address], Address | None]) -> None:
-    host, port = _asked_for(client)
+def _tunnel(client: socket.socket, asked: Address, end_of: Callable[[Address], Address | None]) -> None:
     try:
-        target = end_of((host, port))
+        target = end_of(asked)
         if target is None:
-            raise ConnectionRefusedError(f"no route to {host}:{port}")
+            raise ConnectionRefusedError(f"no route to {asked[0]}:{asked[1]}")
         server = socket.create_connection(target, timeout=5)
     except OSError as error:
         client.sendall(f"HTTP/1.1 502 {error}\r\nContent-Length: 0\r\n\r\n".encode())
