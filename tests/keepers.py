@@ -56,7 +56,9 @@ class Keepers:
         assert self._program.stdout
         self._program.stdin.write(json.dumps(orders) + "\n")
         self._program.stdin.flush()
-        answer: list[Object] = json.loads(self._program.stdout.readline())
+        line = self._program.stdout.readline()
+        assert line, f"the keepers' program has ended: {self._log.read_text(errors='replace')[-2000:]}"
+        answer: list[Object] = json.loads(line)
         return answer
 
 

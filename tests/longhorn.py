@@ -12,13 +12,16 @@ import json
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from controlplane.api import ApiError, Object
 from controlplane.plane import ControlPlane
 
+T = TypeVar("T")
 DRIVER = "driver.longhorn.io"
 GROUP = "/apis/longhorn.io/v1beta2"
 STORAGE = "/apis/storage.k8s.io/v1"
@@ -51,6 +54,7 @@ class Longhorn:
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._volumes: dict[str, Object] = {}
         self._stale: dict[str, str] = {}
+        self._complaint = "none"
         self._busy = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"longhorn-{namespace}", daemon=True)
@@ -111,7 +115,7 @@ class Longhorn:
             node = str(status.get("ownerID", ""))
             return node if status.get("state") == "running" and node != besides else ""
 
-        return self._plane.wait(owner, 20, f"the share-manager of {volume} running")
+        return self._wait(owner, 20, f"the share-manager of {volume} running")
 
     def stopped(self, volume: str) -> None:
         """Wait until the share-manager has stopped and its pod has gone."""
@@ -120,13 +124,24 @@ class Longhorn:
             manager = self.share_manager(volume) or {}
             return manager.get("status", {}).get("state") == "stopped" and self.pod(volume) is None
 
-        self._plane.wait(has_stopped, 30, f"the share-manager of {volume} stopped")
+        self._wait(has_stopped, 30, f"the share-manager of {volume} stopped")
+
+    def _wait(self, predicate: Callable[[], T], seconds: float, what: str) -> T:
+        try:
+            return self._plane.wait(predicate, seconds, what)
+        except AssertionError as error:
+            state = "acts" if self._thread.is_alive() else "has ended"
+            error.add_note(f"{self._thread.name} {state}; its last complaint: {self._complaint}")
+            raise
 
     def _run(self) -> None:
         while not self._stopped.wait(TICK):
             # Where the API server is away, or somebody was faster, the next look at the cluster is the truth.
-            with self._busy, suppress(ApiError, OSError, http.client.HTTPException):
-                self._act()
+            with self._busy:
+                try:
+                    self._act()
+                except (ApiError, OSError, http.client.HTTPException) as error:
+                    self._complaint = f"{datetime.now(UTC):%H:%M:%S} {error!r}"
 
     def _act(self) -> None:
         attached = self._attach()
@@ -177,6 +192,7 @@ class Longhorn:
                 owner = random.choice(sorted(ready - users) or sorted(users))
             self._set_state(volume, "starting", owner=owner, was=manager)
             self._create(self._pods, self._pod(volume, manager, attached[0]["pv"]))
+            self._stale.pop(volume, None)
 
     def _retire(self, manager: Object, pod: Object | None) -> None:
         volume = manager["metadata"]["name"]
@@ -202,7 +218,7 @@ class Longhorn:
         affinity: Object = {}
         if terms := self._allowed_topologies(pv["spec"].get("storageClassName", "")):
             affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-        if stale := self._stale.pop(volume, None):
+        if stale := self._stale.get(volume):
             avoided = {"key": "metadata.name", "operator": "NotIn", "values": [stale]}
             preferred = [{"weight": 100, "preference": {"matchFields": [avoided]}}]
             affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred

@@ -14,6 +14,7 @@ from pathlib import Path
 from controlplane.api import Object
 from controlplane.plane import ControlPlane
 from controlplane.process import Process
+from controlplane.rights import are_known
 from webhook_process import NAMESPACE, RBAC, REGISTRATIONS, Webhook, grant
 
 from certs.bundle import content
@@ -33,7 +34,7 @@ class Installation:
     """
 
     def __init__(self, plane: ControlPlane, name: str, doors: int = 1) -> None:
-        self.plane, self.name, self.doors = plane, name, doors
+        self.plane, self.name, self.doors, self.next_door = plane, name, doors, 0
         self.host = f"{name}.{NAMESPACE}.svc"
         self.secret, self.configuration = f"{SECRETS}/{name}-tls", f"{REGISTRATIONS}/{name}"
         self._services = f"/api/v1/namespaces/{NAMESPACE}/services"
@@ -122,6 +123,7 @@ def account(plane: ControlPlane, name: str, *of: str, secret: bool = True, publi
         roles, bindings = (f"{RBAC}/namespaces/{NAMESPACE}/{kind}" for kind in ("roles", "rolebindings"))
         plane.request("POST", roles, {"metadata": {"name": name}, "rules": [rule]})
         plane.request("POST", bindings, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
+    plane.wait(lambda: are_known(plane, NAMESPACE, name), 20, f"the rights of {name}")
     return plane.write_kubeconfig(plane.folder / f"{name}-kubeconfig", token)
 
 

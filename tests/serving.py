@@ -24,6 +24,7 @@ PROGRAM = [sys.executable, *WARNINGS, "-c", "from webhook.cli import main; main(
 REVIEWS = Path(__file__).parent / "data" / "reviews"
 VM_START = (REVIEWS / "vm-start.json").read_bytes()
 JSON = {"Content-Type": "application/json"}
+LAST = 25  # lines of its log are told where something fails
 IN_TIME = 20.0  # seconds, many times what anything here takes
 
 
@@ -90,7 +91,7 @@ def until(holds: Any) -> Any:
     """Ask again and again, and return the first answer that is not false."""
     last = monotonic() + IN_TIME
     while not (answer := holds()):
-        assert monotonic() < last, "in vain"
+        assert monotonic() < last, f"in vain; the last answer was {answer!r}"
         sleep(0.01)
     return answer
 
@@ -142,6 +143,11 @@ def serving(folder: Path, *arguments: object, by: Sequence[str] = (), **settings
             line = process.stdout.readline()
             assert line, f"it did not start: {log_file.read_text()}"
             yield running(process, json.loads(line), log_file)
+        except BaseException as error:
+            state = "runs" if process.poll() is None else f"ended with {process.returncode}"
+            said = log_file.read_text().splitlines() if log_file.is_file() else []  # it may be a pipe
+            error.add_note("\n".join([f"the server {state}; its log:", *said[-LAST:]]))
+            raise
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)  # which ends it at once

@@ -36,6 +36,12 @@ def ticks() -> tuple[int, int]:
     return found[3], sum(found)
 
 
+def idle_since(then: tuple[int, int]) -> float:
+    """The part of the processors' time since these `ticks` in which nobody had anything to do."""
+    idle, spent = (now - before for now, before in zip(ticks(), then, strict=True))
+    return idle / max(spent, 1)
+
+
 class Stream:
     """`with Stream(installation) as stream`: pods are created until the end."""
 
@@ -46,6 +52,8 @@ class Stream:
         self._done = threading.Event()
         self._threads = [threading.Thread(target=self._create) for _ in range(CALLERS)]
         self._begin, self._ticks = time.monotonic(), ticks()
+        # Behind those of the last stream: by a door that was used within 90 s nobody needs to shake hands.
+        self._first_door = installation.next_door
         self.idle = 0.0
         self.creations: list[Creation] = []
 
@@ -58,9 +66,9 @@ class Stream:
         self._done.set()
         for thread in self._threads:
             thread.join()
-        idle, spent = (now - then for now, then in zip(ticks(), self._ticks, strict=True))
-        self.idle = idle / max(spent, 1)
-        self._installation.plane.request("DELETE", f"{self._pods}?gracePeriodSeconds=0")
+        self._installation.next_door += int((time.monotonic() - self._begin) / EACH_DOOR) + 1
+        self.idle = idle_since(self._ticks)
+        self._installation.plane.delete_pods(self._pods)
 
     @property
     def failed(self) -> list[str]:
@@ -92,7 +100,7 @@ class Stream:
         try:
             while not self._done.is_set():
                 began = time.monotonic()
-                door = int((began - self._begin) / EACH_DOOR) % self._installation.doors
+                door = (self._first_door + int((began - self._begin) / EACH_DOOR)) % self._installation.doors
                 connection.request("POST", self._pods, json.dumps(self._installation.vm_pod(door)), headers)
                 response = connection.getresponse()
                 answer = json.load(response)

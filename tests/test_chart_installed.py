@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from chart_release import Release, Replicas, build_both
+from chart_release import PATIENT, Release, Replicas, build_both
 from click.testing import CliRunner
 from controlplane.plane import ControlPlane
 from longhorn import Longhorn
+from watched import History
+from webhook_process import REGISTRATIONS
 from world import CO_SCHEDULED, World
 
 from webhook.commands.check import check
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.controlplane
 def installed(plane: ControlPlane) -> Iterator[Replicas]:
     """One replica, ready."""
     # `Fail`: nothing may be missed in silence here.
-    release = Release(plane, "chart-installed").install("--set=webhook.failurePolicy=Fail,replicas=1")
+    release = Release(plane, "chart-installed").install("--set=webhook.failurePolicy=Fail,replicas=1", PATIENT)
     try:
         with Replicas(release) as replicas:
             yield replicas
@@ -40,7 +42,7 @@ def test_the_unmodified_chart_makes_its_certificate_and_places_a_vm(
         pod = plane.request("POST", f"{world.pods}?dryRun=All", world.vm_pod("vm1", "disk1"))
         return bool(pod["metadata"]["annotations"].get(CO_SCHEDULED) == node)
 
-    plane.wait(pinned, 10, "a decision that knows of the share-manager")
+    plane.wait(pinned, 20, "a decision that knows of the share-manager")
     assert world.running(world.start_vm("vm1", "disk1")) == node
     world.close()
     assert installed.complaints() == []
@@ -49,11 +51,14 @@ def test_the_unmodified_chart_makes_its_certificate_and_places_a_vm(
 def test_an_upgrade_that_brings_a_new_webhook_has_its_bundle_filled_in(
     plane: ControlPlane, installed: Replicas
 ) -> None:
-    plane.wait(installed.release.is_called, 20, "the caBundle")
-    for steering in "false", "true":
-        installed.release.upgrade(f"--set=settings.steering={steering}")
-    assert "" in installed.release.bundles()
-    plane.wait(installed.release.is_called, 40, "the caBundle of both webhooks")
+    release = installed.release
+    plane.wait(release.is_called, 20, "the caBundle")
+    # A look at it might come too late: the program may have filled it in by then.
+    with History(plane, REGISTRATIONS) as published:
+        for steering in "false", "true":
+            release.upgrade(f"--set=settings.steering={steering}")
+        plane.wait(release.is_called, 40, "the caBundle of both webhooks")
+    assert b"" in published.ca_bundles(release.fullname)
 
 
 @pytest.mark.parametrize(

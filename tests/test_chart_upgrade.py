@@ -54,8 +54,15 @@ class Written(Release):
         """Each state that the configuration has been in since the program wrote it."""
         query = f"watch=true&resourceVersion={self.published}&timeoutSeconds=1"
         field = f"fieldSelector=metadata.name%3D{self.fullname}"
-        events = self.plane.kubectl("get", "--raw", f"{REGISTRATIONS}?{query}&{field}").splitlines()
-        return [json.loads(event)["object"] for event in events]
+        last = self.plane.request("GET", self.configuration)["metadata"]["resourceVersion"]
+
+        def states() -> list[Object]:
+            events = self.plane.kubectl("get", "--raw", f"{REGISTRATIONS}?{query}&{field}").splitlines()
+            found: list[Object] = [json.loads(event)["object"] for event in events]
+            # In a second that the machine has stalled away not all of them come.
+            return found if found and found[-1]["metadata"]["resourceVersion"] == last else []
+
+        return self.plane.wait(states, 20, "each state up to the last one")
 
     def generation(self) -> int:
         """Which change of the Deployment this is; the replicas restart with none but a new one."""
@@ -117,10 +124,18 @@ def test_after_an_uninstall_nothing_is_left_and_vms_start_at_once(release: Writt
     # With `Fail` no VM starts while nobody answers; nobody does here.
     release.upgrade(f"--set={ANYTHING},webhook.failurePolicy=Fail")
     assert only(release.objects(), "MutatingWebhookConfiguration")["webhooks"][0]["failurePolicy"] == "Fail"
-    with pytest.raises(ApiError, match="failed calling webhook"):
-        plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", opted_in())
+
+    def complaint() -> str:
+        try:
+            plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", opted_in())
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    # The API server learns of both by a watch.
+    assert "failed calling webhook" in plane.wait(complaint, 20, "a refusal")
     release.uninstall()
-    plane.request("POST", "/api/v1/namespaces/default/pods?dryRun=All", opted_in())
+    plane.wait(lambda: not complaint(), 20, "a pod")
     with pytest.raises(ApiError, match="404"):
         plane.request("GET", release.configuration)
 
@@ -129,7 +144,7 @@ def test_after_an_uninstall_nothing_is_left_and_vms_start_at_once(release: Writt
         return not [name for name in everywhere.split() if release.name in name]
 
     # The Deployment's pods go with it, when the garbage collector comes to it.
-    plane.wait(nothing_left, 20, "nothing left of the release")
+    plane.wait(nothing_left, 60, "nothing left of the release")
 
 
 def opted_in() -> Object:

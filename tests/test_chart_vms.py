@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import kubevirt
 import pytest
 from chart import NAME, Object
-from chart_release import Release, Replicas, scheduler
+from chart_release import PATIENT, Release, Replicas, scheduler
 from controlplane.plane import ControlPlane
 from controlplane.process import Process
 from longhorn import Longhorn
@@ -56,7 +56,7 @@ def old_scheduler(plane: ControlPlane) -> Iterator[Process]:
 def bound_by(world: World, pod: str) -> str:
     query = f"fieldSelector=reason=Scheduled,involvedObject.name={pod}"
     path = f"/api/v1/namespaces/{world.namespace}/events?{query}"
-    (event,) = world.plane.wait(lambda: world.plane.request("GET", path)["items"], 10, "the Scheduled event")
+    (event,) = world.plane.wait(lambda: world.plane.request("GET", path)["items"], 20, "the Scheduled event")
     return str(event["reportingComponent"])
 
 
@@ -83,7 +83,7 @@ def test_vms_move_from_the_go_scheduler_to_the_webhook_and_back_in_one_upgrade_e
     world.running(pod)
     assert bound_by(world, pod) == NAME
     # To the webhook, and to the default scheduler.
-    release.install(MAPPED + "default-scheduler", "--set=replicas=1")
+    release.install(MAPPED + "default-scheduler", "--set=replicas=1", PATIENT)
     with run(release) as replicas:
         plane.wait(lambda: decided(world), 20, "a decision that knows of the share-manager")
         pod = kubevirt.restart(world, "vm1")
@@ -105,7 +105,7 @@ def test_vms_that_name_the_chart_s_scheduler_are_placed_on_their_share_manager_s
     plane: ControlPlane, world: World, release: Release
 ) -> None:
     _, node = world.warm_volume()
-    release.install("--set=scheduler.enabled=true", "--set=replicas=1")
+    release.install("--set=scheduler.enabled=true", "--set=replicas=1", PATIENT)
     assert release.configuration == f"{REGISTRATIONS}/chart-vms-{NAME}"
     token = plane.service_account_token(release.namespace, f"{release.fullname}-kube-scheduler")
     credentials = plane.write_kubeconfig(plane.folder / "chart-vms-scheduler-kubeconfig", token)

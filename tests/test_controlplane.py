@@ -24,7 +24,7 @@ import pytest
 from controlplane import build
 from controlplane.api import ApiError, Object
 from controlplane.plane import ControlPlane
-from controlplane.process import ProcessError
+from controlplane.process import Process, ProcessError, free_ports
 from controlplane.programs import UNPLAYED
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -125,7 +125,7 @@ def test_a_second_scheduler_binds_the_pods_that_name_it_and_its_event_says_so(
     create_pod(plane, namespace, "theirs", schedulerName="my-scheduler", affinity=pinned_to(nodes[0]))
     assert running(plane, namespace, "theirs")["spec"]["nodeName"] == nodes[0]
     path = f"/api/v1/namespaces/{namespace}/events?fieldSelector=reason=Scheduled"
-    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 10, "the Scheduled event")
+    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 20, "the Scheduled event")
     assert event["reportingComponent"] == "my-scheduler"
 
 
@@ -134,7 +134,7 @@ def test_a_node_that_kwok_leaves_alone_can_be_made_not_ready(plane: ControlPlane
     plane.request("PATCH", "/api/v1/nodes/failing", {"metadata": {"annotations": {UNPLAYED: "true"}}})
     condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
     plane.request("PATCH", "/api/v1/nodes/failing/status", {"status": {"conditions": [condition]}})
-    plane.wait(lambda: "node.kubernetes.io/not-ready" in taints(plane, "failing"), 10, "the not-ready taint")
+    plane.wait(lambda: "node.kubernetes.io/not-ready" in taints(plane, "failing"), 20, "the not-ready taint")
     assert ready(plane, "failing") == "False"
 
 
@@ -145,7 +145,7 @@ def test_a_service_account_may_do_what_its_role_says_and_nothing_else(plane: Con
     plane.kubectl(*binding, f"--namespace={namespace}")
     token = plane.service_account_token(namespace, "reader")
     secrets = f"/api/v1/namespaces/{namespace}/secrets"
-    assert plane.wait(lambda: plane.request("GET", secrets, token=token), 5, "the right")["items"] == []
+    assert plane.wait(lambda: plane.request("GET", secrets, token=token), 20, "the right")["items"] == []
     with pytest.raises(ApiError, match=f"system:serviceaccount:{namespace}:reader.*cannot create") as refused:
         plane.request("POST", secrets, {"metadata": {"name": "x"}}, token=token)
     assert refused.value.reason == "Forbidden"
@@ -225,7 +225,7 @@ def test_the_api_server_calls_a_webhook_by_the_name_of_its_service(
     plane.route_service(namespace, "labeller", labeller)
     # The API server learns of a new webhook by a watch of its own.
     names = (f"pod-{number}" for number in itertools.count())
-    labels = plane.wait(lambda: create_pod(plane, namespace, next(names))["metadata"].get("labels"), 10, "a label")
+    labels = plane.wait(lambda: create_pod(plane, namespace, next(names))["metadata"].get("labels"), 20, "a label")
     assert labels == {"seen": "yes"}
 
 
@@ -238,7 +238,7 @@ def test_without_a_route_the_call_fails_and_says_where_it_went(plane: ControlPla
             return str(error)
         return ""
 
-    message = plane.wait(refusal, 10, "a refusal")
+    message = plane.wait(refusal, 20, "a refusal")
     assert "failed calling webhook" in message
     assert "502 no route to 10.96." in message
 
@@ -265,7 +265,8 @@ def test_a_watch_from_before_a_compaction_gets_410(plane: ControlPlane, namespac
     plane.stop_apiserver()
     plane.compact_etcd()
     plane.start_apiserver()
-    event = plane.request("GET", f"{maps}?watch=1&timeoutSeconds=1&resourceVersion={before}")
+    watch = f"{maps}?watch=1&timeoutSeconds=10&resourceVersion={before}"
+    event = plane.wait(lambda: plane.request("GET", watch), 20, "an event")  # 429 until it has listed anew itself
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
 
@@ -275,6 +276,38 @@ def test_a_program_that_ends_by_itself_is_named_with_its_last_words(plane: Contr
             "bad-scheduler", profile={"plugins": {"score": {"enabled": [{"name": "no-such-plugin"}]}}}
         )
     plane.processes.pop("bad-scheduler")
+
+
+def test_who_waits_in_vain_is_told_what_the_cluster_and_each_program_said_last(
+    plane: ControlPlane, namespace: str
+) -> None:
+    create_pod(plane, namespace, "nobody-s", affinity=pinned_to("no-such-node"))
+    path = f"/api/v1/namespaces/{namespace}/events?fieldSelector=reason=FailedScheduling"
+    plane.wait(lambda: plane.request("GET", path)["items"], 20, "the FailedScheduling event")
+    with pytest.raises(AssertionError, match=r"not within 0\.1 s: the impossible; last seen: None") as vain:
+        plane.wait(lambda: None, 0.1, "the impossible")
+    told = "\n".join(vain.value.__notes__)
+    assert "FailedScheduling" in told
+    for name in "kube-apiserver", "kube-controller-manager", "default-scheduler", "kwok":
+        assert f"{name} runs; last lines of " in told
+
+
+def test_a_program_of_ours_that_ends_by_itself_ends_every_wait(plane: ControlPlane, tmp_path: Path) -> None:
+    short = Process("short", ["/bin/sh", "-c", "echo that was all; exit 3"], "http://127.0.0.1:9/", tmp_path)
+    short.start()
+    try:
+        with pytest.raises(ProcessError, match=r"^short ended with status 3\n(?s:.*)that was all"):
+            plane.wait(lambda: None, 20, "the impossible")
+    finally:
+        short.kill()
+
+
+def test_no_port_is_chosen_twice_and_none_that_an_outgoing_connection_may_have() -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    chosen = free_ports(300)
+    assert len({*chosen, *free_ports(300)}) == 600
+    if low > 12000:  # else there are not enough others
+        assert not any(low <= port <= high for port in chosen)
 
 
 # --- its end ---
@@ -305,7 +338,7 @@ with ControlPlane(pathlib.Path(sys.argv[1])) as plane:
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 5
         child.kill()
-    plane.wait(lambda: not any(runs(pid) for pid in pids), 5, "the end of all its processes")
+    plane.wait(lambda: not any(runs(pid) for pid in pids), 20, "the end of all its processes")
     shutil.rmtree(tmp_path / "etcd")
 
 

@@ -30,7 +30,7 @@ def test_of_30_vms_for_a_node_with_room_for_10_none_stays_pending(
         for other in set(world.node_names) - {node}:
             world.fill(other, cpu="8", memory="32Gi")
     pods = start_at_once(world, [world.vm_pod(f"vm{number}", "disk1") for number in range(VMS)])
-    nodes = Counter(world.running(pod, seconds=10) for pod in pods)
+    nodes = Counter(world.running(pod) for pod in pods)
     reasons = Counter(world.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
     with capsys.disabled():
         print(f"\nburst, others {others}: {nodes[node]} of {VMS} VMs beside their share-manager; {dict(reasons)}")
@@ -47,7 +47,7 @@ def test_of_pairs_that_repel_each_other_and_start_at_once_none_stays_pending(wor
         world.create_user(claim)
     served_on = [world.served_on(volume, claim) for volume, claim in zip(volumes, claims, strict=True)]
     pods = start_at_once(world, [world.repelling_vm(f"vm-{claim}", claim) for claim in claims for _ in range(2)])
-    nodes = [world.running(pod, seconds=10) for pod in pods]
+    nodes = [world.running(pod) for pod in pods]
     for one, other, node in zip(nodes[::2], nodes[1::2], served_on, strict=True):
         assert one != other
         assert node in {one, other}

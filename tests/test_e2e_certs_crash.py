@@ -19,7 +19,8 @@ from webhook_process import NAMESPACE
 from certs import bundle as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, signed_by, split
 from certs.bundle import Bundle, Leaving
-from certs.renewal import Policy, next_step
+from certs.by_hand import plan
+from certs.renewal import Policy, Step, next_step
 
 pytestmark = pytest.mark.controlplane
 
@@ -75,6 +76,10 @@ def due_to_drop(now: datetime) -> Due:
 
 
 def due_to_hurry(now: datetime) -> Due:
+    return Due(settled(now), by_hand=True)
+
+
+def due_to_be_replaced(now: datetime) -> Due:
     return Due(settled(now, coming=another(now)), by_hand=True)
 
 
@@ -87,7 +92,8 @@ STEPS: dict[str, tuple[Callable[[datetime], Due | None], int]] = {
     "withdrawn": (due_to_be_withdrawn, 2),
     "sign": (due_to_sign, 1),
     "drop": (due_to_drop, 2),
-    "hurry": (due_to_hurry, 1),
+    "hurry": (due_to_hurry, 3),  # the third: a CA is introduced before
+    "replace": (due_to_be_replaced, 2),
 }
 POINTS = [(step, write + 1, done) for step, (_, writes) in STEPS.items() for write in range(writes) for done in (0, 1)]
 DOORS = itertools.count()
@@ -124,7 +130,7 @@ class Stage:
     def call(self) -> None:
         """Wait until the API server has called over a new connection."""
         door = next(DOORS)
-        self.installation.plane.wait(lambda: not self.installation.create(door), 10, "a pod, by a new connection")
+        self.installation.plane.wait(lambda: not self.installation.create(door), 20, "a pod, by a new connection")
 
 
 def write(folder: Path, leaf: Issued) -> None:
@@ -150,6 +156,10 @@ def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
         installation.close()
 
 
+def test_the_table_has_each_step_that_writes() -> None:
+    assert set(STEPS) == set(Step) - {Step.NOTHING, Step.PUBLISH}
+
+
 @pytest.mark.parametrize(
     ("step", "number", "done"),
     POINTS,
@@ -160,7 +170,9 @@ def test_a_replica_that_is_killed_leaves_what_another_goes_on_with(
 ) -> None:
     now = datetime.now(UTC)
     due = STEPS[step][0](now)
-    if due and not due.by_hand:
+    if due and due.by_hand:
+        assert step in {one.step for one in plan(due.bundle, now, Policy(spread=timedelta(0)), drop_old=True)}
+    elif due:
         published = [due.published or due.bundle.ca_bundle()]
         assert next_step(due.bundle, published, now, Policy(NAMES)).step == step
     stage.begin(due)

@@ -104,7 +104,7 @@ def shown(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     try:
         with Replica(plane, f"{NAME}-0", Path("none"), f"--snapshot={snapshot}", f"--tls-dir={folder}") as replica:
             installation.call(replica.address)
-            plane.wait(lambda: not installation.create(len(TWINS)), 10, "a call")
+            plane.wait(lambda: not installation.create(len(TWINS)), 20, "a call")
             yield Shown(installation, folder, authorities)
     finally:
         installation.unmake()

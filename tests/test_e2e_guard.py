@@ -48,7 +48,8 @@ def test_the_vm_runs_elsewhere_and_without_the_guard_it_stays_pending(
     # Longhorn would take a share-manager away from a node that is not ready, in time.
     with world.longhorn.asleep():
         spoil(world, node)
-        plane.wait(lambda: world.decision("disk1").startswith(f"{reason}: "), 10, f"a decision that says {reason}")
+        plane.wait(lambda: world.decision("disk1").startswith(f"{reason}: "), 20, f"a decision that says {reason}")
+        assert complaint in world.shunned(node)
         saved = world.start_vm("vm1", "disk1")
         assert world.running(saved) != node
         assert world.annotations(saved)[DECISION].startswith(f"{reason}: ")

@@ -115,7 +115,7 @@ class Trial:
             pod["spec"]["runtimeClassName"] = RUNTIME
         return pod
 
-    def schedulable(self, opt_in: str, seconds: float = 10) -> tuple[bool, str]:
+    def schedulable(self, opt_in: str, seconds: float = 20) -> tuple[bool, str]:
         """Create the VM's pod, wait for the scheduler's word, delete it; return the word and the node of our terms."""
         created = self.plane.request("POST", self.pods, self.pod(opt_in))
         path = f"{self.pods}/{created['metadata']['name']}"

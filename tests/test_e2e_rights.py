@@ -69,7 +69,7 @@ def use_every_right(world: World, webhook: Webhook) -> None:
     def is_tried() -> bool:  # before that, both would be told in one
         return bool(events_about(world, "vm1")) or webhook.says('cannot create resource "events"')
 
-    world.plane.wait(is_tried, 10, "an event about the VMI")
+    world.plane.wait(is_tried, 20, "an event about the VMI")
     world.create(twin(world))
 
 
@@ -81,7 +81,7 @@ def test_what_is_documented_is_enough(world: World, webhook: Webhook, plane: Con
     def told_twice() -> bool:
         return [event["count"] for event in events_about(world, "vm1")] == [2]
 
-    plane.wait(told_twice, 10, "one event about the VMI, seen twice")
+    plane.wait(told_twice, 20, "one event about the VMI, seen twice")
     (event,) = events_about(world, "vm1")
     assert event["involvedObject"]["kind"] == "VirtualMachineInstance"
     assert event["reason"] == "NoShareManager"
@@ -106,7 +106,7 @@ def test_what_may_not_be_read_or_written_is_named_and_no_vm_is_refused_for_it(
         use_every_right(world, webhook)
         for verb, kind in missing:
             said = refusal(webhook, verb, kind)
-            plane.wait(lambda said=said: webhook.says(said), 10, f"a line in the log that says: {said}")
+            plane.wait(lambda said=said: webhook.says(said), 20, f"a line in the log that says: {said}")
         world.close()
 
 
@@ -165,11 +165,11 @@ def test_rights_that_are_taken_away_later_are_named_and_all_is_well_when_they_ar
 
     with Webhook(plane, name, cable.write_kubeconfig(plane, plane.folder / f"{name}-kubeconfig", token), {}) as webhook:
         plane.request("PATCH", role, {"rules": []})
-        plane.wait(lambda: not may_list(), 10, "the loss of the rights")
+        plane.wait(lambda: not may_list(), 20, "the loss of the rights")
         cable.sever()  # a watch that runs is not asked again for its rights
         for kind in KINDS:
-            plane.wait(lambda kind=kind: is_told(webhook, "list", kind), 10, f"word of the loss of {kind}")
+            plane.wait(lambda kind=kind: is_told(webhook, "list", kind), 20, f"word of the loss of {kind}")
         assert webhook.page("/readyz")[0] == 200  # it answers from what it knows
         plane.request("PATCH", role, {"rules": rules(RIGHTS)})
-        plane.wait(lambda: problems(webhook) == {}, 10, "no problems any more")
+        plane.wait(lambda: problems(webhook) == {}, 20, "no problems any more")
     cable.stop()

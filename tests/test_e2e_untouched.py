@@ -36,7 +36,7 @@ def reason_logged(webhook: Webhook, plane: ControlPlane, vm: str) -> str:
     def reason() -> str:
         return next((str(line["reason"]) for line in webhook.log() if line.get("vm") == vm), "")
 
-    return plane.wait(reason, 5, f"a line in the log about {vm}")
+    return plane.wait(reason, 20, f"a line in the log about {vm}")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_byte_for_byte_as_sent(
     vm = f"vm-{world.namespace}"
     pod = world.vm_pod(vm, "disk1", review=review, opt_in=opt_in)
     pod["metadata"]["annotations"] |= annotations
-    plane.wait(lambda: world.node_meant("disk1"), 5, "a decision for any other VM")
+    plane.wait(lambda: world.node_meant("disk1"), 20, "a decision for any other VM")
     assert as_stored(world.tried(pod)) == as_stored(unserved.tried(pod))
     assert reason_logged(webhook, plane, vm) == reason
     assert world.running(world.create(pod))

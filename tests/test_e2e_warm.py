@@ -41,7 +41,7 @@ def test_a_second_scheduler_binds_the_vm_beside_its_share_manager_and_its_event_
     pod = world.start_vm("vm1", "disk1", schedulerName=my_scheduler)
     assert world.running(pod) == node
     path = f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=reason=Scheduled,involvedObject.name={pod}"
-    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 10, "the Scheduled event")
+    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 20, "the Scheduled event")
     assert event["reportingComponent"] == my_scheduler
     lease = plane.request("GET", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{my_scheduler}")
     assert lease["spec"]["holderIdentity"]
@@ -69,7 +69,8 @@ def test_after_a_stop_the_vm_goes_anywhere_and_the_share_manager_follows(world: 
     # Longhorn still names the old owner; it means nothing any more.
     assert (world.longhorn.share_manager(volume) or {})["status"]["ownerID"] == before
     world.change_node(before, {"spec": {"unschedulable": True}})
-    plane.wait(lambda: world.decision("disk1").startswith("NoShareManager"), 5, "a decision without the old owner")
+    plane.wait(lambda: world.decision("disk1").startswith("NoShareManager"), 20, "a decision without the old owner")
+    assert "unschedulable" in world.shunned(before)
     second = world.start_vm("vm1", "disk1")
     assert CO_SCHEDULED not in world.annotations(second)
     node = world.running(second)
@@ -91,5 +92,5 @@ def test_after_its_node_was_lost_the_share_manager_moves_and_the_next_start_foll
     world.make_not_ready(lost)
     moved_to = world.longhorn.running_on(volume, besides=lost)
     world.delete(first)
-    plane.wait(lambda: world.node_meant("disk1") == moved_to, 5, "a decision that knows of the move")
+    plane.wait(lambda: world.node_meant("disk1") == moved_to, 20, "a decision that knows of the move")
     assert world.running(world.start_vm("vm1", "disk1")) == moved_to

@@ -647,7 +647,7 @@ def test_the_thread_writes_and_ends_in_time():
     thread = owner.events.start(stop)
     assert thread.daemon
     owner.tell()
-    assert owner.server.reached.wait(5)
+    assert owner.server.reached.wait(20)
     stop.set()
     thread.join(20)  # a hundred times what it takes; for how long it may go on, the clocks above tell
     assert not thread.is_alive()

@@ -127,7 +127,7 @@ class Webhook:
         """Ask the plain port: /readyz, /metrics."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://{LOOPBACK}:{self._http}{path}", timeout=5) as answer:
+            with opener.open(f"http://{LOOPBACK}:{self._http}{path}", timeout=20) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -161,13 +161,13 @@ class Webhook:
         return folder
 
     def _configuration(self, with_share_managers: bool) -> Object:
-        """As issue 7 will have it, but for failurePolicy: here nothing may be missed in silence."""
+        """As the chart has it, but that nothing is missed in silence, nor because the machine stalls for 3 seconds."""
         client = {"service": {"namespace": NAMESPACE, "name": self.name, "path": "/mutate"}}
         common = {
             "clientConfig": client | {"caBundle": base64.b64encode(self._ca.certificate).decode()},
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
             "failurePolicy": "Fail",
-            "timeoutSeconds": 3,
+            "timeoutSeconds": 10,
             "sideEffects": "NoneOnDryRun",
             "reinvocationPolicy": "IfNeeded",
             "admissionReviewVersions": ["v1"],

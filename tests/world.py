@@ -246,21 +246,37 @@ class World:
             error.add_note(self.plane.kubectl("describe", "pod", pod, "-n", self.namespace))
             raise
 
+    def _conditions(self, pod: str) -> list[Object]:
+        """What the scheduler has said of a pod: nothing, or one thing."""
+        return [each for each in self.get(pod)["status"].get("conditions", []) if each["type"] == "PodScheduled"]
+
     def unschedulable(self, pod: str) -> str:
         """Wait until the scheduler has tried a pod and found no node, and return what it said of it."""
 
         def message() -> str:
-            conditions = self.get(pod)["status"].get("conditions", [])
-            found = [each for each in conditions if each["type"] == "PodScheduled" and each["status"] == "False"]
+            found = [each for each in self._conditions(pod) if each["status"] == "False"]
             return str(found[0]["message"]) if found else ""
 
         return self.plane.wait(message, 20, f"pod {self.namespace}/{pod} unschedulable")
+
+    def shunned(self, node: str) -> str:
+        """Wait until the scheduler knows that a node takes no VM: it learns of it apart from the webhook. Say why."""
+        pod = self.vm_pod("probe", opt_in=None)
+        pod["spec"]["nodeSelector"][HOSTNAME] = node
+
+        def complaint() -> str:
+            name = self.create(pod)
+            (said,) = self.plane.wait(lambda: self._conditions(name), 20, f"a word on pod {self.namespace}/{name}")
+            self.delete(name)
+            return "" if said["status"] == "True" else str(said["message"])
+
+        return self.plane.wait(complaint, 20, f"no VM on {node}")
 
     def delete(self, pod: str) -> None:
         self.plane.request("DELETE", f"{self.pods}/{pod}?gracePeriodSeconds=0")
 
     def close(self) -> None:
-        self.plane.request("DELETE", f"{self.pods}?gracePeriodSeconds=0")
+        self.plane.delete_pods(self.pods)
         for volume in self.volumes:
             self.longhorn.forget(volume)
         paths = [self.claims, *(f"{VOLUMES}/pv-{volume}" for volume in self.volumes)]

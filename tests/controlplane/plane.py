@@ -16,12 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from . import build, programs
+from . import build, programs, rights
 from .api import LOOPBACK, Api, ApiError, Object
-from .process import Process, ProcessError, free_ports
+from .process import STARTED, Process, ProcessError, free_ports
 from .proxy import Address, EgressProxy
 
 T = TypeVar("T")
+LONGEST = 300  # seconds for a command: Helm's own `--timeout`; kubectl has none
+EVENTS, LINES = 20, 8  # of the cluster, and of each program's log, are told where something was waited for in vain
 
 
 class ControlPlane(Api):
@@ -133,7 +135,10 @@ class ControlPlane(Api):
         return self._run("helm", arguments, input)
 
     def wait(self, predicate: Callable[[], T], seconds: float, what: str) -> T:
-        """Poll until the predicate returns something true, and return that; a failed request means not yet."""
+        """Poll until the predicate returns something true, and return that; a failed request means not yet.
+
+        In vain, it tells the last that was seen, what the cluster has said since, and the end of each program's log.
+        """
         deadline = time.monotonic() + seconds
         last: object = None
         while True:
@@ -145,7 +150,7 @@ class ControlPlane(Api):
                 last = error
             self._tend()
             if time.monotonic() > deadline:
-                raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {last!r}")
+                raise self._explained(AssertionError(f"not within {seconds:g} s: {what}; last seen: {last!r}"))
             time.sleep(0.05)
 
     def create_namespace(self, name: str) -> str:
@@ -155,14 +160,27 @@ class ControlPlane(Api):
         self.wait(lambda: self.request("GET", account), 30, f"the default ServiceAccount of namespace {name}")
         return name
 
+    def delete_pods(self, path: str) -> None:
+        """Delete all pods of a collection; where one request does not last for so many, the next one goes on."""
+        self.wait(lambda: self.request("DELETE", f"{path}?gracePeriodSeconds=0"), 120, f"the end of all of {path}")
+
     def service_account_token(self, namespace: str, name: str) -> str:
-        """Return a token of a ServiceAccount, good for an hour, as its pods get it."""
+        """Return a token of a ServiceAccount, good for an hour, once the API server knows what it may do."""
+        self.wait(lambda: rights.are_known(self, namespace, name), 20, f"the rights of {namespace}/{name}")
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         return str(self.request("POST", path, {"spec": {}})["status"]["token"])
 
     def route(self, host: str, port: int, *targets: Address) -> None:
         """Let the API server's calls to this cluster IP or name, at this port, end at these targets in turn."""
         self._proxy.routes[host, port] = targets
+
+    def hang_up(self, host: str, port: int) -> None:
+        """End the API server's idle connections to this cluster IP, so that its next call shakes hands anew."""
+        self._proxy.hang_up((host, port))
+
+    def dialled(self, *targets: Address) -> int:
+        """How many connections the API server has opened to these so far."""
+        return sum(self._proxy.dialled[target] for target in targets)
 
     def route_service(self, namespace: str, name: str, *targets: Address) -> None:
         """The same for every port of a Service that exists."""
@@ -192,16 +210,29 @@ class ControlPlane(Api):
     def _tend(self) -> None:
         """Complain of a program that ended by itself, unless the API server was taken away from it."""
         away = not self.processes["kube-apiserver"].wanted
-        for process in self.processes.values():
+        for process in list(STARTED):
             if process.died and not away:
                 raise ProcessError(process.obituary())
+
+    def _explained(self, error: AssertionError) -> AssertionError:
+        try:
+            newest_last = "--sort-by=.metadata.creationTimestamp"
+            events = self.kubectl("get", "events", "--all-namespaces", newest_last, "--request-timeout=5s")
+            error.add_note("\n".join(["last events:", *events.splitlines()[-EVENTS:]]))
+        except (RuntimeError, subprocess.TimeoutExpired) as reason:  # the API server may be away
+            error.add_note(f"no events: {reason}")
+        for process in list(STARTED):
+            error.add_note(f"{process.name} {'runs' if process.alive else 'has ended'}; {process.tail(LINES)}")
+        return error
 
     def _run(self, program: str, arguments: tuple[str, ...], text: str | None) -> str:
         # What they would keep in the home folder (discovery, repositories) stays in ours.
         homes = ("KUBECACHEDIR", "HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
         environment = os.environ | {home: str(self.folder / "cache" / home) for home in homes}
         command = [str(self.binaries[program]), f"--kubeconfig={self.kubeconfig}", *arguments]
-        done = subprocess.run(command, input=text, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, input=text, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST
+        )
         if done.returncode:
             raise RuntimeError(f"`{program} {' '.join(arguments)}`: {done.stderr.strip()}")
         return done.stdout

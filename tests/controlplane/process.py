@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import random
 import socket
@@ -9,8 +10,8 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
-from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 
@@ -26,6 +27,10 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the test run ended before this program began")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+# All that were started and not ended by us, of whichever plane or test: who waits in vain is told of them (plane.py).
+STARTED: set[Process] = set()
 
 
 class ProcessError(RuntimeError):
@@ -59,28 +64,41 @@ class Process:
     def start(self) -> None:
         """Start, or start again: the log is continued."""
         command = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), *self._arguments]
-        self.wanted = True
         with self.log.open("ab") as log:
             # A session of its own keeps Ctrl-C for the test run, which then ends its programs in good order.
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent
             )
+        # Not before: another thread's look would find the child before this one, dead and wanted.
+        self.wanted = True
+        STARTED.add(self)
 
     def wait_until_healthy(self, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
-        while not _answers(self._health):
+        while not (answer := _answer(self._health)).startswith("200 "):
             if not self.alive:
+                STARTED.discard(self)  # this is told here, once
                 raise ProcessError(self.obituary())
             if time.monotonic() > deadline:
-                raise ProcessError(f"{self.name} is not healthy after {seconds:.0f} s\n{self.tail()}")
+                raise ProcessError(f"{self.name} is not healthy after {seconds:.0f} s: {answer}\n{self.tail()}")
             time.sleep(0.05)
 
     def kill(self) -> None:
         """End it at once, if it runs: nothing that it holds is worth a graceful end. Return when it is gone."""
         self.wanted = False
+        STARTED.discard(self)
         if self._child is not None:
             self._child.kill()
             self._child.wait()
+
+    def ended(self, seconds: float) -> int:
+        """Wait until it has ended, as somebody has asked it to, and return its status."""
+        if self._child is None:
+            raise ProcessError(f"{self.name} was never started")
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise ProcessError(f"{self.name} has not ended within {seconds:g} s\n{self.tail()}") from None
 
     def obituary(self) -> str:
         code = self._child.poll() if self._child else None
@@ -91,7 +109,8 @@ class Process:
         return "\n".join([f"last lines of {self.log}:", *text.splitlines()[-lines:]])
 
 
-def _answers(url: str) -> bool:
+def _answer(url: str) -> str:
+    """What its health page says, after the status, or why it says nothing."""
     # As the kubelet's probes: each program signs its own certificate, so there is nothing to verify it with. And never
     # through a proxy that the environment may name.
     trusting = ssl.create_default_context()
@@ -100,17 +119,35 @@ def _answers(url: str) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting))
     try:
         with opener.open(url, timeout=2) as answer:
-            return bool(answer.status == HTTPStatus.OK)
+            return f"{answer.status} {answer.read().decode(errors='replace')}"
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"{error.code} {error.read().decode(errors='replace')}"
+    except (OSError, http.client.HTTPException) as error:
+        return repr(error)
+
+
+def _unassigned() -> list[int]:
+    """In any order, the ports that Linux gives to no outgoing connection; some of them, where it may give all."""
+    try:
+        low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
     except OSError:
-        return False
+        low, high = 32768, 60999  # Linux's own default
+    ports = [port for port in range(10000, 65536) if not low <= port <= high] or range(20000, 32000)
+    return random.sample(ports, len(ports))
+
+
+# Each of them once, for between a choice and the program that binds it lie seconds, in which others choose. And not
+# from those of outgoing connections, one of which may have it by then; while the API server is away for a test, a
+# client that dials it could even be given that very port, would connect to itself, and keep the API server from it.
+_PORTS = iter(_unassigned())
 
 
 def free_ports(count: int) -> list[int]:
-    # From below those that Linux gives to outgoing connections (32768 and up): while the API server is away for a test,
-    # a client that dials it could be given that very port, would connect to itself, and keep the API server from it.
-    ports = list(islice(filter(_is_free, random.sample(range(20000, 32000), 1000)), count))
+    """Ports that nobody has, and that this process has never chosen before."""
+    ports = list(islice(filter(_is_free, _PORTS), count))
     if len(ports) < count:
-        raise ProcessError("no free port between 20000 and 32000")
+        raise ProcessError("no free port is left outside of those for outgoing connections")
     return ports
 
 

@@ -65,6 +65,8 @@ def apiserver(port: int, etcd_url: str) -> list[str]:
         f"--advertise-address={LOOPBACK}",
         "--endpoint-reconciler-type=none",
         "--allow-privileged",  # share-manager pods are
+        # One after the other, the thousands of pods of a stream take longer than a request may last.
+        "--delete-collection-workers=8",
     ]
 
 
