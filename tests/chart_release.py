@@ -74,6 +74,12 @@ class Release:
         found: list[Object] = self.plane.request("GET", self.configuration)["webhooks"]
         return found
 
+    def take_away(self, webhook: str) -> None:
+        """Let somebody remove one of them: the next upgrade brings it back."""
+        configuration = self.plane.request("GET", self.configuration)
+        left = [each for each in configuration["webhooks"] if each["name"] != webhook]
+        self.plane.request("PUT", self.configuration, configuration | {"webhooks": left})
+
     def bundles(self) -> set[str]:
         """The `caBundle` of each webhook; empty where there is none."""
         return {each["clientConfig"].get("caBundle", "") for each in self.webhooks()}

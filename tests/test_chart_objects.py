@@ -43,7 +43,10 @@ def test_the_api_server_calls_for_vms_and_share_managers_and_fails_open() -> Non
 
 
 def test_without_steering_no_share_manager_pod_is_ever_sent_to_us() -> None:
-    assert list(webhooks({"settings": {"steering": False}})) == ["vms"]
+    called = webhooks({"settings": {"steering": False}})
+    selector = called["share-managers"]["objectSelector"]
+    ((key, _),), (none,) = selector["matchLabels"].items(), selector["matchExpressions"]
+    assert none == {"key": key, "operator": "DoesNotExist"}
 
 
 def test_with_a_map_of_scheduler_names_migration_targets_are_sent_as_well() -> None:

@@ -22,9 +22,9 @@ UPGRADES = (
     ("--set=webhook.timeoutSeconds=9", 0),
     ("--set=settings.affinityMode=preferred", 2),
     ("--set=webhook.excludedNamespaces={backup}", 0),
-    ("--set=settings.steering=false", 2),  # a webhook goes
+    ("--set=settings.steering=false", 2),  # a webhook selects nobody
     ("--set=service.annotations.team=storage", 0),
-    ("--set=settings.steering=true", 2),  # and comes, without its bundle
+    ("--set=settings.steering=true", 2),  # and share-managers again
     ("--set=dashboard.enabled=true", 0),
     ("--set=settings.schedulerNames.old=default-scheduler", 2),  # and so another matchCondition
     ("--set=podDisruptionBudget.enabled=false", 0),
