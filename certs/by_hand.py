@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from certs import bundle as bundles
 from certs.authority import BadCertificate, Certificate, Issued, fits, read, split
 from certs.bundle import Bundle, Flaw
-from certs.chain import anchor
+from certs.chain import anchor, sound
 from certs.cluster import Cause, Place, Trouble, ca_bundles, hosts
 from certs.renewal import Next, Policy, Step, next_step
 from certs.rotate import AFTER_A_LOST_RACE, EVERY, Clock, Passed, one_pass
@@ -101,8 +101,7 @@ def _not_for(called: set[str], leaf: bytes) -> str:
 
 def _compared(published: bytes, wanted: bytes, leaf: bytes, now: datetime) -> tuple[str, bool]:
     try:
-        valid = b"".join(ca for ca in split(published) if read(ca).is_valid(now))
-        trusts = read(leaf).is_valid(now) and bool(anchor(leaf, valid))
+        trusts = read(leaf).is_valid(now) and bool(anchor(leaf, b"".join(sound(published, now))))
     except BadCertificate:
         trusts = False
     if not published:

@@ -1,6 +1,10 @@
 """From a certificate up to the CA by which it is trusted."""
 
-from certs.authority import signed_by, split
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+
+from certs.authority import BadCertificate, read, signed_by, split
 
 
 def anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
@@ -14,3 +18,12 @@ def anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
         certificate = above[0]
         between.remove(certificate)
     return found
+
+
+def sound(ca_bundle: bytes, now: datetime) -> Iterator[bytes]:
+    """Yield the CAs that are valid now, and nothing of what can't be read."""
+    with suppress(BadCertificate):
+        for one in split(ca_bundle):
+            certificate = read(one)
+            if certificate.is_ca and certificate.is_valid(now):
+                yield one

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from certs.authority import BadCertificate, Certificate, Issued, fits, read, signed_by, split
 from certs.bundle import Bundle
-from certs.chain import anchor
+from certs.chain import anchor, sound
 from certs.cluster import Cause, Trouble
 from certs.serving import CA, CERTIFICATE, KEY
 
@@ -47,15 +47,9 @@ def own_authority(folder: Path, now: datetime) -> bytes | None:
     """Find the CA in the folder's `ca.crt` by which its certificate is trusted; None where one of the two is over."""
     certificate, ca_bundle = _content(folder / CERTIFICATE), _content(folder / CA)
     try:
-        found = anchor(certificate, ca_bundle)
-        return found if found and _is_sound(found, now) and read(certificate).is_valid(now) else None
+        return anchor(certificate, b"".join(sound(ca_bundle, now))) if read(certificate).is_valid(now) else None
     except BadCertificate:
         return None
-
-
-def _is_sound(ca: bytes, now: datetime) -> bool:
-    found = read(ca)
-    return found.is_ca and found.is_valid(now)
 
 
 def issuer(folder: Path, ca_bundle: bytes) -> Certificate | None:

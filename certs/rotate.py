@@ -12,11 +12,12 @@ import structlog
 
 from certs import bundle as bundles
 from certs import folder as files
-from certs.authority import BadCertificate
+from certs.authority import BadCertificate, split
 from certs.bundle import Bundle, Flaw, Leaving
+from certs.chain import sound
 from certs.cluster import ApiServer, Cause, JsonObject, Place, Trouble, ca_bundles, with_ca_bundle
-from certs.renewal import Next, Policy, Step, next_step
-from certs.steps import READ_BY_ALL, taken
+from certs.renewal import NEVER, Next, Policy, Step, next_step
+from certs.steps import READ_BY_ALL, REPLACED, taken
 
 # Seconds. A caBundle that somebody emptied is repaired after one of these; two GETs in three seconds cost nobody much.
 EVERY = 3.0
@@ -55,7 +56,7 @@ def one_pass(
 
     The configuration is read before the Secret: whoever comes with an older bundle than the one that was published
     also comes with an older resource version, and is refused. `served` is the CA by which the replicas are trusted: a
-    Secret that does not say so is filled with another one beside it.
+    Secret that does not say so is filled with another one beside it, an empty one with all that are published.
     """
     configuration, trouble = _configuration(place)
     secret = place.read_secret()
@@ -67,8 +68,10 @@ def one_pass(
     step = next_step(found, published, time, policy)
     if forced and _may_be_forced(forced, found, step.step):
         step = Next(forced, "it was asked for", time)
-    leaving = (Leaving(served, time + READ_BY_ALL),) if served else ()
-    step, bundle = _taken(step, found, time, policy, leaving)
+    leaving = {served: time + READ_BY_ALL} if served else {}
+    if flaw and flaw.cause is Cause.MISSING:  # whoever is called now may have its certificate from another source
+        leaving |= {ca: time + REPLACED for one in published or () for ca in sound(one, time)}
+    step, bundle = _taken(step, found, time, policy, tuple(Leaving(*one) for one in leaving.items()))
     if bundle is not found:
         place.write_secret(bundles.written(bundle, secret))
     # Not merely another one: while a step is taken, the others see the Secret before its caBundle.
@@ -136,7 +139,7 @@ class Keeper:
             raise BadCertificate("a serving certificate needs a name")
         self._place = Place(api, secret, configuration)
         self._policy, self._folder, self._now = policy, folder, now
-        self._wait, self._stale_since = FIRST_WAIT, datetime.max.replace(tzinfo=UTC)
+        self._wait, self._stale_since = FIRST_WAIT, NEVER
         self.steps: Counter[Step] = Counter()
         self.failures: Counter[Cause] = Counter()
         self.repairs = 0
@@ -183,10 +186,9 @@ class Keeper:
 
     def _publish(self) -> None:
         configuration = self._place.read_configuration() or {}
-        ca_bundle = files.authorities(self._folder)
-        published = ca_bundles(configuration).values()
+        ca_bundle, published = files.authorities(self._folder), set(ca_bundles(configuration).values())
         if all(one == ca_bundle for one in published):
-            self._stale_since = datetime.max.replace(tzinfo=UTC)
+            self._stale_since = NEVER
             return
         if all(published) and not files.is_a_pair(self._folder):  # what is served may be trusted by what is there
             return
@@ -195,7 +197,11 @@ class Keeper:
             self._stale_since = min(self._stale_since, self._now())
             if self._now() - self._stale_since < MOUNTED:
                 return
+        else:  # those that are to be replaced are trusted for as long
+            others = {ca for one in published for ca in sound(one, self._now())} - set(split(ca_bundle))
+            ca_bundle += b"".join(sorted(others))
         self._place.write_configuration(with_ca_bundle(configuration, ca_bundle))
+        self._stale_since = NEVER
         self._repaired()
 
     def _repaired(self) -> None:

@@ -9,6 +9,8 @@ from certs.renewal import Policy, Step
 
 # A replica that fails asks again after 30 s at the most, and waits 5 s for each of its answers.
 READ_BY_ALL = timedelta(seconds=60)
+# A rollout that takes longer has failed (progressDeadlineSeconds); until then, replicas of another source are called.
+REPLACED = timedelta(minutes=10)
 # Two clocks a year apart begin anew in turn: after 15 minutes the Secret, which takes 1 MiB, would be full for good.
 LEAVING_AT_MOST = 8
 
@@ -19,7 +21,7 @@ def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy, serve
     `served` are the CAs by which the replicas are trusted while there is no bundle that says so.
     """
     if isinstance(found, Flaw):
-        return replace(_fresh(policy.names, now, policy), leaving=served)
+        return replace(_fresh(policy.names, now, policy), leaving=served[:LEAVING_AT_MOST])
     match step:
         case Step.START:
             # The replicas serve the old leaf until they have seen the new one.

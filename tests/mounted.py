@@ -12,7 +12,9 @@ from pathlib import Path
 from controlplane.api import ApiError
 from controlplane.plane import ControlPlane
 
-EVERY = 1.0  # seconds; what is new is brought when it is seen again. The real one takes up to a minute and a half
+# Seconds; what is new is brought when it is seen again. The real one takes up to 90; one that is faster than
+# the injector on a machine that stalls would show what nobody trusts yet.
+EVERY = 3.0
 
 
 class Mounted:

@@ -1,4 +1,4 @@
-"""The chart with the real cert-manager: who signs, who publishes, and who is trusted while that changes.
+"""The chart with certificates of another source, the real cert-manager's above all: who is trusted when it changes.
 
 With `failurePolicy: Fail`, so that nothing is missed in silence, and a handshake for each creation: the API server
 keeps its connections, and asks nobody anew on them.
@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 
 import pytest
 from chart_release import HELMS, PATIENT, Release, Replicas, build_both
@@ -25,6 +26,8 @@ from starting import Creations, vms_starting
 from watched import History
 from webhook_process import REGISTRATIONS
 from world import CO_SCHEDULED, World
+
+from certs.authority import issue_ca, issue_leaf
 
 pytestmark = pytest.mark.controlplane
 
@@ -75,7 +78,7 @@ class Installed:
             found["status"]["conditions"].append(MANUALLY)
             return self.plane.request("PUT", f"{certificate}/status", found)
 
-        self.plane.wait(asked, 10, "a renewal to be asked for")  # others write there, too
+        self.plane.wait(asked, 20, "a renewal to be asked for")  # others write there, too
 
     def renew_both(self) -> None:
         authority = self.secret.replace("-cert-manager-tls", "-ca")
@@ -91,6 +94,15 @@ class Installed:
         """Whether each replica shows it to whoever connects."""
         shown = {ssl.get_server_certificate(each.address).strip() for each in self.replicas.running}
         return shown == {certificate.decode().strip()}
+
+    def provide(self, name: str) -> None:
+        """Put a certificate of somebody's own into a Secret."""
+        now = datetime.now(UTC)
+        ca = issue_ca(now)
+        leaf = issue_leaf(ca, [f"{self.release.fullname}.{self.release.namespace}.svc"], now)
+        fields = {"tls.crt": leaf.certificate, "tls.key": leaf.key, "ca.crt": ca.certificate}
+        data = {field: base64.b64encode(content).decode() for field, content in fields.items()}
+        self.plane.request("POST", self.release.secret.rpartition("/")[0], {"metadata": {"name": name}, "data": data})
 
     def right_to_publish(self) -> Right:
         name, group = self.release.fullname, "admissionregistration.k8s.io"
@@ -209,29 +221,41 @@ def test_what_it_renews_is_served_without_a_restart_and_without_a_failed_creatio
         assert found.field("ca.crt") != first
         found.empty()
         plane.wait(
-            lambda: found.release.is_called() and found.bundle() == found.field("ca.crt"), 10, "the new CA alone"
+            lambda: found.release.is_called() and found.bundle() == found.field("ca.crt"), 20, "the new CA alone"
         )
         assert found.replicas.complaints() == []
 
 
+# How to go there, how to go back, and the Secrets that are there meanwhile.
+SOURCES = {
+    "cert-manager": (CHOSEN, "--set=certificates.source=self", THEIRS),
+    "provided": (
+        "--set=certificates.source=provided,certificates.secretName=mine",
+        "--set=certificates.source=self,certificates.secretName=",
+        {"mine"},
+    ),
+}
+
+
 @pytest.mark.usefixtures("cert_manager")
-def test_from_certificates_of_its_own_to_cert_manager_no_creation_fails_and_back_only_while_old_replicas_answer(
-    plane: ControlPlane, longhorn: Longhorn, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("source", SOURCES)
+def test_from_certificates_of_its_own_to_another_source_and_back_no_creation_fails(
+    plane: ControlPlane, longhorn: Longhorn, source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with installed(plane, longhorn, "chart-switched") as found:
-        failed = {}
-        for source, trusted, secrets in ("cert-manager", 2, THEIRS), ("self", 1, OURS | THEIRS):
+    there, back, others = SOURCES[source]
+    with installed(plane, longhorn, f"to-{source}") as found:
+        found.provide("mine")
+        # Whoever was trusted stays so: with cert-manager until it expires, else for some minutes.
+        for way, trusted, secrets in (there, 2, others), (back, 3, OURS | others):
             with found.creating() as creations:
-                found.release.upgrade("--reuse-values", f"--set=certificates.source={source}")
+                found.release.upgrade("--reuse-values", way)
                 assert found.replicas.reconcile() == 2
                 found.replicas.statuses()
-            failed[source] = creations.failed
             with capsys.disabled():
-                print(f"\nto {source}: {creations.count} creations, {len(creations.failed)} failed")
-            assert creations.missed == []
+                to = source if way == there else "self"
+                print(f"\nto {to}: {creations.count} creations, {len(creations.failed)} failed")
+            assert (creations.failed, creations.missed) == ([], [])
             assert found.bundle().count(b"BEGIN") == trusted
-            assert found.secrets() == secrets
-        assert failed["cert-manager"] == []
-        assert all("unknown authority" in each for each in failed["self"])
-        # The injector still owns a part of each webhook, so Helm 4 could take none of them away.
+            assert found.secrets() - {"mine"} == secrets - {"mine"}
+        # An injector still owns a part of each webhook, so Helm 4 could take none of them away.
         found.release.upgrade("--reuse-values", "--set=settings.steering=false")

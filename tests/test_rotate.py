@@ -32,7 +32,7 @@ from certs.cluster import Cause, Place, Refused
 from certs.renewal import Policy, Step
 from certs.rotate import AFTER_A_LOST_RACE, EVERY, LONGEST_WAIT, MOUNTED, Keeper, one_pass
 from certs.serving import ServingCertificate, load_context
-from certs.steps import READ_BY_ALL
+from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED
 
 POLICY = Policy(NAMES)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -503,11 +503,50 @@ def test_a_fresh_start_leaves_no_replica_untrusted_for_a_moment(api, clock, new,
     assert all(serves(keeper, api, clock) for keeper in keepers)
     assert {content(keeper) for keeper in keepers} == {api.data()["tls.crt"]}
     assert not signed_by(api.data()["tls.crt"], old)
-    assert len(split(api.ca_bundles()[0])) == 2
-    clock.turn(READ_BY_ALL)
-    keepers[0].one_pass()
+    until, second = REPLACED if damage is DAMAGES["emptied"] else READ_BY_ALL, timedelta(seconds=1)
+    for wait, trusted in ((until - second, 2), (second, 1)):
+        clock.turn(wait)
+        keepers[0].one_pass()
+        assert len(split(api.ca_bundles()[0])) == trusted
     assert old not in api.ca_bundles()[0]
-    assert len(split(api.ca_bundles()[0])) == 1
+
+
+def test_one_that_has_just_been_started_fills_an_empty_secret_and_leaves_no_other_untrusted(api, new):
+    keepers = [new() for _ in range(2)]
+    for keeper in keepers:
+        keeper.one_pass()
+    api.secret["data"].clear()
+    seen = watched(api, keepers)
+    for keeper in (new(), *keepers):
+        keeper.one_pass()
+    assert seen
+    assert all(map(all, seen))
+
+
+NOW = Clock()()
+SOMEBODY_S = issue_ca(NOW)
+PUBLISHED = {
+    "another source's": (SOMEBODY_S.certificate, 1),
+    "that twice": (SOMEBODY_S.certificate * 2, 1),
+    "nothing": (b"", 0),
+    "garbage": (b"garbage", 0),
+    "one that is over": (issue_ca(NOW - 2 * DAY, life=DAY).certificate, 0),
+    "one that is no CA": (issue_leaf(SOMEBODY_S, NAMES, NOW).certificate, 0),
+    "a crowd": (b"".join(issue_ca(NOW).certificate for _ in range(LEAVING_AT_MOST + 1)), LEAVING_AT_MOST),
+}
+
+
+@pytest.mark.parametrize(("published", "kept"), PUBLISHED.values(), ids=PUBLISHED)
+def test_where_an_empty_secret_is_filled_who_is_called_already_is_trusted_for_a_while(api, clock, new, published, kept):
+    api.publish(published)
+    keeper = new()
+    keeper.one_pass()
+    assert serves(keeper, api, clock)
+    before = split(api.ca_bundles()[0])
+    assert len(before) == 1 + kept
+    clock.turn(REPLACED)
+    keeper.one_pass()
+    assert api.ca_bundles() == [bundles.read(api.secret).authority.certificate] * 2
 
 
 def test_clients_shake_hands_with_all_replicas_all_through_a_fresh_start_and_not_with_the_old_ca_after_it(
@@ -727,8 +766,12 @@ def test_a_provided_ca_that_changes_is_published_when_all_folders_have_it(api, c
     keeper = new(folder, secret=None, policy=Policy())
     keeper.one_pass()
     old = api.ca_bundles()[0]
-    put(issue_ca(clock()), *[])  # not trusted at all: at once
+    put(issue_ca(clock()), *[])  # not trusted at all: at once, and the old one beside it
     keeper.one_pass()
+    assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() + old
+    for _ in range(2):
+        keeper.one_pass()
+        clock.turn(MOUNTED)
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() != old
     before = api.ca_bundles()[0]
     folder.joinpath("ca.crt").write_bytes(before + issue_ca(clock()).certificate)
@@ -753,7 +796,20 @@ def test_a_provided_ca_that_came_without_its_key_replaces_no_other(api, clock, n
         assert api.ca_bundles() == before
     folder.joinpath("tls.key").write_bytes(after)
     keeper.one_pass()
-    assert api.ca_bundles() == [content(keeper, "ca.crt")] * 2 != before
+    assert api.ca_bundles() == [content(keeper, "ca.crt") + before[0]] * 2
+
+
+def test_from_a_provided_ca_to_one_of_its_own_old_replicas_and_new_ones_are_trusted_and_leave_each_other_alone(
+    api, new, provided
+):
+    old, own = new(provided[0], secret=None, policy=Policy()), new()
+    old.one_pass()
+    seen = watched(api, [old])
+    for keeper in (own, old, own, old):
+        keeper.one_pass()
+    assert all(map(all, seen))
+    assert is_trusted(own, api)
+    assert (old.repairs, own.repairs) == (1, 0)
 
 
 def test_a_provided_ca_that_is_emptied_outside_is_repaired_at_once(api, new, provided):

@@ -67,7 +67,7 @@ class EgressProxy:
             with suppress(OSError):  # it has ended by itself
                 client.shutdown(socket.SHUT_WR)
         with self._ended:
-            assert self._ended.wait_for(lambda: not any(client in self._tunnels for client in ending), 10)
+            assert self._ended.wait_for(lambda: not any(client in self._tunnels for client in ending), 20)
 
     def stop(self) -> None:
         """End the listener; a tunnel ends with the API server, the other end of it."""
