@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import CHART, CI, NAME, NAMESPACE, container, helm, only, render, template
+from chart import CHART, CI, NAME, NAMESPACE, HelmError, helm, only, render, template
 from controlplane import build
 
 pytestmark = pytest.mark.controlplane  # Helm is built with it
@@ -159,12 +159,19 @@ def test_a_service_mesh_can_be_told_to_leave_each_of_our_pods_alone(secret: str)
         assert pod["metadata"]["annotations"]["example.com/inject"] == "false"
 
 
-def test_what_a_replica_needs_to_reach_the_api_server_helm_s_test_gets_as_well() -> None:
+def test_what_a_replica_needs_to_run_and_to_reach_the_api_server_helm_s_test_gets_as_well() -> None:
     proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}
-    objects = render({"extraEnv": [proxy]})
-    (tested,) = only(objects, "Pod")["spec"]["containers"]
-    for each in container(only(objects, "Deployment")), tested:
-        assert proxy in each["env"]
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]
+    where = {
+        "nodeSelector": {"pool": "infra"},
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}},
+        "imagePullSecrets": [{"name": "mine"}],
+    }
+    objects = render({"extraEnv": [proxy]} | where)
+    for pod in only(objects, "Deployment")["spec"]["template"]["spec"], only(objects, "Pod")["spec"]:
+        assert {key: pod[key] for key in where} == where
+        assert proxy in pod["containers"][0]["env"]
 
 
 def test_flux_takes_labels_that_are_set_twice(tmp_path: Path) -> None:
@@ -198,6 +205,12 @@ def test_names_follow_the_release(release: str, override: dict[str, str], name: 
     objects = render(override, release=release)
     assert only(objects, "Deployment")["metadata"]["name"] == name
     assert only(objects, "Service")["metadata"]["name"] == name
+
+
+def test_a_release_whose_name_no_service_can_have_is_told_of_another_way() -> None:
+    with pytest.raises(HelmError, match=r"near\.storage-kubevirt-scheduler, .* no dot\. Set fullnameOverride"):
+        render(release="near.storage")
+    assert render({"fullnameOverride": "near"}, release="near.storage")
 
 
 def test_nothing_is_outside_the_release_s_namespace_but_what_has_to_be() -> None:

@@ -64,6 +64,10 @@
 
 {{/* The program refuses this map too, but only when it starts; here the old pods do not even notice. */}}
 {{- define "kubevirt-scheduler.checks.names" -}}
+{{- $full := include "kubevirt-scheduler.fullname" . -}}
+{{- if contains "." $full }}
+  {{- fail (printf "the release's name: all would be called %s, and the name of a Service has no dot. Set fullnameOverride." $full) }}
+{{- end }}
 {{- $names := include "kubevirt-scheduler.schedulerNames" . | fromJson -}}
 {{- range $name, $target := $names }}
   {{- if ne (get $names $target | default $target) $target }}
