@@ -17,7 +17,7 @@ from certs.bundle import Bundle, Flaw, Leaving
 from certs.chain import sound
 from certs.cluster import ApiServer, Cause, JsonObject, Place, Trouble, ca_bundles, with_ca_bundle
 from certs.renewal import NEVER, Next, Policy, Step, next_step
-from certs.steps import READ_BY_ALL, REPLACED, taken
+from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED, taken
 
 # Seconds. A caBundle that somebody emptied is repaired after one of these; two GETs in three seconds cost nobody much.
 EVERY = 3.0
@@ -199,7 +199,7 @@ class Keeper:
                 return
         else:  # those that are to be replaced are trusted for as long
             others = {ca for one in published for ca in sound(one, self._now())} - set(split(ca_bundle))
-            ca_bundle += b"".join(sorted(others))
+            ca_bundle += b"".join(sorted(others)[:LEAVING_AT_MOST])
         self._place.write_configuration(with_ca_bundle(configuration, ca_bundle))
         self._stale_since = NEVER
         self._repaired()

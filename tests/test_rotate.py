@@ -820,6 +820,12 @@ def test_a_provided_ca_that_is_emptied_outside_is_repaired_at_once(api, new, pro
     assert api.ca_bundles() == [content(keeper, "ca.crt")] * 2
 
 
+def test_beside_a_provided_ca_no_crowd_is_published(api, clock, new, provided):
+    api.publish(b"".join(issue_ca(clock()).certificate for _ in range(LEAVING_AT_MOST + 1)))
+    new(provided[0], secret=None, policy=Policy()).one_pass()
+    assert len(split(api.ca_bundles()[0])) == 1 + LEAVING_AT_MOST
+
+
 def test_of_a_provided_ca_crt_only_the_certificates_are_published(api, new, provided):
     folder, _ = provided
     certificates, key = (folder.joinpath(name).read_bytes() for name in ("ca.crt", "tls.key"))
