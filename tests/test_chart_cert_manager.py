@@ -19,7 +19,7 @@ from chart_release import HELMS, PATIENT, Release, Replicas, build_both
 from controlplane import build
 from controlplane.api import LOOPBACK, Object
 from controlplane.plane import ControlPlane
-from controlplane.process import Process, free_ports
+from controlplane.process import Process, free_ports, running
 from controlplane.rights import Right, is_granted
 from longhorn import Longhorn
 from starting import Creations, vms_starting
@@ -53,7 +53,7 @@ def cert_manager(request: pytest.FixtureRequest, plane: ControlPlane) -> Iterato
     plane.kubectl("wait", "--for=condition=Established", "-f", str(definitions))
     address = f"{LOOPBACK}:{free_ports(1)[0]}"
     command = [str(program), f"--kubeconfig={plane.kubeconfig}", f"--health={address}"]
-    with plane.beside(Process("cert-manager", command, f"http://{address}/healthz", plane.folder)):
+    with running(Process("cert-manager", command, f"http://{address}/healthz", plane.folder)):
         yield
     plane.kubectl("delete", "-f", str(definitions))
 

@@ -10,7 +10,7 @@ import yaml
 from chart import CHART, NAME, NAMESPACE, Object, container, only, render
 from chart_release import scheduler
 from controlplane.plane import ControlPlane
-from controlplane.process import Process
+from controlplane.process import Process, running
 from controlplane.rights import are_known, bound, is_granted
 from webhook_process import RBAC
 from world import World
@@ -57,18 +57,12 @@ def credentials(plane: ControlPlane, objects: list[Object]) -> Iterator[Path]:
 def replicas(plane: ControlPlane, objects: list[Object], credentials: Path) -> Iterator[list[Process]]:
     """Both replicas, well; one of them leads."""
     both = [scheduler(plane, objects, credentials) for _ in range(2)]
-    with plane.beside(*both):
+    with running(*both):
         yield both
 
 
 def holder(plane: ControlPlane) -> str:
     return str(plane.request("GET", LEASE)["spec"].get("holderIdentity", ""))
-
-
-def bound_by(plane: ControlPlane, world: World, pod: str) -> str:
-    path = f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=reason=Scheduled,involvedObject.name={pod}"
-    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 20, "the Scheduled event")
-    return str(event["reportingComponent"])
 
 
 def test_two_of_them_run_and_one_leads_and_when_it_is_gone_the_other_takes_over(
@@ -78,7 +72,7 @@ def test_two_of_them_run_and_one_leads_and_when_it_is_gone_the_other_takes_over(
     _, node = world.warm_volume()
     first = world.start_vm("vm1", "disk1", schedulerName=NAME)
     assert world.running(first) == node
-    assert bound_by(plane, world, first) == NAME
+    assert world.bound_by(first) == NAME
     leader = plane.wait(lambda: holder(plane), 20, "a leader")
     (leading,) = (each for each in replicas if "Successfully acquired lease" in each.log.read_text())
     leading.kill()
@@ -86,7 +80,7 @@ def test_two_of_them_run_and_one_leads_and_when_it_is_gone_the_other_takes_over(
     plane.wait(lambda: holder(plane) not in ("", leader), 40, "another leader")
     second = world.start_vm("vm2", "disk1", schedulerName=NAME)
     assert world.running(second) == node
-    assert bound_by(plane, world, second) == NAME
+    assert world.bound_by(second) == NAME
     for each in replicas:
         assert [line for line in each.log.read_text().splitlines() if "forbidden" in line.lower()] == []
 
@@ -195,7 +189,7 @@ def test_a_secret_of_one_s_own_that_names_no_lease_does_not_take_the_cluster_s_o
     theirs: Object = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"config.yaml": yaml.safe_dump(bare)}}
     rendered = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
     only_ours = scheduler(plane, [theirs, *rendered], credentials)
-    with plane.beside(only_ours):
+    with running(only_ours):
         plane.wait(lambda: "Attempting to acquire leader lease" in only_ours.log.read_text(), 20, "word of its Lease")
         assert f'lock="{NAMESPACE}/{NAME}"' in only_ours.log.read_text()
 
@@ -211,7 +205,7 @@ def test_what_packing_switches_off_is_what_the_real_scheduler_knows(
         {**each, "data": {"config.yaml": yaml.safe_dump(config)}} if each["kind"] == "ConfigMap" else each
         for each in objects
     ]
-    with plane.beside(scheduler(plane, changed, credentials)):
+    with running(scheduler(plane, changed, credentials)):
         pass  # it is healthy
 
 

@@ -14,7 +14,7 @@ import pytest
 from chart import NAME, Object
 from chart_release import PATIENT, Release, Replicas, scheduler
 from controlplane.plane import ControlPlane
-from controlplane.process import Process
+from controlplane.process import Process, running
 from longhorn import Longhorn
 from webhook_process import REGISTRATIONS
 from world import DECISION, World
@@ -53,13 +53,6 @@ def old_scheduler(plane: ControlPlane) -> Iterator[Process]:
     plane.processes.pop(NAME).kill()
 
 
-def bound_by(world: World, pod: str) -> str:
-    query = f"fieldSelector=reason=Scheduled,involvedObject.name={pod}"
-    path = f"/api/v1/namespaces/{world.namespace}/events?{query}"
-    (event,) = world.plane.wait(lambda: world.plane.request("GET", path)["items"], 20, "the Scheduled event")
-    return str(event["reportingComponent"])
-
-
 def decided(world: World) -> bool:
     """Whether a pod of this VM would get a decision that knows of the share-manager."""
     pod = world.tried(kubevirt.pod_of(world, "vm1"))
@@ -81,14 +74,14 @@ def test_vms_move_from_the_go_scheduler_to_the_webhook_and_back_in_one_upgrade_e
     before = plane.request("GET", kubevirt.path(world, "vm1"))
     pod = kubevirt.restart(world, "vm1")
     world.running(pod)
-    assert bound_by(world, pod) == NAME
+    assert world.bound_by(pod) == NAME
     # To the webhook, and to the default scheduler.
     release.install(MAPPED + "default-scheduler", "--set=replicas=1", PATIENT)
     with run(release) as replicas:
         plane.wait(lambda: decided(world), 20, "a decision that knows of the share-manager")
         pod = kubevirt.restart(world, "vm1")
         assert world.running(pod) == node
-        assert (world.get(pod)["spec"]["schedulerName"], bound_by(world, pod)) == ("default-scheduler",) * 2
+        assert (world.get(pod)["spec"]["schedulerName"], world.bound_by(pod)) == ("default-scheduler",) * 2
         target = world.tried(kubevirt.pod_of(world, "vm1", review="migration-target"))
         assert target["spec"]["schedulerName"] == "default-scheduler"
         # And back.
@@ -97,7 +90,7 @@ def test_vms_move_from_the_go_scheduler_to_the_webhook_and_back_in_one_upgrade_e
         plane.wait(lambda: world.tried(kubevirt.pod_of(world, "vm1"))["spec"]["schedulerName"] == NAME, 20, "its name")
         pod = kubevirt.restart(world, "vm1")
         world.running(pod)
-        assert (world.get(pod)["spec"]["schedulerName"], bound_by(world, pod)) == (NAME,) * 2
+        assert (world.get(pod)["spec"]["schedulerName"], world.bound_by(pod)) == (NAME,) * 2
     assert plane.request("GET", kubevirt.path(world, "vm1")) == before
 
 
@@ -115,6 +108,6 @@ def test_vms_that_name_the_chart_s_scheduler_are_placed_on_their_share_manager_s
         pod = kubevirt.restart(world, "vm1")
         # Nobody but a scheduler of that name looks at it.
         assert "nodeName" not in world.get(pod)["spec"]
-        with plane.beside(second):
+        with running(second):
             assert world.running(pod, 30) == node
-            assert (world.get(pod)["spec"]["schedulerName"], bound_by(world, pod)) == (NAME,) * 2
+            assert (world.get(pod)["spec"]["schedulerName"], world.bound_by(pod)) == (NAME,) * 2

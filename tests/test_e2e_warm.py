@@ -40,9 +40,7 @@ def test_a_second_scheduler_binds_the_vm_beside_its_share_manager_and_its_event_
     _, node = world.warm_volume()
     pod = world.start_vm("vm1", "disk1", schedulerName=my_scheduler)
     assert world.running(pod) == node
-    path = f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=reason=Scheduled,involvedObject.name={pod}"
-    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 20, "the Scheduled event")
-    assert event["reportingComponent"] == my_scheduler
+    assert world.bound_by(pod) == my_scheduler
     lease = plane.request("GET", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{my_scheduler}")
     assert lease["spec"]["holderIdentity"]
 

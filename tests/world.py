@@ -250,6 +250,12 @@ class World:
         """What the scheduler has said of a pod: nothing, or one thing."""
         return [each for each in self.get(pod)["status"].get("conditions", []) if each["type"] == "PodScheduled"]
 
+    def bound_by(self, pod: str) -> str:
+        """Wait until a pod's Scheduled event is there, and return the name of the scheduler that wrote it."""
+        path = f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=reason=Scheduled,involvedObject.name={pod}"
+        (event,) = self.plane.wait(lambda: self.plane.request("GET", path)["items"], 20, "the Scheduled event")
+        return str(event["reportingComponent"])
+
     def unschedulable(self, pod: str) -> str:
         """Wait until the scheduler has tried a pod and found no node, and return what it said of it."""
 

@@ -11,8 +11,8 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -101,25 +101,6 @@ class ControlPlane(Api):
         if name not in self.processes or not self.processes[name].alive:
             self._start_scheduler(name, free_ports(1)[0], leader_elect, profile).wait_until_healthy()
         return self.processes[name]
-
-    @contextmanager
-    def beside(self, *programs: Process) -> Iterator[None]:
-        """Run these beside its own until the block ends. What fails in it is told of one that ended, and their logs."""
-        try:
-            for each in programs:
-                self.processes[each.name] = each
-                each.start()
-            for each in programs:
-                each.wait_until_healthy()
-            yield
-        except Exception as error:
-            for each in programs:
-                error.add_note(each.tail())
-            raise
-        finally:
-            for each in programs:
-                each.kill()
-                self.processes.pop(each.name, None)
 
     def compact_etcd(self) -> None:
         """Forget all but the newest revision: a watch from an older one gets 410, once the API server has restarted."""

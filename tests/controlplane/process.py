@@ -12,6 +12,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -107,6 +109,20 @@ class Process:
     def tail(self, lines: int = 25) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join([f"last lines of {self.log}:", *text.splitlines()[-lines:]])
+
+
+@contextmanager
+def running(*programs: Process) -> Iterator[None]:
+    """Run programs until the block ends; it begins when all of them are healthy."""
+    try:
+        for each in programs:
+            each.start()
+        for each in programs:
+            each.wait_until_healthy()
+        yield
+    finally:
+        for each in programs:
+            each.kill()
 
 
 def _answer(url: str) -> str:
