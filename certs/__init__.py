@@ -8,5 +8,5 @@
     cluster        what it asks of an API server
     folder         the files that are served (serving: the TLS context that follows them)
 
-`by_hand` is what a person asks for.
+`by_hand` is what a person asks for, `health` what a person is told.
 """

@@ -34,9 +34,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from certs import bundle as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
-from certs.by_hand import planned, renew, rotate, status
+from certs.by_hand import planned, renew, rotate
 from certs.cluster import TIMEOUT, Cause, Place, Refused, Trouble
 from certs.folder import issuer
+from certs.health import status
 from certs.renewal import LEFT, Policy, Step
 from certs.rotate import Keeper
 from webhook.cli import commands

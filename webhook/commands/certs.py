@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from certs import by_hand
+from certs import by_hand, health
 from certs.authority import Certificate, read
-from certs.by_hand import Status
 from certs.cluster import ASKED_AGAIN, Place, Refused, Trouble
+from certs.health import Status
 from certs.renewal import Policy
 from webhook.commands import color_option, live_options, namespace_and_name, wants_color
 from webhook.documents import BadInput, printable
@@ -84,7 +84,7 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
     """  # noqa: D301 (click's mark of a block that keeps its lines)
     now = datetime.now(UTC)
     with _told():
-        found = by_hand.status(_place(secret, configuration, live), now, Policy())
+        found = health.status(_place(secret, configuration, live), now, Policy())
     if output == "json":
         click.echo(json.dumps(_document(secret, found, now), indent=2))
     else:
