@@ -1,7 +1,7 @@
 # The image: Python, what requirements.lock names, and this project. Its user may write nothing, nothing in it installs.
 # Made by `make image`; docs/image.md says more.
 
-# Debian 13 has Python 3.13 itself, so the tests build on the same without a registry (tests/image.py). The tag follows
+# Debian 13 has Python 3.13 itself, so the tests build on the same without a registry (tests/support/image.py). The tag follows
 # the security fixes of both; a digest in its place stands still.
 ARG BASE=docker.io/library/python:3.13-slim-trixie
 

@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-unit check format lock image test-image bench clean
+.PHONY: help venv demo test test-unit check format docs lock image test-image bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ format: venv ## write the code as `make check` wants it
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format
 
+docs: venv ## regenerate the tables in the documentation
+	@$(BIN)/python -m tests.support.helm_chart
+	@$(BIN)/python -m tests.support.reasons_table
+
 # The image installs the first lock; the others hold the same versions, and the tools beside them.
 LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE)
@@ -90,7 +94,7 @@ image: ## the image, by docker, podman or buildah; IMAGE= names it, BASE= gives 
 	$(if $(BASE),--build-arg BASE='$(BASE)') --tag '$(IMAGE)' $(IMAGE_ARGS) .
 
 test-image: venv ## the image, built and run as a pod would; as root, with buildah and mmdebstrap
-	$(BIN)/pytest tests/test_image.py $(ARGS)
+	$(BIN)/pytest tests/image/test_image.py $(ARGS)
 
 bench: venv ## every benchmark
 	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done

@@ -27,10 +27,10 @@ from kubernetes.client import ApiClient, Configuration
 from rich.console import Console
 from rich.table import Table
 
-from webhook.cluster import Cluster
-from webhook.kinds import kinds
-from webhook.live import Live
-from webhook.settings import Settings
+from webhook.cluster.client import Cluster
+from webhook.cluster.kinds import kinds
+from webhook.cluster.live import Live
+from webhook.placement.settings import Settings
 
 QUICK = [("claims", 1_000), ("claims", 10_000), ("pods", 5_000)]
 FULL = [*QUICK, ("claims", 100_000), ("pods", 50_000)]

@@ -16,15 +16,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from webhook import patch
-from webhook.catalog import Claim, Node, Pod, ShareManager, Volume
-from webhook.injector import decide, inject
-from webhook.mutation import carry_out
-from webhook.objects import Fact
-from webhook.resources import amounts
-from webhook.review import read_review, write_review
-from webhook.settings import Settings
-from webhook.store import Store
+from webhook.cluster.objects import Fact
+from webhook.cluster.store import Store
+from webhook.placement import patch
+from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
+from webhook.placement.injector import decide, inject
+from webhook.placement.mutation import carry_out
+from webhook.placement.resources import amounts
+from webhook.placement.settings import Settings
+from webhook.serving.review import read_review, write_review
 
 REVIEW = Path(__file__).parent.parent / "tests/data/reviews/vm-start.json"
 CLAIMS, NODES, ROUNDS = 10_000, 1_000, 5_000

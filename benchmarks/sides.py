@@ -23,12 +23,11 @@ import yaml
 from peer.build import programs
 
 # What the tests of the repository stand on is not installed with the package: it lies flat beside them.
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from builders import Object, apart, claim, node, pod, pod_term, share_manager, share_manager_pod, volume
-from controlplane.process import free_ports
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from certs.authority import issue_ca, issue_leaf
+from tests.support.builders import Object, apart, claim, node, pod, pod_term, share_manager, share_manager_pod, volume
+from tests.support.controlplane.process import free_ports
 
 REVIEW = Path(__file__).parent.parent / "tests/data/reviews/vm-start.json"
 CLAIMS, NODES = 10_000, 500

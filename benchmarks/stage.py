@@ -19,14 +19,14 @@ from typing import Any
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 # What the tests of the repository stand on is not installed with the package: it lies flat beside them.
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from controlplane import build
-from controlplane.api import ApiError, Object
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from webhook_process import NAMESPACE, SERVED_BY, Webhook, grant
-from world import DECISION, HOSTNAME, KUBEVIRTS, ROOM, World
+from tests.support.controlplane import build
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import DECISION, HOSTNAME, KUBEVIRTS, ROOM, World
+from tests.support.webhook_process import NAMESPACE, SERVED_BY, Webhook, grant
 
 __all__ = [
     "DECISION",

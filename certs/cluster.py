@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 class ApiServer(Protocol):
-    """What `webhook.cluster.Cluster` is, and what the tests have in its place."""
+    """What `webhook.cluster.client.Cluster` is, and what the tests have in its place."""
 
     def get(self, path: str, timeout: float = ...) -> bytes | None:
         """Read one object; None where there is none. Raises Refused."""

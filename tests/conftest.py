@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from controlplane import build
-from controlplane.plane import ControlPlane
 from hypothesis import HealthCheck, settings
-from longhorn import Longhorn
-from webhook_process import NAMESPACE, Webhook, grant
-from world import World
+
+from tests.support.controlplane import build
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import World
+from tests.support.webhook_process import NAMESPACE, Webhook, grant
 
 # No property here is about time: by default an example that takes 0.2 s fails, and so it does where a machine stalls.
 settings.register_profile(

@@ -2,8 +2,9 @@
 
 import math
 
-import laws
 import pytest
+
+from tests.support import laws
 
 PACKAGES = [*laws.ROOT.glob("webhook/**/*.py"), *laws.ROOT.glob("certs/**/*.py")]
 TESTS = list(laws.ROOT.glob("tests/**/*.py"))
@@ -23,89 +24,93 @@ KEPT_BY = {
 
 PLANTED = {
     laws.purity: [
-        ("webhook/affinity.py", "import time"),
-        ("webhook/affinity.py", "from datetime import datetime"),
-        ("webhook/affinity.py", "from os import environ"),
-        ("webhook/affinity.py", "from sys import intern, stderr"),
-        ("webhook/affinity.py", "def later():\n    import logging"),
-        ("webhook/affinity.py", "import certs.authority"),
-        ("webhook/affinity.py", "from webhook import app"),
-        ("webhook/affinity.py", "from webhook.metrics import DECISIONS"),
-        ("webhook/affinity.py", "from .store import Store"),
-        ("webhook/affinity.py", "from webhook.commands import inject"),
-        ("webhook/affinity.py", "open('/etc/hostname')"),
-        ("webhook/affinity.py", "print('pinned')"),
-        ("webhook/a_new_file.py", "import socket"),
+        ("webhook/placement/affinity.py", "import time"),
+        ("webhook/placement/affinity.py", "from datetime import datetime"),
+        ("webhook/placement/affinity.py", "from os import environ"),
+        ("webhook/placement/affinity.py", "from sys import intern, stderr"),
+        ("webhook/placement/affinity.py", "def later():\n    import logging"),
+        ("webhook/placement/affinity.py", "import certs.authority"),
+        ("webhook/placement/affinity.py", "from webhook.serving import app"),
+        ("webhook/placement/affinity.py", "from webhook.cluster.store import Store"),
+        ("webhook/placement/affinity.py", "from ..cluster.store import Store"),
+        ("webhook/placement/affinity.py", "from webhook import __version__"),
+        ("webhook/placement/affinity.py", "open('/etc/hostname')"),
+        ("webhook/placement/affinity.py", "print('pinned')"),
+        ("webhook/placement/a_new_file.py", "import socket"),
     ],
     laws.one_door: [
-        ("webhook/store.py", "import kubernetes.client"),
+        ("webhook/cluster/store.py", "import kubernetes.client"),
         ("certs/rotate.py", "from kubernetes import watch"),
-        ("webhook/server.py", "from flask import Flask"),
-        ("webhook/affinity.py", "import jsonpatch"),
-        ("webhook/server.py", "from cryptography import x509"),
-        ("webhook/app.py", "from gunicorn.app.base import BaseApplication"),
-        ("certs/rotate.py", "from webhook.settings import Settings"),
+        ("webhook/serving/server.py", "from flask import Flask"),
+        ("webhook/placement/affinity.py", "import jsonpatch"),
+        ("webhook/serving/server.py", "from cryptography import x509"),
+        ("webhook/serving/app.py", "from gunicorn.app.base import BaseApplication"),
     ],
     laws.one_vocabulary: [
-        ("webhook/app.py", "class Reason(Enum): ..."),
-        ("webhook/decision.py", "class Reason(Enum): ...\nclass Reason(Enum): ..."),
-        ("webhook/app.py", "reason = 'NodeFull'"),
-        ("webhook/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'\nreason = 'NodeFull'"),
+        ("webhook/serving/app.py", "class Reason(Enum): ..."),
+        ("webhook/placement/decision.py", "class Reason(Enum): ...\nclass Reason(Enum): ..."),
+        ("webhook/serving/app.py", "reason = 'NodeFull'"),
+        ("webhook/placement/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'\nreason = 'NodeFull'"),
     ],
     laws.never_refused: [
-        ("webhook/review.py", "{'allowed': False}"),
-        ("webhook/review.py", "dict(allowed=False)"),
-        ("webhook/review.py", "response['allowed'] = False"),
-        ("webhook/review.py", "class Response:\n    allowed: bool = False"),
-        ("webhook/review.py", "def respond(uid, allowed=False, code=200): ..."),
-        ("webhook/review.py", "def respond(*, allowed=False): ..."),
+        ("webhook/serving/review.py", "{'allowed': False}"),
+        ("webhook/serving/review.py", "dict(allowed=False)"),
+        ("webhook/serving/review.py", "response['allowed'] = False"),
+        ("webhook/serving/review.py", "class Response:\n    allowed: bool = False"),
+        ("webhook/serving/review.py", "def respond(uid, allowed=False, code=200): ..."),
+        ("webhook/serving/review.py", "def respond(*, allowed=False): ..."),
     ],
     laws.never_silent: [
-        ("webhook/app.py", "try: run()\nexcept: log()"),
-        ("webhook/app.py", "try: run()\nexcept Exception: pass"),
-        ("webhook/app.py", "try: run()\nexcept (OSError, BaseException): ..."),
-        ("webhook/app.py", "for _ in runs:\n    try: run()\n    except Exception as error: continue"),
-        ("webhook/app.py", "def start():\n    try: run()\n    except Exception: return None"),
-        ("webhook/app.py", "with contextlib.suppress(Exception): run()"),
+        ("webhook/serving/app.py", "try: run()\nexcept: log()"),
+        ("webhook/serving/app.py", "try: run()\nexcept Exception: pass"),
+        ("webhook/serving/app.py", "try: run()\nexcept (OSError, BaseException): ..."),
+        ("webhook/serving/app.py", "for _ in runs:\n    try: run()\n    except Exception as error: continue"),
+        ("webhook/serving/app.py", "def start():\n    try: run()\n    except Exception: return None"),
+        ("webhook/serving/app.py", "with contextlib.suppress(Exception): run()"),
     ],
     laws.telling_names: [
         ("webhook/utils.py", ""),
         ("webhook/commands/helpers.py", ""),
         ("certs/manager.py", ""),
-        ("webhook/app.py", "def handle_review(): ..."),
-        ("webhook/app.py", "async def _process_review(): ..."),
-        ("webhook/app.py", "class App:\n    def handle_review(self): ..."),
+        ("webhook/serving/app.py", "def handle_review(): ..."),
+        ("webhook/serving/app.py", "async def _process_review(): ..."),
+        ("webhook/serving/app.py", "class App:\n    def handle_review(self): ..."),
     ],
-    laws.door_sign: [("webhook/app.py", "import flask"), ("certs/__init__.py", "")],
-    laws.short_files: [("webhook/app.py", "import flask\n" * 251)],
+    laws.door_sign: [("webhook/serving/app.py", "import flask"), ("certs/__init__.py", "")],
+    laws.short_files: [("webhook/serving/app.py", "import flask\n" * 251)],
     laws.fakes_not_patches: [
-        ("tests/test_app.py", "mock.patch('webhook.app.inject')"),
-        ("tests/test_app.py", "@patch('webhook.app.inject')\ndef test_it(): ..."),
+        ("tests/test_app.py", "mock.patch('webhook.serving.app.inject')"),
+        ("tests/test_app.py", "@patch('webhook.serving.app.inject')\ndef test_it(): ..."),
         ("tests/test_app.py", "mock.patch.dict('os.environ')"),
-        ("tests/test_app.py", "monkeypatch.setattr('webhook.app.inject', fake)"),
+        ("tests/test_app.py", "monkeypatch.setattr('webhook.serving.app.inject', fake)"),
     ],
 }
 
 ALLOWED = {
     laws.purity: [
         (
-            "webhook/affinity.py",
-            "import re\nfrom sys import intern\nfrom webhook import resolve\nfrom .shape import text",
+            "webhook/placement/affinity.py",
+            "import re\nfrom sys import intern\nfrom webhook.placement import resolve\nfrom .shape import text",
         ),
-        ("webhook/app.py", "import time"),
+        ("webhook/serving/app.py", "import time"),
         ("webhook/commands/inject.py", "import sys\nprint()"),
     ],
-    laws.one_door: [("webhook/cluster.py", "import kubernetes"), ("webhook/server.py", "import certs.authority")],
+    laws.one_door: [
+        ("webhook/cluster/client.py", "import kubernetes"),
+        ("webhook/serving/server.py", "import certs.authority"),
+    ],
     laws.one_vocabulary: [
-        ("webhook/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'"),
-        ("webhook/app.py", "'NodeFull'\ndef full():\n    'NodeFull'"),
+        ("webhook/placement/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'"),
+        ("webhook/serving/app.py", "'NodeFull'\ndef full():\n    'NodeFull'"),
     ],
-    laws.never_refused: [("webhook/review.py", "{'allowed': True, 'dryRun': False}")],
+    laws.never_refused: [("webhook/serving/review.py", "{'allowed': True, 'dryRun': False}")],
     laws.never_silent: [
-        ("webhook/app.py", "try: run()\nexcept Exception: log()"),
-        ("webhook/app.py", "try: run()\nexcept KeyError: pass"),
+        ("webhook/serving/app.py", "try: run()\nexcept Exception: log()"),
+        ("webhook/serving/app.py", "try: run()\nexcept KeyError: pass"),
     ],
-    laws.telling_names: [("webhook/server.py", "class Worker(ThreadWorker):\n    def handle_request(self): ...")],
+    laws.telling_names: [
+        ("webhook/serving/server.py", "class Worker(ThreadWorker):\n    def handle_request(self): ...")
+    ],
     laws.fakes_not_patches: [
         ("tests/test_app.py", "monkeypatch.setenv('A', '1.2')\nmonkeypatch.setattr(app, 'clock', fake)")
     ],

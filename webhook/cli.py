@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from webhook import __version__
-from webhook.documents import BadInput, printable
-from webhook.settings import SettingsError
+from webhook.cluster.documents import BadInput, printable
+from webhook.placement.settings import SettingsError
 
 # By name and not by import: `inject` answers in a quarter of a second, the server's libraries take half a second alone.
 COMMANDS = {

@@ -14,10 +14,10 @@ from typing import Any
 from flask import Flask, Response, request
 from gunicorn.app.base import BaseApplication
 
-from webhook import snapshot
-from webhook.injector import inject
-from webhook.review import read_review, write_review
-from webhook.settings import Settings
+from webhook.cluster import snapshot
+from webhook.placement.injector import inject
+from webhook.placement.settings import Settings
+from webhook.serving.review import read_review, write_review
 
 KEEPALIVE = 95  # seconds; with its own 2 it would close connections between two rounds
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from cluster_of_two import NAME, NAMES, NAMESPACE, START, secret
 
 from certs.authority import issue_ca, issue_leaf, split
 from certs.bundle import ANNOTATION, Bundle, Flaw, Leaving, content, read, written
 from certs.cluster import Cause
+from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, START, secret
 
 CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
 LEAF = issue_leaf(CA, NAMES, START)

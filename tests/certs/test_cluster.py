@@ -4,10 +4,18 @@ import base64
 from copy import deepcopy
 
 import pytest
-from cluster_of_two import CONFIGURATION, CONFIGURATION_PATH, NAME, NAMESPACE, SECRET_PATH, TwoObjects, configuration
 
 from certs.cluster import Cause, Place, Refused, Trouble, ca_bundles, hosts, with_ca_bundle
-from webhook.cluster import ClusterError
+from tests.support.fake_certificate_cluster import (
+    CONFIGURATION,
+    CONFIGURATION_PATH,
+    NAME,
+    NAMESPACE,
+    SECRET_PATH,
+    TwoObjects,
+    configuration,
+)
+from webhook.cluster.client import ClusterError
 
 SECRET, REGISTRATION = f"Secret {NAMESPACE}/{NAME}", f"MutatingWebhookConfiguration {CONFIGURATION}"
 

@@ -1,10 +1,10 @@
 """Names of a server: taken as a certificate holds them, or refused in one line."""
 
 import pytest
-from cluster_of_two import NAMES, START
 
 from certs.authority import issue_ca, issue_leaf, read
 from certs.names import LONGEST, BadName, canonical, namespaces
+from tests.support.fake_certificate_cluster import NAMES, START
 
 LABEL = "a" * 63
 LONG = ".".join([LABEL] * 3 + ["a" * 61])

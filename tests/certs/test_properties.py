@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster_of_two import CONFIGURATION, NAME, NAMES, NAMESPACE, Clock, Crash, TwoObjects
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from certs.authority import read, signed_by, split
 from certs.cluster import Place, Refused, Trouble
 from certs.renewal import Policy, Step
 from certs.rotate import Keeper, one_pass
+from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Clock, Crash, TwoObjects
 
 POLICY = Policy(NAMES)
 REPLICAS = 3

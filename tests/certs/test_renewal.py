@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from cluster_of_two import NAMES, START
 
 from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by
 from certs.bundle import Bundle, Flaw, Leaving
@@ -12,6 +11,7 @@ from certs.cluster import Cause
 from certs.names import BadName
 from certs.renewal import NEVER, Next, Policy, Step, next_step
 from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, taken
+from tests.support.fake_certificate_cluster import NAMES, START
 
 DAY, MINUTE, TICK = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 HOUR = timedelta(hours=1)

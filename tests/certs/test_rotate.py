@@ -7,17 +7,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import permutations
 
 import pytest
-from cluster_of_two import (
-    CONFIGURATION,
-    CONFIGURATION_PATH,
-    NAME,
-    NAMES,
-    NAMESPACE,
-    SECRET_PATH,
-    Clock,
-    Crash,
-    TwoObjects,
-)
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -33,6 +22,17 @@ from certs.renewal import Policy, Step
 from certs.rotate import AFTER_A_LOST_RACE, EVERY, LONGEST_WAIT, MOUNTED, Keeper, one_pass
 from certs.serving import ServingCertificate, load_context
 from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED
+from tests.support.fake_certificate_cluster import (
+    CONFIGURATION,
+    CONFIGURATION_PATH,
+    NAME,
+    NAMES,
+    NAMESPACE,
+    SECRET_PATH,
+    Clock,
+    Crash,
+    TwoObjects,
+)
 
 POLICY = Policy(NAMES)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)

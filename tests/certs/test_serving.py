@@ -8,7 +8,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from alone import alone
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -26,6 +25,7 @@ from certs.serving import (
     load_context,
     made_for_this_run,
 )
+from tests.support.own_process import alone
 
 NOW = datetime.now(UTC)
 CA = issue_ca(NOW)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chart import CI, NAME, NAMESPACE, Object, render, template
-from controlplane.plane import ControlPlane
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import CI, NAME, NAMESPACE, Object, render, template
 
 pytestmark = pytest.mark.controlplane
 

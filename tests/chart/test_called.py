@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import CHART, NAME, NAMESPACE, Object, only, render, variables
 from click.testing import CliRunner
-from controlplane.api import ApiError
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from webhook_process import RBAC, REGISTRATIONS, Webhook
-from world import DECISION, recorded
 
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, only, render, variables
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import DECISION, recorded
+from tests.support.webhook_process import RBAC, REGISTRATIONS, Webhook
 from webhook.commands.check import check, vm_pod
-from webhook.settings import OPT_IN_ANNOTATIONS
+from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 pytestmark = pytest.mark.controlplane
 

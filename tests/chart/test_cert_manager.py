@@ -15,19 +15,19 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 import pytest
-from chart_release import HELMS, PATIENT, Release, Replicas, build_both
-from controlplane import build
-from controlplane.api import LOOPBACK, Object
-from controlplane.plane import ControlPlane
-from controlplane.process import Process, free_ports, running
-from controlplane.rights import Right, is_granted
-from longhorn import Longhorn
-from starting import Creations, vms_starting
-from watched import History
-from webhook_process import REGISTRATIONS
-from world import CO_SCHEDULED, World
 
 from certs.authority import issue_ca, issue_leaf
+from tests.support.controlplane import build
+from tests.support.controlplane.api import LOOPBACK, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process, free_ports, running
+from tests.support.controlplane.rights import Right, is_granted
+from tests.support.helm_release import HELMS, PATIENT, Release, Replicas, build_both
+from tests.support.longhorn import Longhorn
+from tests.support.object_history import History
+from tests.support.scenario import CO_SCHEDULED, World
+from tests.support.vm_starts import Creations, vms_starting
+from tests.support.webhook_process import REGISTRATIONS
 
 pytestmark = pytest.mark.controlplane
 

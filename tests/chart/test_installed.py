@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from chart_release import PATIENT, Release, Replicas, build_both
 from click.testing import CliRunner
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from watched import History
-from webhook_process import REGISTRATIONS
-from world import CO_SCHEDULED, World
 
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_release import PATIENT, Release, Replicas, build_both
+from tests.support.longhorn import Longhorn
+from tests.support.object_history import History
+from tests.support.scenario import CO_SCHEDULED, World
+from tests.support.webhook_process import REGISTRATIONS
 from webhook.commands.check import check
 
 pytestmark = pytest.mark.controlplane

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import CHART, CI, NAME, NAMESPACE, HelmError, helm, only, render, template
-from controlplane import build
+
+from tests.support.controlplane import build
+from tests.support.helm_chart import CHART, CI, NAME, NAMESPACE, HelmError, helm, only, render, template
 
 pytestmark = pytest.mark.controlplane  # Helm is built with it
 

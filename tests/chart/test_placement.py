@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
-from chart import NAME, Object, only, render, template
-from chart_release import Release
-from controlplane.api import ApiError
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from world import POOL, World
+
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import NAME, Object, only, render, template
+from tests.support.helm_release import Release
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import POOL, World
 
 pytestmark = pytest.mark.controlplane
 

@@ -6,14 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from chart import CHART, CI, NAME, NAMESPACE, container, only, render, template, variables
-from webhook_process import RIGHTS
 
+from tests.support.helm_chart import CHART, CI, NAME, NAMESPACE, container, only, render, template, variables
+from tests.support.webhook_process import RIGHTS
 from webhook.cli import COMMANDS
 from webhook.commands.check import check
 from webhook.commands.serve import serve
-from webhook.decision import Mode
-from webhook.settings import Action, LogFormat, LogLevel, Settings, read_settings
+from webhook.placement.decision import Mode
+from webhook.placement.settings import Action, LogFormat, LogLevel, Settings, read_settings
 
 pytestmark = pytest.mark.controlplane  # Helm is built with it
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chart import CHART, NAME, NAMESPACE, Object, container, only, render
-from chart_release import scheduler
-from controlplane.plane import ControlPlane
-from controlplane.process import Process, running
-from controlplane.rights import are_known, bound, is_granted
-from webhook_process import RBAC
-from world import World
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process, running
+from tests.support.controlplane.rights import are_known, bound, is_granted
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, container, only, render
+from tests.support.helm_release import scheduler
+from tests.support.scenario import World
+from tests.support.webhook_process import RBAC
 
 pytestmark = pytest.mark.controlplane
 

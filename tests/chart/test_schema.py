@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chart import CHART, CI, NAMESPACE, HelmError, defaults, helm, leaves, render, value_at
+
+from tests.support.helm_chart import CHART, CI, NAMESPACE, HelmError, defaults, helm, leaves, render, value_at
 
 pytestmark = pytest.mark.controlplane  # Helm is built with it
 

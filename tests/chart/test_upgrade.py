@@ -10,13 +10,14 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from chart import CHART, NAME, Object, container, only, variables
-from chart_release import HELMS, Release, build_both
-from controlplane import build
-from controlplane.api import ApiError
-from controlplane.plane import ControlPlane
-from webhook_process import REGISTRATIONS
-from world import recorded
+
+from tests.support.controlplane import build
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import CHART, NAME, Object, container, only, variables
+from tests.support.helm_release import HELMS, Release, build_both
+from tests.support.scenario import recorded
+from tests.support.webhook_process import REGISTRATIONS
 
 pytestmark = pytest.mark.controlplane
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from chart_release import PATIENT, Release, Replicas
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from starting import failed_open, vms_starting
-from world import World
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_release import PATIENT, Release, Replicas
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import World
+from tests.support.vm_starts import failed_open, vms_starting
 
 pytestmark = pytest.mark.controlplane
 

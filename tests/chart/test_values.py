@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from chart import CHART, CI, README, defaults, documented, leaves
 
+from tests.support.helm_chart import CHART, CI, README, defaults, documented, leaves
 from webhook import __version__
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

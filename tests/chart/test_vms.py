@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kubevirt
 import pytest
-from chart import NAME, Object
-from chart_release import PATIENT, Release, Replicas, scheduler
-from controlplane.plane import ControlPlane
-from controlplane.process import Process, running
-from longhorn import Longhorn
-from webhook_process import REGISTRATIONS
-from world import DECISION, World
 
-from webhook.settings import OPT_IN_ANNOTATIONS
+from tests.support import kubevirt
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process, running
+from tests.support.helm_chart import NAME, Object
+from tests.support.helm_release import PATIENT, Release, Replicas, scheduler
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import DECISION, World
+from tests.support.webhook_process import REGISTRATIONS
+from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 pytestmark = pytest.mark.controlplane
 

@@ -12,7 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from api_server import (
+from kubernetes.client import Configuration
+from kubernetes.config.incluster_config import InClusterConfigLoader
+
+from certs.authority import issue_ca, issue_leaf
+from tests.support.builders import claim, node, share_manager
+from tests.support.fake_api_server import (
     CUT,
     ApiServer,
     body,
@@ -26,13 +31,8 @@ from api_server import (
     silence,
     stream,
 )
-from builders import claim, node, share_manager
-from kubernetes.client import Configuration
-from kubernetes.config.incluster_config import InClusterConfigLoader
-
-from certs.authority import issue_ca, issue_leaf
-from webhook.cluster import LIST_TIMEOUT, SILENCE, Cluster, ClusterError
-from webhook.wire import LONGEST_LINE, lines
+from webhook.cluster.client import LIST_TIMEOUT, SILENCE, Cluster, ClusterError
+from webhook.cluster.wire import LONGEST_LINE, lines
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
 CLAIM = "/api/v1/namespaces/default/persistentvolumeclaims/disk1"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from webhook.documents import BadInput, Document, Kind, printable, read, read_all, shown
+from webhook.cluster.documents import BadInput, Document, Kind, printable, read, read_all, shown
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SECRET = "correct-horse"

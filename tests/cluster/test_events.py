@@ -4,21 +4,29 @@ import gc
 import json
 import threading
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from builders import claim, decided, hotplug_pod, node, request, share_manager_pod, storage, virt_launcher, volume
 from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from traced import traced
-from webhook_process import grant
 
-from webhook import wording
-from webhook.cluster import Cluster, ClusterError
-from webhook.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.events import (
+from tests.support.builders import (
+    claim,
+    decided,
+    hotplug_pod,
+    node,
+    request,
+    share_manager_pod,
+    storage,
+    virt_launcher,
+    volume,
+)
+from tests.support.memory import traced
+from tests.support.paths import REVIEWS
+from tests.support.webhook_process import grant
+from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.events import (
     DEADLINE,
     FAREWELL,
     PAUSE,
@@ -30,9 +38,10 @@ from webhook.events import (
     event_on,
     subject_of,
 )
-from webhook.settings import is_subdomain
+from webhook.placement import wording
+from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
+from webhook.placement.settings import is_subdomain
 
-REVIEWS = Path(__file__).parent / "data" / "reviews"
 EVENTS = "/api/v1/namespaces/default/events"
 UID = "8a409563-c3a8-4ea4-b258-c559ed8a11d5"
 SECRET = "not-a-real-passphrase"

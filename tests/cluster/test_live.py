@@ -10,8 +10,10 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from api_server import CUT, ApiServer, body, dribble, forbidden, refusal, silence, status, stream
-from builders import (
+from kubernetes.client import Configuration
+from structlog.testing import capture_logs
+
+from tests.support.builders import (
     Object,
     claim,
     hotplug_pod,
@@ -26,19 +28,17 @@ from builders import (
     virt_launcher,
     volume,
 )
-from kubernetes.client import Configuration
-from structlog.testing import capture_logs
-from threads import threads
-
-from webhook.catalog import Claim, ShareManager, Volume
-from webhook.cluster import Cluster
-from webhook.decision import Decision, Mode, Outcome, Reason
-from webhook.injector import Injection
-from webhook.live import READ_TIMEOUT, READING, READS_AT_ONCE, RESERVATION, Live, Overlay, Reader
-from webhook.objects import read_pod
-from webhook.reflector import Reflector
-from webhook.settings import Action
-from webhook.store import Store
+from tests.support.fake_api_server import CUT, ApiServer, body, dribble, forbidden, refusal, silence, status, stream
+from tests.support.threads import threads
+from webhook.cluster.client import Cluster
+from webhook.cluster.live import READ_TIMEOUT, READING, READS_AT_ONCE, RESERVATION, Live, Overlay, Reader
+from webhook.cluster.objects import read_pod
+from webhook.cluster.reflector import Reflector
+from webhook.cluster.store import Store
+from webhook.placement.catalog import Claim, ShareManager, Volume
+from webhook.placement.decision import Decision, Mode, Outcome, Reason
+from webhook.placement.injector import Injection
+from webhook.placement.settings import Action
 
 CLAIMS, VOLUMES, MANAGERS = "persistentvolumeclaims", "persistentvolumes", "sharemanagers"
 ROOM_FOR_TEN = {"cpu": "10", "pods": "110"}

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.manifests import DEEPEST, Unreadable, documents, written
+from webhook.cluster.manifests import DEEPEST, Unreadable, documents, written
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # a lone surrogate is in no file
 TREACHEROUS = "y n on ~ null true 1e3 12e4567 0o7 0777 0x1f 12:30 1_000 .5 .inf = << 2026-11-21 - | > # a:\n\tb a\n\n"

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     HOSTNAME,
     Object,
     apart,
@@ -18,11 +19,10 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook import objects
-from webhook.catalog import Claim, Node, Pod, ShareManager, Volume
-from webhook.selectors import AffinityTerm
-from webhook.shape import Malformed
+from webhook.cluster import objects
+from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
+from webhook.placement.selectors import AffinityTerm
+from webhook.placement.shape import Malformed
 
 FINISHED = ("Succeeded", "Failed")
 

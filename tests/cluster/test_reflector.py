@@ -5,11 +5,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import (
+from kubernetes.client import Configuration
+from structlog.testing import capture_logs
+
+from tests.support.builders import Object, apart, claim, node, pod, share_manager, virt_launcher, volume
+from tests.support.fake_api_server import (
     CUT,
     Answer,
     ApiServer,
@@ -23,19 +26,15 @@ from api_server import (
     status,
     stream,
 )
-from builders import Object, apart, claim, node, pod, share_manager, virt_launcher, volume
-from kubernetes.client import Configuration
-from structlog.testing import capture_logs
-from threads import threads
+from tests.support.paths import REVIEWS
+from tests.support.threads import threads
+from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.kinds import Kind, kinds, object_path
+from webhook.cluster.objects import Fact
+from webhook.cluster.reflector import FIRST_WAIT, LONGEST_WAIT, MISSING, MISSING_WAIT, Reflector
+from webhook.cluster.store import Store
+from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
 
-from webhook.catalog import Claim, Node, Pod, ShareManager, Volume
-from webhook.cluster import Cluster, ClusterError
-from webhook.kinds import Kind, kinds, object_path
-from webhook.objects import Fact
-from webhook.reflector import FIRST_WAIT, LONGEST_WAIT, MISSING, MISSING_WAIT, Reflector
-from webhook.store import Store
-
-REVIEWS = Path(__file__).parent / "data/reviews"
 PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"
 IN_TIME = 20.0  # seconds, many times what a server takes that answers

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     Object,
     catalog,
     claim,
@@ -17,13 +18,12 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook.decision import Reason
-from webhook.documents import BadInput
-from webhook.injector import decide
-from webhook.manifests import written
-from webhook.settings import Settings
-from webhook.snapshot import load, read
+from webhook.cluster.documents import BadInput
+from webhook.cluster.manifests import written
+from webhook.cluster.snapshot import load, read
+from webhook.placement.decision import Reason
+from webhook.placement.injector import decide
+from webhook.placement.settings import Settings
 
 CLUSTER = [*storage(), share_manager(), node(), virt_launcher("vm", node="node-a")]
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     HOSTNAME,
     Object,
     apart,
@@ -23,13 +24,12 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook.catalog import Node, Pod
-from webhook.decision import Reason
-from webhook.injector import decide
-from webhook.objects import read_node, read_pod
-from webhook.store import Store
-from webhook.tables import Pods, vm_of
+from webhook.cluster.objects import read_node, read_pod
+from webhook.cluster.store import Store
+from webhook.cluster.tables import Pods, vm_of
+from webhook.placement.catalog import Node, Pod
+from webhook.placement.decision import Reason
+from webhook.placement.injector import decide
 
 REPELLING = {"affinity": apart(pod_term({"app": "web"}, HOSTNAME))}
 

@@ -5,15 +5,15 @@ from base64 import b64decode
 
 import jsonpatch
 import pytest
-from builders import apart, catalog, claim, node, node_terms, request, settings, storage, virt_launcher
 from hypothesis import HealthCheck, given
 from hypothesis import settings as chosen
 from hypothesis import strategies as st
 
-from webhook.app import create_app, make_reviewer
-from webhook.backend import from_snapshot
-from webhook.exchange import BODY_LIMIT
-from webhook.metrics import Metrics
+from tests.support.builders import apart, catalog, claim, node, node_terms, request, settings, storage, virt_launcher
+from webhook.cluster.backend import from_snapshot
+from webhook.serving.app import create_app, make_reviewer
+from webhook.serving.metrics import Metrics
+from webhook.serving.request_parser import BODY_LIMIT
 
 UID = "00000000-0000-0000-0000-000000000001"
 JSON = "application/json"

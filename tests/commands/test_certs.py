@@ -15,18 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from cluster_of_two import (
-    CONFIGURATION,
-    CONFIGURATION_PATH,
-    NAME,
-    NAMES,
-    NAMESPACE,
-    SECRET_PATH,
-    START,
-    Clock,
-    Crash,
-    TwoObjects,
-)
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -40,10 +28,23 @@ from certs.folder import issuer
 from certs.health import status
 from certs.renewal import LEFT, Policy, Step
 from certs.rotate import Keeper
+from tests.support.fake_certificate_cluster import (
+    CONFIGURATION,
+    CONFIGURATION_PATH,
+    NAME,
+    NAMES,
+    NAMESPACE,
+    SECRET_PATH,
+    START,
+    Clock,
+    Crash,
+    TwoObjects,
+)
+from tests.support.paths import CHART, DOCS
 from webhook.cli import commands
 
-PAGE = Path(__file__).parent.parent.joinpath("docs/certificates.md").read_text(encoding="utf-8")
-RULES = Path(__file__).parent.parent.joinpath("charts/kubevirt-scheduler/templates/prometheusrule.yaml").read_text()
+PAGE = (DOCS / "certificates.md").read_text(encoding="utf-8")
+RULES = (CHART / "templates" / "prometheusrule.yaml").read_text()
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 POLICY = Policy()
 DAY = timedelta(days=1)

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import ApiServer, body, refusal, status
-from builders import Object, catalog, request
 from click.testing import CliRunner, Result
 
-from webhook.affinity import DECISION
-from webhook.cluster import Cluster
+from tests.support.builders import Object, catalog, request
+from tests.support.fake_api_server import ApiServer, body, refusal, status
+from webhook.cluster.client import Cluster
+from webhook.cluster.documents import BadInput
 from webhook.commands.check import PATIENCE, PAUSE, attempt, check, look, vm_pod
-from webhook.decision import Reason
-from webhook.documents import BadInput
-from webhook.injector import inject
-from webhook.settings import OPT_IN_ANNOTATIONS, Settings
+from webhook.placement.affinity import DECISION
+from webhook.placement.decision import Reason
+from webhook.placement.injector import inject
+from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 
 KEY = OPT_IN_ANNOTATIONS[0]
 DECIDED = "NoShareManager: nobody serves it yet"

@@ -8,7 +8,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from builders import (
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.builders import (
     apart,
     node,
     node_terms,
@@ -20,14 +24,10 @@ from builders import (
     virt_launcher,
     volume,
 )
-from click.testing import CliRunner, Result
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from webhook import __version__
 from webhook.cli import commands
-from webhook.manifests import documents, written
-from webhook.review import API_VERSION, KIND
+from webhook.cluster.manifests import documents, written
+from webhook.serving.review import API_VERSION, KIND
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 HEAVY = {"certs", "cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client", "rich", "structlog"}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 EXAMPLES = ROOT / "examples"
 SCENES = yaml.safe_load(EXAMPLES.joinpath("scenes.yaml").read_text())
 

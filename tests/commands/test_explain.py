@@ -5,7 +5,10 @@ from typing import Any
 
 import click
 import pytest
-from builders import (
+from click.testing import CliRunner, Result
+
+from tests.support import paths
+from tests.support.builders import (
     Object,
     catalog,
     claim,
@@ -22,19 +25,17 @@ from builders import (
     virt_launcher,
     volume,
 )
-from click.testing import CliRunner, Result
-
 from webhook.cli import commands
-from webhook.decision import CLAIM_REASONS, Reason
-from webhook.feasibility import CHECKS
-from webhook.injector import inject
-from webhook.manifests import documents, written
-from webhook.narration import conclude, narrate
-from webhook.settings import Action, Settings
-from webhook.walk import Walk, walk
-from webhook.wording import ADVICE
+from webhook.cluster.manifests import documents, written
+from webhook.commands.narration import conclude, narrate
+from webhook.placement.decision import CLAIM_REASONS, Reason
+from webhook.placement.feasibility import CHECKS
+from webhook.placement.injector import inject
+from webhook.placement.settings import Action, Settings
+from webhook.placement.walk import Walk, walk
+from webhook.placement.wording import ADVICE
 
-CASES = sorted(Path(__file__).parent.joinpath("cases").iterdir())
+CASES = sorted(paths.CASES.iterdir())
 QUESTIONS = {check.reason: check.question for check in CHECKS}
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 

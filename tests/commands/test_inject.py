@@ -11,7 +11,11 @@ import click
 import jsonpatch
 import msgspec
 import pytest
-from builders import (
+from click.testing import CliRunner, Result
+from hypothesis import strategies as st
+
+from tests.support import paths
+from tests.support.builders import (
     Object,
     catalog,
     claim,
@@ -22,19 +26,15 @@ from builders import (
     storage,
     virt_launcher,
 )
-from click.testing import CliRunner, Result
-from hypothesis import strategies as st
-
 from webhook.cli import commands
-from webhook.decision import Reason
-from webhook.injector import inject
-from webhook.manifests import documents, written
-from webhook.review import API_VERSION, KIND, as_json
-from webhook.settings import Settings
+from webhook.cluster.manifests import documents, written
+from webhook.placement.decision import Reason
+from webhook.placement.injector import inject
+from webhook.placement.settings import Settings
+from webhook.serving.review import API_VERSION, KIND, as_json
 
-TESTS = Path(__file__).parent
-REVIEWS = sorted(TESTS.joinpath("data", "reviews").glob("*.json"))
-CASES = sorted(TESTS.joinpath("cases").iterdir())
+REVIEWS = sorted(paths.REVIEWS.glob("*.json"))
+CASES = sorted(paths.CASES.iterdir())
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 
 CLUSTER = [*storage(), *storage("disk2", "node-b"), virt_launcher("consumer", node="node-c")]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from webhook_process import RIGHTS
 
-from webhook.decision import Reason
-from webhook.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
+from tests.support.paths import ROOT
+from tests.support.webhook_process import RIGHTS
+from webhook.placement.decision import Reason
+from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
 
-ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 LEFT_OUT = "[...]\n"
@@ -92,7 +92,7 @@ def test_a_link_inside_the_project_leads_to_a_file(page: Path) -> None:
 
 
 def test_the_readme_installs_it_by_the_commands_that_are_followed_word_for_word() -> None:
-    """By tests/test_install_docs.py."""
+    """By tests/docs/test_install.py."""
     followed = blocks(ROOT / "docs" / "install.md", "console")
     (installing,) = [block for block in blocks(README, "console") if "helm install" in block]
     commands = re.split(r"^(?=\$ )", installing, flags=re.MULTILINE)[1:]

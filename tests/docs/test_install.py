@@ -16,21 +16,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubevirt
 import pytest
-import troubleshooting
 import yaml
-from chart import CHART, NAME, NAMESPACE, container, only, render, variables
-from chart_release import Release, Replicas, run_test_pod
-from controlplane.api import ApiError
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from webhook_process import PROGRAM
-from world import World
 
-from webhook.settings import OPT_IN_ANNOTATIONS
+from tests.support import kubevirt
+from tests.support import reasons_table as troubleshooting
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, container, only, render, variables
+from tests.support.helm_release import Release, Replicas, run_test_pod
+from tests.support.longhorn import Longhorn
+from tests.support.paths import ROOT
+from tests.support.scenario import World
+from tests.support.webhook_process import PROGRAM
+from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
-ROOT = Path(__file__).parent.parent
 INSTALL = ROOT / "docs" / "install.md"
 FOLLOWED = ("Install", "Opt a VM in", "Upgrade", "Uninstall")
 VIRTCTL = """#!/bin/sh

@@ -6,8 +6,9 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from controlplane.api import Object
-from world import DECISION, World
+
+from tests.support.controlplane.api import Object
+from tests.support.scenario import DECISION, World
 
 pytestmark = pytest.mark.controlplane
 

@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner, Result
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from replicas import SECRETS, Installation, Replica, account, seconds_until
-from stream import Stream
-from watched import History
-from webhook_process import NAMESPACE, PROGRAM, REGISTRATIONS
 
 from certs.authority import read, split
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.installation import SECRETS, Installation, Replica, account, seconds_until
+from tests.support.longhorn import Longhorn
+from tests.support.object_history import History
+from tests.support.pod_stream import Stream
+from tests.support.webhook_process import NAMESPACE, PROGRAM, REGISTRATIONS
 from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane

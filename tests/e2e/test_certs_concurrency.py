@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from controlplane.plane import ControlPlane
-from keepers import Keepers
-from replicas import SECRETS, Installation, account
-from watched import History
-from webhook_process import REGISTRATIONS
 
 from certs.authority import split
+from tests.support.certificate_processes import Keepers
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.installation import SECRETS, Installation, account
+from tests.support.object_history import History
+from tests.support.webhook_process import REGISTRATIONS
 
 pytestmark = pytest.mark.controlplane
 

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controlplane.plane import ControlPlane
-from keepers import Keepers
-from replicas import Installation, Replica, account
-from webhook_process import NAMESPACE
 
 from certs import bundle as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, signed_by, split
 from certs.bundle import Bundle, Leaving
 from certs.by_hand import plan
 from certs.renewal import Policy, Step, next_step
+from tests.support.certificate_processes import Keepers
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.installation import Installation, Replica, account
+from tests.support.paths import EXAMPLES
+from tests.support.webhook_process import NAMESPACE
 
 pytestmark = pytest.mark.controlplane
 
@@ -145,7 +146,7 @@ def stage(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     write(folder, settled(now).leaf)
     (folder / "ca.crt").write_bytes(another(now).certificate)
     installation = Installation(plane, NAME, ROUNDS * len(POINTS)).make().open()
-    snapshot = Path(__file__).parent.parent / "examples" / "cluster.yaml"
+    snapshot = EXAMPLES / "cluster.yaml"
     replica = Replica(plane, f"{NAME}-0", Path("none"), f"--snapshot={snapshot}", f"--tls-dir={folder}")
     try:
         with replica, Keepers(plane.folder / "keepers.log") as keepers:

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from mounted import Mounted
-from replicas import Installation, Replica, account, seconds_until
 
 from certs.authority import issue_ca, issue_leaf
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.installation import Installation, Replica, account, seconds_until
+from tests.support.longhorn import Longhorn
+from tests.support.secret_mount import Mounted
 
 pytestmark = pytest.mark.controlplane
 

@@ -8,16 +8,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from controlplane.api import ApiError
-from controlplane.plane import ControlPlane
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from replicas import Installation, Replica
-from webhook_process import NAMESPACE
 
 from certs.authority import Issued, issue_ca, issue_leaf
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.installation import Installation, Replica
+from tests.support.paths import EXAMPLES
+from tests.support.webhook_process import NAMESPACE
 
 pytestmark = pytest.mark.controlplane
 
@@ -100,7 +101,7 @@ def shown(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iter
     write(folder, issue_leaf(authorities[-1], [HOST], NOW))
     installation = Installation(plane, NAME, len(authorities)).make().open()
     installation.publish(*(one.certificate for one in authorities))
-    snapshot = Path(__file__).parent.parent / "examples" / "cluster.yaml"
+    snapshot = EXAMPLES / "cluster.yaml"
     try:
         with Replica(plane, f"{NAME}-0", Path("none"), f"--snapshot={snapshot}", f"--tls-dir={folder}") as replica:
             installation.call(replica.address)

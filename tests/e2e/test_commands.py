@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from world import World
 
+from tests.support.scenario import World
 from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane

@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controlplane import build
-from controlplane.api import ApiError, Object
-from controlplane.plane import ControlPlane
-from controlplane.process import Process, ProcessError, free_ports
-from controlplane.programs import UNPLAYED
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.support.controlplane import build
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process, ProcessError, free_ports
+from tests.support.controlplane.programs import UNPLAYED
+from tests.support.paths import ROOT
+
 pytestmark = pytest.mark.controlplane
 
-TESTS = Path(__file__).parent
+
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 NUMBERS = itertools.count(1)
 NODES = ("node-a", "node-b", "node-c.example.com")
@@ -326,14 +328,14 @@ def test_a_control_plane_starts_within_30_seconds_and_leaves_no_process(tmp_path
 def test_a_killed_test_run_leaves_no_process(plane: ControlPlane, tmp_path: Path) -> None:
     script = """
 import sys, pathlib
-from controlplane.plane import ControlPlane
+from tests.support.controlplane.plane import ControlPlane
 with ControlPlane(pathlib.Path(sys.argv[1])) as plane:
     print(*(process.pid for process in plane.processes.values()), flush=True)
     sys.stdin.read()
 """
     run = [sys.executable, "-c", script, str(tmp_path)]
     pipe, environment = subprocess.PIPE, os.environ | {"TMPDIR": str(tmp_path)}  # what it can't clean up stays there
-    with subprocess.Popen(run, cwd=TESTS, env=environment, stdin=pipe, stdout=pipe, text=True) as child:
+    with subprocess.Popen(run, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as child:
         assert child.stdout
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 5

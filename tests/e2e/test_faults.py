@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cable import Cable
-from controlplane.plane import ControlPlane
-from longhorn import GROUP, Longhorn
-from stream import TIME_TO_SPARE, idle_since, ticks
-from webhook_process import Webhook, grant
-from world import World
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.fault_proxy import Cable
+from tests.support.longhorn import GROUP, Longhorn
+from tests.support.pod_stream import TIME_TO_SPARE, idle_since, ticks
+from tests.support.scenario import World
+from tests.support.webhook_process import Webhook, grant
 
 pytestmark = pytest.mark.controlplane
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from controlplane.plane import ControlPlane
-from webhook_process import Webhook
-from world import CO_SCHEDULED, DECISION, World
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.scenario import CO_SCHEDULED, DECISION, World
+from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 

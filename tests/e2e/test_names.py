@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from webhook_process import Webhook
-from world import World
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import World
+from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 

@@ -17,13 +17,14 @@ from contextlib import suppress
 
 import hypothesis
 import pytest
-from controlplane.api import ApiError, Object
-from controlplane.plane import ControlPlane
-from controlplane.programs import UNPLAYED
-from longhorn import VOLUMES
-from universes import universes
-from webhook_process import SERVED_BY, Webhook
-from world import CO_SCHEDULED, POOL
+
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.programs import UNPLAYED
+from tests.support.longhorn import VOLUMES
+from tests.support.random_clusters import universes
+from tests.support.scenario import CO_SCHEDULED, POOL
+from tests.support.webhook_process import SERVED_BY, Webhook
 
 pytestmark = pytest.mark.controlplane
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from cable import Cable
-from controlplane.api import ApiError, Object
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from webhook_process import NAMESPACE, RBAC, RIGHTS, Right, Webhook, grant, rules
-from world import World
+
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.fault_proxy import Cable
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import World
+from tests.support.webhook_process import NAMESPACE, RBAC, RIGHTS, Right, Webhook, grant, rules
 
 pytestmark = pytest.mark.controlplane
 

@@ -13,13 +13,13 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from controlplane.api import LOOPBACK, ApiError
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from webhook_process import NAMESPACE, Webhook
-from world import DECISION, World
 
-from webhook.loop import QUIET
+from tests.support.controlplane.api import LOOPBACK, ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import DECISION, World
+from tests.support.webhook_process import NAMESPACE, Webhook
+from webhook.serving.loop import QUIET
 
 pytestmark = pytest.mark.controlplane
 

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from controlplane.api import Object
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from webhook_process import Webhook
-from world import World
+
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import World
+from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from controlplane.plane import ControlPlane
-from world import CO_SCHEDULED, DECISION, World
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.scenario import CO_SCHEDULED, DECISION, World
 
 pytestmark = pytest.mark.controlplane
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container import Contained, contained, run
-from image import ROOT, Image, built
-from serving import IN_TIME
 
+from tests.support.image import ROOT, Image, built
+from tests.support.image_container import Contained, contained, run
+from tests.support.server_process import IN_TIME
 from webhook import __version__
 from webhook.commands.serve import serve
 

@@ -4,10 +4,10 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from builders import PREFERRED, REQUIRED, Object, node_named, node_terms
 
-from webhook.affinity import with_node
-from webhook.shape import Malformed
+from tests.support.builders import PREFERRED, REQUIRED, Object, node_named, node_terms
+from webhook.placement.affinity import with_node
+from webhook.placement.shape import Malformed
 
 PIN = node_named("node-a")
 TERM = {"matchFields": [PIN]}

@@ -1,10 +1,22 @@
 """The required pod (anti-)affinity terms of a pod are read with all that the API server would add to them."""
 
 import pytest
-from builders import HOSTNAME, ZONE, Object, apart, decided, node, pod, pod_term, storage, together, virt_launcher
 
-from webhook.decision import Reason
-from webhook.selectors import AffinityTerm, required_terms, selects_namespaces
+from tests.support.builders import (
+    HOSTNAME,
+    ZONE,
+    Object,
+    apart,
+    decided,
+    node,
+    pod,
+    pod_term,
+    storage,
+    together,
+    virt_launcher,
+)
+from webhook.placement.decision import Reason
+from webhook.placement.selectors import AffinityTerm, required_terms, selects_namespaces
 
 
 def requirement(key: str, operator: str, *values: str) -> Object:

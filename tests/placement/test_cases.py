@@ -5,13 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from builders import catalog, request
 
-from webhook.injector import inject
-from webhook.review import as_json
-from webhook.settings import read_settings
+from tests.support import paths
+from tests.support.builders import catalog, request
+from webhook.placement.injector import inject
+from webhook.placement.settings import read_settings
+from webhook.serving.review import as_json
 
-CASES = sorted(Path(__file__).parent.joinpath("cases").iterdir())
+CASES = sorted(paths.CASES.iterdir())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

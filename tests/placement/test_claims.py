@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from builders import pod
 
-from webhook.claims import mounted_claims
+from tests.support.builders import pod
+from webhook.placement.claims import mounted_claims
 
 
 def by_claim(name: Any) -> dict[str, Any]:

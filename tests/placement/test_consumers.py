@@ -4,7 +4,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     PREFERRED,
     Object,
     catalog,
@@ -21,9 +22,8 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook.consumers import Consumers, avoided_nodes, choose, find_consumers
-from webhook.decision import ClaimFinding, Mode, Outcome, Reason, Source
+from webhook.placement.consumers import Consumers, avoided_nodes, choose, find_consumers
+from webhook.placement.decision import ClaimFinding, Mode, Outcome, Reason, Source
 
 VOLUME = [claim(), volume()]
 MIGRATION = {"kubevirt.io/migrationJobUID": "uid"}

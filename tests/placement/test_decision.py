@@ -5,7 +5,16 @@ import re
 
 import pytest
 
-from webhook.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason, Source
+from webhook.placement.decision import (
+    CLAIM_REASONS,
+    GUARD_REASONS,
+    ClaimFinding,
+    Decision,
+    Mode,
+    Outcome,
+    Reason,
+    Source,
+)
 
 DESIGN = """
     CoScheduled

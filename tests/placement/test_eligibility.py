@@ -4,7 +4,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     OPT_IN,
     REQUIRED,
     Object,
@@ -20,10 +21,9 @@ from builders import (
     storage,
     virt_launcher,
 )
-
-from webhook.decision import Mode, Outcome, Reason
-from webhook.eligibility import RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
-from webhook.injector import inject
+from webhook.placement.decision import Mode, Outcome, Reason
+from webhook.placement.eligibility import RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
+from webhook.placement.injector import inject
 
 GO_OPT_IN = "scheduler.kubevirt-scheduler.io/co-schedule"
 MODE = "kubevirt-scheduler/co-schedule-mode"

@@ -1,7 +1,8 @@
 """The node guard: a node that could not take the pod is not required, and the first check that fails says why."""
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     PREFERRED,
     REQUIRED,
     Object,
@@ -18,9 +19,8 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook.decision import GUARD_REASONS, Outcome, Reason
-from webhook.feasibility import CHECKS, CORDON, TERMS, Candidate, answers
+from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
+from webhook.placement.feasibility import CHECKS, CORDON, TERMS, Candidate, answers
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
 SSD = [{"key": "disk", "operator": "In", "values": ["ssd"]}]

@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     PREFERRED,
     REQUIRED,
     ZONE,
@@ -23,10 +24,9 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook.decision import Mode, Outcome, Reason
-from webhook.feasibility import Candidate, Room, obstacle, room
-from webhook.resources import amounts
+from webhook.placement.decision import Mode, Outcome, Reason
+from webhook.placement.feasibility import Candidate, Room, obstacle, room
+from webhook.placement.resources import amounts
 
 KVM = "devices.kubevirt.io/kvm"
 # A share-manager pod would be a load of its own.

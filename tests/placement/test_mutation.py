@@ -4,7 +4,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     OPT_IN,
     PREFERRED,
     REQUIRED,
@@ -21,11 +22,10 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook.decision import Decision, Mode, Outcome, Reason
-from webhook.mutation import ANNOTATIONS_SIZE, carry_out
-from webhook.settings import Action, Settings
-from webhook.shape import Malformed
+from webhook.placement.decision import Decision, Mode, Outcome, Reason
+from webhook.placement.mutation import ANNOTATIONS_SIZE, carry_out
+from webhook.placement.settings import Action, Settings
+from webhook.placement.shape import Malformed
 
 NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"

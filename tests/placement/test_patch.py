@@ -6,7 +6,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from webhook.patch import Unproven, patch_between
+from webhook.placement.patch import Unproven, patch_between
 
 
 def add(path: str, value: Any) -> dict[str, Any]:

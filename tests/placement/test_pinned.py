@@ -4,9 +4,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from builders import PREFERRED, REQUIRED, Object, node_named, node_terms, pinned, pod, virt_launcher
 
-from webhook.affinity import matches_nothing, pinned_node, prefers, released, with_node
+from tests.support.builders import PREFERRED, REQUIRED, Object, node_named, node_terms, pinned, pod, virt_launcher
+from webhook.placement.affinity import matches_nothing, pinned_node, prefers, released, with_node
 
 PIN = node_named("node-a")
 TERM = {"matchFields": [PIN]}

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     ZONE,
     Object,
     apart,
@@ -17,10 +18,9 @@ from builders import (
     together,
     virt_launcher,
 )
-
-from webhook.decision import Outcome, Reason
-from webhook.feasibility import Candidate
-from webhook.podaffinity import COMPARISONS, Neighbourhood
+from webhook.placement.decision import Outcome, Reason
+from webhook.placement.feasibility import Candidate
+from webhook.placement.podaffinity import COMPARISONS, Neighbourhood
 
 EAST, WEST = {ZONE: "east"}, {ZONE: "west"}
 NODES = [node("node-a", labels=EAST), node("node-b", labels=EAST), node("node-c", labels=WEST), node("node-d")]

@@ -5,16 +5,16 @@ from typing import Any
 
 import jsonpatch
 import msgspec
-from builders import catalog, request, share_manager_pod, virt_launcher
 from hypothesis import HealthCheck, event, given, note, settings
 from hypothesis import strategies as st
-from scheduler_rules import feasible_nodes
-from universes import clusters, pods, storage
 
-from webhook.decision import Outcome, Reason
-from webhook.injector import Injection, inject
-from webhook.settings import Settings
-from webhook.store import Store
+from tests.support.builders import catalog, request, share_manager_pod, virt_launcher
+from tests.support.random_clusters import clusters, pods, storage
+from tests.support.scheduler_oracle import feasible_nodes
+from webhook.cluster.store import Store
+from webhook.placement.decision import Outcome, Reason
+from webhook.placement.injector import Injection, inject
+from webhook.placement.settings import Settings
 
 ALLOWED = ("/spec/affinity", "/metadata/annotations", "/spec/schedulerName")
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from webhook.resources import amounts, written
-from webhook.shape import Malformed
+from webhook.placement.resources import amounts, written
+from webhook.placement.shape import Malformed
 
 
 @pytest.mark.parametrize(

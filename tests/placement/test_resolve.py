@@ -1,7 +1,8 @@
 """From a claim to the node of its share-manager, and from several nodes to one."""
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     Object,
     catalog,
     claim,
@@ -13,9 +14,8 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook.decision import ClaimFinding, Outcome, Reason, Source
-from webhook.resolve import Choice, choose, most_voted, resolve, resolve_all, volumes_of
+from webhook.placement.decision import ClaimFinding, Outcome, Reason, Source
+from webhook.placement.resolve import Choice, choose, most_voted, resolve, resolve_all, volumes_of
 
 LONGHORN = "longhorn-system"
 BEHIND = [claim(), volume()]

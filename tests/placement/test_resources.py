@@ -1,9 +1,9 @@
 """How much room a pod asks for is counted as the scheduler counts it."""
 
 import pytest
-from builders import Object, pod
 
-from webhook.resources import effective_requests
+from tests.support.builders import Object, pod
+from webhook.placement.resources import effective_requests
 
 
 def container(name: str = "c", sidecar: bool = False, limits: Object | None = None, **requests: str) -> Object:

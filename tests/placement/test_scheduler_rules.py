@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from scheduler_rules import effective_requests, feasible_nodes, quantity
-from universes import HOSTNAME, REQUIRED, ZONE, universes
+
+from tests.support.random_clusters import HOSTNAME, REQUIRED, ZONE, universes
+from tests.support.scheduler_oracle import effective_requests, feasible_nodes, quantity
 
 Object = dict[str, Any]
 

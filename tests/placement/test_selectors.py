@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from builders import Object, node_named
 
-from webhook.selectors import is_empty_term, labels_match, node_matches
+from tests.support.builders import Object, node_named
+from webhook.placement.selectors import is_empty_term, labels_match, node_matches
 
 LABELS = {"disk": "ssd", "rank": "5", "empty": ""}
 PARSE_INT = "strconv.ParseInt takes neither an underscore nor what does not fit into 64 bits; Python's int does"

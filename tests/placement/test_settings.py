@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from webhook.decision import Mode
-from webhook.settings import (
+from webhook.placement.decision import Mode
+from webhook.placement.settings import (
     Action,
     LogFormat,
     LogLevel,

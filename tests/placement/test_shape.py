@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from webhook.shape import mapping, mappings, text
+from webhook.placement.shape import mapping, mappings, text
 
 POD = {"spec": {"volumes": [{"name": "a"}, None, "b", {"name": "c"}], "nodeName": "node-a", "tolerations": {}}}
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from builders import Object, virt_launcher
 
-from webhook.feasibility import tolerates
+from tests.support.builders import Object, virt_launcher
+from webhook.placement.feasibility import tolerates
 
 
 @pytest.mark.parametrize(

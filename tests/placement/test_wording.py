@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from builders import (
+
+from tests.support.builders import (
     Object,
     claim,
     decided,
@@ -15,10 +16,9 @@ from builders import (
     virt_launcher,
     volume,
 )
-
-from webhook import wording
-from webhook.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.resolve import Choice
+from webhook.placement import wording
+from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
+from webhook.placement.resolve import Choice
 
 # What these say depends on names and figures, so functions say it.
 SAID_BY_FUNCTIONS = {

@@ -5,27 +5,28 @@ import io
 import json
 from base64 import b64decode
 from dataclasses import replace
-from pathlib import Path
 from types import FunctionType, ModuleType
 
 import jsonpatch
 import pytest
 import structlog
-from builders import catalog, node, pinned, request, settings, storage, virt_launcher
 from structlog.testing import capture_logs
 
-from webhook import logs, objects
-from webhook.app import create_app, create_probes, make_reviewer
-from webhook.backend import from_snapshot
-from webhook.deadline import MARGIN
-from webhook.metrics import Metrics
-from webhook.reviewer import Call
-from webhook.settings import Action
-from webhook.store import Store
+from tests.support import paths
+from tests.support.builders import catalog, node, pinned, request, settings, storage, virt_launcher
+from webhook.cluster import objects
+from webhook.cluster.backend import from_snapshot
+from webhook.cluster.store import Store
+from webhook.placement.settings import Action
+from webhook.serving import logs
+from webhook.serving.app import create_app, create_probes, make_reviewer
+from webhook.serving.deadline import MARGIN
+from webhook.serving.metrics import Metrics
+from webhook.serving.reviewer import Call
 
-REVIEWS = sorted((Path(__file__).parent / "data" / "reviews").glob("*.json"))
+REVIEWS = sorted(paths.REVIEWS.glob("*.json"))
 SECRET = "not-a-real-passphrase"
-AVOIDING = Path(__file__).parent / "data" / "reviews" / "share-manager-avoiding-a-node.json"
+AVOIDING = paths.REVIEWS / "share-manager-avoiding-a-node.json"
 LABELS = dict.fromkeys(["kubevirt.io/schedulable", "machine-type.node.kubevirt.io/q35"], "true") | {
     "kubernetes.io/arch": "amd64"
 }

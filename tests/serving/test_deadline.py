@@ -2,7 +2,7 @@
 
 import pytest
 
-from webhook.deadline import DEFAULT_TIMEOUT, Patience, seconds
+from webhook.serving.deadline import DEFAULT_TIMEOUT, Patience, seconds
 
 
 @pytest.mark.parametrize(

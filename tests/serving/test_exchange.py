@@ -7,9 +7,11 @@ from wsgiref.validate import validator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from traced import traced
 
-from webhook.exchange import BODY_BROKEN, BODY_LIMIT, FIELDS_LIMIT, HEAD_LIMIT, Answer, Reader, answered_by, written
+from tests.support.memory import traced
+from webhook.serving.exchange import Answer, written
+from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, FIELDS_LIMIT, HEAD_LIMIT, Reader
+from webhook.serving.wsgi import answered_by
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -14,7 +14,7 @@ from gunicorn.asgi.parser import PythonProtocol
 from gunicorn.config import Config
 from gunicorn.workers.base import Worker
 
-from webhook.server import HUNG, _Worker
+from webhook.serving.server import HUNG, _Worker
 
 READ = "27.0.1"  # the version of which this was read
 

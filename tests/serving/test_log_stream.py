@@ -6,9 +6,9 @@ import os
 from contextlib import contextmanager
 
 import pytest
-from serving import serving, until
 
-from webhook.outlet import PIECE, Outlet
+from tests.support.server_process import serving, until
+from webhook.serving.log_stream import PIECE, Outlet
 
 
 @contextmanager

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 import structlog
-from builders import settings
 
-from webhook import logs
-from webhook.settings import LogFormat, LogLevel
+from tests.support.builders import settings
+from webhook.placement.settings import LogFormat, LogLevel
+from webhook.serving import logs
 
 SECRET = "not-a-real-passphrase"
 

@@ -11,18 +11,20 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from alone import alone
-from builders import catalog, request, virt_launcher
 from structlog.testing import capture_logs
-from threads import threads
-from turned import POST, SLOW, has_ended, hello, reset, taken, turning, write_pair
 
-from webhook.app import around_flask, create_app, make_reviewer
-from webhook.backend import from_snapshot
-from webhook.exchange import BODY_LIMIT, LARGE, Answer, answered_by
-from webhook.loop import BEGUN, CONNECTIONS, DRAIN, HELD, QUIET, STUCK
-from webhook.metrics import Metrics
-from webhook.settings import Settings
+from tests.support.builders import catalog, request, virt_launcher
+from tests.support.loop_driver import POST, SLOW, has_ended, hello, reset, taken, turning, write_pair
+from tests.support.own_process import alone
+from tests.support.threads import threads
+from webhook.cluster.backend import from_snapshot
+from webhook.placement.settings import Settings
+from webhook.serving.app import around_flask, create_app, make_reviewer
+from webhook.serving.exchange import LARGE, Answer
+from webhook.serving.loop import BEGUN, CONNECTIONS, DRAIN, HELD, QUIET, STUCK
+from webhook.serving.metrics import Metrics
+from webhook.serving.request_parser import BODY_LIMIT
+from webhook.serving.wsgi import answered_by
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 BODY = HEAD + b"Content-Length: 100\r\n\r\n"
@@ -436,7 +438,7 @@ def scanned(it):
 def test_a_port_scan_leaves_every_count_true(it):
     """A worker of gunicorn counts some of these down twice, and then does not end: 26.1 and 27.0.1 do."""
     metrics = Metrics()
-    metrics.show(it.loop)
+    metrics.show(it.loop.connections, it.loop.dropped)
     with it.peer() as beside:
         for _ in range(5):
             scanned(it)

@@ -2,17 +2,17 @@
 
 import platform
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import paths
 from webhook import __version__
-from webhook.decision import CLAIM_REASONS, Decision, Mode, Outcome, Reason
-from webhook.metrics import BUCKETS, Metrics, possible_outcomes
+from webhook.placement.decision import CLAIM_REASONS, Decision, Mode, Outcome, Reason
+from webhook.serving.metrics import BUCKETS, Metrics, possible_outcomes
 
-CASES = sorted(Path(__file__).parent.glob("cases/*/expected.yaml"))
+CASES = sorted(paths.CASES.glob("*/expected.yaml"))
 
 
 def samples(metrics):

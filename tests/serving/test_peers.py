@@ -15,14 +15,14 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from api_server import ApiServer, silence
-from builders import node
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.x509 import load_der_x509_certificate
-from serving import IN_TIME, JSON, VM_START, serving, until
-from turned import has_ended, hello, reset, write_pair
 
 from certs.authority import issue_ca, issue_leaf
+from tests.support.builders import node
+from tests.support.fake_api_server import ApiServer, silence
+from tests.support.loop_driver import has_ended, hello, reset, write_pair
+from tests.support.server_process import IN_TIME, JSON, VM_START, serving, until
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 REVIEW = HEAD + b"Content-Length: %d\r\n\r\n" % len(VM_START) + VM_START

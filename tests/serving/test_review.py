@@ -6,14 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Object, catalog, injected, node, patched, request, share_manager, storage, virt_launcher
 
-from webhook.decision import Outcome, Reason
-from webhook.injector import Injection, inject, unchanged
-from webhook.review import BadReview, as_json, claims_line, read_review, request_of, write_review
-from webhook.settings import Settings
+from tests.support.builders import (
+    Object,
+    catalog,
+    injected,
+    node,
+    patched,
+    request,
+    share_manager,
+    storage,
+    virt_launcher,
+)
+from tests.support.paths import REVIEWS
+from webhook.placement.decision import Outcome, Reason
+from webhook.placement.injector import Injection, inject, unchanged
+from webhook.placement.settings import Settings
+from webhook.serving.review import BadReview, as_json, claims_line, read_review, request_of, write_review
 
-REVIEWS = Path(__file__).parent / "data" / "reviews"
 GOOD = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(virt_launcher())}
 UID = GOOD["request"]["uid"]
 NO_REVIEW = "the body is no AdmissionReview of admission.k8s.io/v1"

@@ -15,21 +15,21 @@ from time import monotonic
 
 import jsonpatch
 import pytest
-from builders import catalog, settings
 from flask import Flask
-from serving import IN_TIME, JSON, REVIEWS, VM_START, run, serving, until, write_cluster
 
 from certs.authority import issue_ca, issue_leaf
 from certs.renewal import Policy
 from certs.rotate import Keeper
 from certs.serving import ServingCertificate
-from webhook.backend import from_snapshot
-from webhook.connection import Answering
-from webhook.exchange import Answer
-from webhook.listeners import CannotListen, listening
-from webhook.loop import QUIET
-from webhook.metrics import Metrics
-from webhook.server import Server
+from tests.support.builders import catalog, settings
+from tests.support.server_process import IN_TIME, JSON, REVIEWS, VM_START, run, serving, until, write_cluster
+from webhook.cluster.backend import from_snapshot
+from webhook.serving.connection import Answering
+from webhook.serving.exchange import Answer
+from webhook.serving.listeners import CannotListen, listening
+from webhook.serving.loop import QUIET
+from webhook.serving.metrics import Metrics
+from webhook.serving.server import Server
 
 SECRET = "not-a-real-passphrase"
 

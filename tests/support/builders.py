@@ -9,11 +9,11 @@ from typing import Any
 
 import jsonpatch
 
-from webhook import objects
-from webhook.decision import Decision
-from webhook.injector import Injection, decide, inject
-from webhook.settings import Settings
-from webhook.store import Store
+from webhook.cluster import objects
+from webhook.cluster.store import Store
+from webhook.placement.decision import Decision
+from webhook.placement.injector import Injection, decide, inject
+from webhook.placement.settings import Settings
 
 Object = dict[str, Any]
 

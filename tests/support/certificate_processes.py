@@ -21,7 +21,8 @@ from certs.by_hand import rotate
 from certs.cluster import ApiServer, Place, Refused
 from certs.renewal import Policy
 from certs.rotate import Keeper
-from webhook.cluster import Cluster
+from tests.support.paths import ROOT
+from webhook.cluster.client import Cluster
 
 Object = dict[str, Any]
 LONGEST = 60  # seconds, then whatever does not end is ended
@@ -36,7 +37,12 @@ class Keepers:
     def __enter__(self) -> Keepers:
         with self._log.open("ab") as log:
             self._program = subprocess.Popen(
-                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                [sys.executable, "-m", __spec__.name],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         return self
 

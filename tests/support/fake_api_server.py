@@ -24,7 +24,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import yaml
-from builders import Object
+
+from tests.support.builders import Object
 
 PLURALS = {
     "Node": "nodes",

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from controlplane.api import LOOPBACK, Api
+from tests.support.controlplane.api import LOOPBACK, Api
 
 END_OF_CHUNKS = b"0\r\n\r\n"
 

@@ -12,14 +12,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from controlplane import build
-from pages import Page
+
+from tests.support.controlplane import build
+from tests.support.generated_pages import Page
+from tests.support.paths import CHART
 
 Object = dict[str, Any]
-CHART = Path(__file__).parent.parent / "charts" / "kubevirt-scheduler"
 CI = sorted(CHART.glob("ci/*.yaml"))
 NAME = NAMESPACE = "kubevirt-scheduler"
-BEGIN, END = "<!-- values: made by tests/chart.py -->\n", "<!-- end of values -->\n"
+BEGIN, END = "<!-- values: generated from values.yaml by `make docs` -->\n", "<!-- end of values -->\n"
 
 
 class HelmError(Exception):

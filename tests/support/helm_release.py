@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chart import CHART, NAME, Object, container, only, variables
-from controlplane import build
-from controlplane.api import LOOPBACK
-from controlplane.plane import ControlPlane
-from controlplane.process import Process, free_ports
-from mounted import Mount
-from webhook_process import PROGRAM, REGISTRATIONS
+
+from tests.support.controlplane import build
+from tests.support.controlplane.api import LOOPBACK
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process, free_ports
+from tests.support.helm_chart import CHART, NAME, Object, container, only, variables
+from tests.support.secret_mount import Mount
+from tests.support.webhook_process import PROGRAM, REGISTRATIONS
 
 HELMS = ("helm", "helm3")
 LAG = 0.3  # seconds until every node has heard that an endpoint has gone; kube-proxy syncs once a second at the most

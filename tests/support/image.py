@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 NAME, BASE = "localhost/kubevirt-scheduler:test", "localhost/base"
 # As the default BASE of the Dockerfile: the same Debian, and its Python is of the same minor version.
 DEBIAN = ["--variant=minbase", "--include=python3,python3-venv,ca-certificates", "--skip=output/dev", "trixie"]

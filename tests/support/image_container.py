@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from image import Image
-from serving import IN_TIME, Running, running, write_cluster
+from tests.support.image import Image
+from tests.support.server_process import IN_TIME, Running, running, write_cluster
 
 # The root is read-only, /dev is the runtime's, /dev/shm is memory, and the program's user can't become another.
 # $1 is the root, $2 the files that are shown under /mnt, $3 the user and group; the command follows.

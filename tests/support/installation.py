@@ -11,14 +11,13 @@ import ssl
 import time
 from pathlib import Path
 
-from controlplane.api import Object
-from controlplane.plane import ControlPlane
-from controlplane.process import Process
-from controlplane.rights import are_known
-from webhook_process import NAMESPACE, RBAC, REGISTRATIONS, Webhook, grant
-
 from certs.bundle import content
 from certs.cluster import ca_bundles
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process
+from tests.support.controlplane.rights import are_known
+from tests.support.webhook_process import NAMESPACE, RBAC, REGISTRATIONS, Webhook, grant
 
 # A pod says with this label at which door of the Service the API server is to call for it.
 DOOR = "test/door"

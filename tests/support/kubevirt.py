@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from controlplane.api import ApiError, Object
-from controlplane.plane import ControlPlane
-from longhorn import Longhorn
-from world import World
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import World
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

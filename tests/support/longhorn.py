@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TypeVar
 
-from controlplane.api import ApiError, Object
-from controlplane.plane import ControlPlane
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.paths import REVIEWS
 
 T = TypeVar("T")
 DRIVER = "driver.longhorn.io"
@@ -27,7 +27,7 @@ GROUP = "/apis/longhorn.io/v1beta2"
 STORAGE = "/apis/storage.k8s.io/v1"
 VOLUMES = "/api/v1/persistentvolumes"
 TICK = 0.1  # seconds
-RECORDED = Path(__file__).parent / "data" / "reviews" / "share-manager.json"
+RECORDED = REVIEWS / "share-manager.json"
 # Without it, and a CSIDriver, the controller manager attaches nothing to a node.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 

@@ -12,9 +12,9 @@ from threading import Event
 
 from certs.authority import issue_ca, issue_leaf
 from certs.serving import CA, CERTIFICATE, KEY, load_context
-from webhook.connection import Answering
-from webhook.exchange import Answer
-from webhook.loop import Loop
+from webhook.serving.connection import Answering
+from webhook.serving.exchange import Answer
+from webhook.serving.loop import Loop
 
 OK = Answer(HTTPStatus.OK, b"{}")
 POST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
-from controlplane.api import Object
-from controlplane.plane import ControlPlane
-
 from certs.bundle import content
 from certs.cluster import ca_bundles
-from webhook.cluster import Cluster
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from webhook.cluster.client import Cluster
 
 LONGEST = 1200  # seconds, more than a machine that is ten times slower takes; a watch ends when we have seen the end
 

@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane.api import LOOPBACK
-from replicas import Installation
+from tests.support.controlplane.api import LOOPBACK
+from tests.support.installation import Installation
 
 CALLERS = 4
 RATE = 100.0  # pods a second at the most: the rest of two cores is the control plane's

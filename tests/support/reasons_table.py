@@ -6,15 +6,13 @@ What a reason means is said in docs/how-it-decides.md, and what to do about it b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from pages import Page
+from tests.support.generated_pages import Page
+from tests.support.paths import DOCS
+from webhook.placement.decision import Reason
+from webhook.placement.wording import ADVICE
 
-from webhook.decision import Reason
-from webhook.wording import ADVICE
-
-DOCS = Path(__file__).parent.parent / "docs"
-BEGIN, END = "<!-- reasons: made by tests/troubleshooting.py -->\n", "<!-- end of reasons -->\n"
+BEGIN, END = "<!-- reasons: generated from how-it-decides.md by `make docs` -->\n", "<!-- end of reasons -->\n"
 
 
 def explained() -> Iterator[tuple[str, str]]:

@@ -7,16 +7,15 @@ import json
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from controlplane.api import ApiError, Object
-from controlplane.plane import ControlPlane
-from controlplane.programs import UNPLAYED
-from longhorn import ATTACHABLE, STORAGE, VOLUMES, Longhorn
-from webhook_process import SERVED_BY, Webhook
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.programs import UNPLAYED
+from tests.support.longhorn import ATTACHABLE, STORAGE, VOLUMES, Longhorn
+from tests.support.paths import REVIEWS
+from tests.support.webhook_process import SERVED_BY, Webhook
 
-REVIEWS = Path(__file__).parent / "data" / "reviews"
 # What virt-launcher pods select, and the test itself: its pods are bound to its nodes only.
 KUBEVIRTS = {
     "kubernetes.io/arch": "amd64",

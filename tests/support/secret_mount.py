@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from controlplane.api import ApiError
-from controlplane.plane import ControlPlane
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
 
 # Seconds; what is new is brought when it is seen again. The real one takes up to 90; one that is faster than
 # the injector on a machine that stalls would show what nobody trusts yet.

@@ -16,12 +16,12 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from builders import node, storage
+from tests.support.builders import node, storage
+from tests.support.paths import REVIEWS
 
 # Warnings are errors here as well, but for a socket that gunicorn itself leaves behind when it looks at ours.
 WARNINGS = ["-W", "error", "-W", "ignore:unclosed <socket:ResourceWarning"]
 PROGRAM = [sys.executable, *WARNINGS, "-c", "from webhook.cli import main; main()", "serve"]
-REVIEWS = Path(__file__).parent / "data" / "reviews"
 VM_START = (REVIEWS / "vm-start.json").read_bytes()
 JSON = {"Content-Type": "application/json"}
 LAST = 25  # lines of its log are told where something fails

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from controlplane.api import LOOPBACK
-from controlplane.plane import ControlPlane
-from world import DECISION, World
+from tests.support.controlplane.api import LOOPBACK
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.scenario import DECISION, World
 
 CALLERS = 2
 PAUSE = 0.04  # seconds after each creation: so there are up to 50 a second, and the rest of two cores is the others'

@@ -13,11 +13,10 @@ import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controlplane.api import LOOPBACK, Object
-from controlplane.plane import ControlPlane
-from controlplane.process import Process, free_ports
-
 from certs.authority import issue_ca, issue_leaf
+from tests.support.controlplane.api import LOOPBACK, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process, free_ports
 
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from webhook.decision import Decision
-from webhook.injector import Injection, inject
-from webhook.settings import Settings
-from webhook.shape import JsonObject
-from webhook.store import Store
+from webhook.cluster.store import Store
+from webhook.placement.decision import Decision
+from webhook.placement.injector import Injection, inject
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject
 
 
 def _nothing() -> None:

@@ -20,8 +20,8 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from certs.cluster import Refused
-from webhook.shape import JsonObject
-from webhook.wire import Event, Page, Status, lines
+from webhook.cluster.wire import Event, Page, Status, lines
+from webhook.placement.shape import JsonObject
 
 PAGE_SIZE = 500
 CONNECT_TIMEOUT = 5.0  # seconds

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from webhook import manifests
-from webhook.shape import JsonObject, text
+from webhook.cluster import manifests
+from webhook.placement.shape import JsonObject, text
 
 STANDARD_INPUT = Path("-")
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import structlog
 
-from webhook import wording
-from webhook.cluster import ClusterError
-from webhook.decision import ClaimFinding, Decision, Reason
-from webhook.injector import namespace_of
-from webhook.settings import is_subdomain
-from webhook.shape import JsonObject, mapping, text
+from webhook.cluster.client import ClusterError
+from webhook.placement import wording
+from webhook.placement.decision import ClaimFinding, Decision, Reason
+from webhook.placement.injector import namespace_of
+from webhook.placement.settings import is_subdomain
+from webhook.placement.shape import JsonObject, mapping, text
 
 COMPONENT = "kubevirt-scheduler"
 QUEUED, REMEMBERED = 512, 1024  # events; one takes 2 KiB

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from webhook import objects, wire
-from webhook.catalog import Claim, Key, Node, Pod, ShareManager, Volume
-from webhook.objects import Fact
-from webhook.shape import JsonObject
+from webhook.cluster import objects, wire
+from webhook.cluster.objects import Fact
+from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.shape import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import structlog
 
-from webhook.catalog import Claim, Key, Pod, ShareManager, Volume
-from webhook.cluster import Cluster, ClusterError
-from webhook.decision import Reason
-from webhook.injector import Injection, inject, namespace_of
-from webhook.kinds import Kind, kinds, object_path
-from webhook.objects import Fact
-from webhook.reflector import Reflector
-from webhook.settings import Settings, is_subdomain
-from webhook.shape import JsonObject, mapping, text
-from webhook.store import Store
+from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.kinds import Kind, kinds, object_path
+from webhook.cluster.objects import Fact
+from webhook.cluster.reflector import Reflector
+from webhook.cluster.store import Store
+from webhook.placement.catalog import Claim, Key, Pod, ShareManager, Volume
+from webhook.placement.decision import Reason
+from webhook.placement.injector import Injection, inject, namespace_of
+from webhook.placement.settings import Settings, is_subdomain
+from webhook.placement.shape import JsonObject, mapping, text
 
 # Seconds of one live read, and of all of them for one decision: whoever creates the VM waits for that.
 READ_TIMEOUT, READING = 0.5, 1.0

@@ -4,13 +4,13 @@ import os
 import threading
 import time
 
-from webhook.backend import Backend, Cache
-from webhook.cluster import Cluster
-from webhook.decision import Decision
-from webhook.events import FAREWELL, TICK, Events
-from webhook.live import Live
-from webhook.settings import Action, Settings
-from webhook.shape import JsonObject
+from webhook.cluster.backend import Backend, Cache
+from webhook.cluster.client import Cluster
+from webhook.cluster.events import FAREWELL, TICK, Events
+from webhook.cluster.live import Live
+from webhook.placement.decision import Decision
+from webhook.placement.settings import Action, Settings
+from webhook.placement.shape import JsonObject
 
 
 class Following:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from webhook import scalars
+from webhook.cluster import scalars
 
 DEEPEST = 100  # levels; a CustomResourceDefinition, the deepest object in daily use, has about 40
 MOST_REPEATED = 1_000_000  # values that the aliases of a document may stand for: half a second

@@ -5,12 +5,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from webhook.catalog import Claim, Key, Node, Pod, ShareManager, Volume
-from webhook.cluster import Cluster, ClusterError
-from webhook.documents import BadInput
-from webhook.kinds import Kind, kinds, object_path
-from webhook.objects import Fact
-from webhook.store import Store
+from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.documents import BadInput
+from webhook.cluster.kinds import Kind, kinds, object_path
+from webhook.cluster.objects import Fact
+from webhook.cluster.store import Store
+from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
 
 T = TypeVar("T")
 

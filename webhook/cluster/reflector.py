@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from webhook.cluster import Cluster, ClusterError
-from webhook.kinds import Kind
-from webhook.objects import Fact
-from webhook.shape import JsonObject, Malformed, text
-from webhook.store import Store
+from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.kinds import Kind
+from webhook.cluster.objects import Fact
+from webhook.cluster.store import Store
+from webhook.placement.shape import JsonObject, Malformed, text
 
 # Seconds. Short, because decisions wait for the truth; jittered, because replicas lose the API server together.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 3.0

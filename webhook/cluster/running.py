@@ -2,10 +2,10 @@
 
 import msgspec
 
-from webhook.affinity import CO_SCHEDULED_NODE, DECISION, released
-from webhook.cluster import Cluster, ClusterError
-from webhook.documents import BadInput
-from webhook.shape import JsonObject, mapping, mappings, text
+from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.documents import BadInput
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, released
+from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 
 def find_pod(cluster: Cluster, namespace: str, name: str) -> JsonObject:

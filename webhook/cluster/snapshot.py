@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from webhook import objects
-from webhook.documents import BadInput, Document, Kind, printable, read_all
-from webhook.objects import Fact
-from webhook.shape import JsonObject, Malformed, text
-from webhook.store import Store
+from webhook.cluster import objects
+from webhook.cluster.documents import BadInput, Document, Kind, printable, read_all
+from webhook.cluster.objects import Fact
+from webhook.cluster.store import Store
+from webhook.placement.shape import JsonObject, Malformed, text
 
 COMMAND = "kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml"
 

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from webhook.catalog import Claim, Key, Node, Pod, ShareManager, Volume
-from webhook.objects import Fact
-from webhook.tables import Pods, Table, Volumes, vm_of
+from webhook.cluster.objects import Fact
+from webhook.cluster.tables import Pods, Table, Volumes, vm_of
+from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
 
 TABLES: dict[type[Fact], str] = {
     Claim: "claims",

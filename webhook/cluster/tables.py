@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from webhook.catalog import Key, Pod, Volume
-from webhook.objects import Fact
+from webhook.cluster.objects import Fact
+from webhook.placement.catalog import Key, Pod, Volume
 
 F = TypeVar("F", bound=Fact)
 

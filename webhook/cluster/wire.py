@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from webhook.shape import JsonObject
+from webhook.placement.shape import JsonObject
 
 # The API server stores no object over 3 MiB: what goes on for longer without an end of line is no event.
 LONGEST_LINE = 16 * 1024 * 1024  # bytes

@@ -18,8 +18,8 @@ from certs.authority import Certificate, read
 from certs.cluster import ASKED_AGAIN, Place, Refused, Trouble
 from certs.health import Status
 from certs.renewal import Policy
-from webhook.commands import color_option, live_options, namespace_and_name, wants_color
-from webhook.documents import BadInput, printable
+from webhook.cluster.documents import BadInput, printable
+from webhook.commands.options import color_option, live_options, namespace_and_name, wants_color
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,7 +144,7 @@ def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configura
 
 def _place(secret: str, configuration: str, live: dict[str, str | None]) -> Place:
     named = namespace_and_name(secret, "--secret")
-    from webhook.cluster import Cluster  # noqa: PLC0415 (its import takes a second, which --help need not wait for)
+    from webhook.cluster.client import Cluster  # noqa: PLC0415 (its import takes a second, which --help need not wait for)
 
     try:
         return Place(Cluster.connect(**live), named, configuration)

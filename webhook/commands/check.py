@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from webhook.affinity import DECISION
-from webhook.commands import connect, live_options
-from webhook.documents import BadInput, printable
-from webhook.settings import read_settings
-from webhook.shape import JsonObject, text
+from webhook.cluster.documents import BadInput, printable
+from webhook.commands.options import connect, live_options
+from webhook.placement.affinity import DECISION
+from webhook.placement.settings import read_settings
+from webhook.placement.shape import JsonObject, text
 
 if TYPE_CHECKING:
-    from webhook.cluster import Cluster
+    from webhook.cluster.client import Cluster
 
 Found: TypeAlias = tuple[str, str]  # the decision, and the problem
 
@@ -89,7 +89,7 @@ def look(
 
 def attempt(cluster: Cluster, namespace: str, key: str) -> Found:
     """Create the pod; return the decision, or else why there is none. Raises BadInput where waiting can't help."""
-    from webhook.cluster import ClusterError  # noqa: PLC0415 (the client takes a second to import)
+    from webhook.cluster.client import ClusterError  # noqa: PLC0415 (the client takes a second to import)
 
     try:
         pod = cluster.send("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", vm_pod(key), ANSWER)

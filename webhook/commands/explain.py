@@ -9,28 +9,24 @@ from pathlib import Path
 
 import click
 
-from webhook import documents
-from webhook.catalog import Catalog
-from webhook.commands import (
+from webhook.cluster import documents
+from webhook.cluster.documents import BadInput, printable
+from webhook.commands.narration import NO, YES, Line, conclude, narrate
+from webhook.commands.options import (
     cluster_from,
     color_option,
     connect,
-    creation,
-    decided,
     live_options,
-    name_in,
-    objects_from,
     optional_file_option,
-    request_in,
     snapshot_option,
     verbose_option,
     wants_color,
 )
-from webhook.documents import BadInput, printable
-from webhook.narration import NO, YES, Line, conclude, narrate
-from webhook.settings import Settings, read_settings
-from webhook.shape import JsonObject
-from webhook.walk import walk
+from webhook.commands.requests import creation, decided, name_in, objects_from, request_in
+from webhook.placement.catalog import Catalog
+from webhook.placement.settings import Settings, read_settings
+from webhook.placement.shape import JsonObject
+from webhook.placement.walk import walk
 
 STYLES = {YES: "green", NO: "red"}
 WIDEST = 120  # columns; longer lines are hard to read
@@ -98,7 +94,7 @@ def _requests_in(file: Path) -> list[JsonObject]:
 def _request_for(
     kind: str, name: str, namespace: str | None, live: dict[str, str | None]
 ) -> tuple[JsonObject, list[Line]]:
-    from webhook import running  # noqa: PLC0415 (it knows the Kubernetes client, which files need not wait for)
+    from webhook.cluster import running  # noqa: PLC0415 (it knows the Kubernetes client, which files need not wait for)
 
     find = running.find_vm if kind == "vm" else running.find_pod
     cluster = connect(**live)

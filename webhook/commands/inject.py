@@ -10,27 +10,24 @@ from typing import Any
 import click
 import msgspec
 
-from webhook import documents, manifests
-from webhook.catalog import Catalog
-from webhook.commands import (
+from webhook.cluster import documents, manifests
+from webhook.cluster.documents import Document, Kind
+from webhook.commands.options import (
     cluster_from,
     color_option,
-    decided,
     file_option,
     live_options,
-    name_in,
-    objects_from,
-    request_in,
     snapshot_option,
     verbose_option,
     wants_color,
 )
-from webhook.documents import Document, Kind
-from webhook.injector import Injection
-from webhook.patch import applied
-from webhook.review import as_json
-from webhook.settings import Settings, read_settings
-from webhook.shape import JsonObject
+from webhook.commands.requests import decided, name_in, objects_from, request_in
+from webhook.placement.catalog import Catalog
+from webhook.placement.injector import Injection
+from webhook.placement.patch import applied
+from webhook.placement.settings import Settings, read_settings
+from webhook.placement.shape import JsonObject
+from webhook.serving.review import as_json
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 

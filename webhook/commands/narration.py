@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from webhook.catalog import Pod
-from webhook.decision import Outcome
-from webhook.injector import Injection
-from webhook.resolve import Choice
-from webhook.resources import written
-from webhook.settings import Action, Settings
-from webhook.walk import Answer, Chain, Guard, Served, Walk
-from webhook.wording import ADVICE
+from webhook.placement.catalog import Pod
+from webhook.placement.decision import Outcome
+from webhook.placement.injector import Injection
+from webhook.placement.resolve import Choice
+from webhook.placement.resources import written
+from webhook.placement.settings import Action, Settings
+from webhook.placement.walk import Answer, Chain, Guard, Served, Walk
+from webhook.placement.wording import ADVICE
 
 YES, NO, SO = "✓", "✗", "·"
 

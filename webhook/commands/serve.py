@@ -9,19 +9,20 @@ from typing import Any
 import click
 
 from certs.serving import Unusable
-from webhook import logs, snapshot
-from webhook.app import around_flask, create_app, create_probes, make_reviewer
-from webhook.backend import Backend, from_snapshot
-from webhook.commands import connect, live_options
+from webhook.cluster import snapshot
+from webhook.cluster.backend import Backend, from_snapshot
+from webhook.cluster.documents import printable
+from webhook.commands.options import connect, live_options
 from webhook.commands.tls import Choice, tls_options, troubles
-from webhook.connection import Answering
-from webhook.documents import printable
-from webhook.exchange import answered_by
-from webhook.listeners import CannotListen, listening
-from webhook.metrics import Metrics
-from webhook.outlet import Outlet
-from webhook.server import Server
-from webhook.settings import Settings, read_settings
+from webhook.placement.settings import Settings, read_settings
+from webhook.serving import logs
+from webhook.serving.app import around_flask, create_app, create_probes, make_reviewer
+from webhook.serving.connection import Answering
+from webhook.serving.listeners import CannotListen, listening
+from webhook.serving.log_stream import Outlet
+from webhook.serving.metrics import Metrics
+from webhook.serving.server import Server
+from webhook.serving.wsgi import answered_by
 
 PORT = click.IntRange(0, 65535)
 STDERR = 2
@@ -102,7 +103,7 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
 
 def _from_cluster(kubeconfig: str | None, context: str | None, settings: Settings, metrics: Metrics) -> Backend:
     cluster = connect(kubeconfig, context)
-    from webhook.follow import Following  # noqa: PLC0415 (as the client itself: files need not wait for its import)
+    from webhook.cluster.live_backend import Following  # noqa: PLC0415 (as the client itself: files need not wait for its import)
 
     following = Following(cluster, settings)
     metrics.follow(following)

@@ -15,7 +15,7 @@ from certs.names import BadName
 from certs.renewal import Policy
 from certs.rotate import Keeper
 from certs.serving import ServingCertificate, folder_of_this_run, made_for_this_run
-from webhook.commands import namespace_and_name
+from webhook.commands.options import namespace_and_name
 
 CENTURY, DAY = 36500, 86400  # days, seconds
 

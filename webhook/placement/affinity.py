@@ -6,8 +6,8 @@ when every required term names a node so, the scheduler looks at that node alone
 
 from typing import Any
 
-from webhook.selectors import NODE_NAME_FIELD, REQUIRED, is_empty_term
-from webhook.shape import JsonObject, list_in, map_in, mapping, mappings
+from webhook.placement.selectors import NODE_NAME_FIELD, REQUIRED, is_empty_term
+from webhook.placement.shape import JsonObject, list_in, map_in, mapping, mappings
 
 CO_SCHEDULED_NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"

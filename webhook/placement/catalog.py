@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from webhook.selectors import AffinityTerm
-from webhook.shape import JsonObject
+from webhook.placement.selectors import AffinityTerm
+from webhook.placement.shape import JsonObject
 
 Key = tuple[str, str]
 

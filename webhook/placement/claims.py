@@ -1,6 +1,6 @@
 """Which claims a pod mounts."""
 
-from webhook.shape import JsonObject, mappings, text
+from webhook.placement.shape import JsonObject, mappings, text
 
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from webhook.catalog import Catalog, Pod
-from webhook.resolve import Choice, most_voted
-from webhook.selectors import NODE_NAME_FIELD
-from webhook.settings import Settings
-from webhook.shape import JsonObject, mapping, mappings, text
+from webhook.placement.catalog import Catalog, Pod
+from webhook.placement.resolve import Choice, most_voted
+from webhook.placement.selectors import NODE_NAME_FIELD
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.affinity import CO_SCHEDULED_NODE, DECISION, is_voided, prefers
-from webhook.claims import mounted_claims
-from webhook.decision import Mode, Reason
-from webhook.settings import Settings
-from webhook.shape import JsonObject, mapping, text
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, is_voided, prefers
+from webhook.placement.claims import mounted_claims
+from webhook.placement.decision import Mode, Reason
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping, text
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
 _MODES = {mode.value: mode for mode in Mode}

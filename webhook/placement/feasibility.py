@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from webhook.catalog import Catalog, Node, Pod, Volume
-from webhook.decision import Reason
-from webhook.objects import read_as
-from webhook.podaffinity import Neighbourhood
-from webhook.resources import PODS, written
-from webhook.selectors import REQUIRED, node_matches, required_terms, selects_namespaces
-from webhook.shape import JsonObject, mapping, mappings, text
+from webhook.placement.catalog import Catalog, Node, Pod, Volume
+from webhook.placement.decision import Reason
+from webhook.placement.podaffinity import Neighbourhood
+from webhook.placement.podfacts import pod_facts
+from webhook.placement.resources import PODS, written
+from webhook.placement.selectors import REQUIRED, node_matches, required_terms, selects_namespaces
+from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 TERMS = 1000  # of a node affinity; a pin goes into each, and is proven there, at 0.05 ms a term
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -41,7 +41,7 @@ class Candidate:
         """The pod as others will see it on the node. While it has no name, the uid of its VMI is one: store.vm_of."""
         labels = mapping(self.pod, "metadata", "labels")
         name = text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
-        return read_as(self.pod, self.namespace, name, self.node_name)
+        return pod_facts(self.pod, self.namespace, name, self.node_name)
 
     @cached_property
     def neighbourhood(self) -> Neighbourhood:

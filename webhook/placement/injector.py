@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, replace
 
-from webhook import consumers, resolve, wording
-from webhook.affinity import matches_nothing
-from webhook.catalog import Catalog
-from webhook.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
-from webhook.eligibility import RULES, STEERING_RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
-from webhook.feasibility import Candidate, Obstacle, obstacle
-from webhook.mutation import carry_out
-from webhook.patch import Operation
-from webhook.settings import Action, Settings, is_subdomain
-from webhook.shape import JsonObject, mapping, text
+from webhook.placement import consumers, resolve, wording
+from webhook.placement.affinity import matches_nothing
+from webhook.placement.catalog import Catalog
+from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
+from webhook.placement.eligibility import RULES, STEERING_RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
+from webhook.placement.feasibility import Candidate, Obstacle, obstacle
+from webhook.placement.mutation import carry_out
+from webhook.placement.patch import Operation
+from webhook.placement.settings import Action, Settings, is_subdomain
+from webhook.placement.shape import JsonObject, mapping, text
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """What a pod becomes: the fields that the webhook may touch, before and after a decision."""
 
-from webhook.affinity import CO_SCHEDULED_NODE, DECISION, with_node
-from webhook.decision import Decision, Outcome, Reason
-from webhook.eligibility import is_opted_in, is_virt_launcher
-from webhook.patch import Operation, patch_between, remembered_patch
-from webhook.settings import Settings
-from webhook.shape import JsonObject, Malformed, map_in, text
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_node
+from webhook.placement.decision import Decision, Outcome, Reason
+from webhook.placement.eligibility import is_opted_in, is_virt_launcher
+from webhook.placement.patch import Operation, patch_between, remembered_patch
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, Malformed, map_in, text
 
 # The API server's limit for all annotations of an object together, in bytes; a pod beyond it is refused.
 ANNOTATIONS_SIZE = 256 * 1024

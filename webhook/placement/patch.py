@@ -11,7 +11,7 @@ from typing import Any
 import jsonpatch
 import msgspec
 
-from webhook.shape import JsonObject
+from webhook.placement.shape import JsonObject
 
 Operation = dict[str, Any]
 

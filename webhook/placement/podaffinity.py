@@ -6,8 +6,8 @@ Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filteri
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from webhook.catalog import Catalog, Pod
-from webhook.selectors import AffinityTerm
+from webhook.placement.catalog import Catalog, Pod
+from webhook.placement.selectors import AffinityTerm
 
 # Comparisons of a pod with a value in a term: about 50 ms, in which nobody else is answered. Whoever may create pods
 # may write thousands of terms, and these times the pods of a large cluster would take minutes.

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from webhook.catalog import Catalog, Claim, Volume
-from webhook.claims import mounted_claims
-from webhook.decision import ClaimFinding, Reason, Source
-from webhook.shape import JsonObject
+from webhook.placement.catalog import Catalog, Claim, Volume
+from webhook.placement.claims import mounted_claims
+from webhook.placement.decision import ClaimFinding, Reason, Source
+from webhook.placement.shape import JsonObject
 
 # A ShareManager in one of these states has a server, or is about to have one; empty is one just created.
 SERVING_STATES = ("running", "starting", "")

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from webhook.shape import JsonObject, Malformed, mapping, mappings, text
+from webhook.placement.shape import JsonObject, Malformed, mapping, mappings, text
 
 PODS = "pods"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from webhook.shape import JsonObject, mapping, mappings, text
+from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 NODE_NAME_FIELD = "metadata.name"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from webhook.decision import Mode
+from webhook.placement.decision import Mode
 
 # Not KUBEVIRT_SCHEDULER_: Kubernetes itself sets KUBEVIRT_SCHEDULER_PORT and its like in every pod of a namespace that
 # has a Service of our name (service links), and a wrong variable of ours could not be told from those.

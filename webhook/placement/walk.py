@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from webhook import consumers, resolve
-from webhook.affinity import matches_nothing
-from webhook.catalog import Catalog, Claim, Pod, ShareManager, Volume
-from webhook.decision import ClaimFinding, Mode, Reason
-from webhook.eligibility import RULES, STEERING_RULES, Rule, is_pod_creation, is_share_manager_pod, mode_of
-from webhook.feasibility import Candidate, Room, answers, room
-from webhook.injector import namespace_of
-from webhook.resolve import Choice
-from webhook.settings import Settings, is_subdomain
-from webhook.shape import JsonObject, mapping
-from webhook.wording import SENTENCES
+from webhook.placement import consumers, resolve
+from webhook.placement.affinity import matches_nothing
+from webhook.placement.catalog import Catalog, Claim, Pod, ShareManager, Volume
+from webhook.placement.decision import ClaimFinding, Mode, Reason
+from webhook.placement.eligibility import RULES, STEERING_RULES, Rule, is_pod_creation, is_share_manager_pod, mode_of
+from webhook.placement.feasibility import Candidate, Room, answers, room
+from webhook.placement.injector import namespace_of
+from webhook.placement.resolve import Choice
+from webhook.placement.settings import Settings, is_subdomain
+from webhook.placement.shape import JsonObject, mapping
+from webhook.placement.wording import SENTENCES
 
 
 @dataclass(frozen=True, slots=True)

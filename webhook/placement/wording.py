@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from webhook.decision import ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.resolve import Choice
+from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason
+from webhook.placement.resolve import Choice
 
 WARNING_LENGTH = 120  # the API server's clients cut longer ones, or drop them
 

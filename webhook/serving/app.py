@@ -11,12 +11,13 @@ import structlog
 from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, UnsupportedMediaType
 
-from webhook.backend import Backend, Cache
-from webhook.deadline import Patience, seconds
-from webhook.exchange import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE, LARGE, Answer, Request
-from webhook.metrics import CONTENT_TYPE, Metrics
-from webhook.reviewer import Call, Reviewer, refusal
-from webhook.settings import Settings
+from webhook.cluster.backend import Backend, Cache
+from webhook.placement.settings import Settings
+from webhook.serving.deadline import Patience, seconds
+from webhook.serving.exchange import LARGE, Answer, Request, refusal
+from webhook.serving.metrics import CONTENT_TYPE, Metrics
+from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
+from webhook.serving.reviewer import Call, Reviewer
 
 # Ours and not werkzeug's, which come as HTML.
 SENTENCES = {

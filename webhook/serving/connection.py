@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 
-from webhook.channel import Channel, Gone
-from webhook.exchange import CONTINUE, Answer, Reader, Request, written
-from webhook.reviewer import refusal
+from webhook.serving.channel import Channel, Gone
+from webhook.serving.exchange import Answer, Request, refusal, written
+from webhook.serving.request_parser import CONTINUE, Reader
 
 RECORDS = 4  # of one peer in a turn: others wait too, and a record of tiny chunks takes a millisecond
 SMALL = 16 * 1024  # bytes; a VM's review has 10 KiB, and no crowd of others keeps it out

@@ -7,9 +7,8 @@ from http import HTTPStatus
 
 import structlog
 
-from webhook.connection import Answering, Connection
-from webhook.exchange import LARGE, Answer, Request
-from webhook.reviewer import refusal
+from webhook.serving.connection import Answering, Connection
+from webhook.serving.exchange import LARGE, Answer, Request, refusal
 
 THREADS = 8
 AGAIN = [("Retry-After", "1")]

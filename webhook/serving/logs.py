@@ -10,9 +10,9 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from webhook.documents import printable
-from webhook.outlet import Outlet
-from webhook.settings import LogFormat, Settings
+from webhook.cluster.documents import printable
+from webhook.placement.settings import LogFormat, Settings
+from webhook.serving.log_stream import Outlet
 
 # gunicorn stops its logger from handing records up to the root; without gunicorn they would come twice.
 _LOGGERS = (None, "gunicorn.error")

@@ -17,10 +17,10 @@ from operator import attrgetter
 
 import structlog
 
-from webhook.channel import Full, Gone, accept
-from webhook.connection import Answering, Connection, Phase
-from webhook.deciding import Deciding
-from webhook.exchange import Request
+from webhook.serving.channel import Full, Gone, accept
+from webhook.serving.connection import Answering, Connection, Phase
+from webhook.serving.decision_pool import Deciding
+from webhook.serving.exchange import Request
 
 CONNECTIONS = 2048  # at most; an API server keeps 25
 HELD = 64 * 1024 * 1024  # bytes of unfinished requests, of all connections together

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,11 @@ from certs.renewal import Step
 from certs.rotate import Keeper
 from certs.serving import ServingCertificate
 from webhook import __version__
-from webhook.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
-from webhook.outlet import Outlet
+from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
+from webhook.serving.log_stream import Outlet
 
 if TYPE_CHECKING:  # it knows the Kubernetes client, whose import a server of files need not wait for
-    from webhook.follow import Following
-    from webhook.loop import Loop
+    from webhook.cluster.live_backend import Following
 
 PREFIX = "kubevirt_scheduler_"
 CAUSES = ("start", "expired", "forbidden", "missing", "error")  # of a relist
@@ -99,9 +98,9 @@ class Metrics:
         """Show how the caches and events of a live cluster are doing, read at each scrape."""
         self._registry.register(_Followed(following))
 
-    def show(self, loop: Loop) -> None:
+    def show(self, connections: Callable[[], int], dropped: Mapping[str, int]) -> None:
         """Show the connections of the TLS port, read at each scrape."""
-        self._registry.register(_Connections(loop))
+        self._registry.register(_Connections(connections, dropped))
 
     def hear(self, outlet: Outlet) -> None:
         """Show what was not logged, read at each scrape."""
@@ -119,15 +118,15 @@ class Metrics:
 class _Connections(Collector):
     """What the loop counts for itself."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, connections: Callable[[], int], dropped: Mapping[str, int]) -> None:
+        self._connections, self._dropped = connections, dropped
 
     def collect(self) -> Iterator[Metric]:
         """Read all counts."""
         text = "Connections that are open on the TLS port."
-        yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._loop.connections())
+        yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._connections())
         text = "Connections that were ended by their peer's fault, or to make room, by cause."
-        yield _counter("connections_dropped", text, "cause", dict(self._loop.dropped))
+        yield _counter("connections_dropped", text, "cause", dict(self._dropped))
 
 
 class _Unheard(Collector):

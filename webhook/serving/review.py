@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from webhook.decision import ClaimFinding, Decision
-from webhook.injector import Injection
-from webhook.shape import JsonObject
-from webhook.wire import Review
+from webhook.cluster.wire import Review
+from webhook.placement.decision import ClaimFinding, Decision
+from webhook.placement.injector import Injection
+from webhook.placement.shape import JsonObject
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

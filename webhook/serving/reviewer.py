@@ -1,21 +1,20 @@
 """A review's bytes in, an answer out: the engine with its clock, its log, its metrics and its patience."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import structlog
 
-from webhook.backend import Backend
-from webhook.deadline import MARGIN, Patience
-from webhook.decision import Reason
-from webhook.exchange import Answer, Headers
-from webhook.injector import Injection, inject, unchanged
-from webhook.metrics import Metrics
-from webhook.review import BadReview, claims_line, read_review, write_review
-from webhook.settings import Settings
-from webhook.shape import JsonObject, mapping, text
+from webhook.cluster.backend import Backend
+from webhook.placement.decision import Reason
+from webhook.placement.injector import Injection, inject, unchanged
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping, text
+from webhook.serving.deadline import MARGIN, Patience
+from webhook.serving.exchange import Answer, refusal
+from webhook.serving.metrics import Metrics
+from webhook.serving.review import BadReview, claims_line, read_review, write_review
 
 log = structlog.get_logger("webhook")
 
@@ -112,14 +111,6 @@ class Reviewer:
             dry_run=admission.get("dryRun") is True,
             exc_info=injection.error,
         )
-
-
-def refusal(status: HTTPStatus, sentence: str, uid: str | None = None, headers: Headers = ()) -> Answer:
-    """Answer with an error in JSON, and log it."""
-    log.warning("refused", code=status.value, error=sentence, **({"uid": _short(uid)} if uid else {}))
-    body = json.dumps({"error": sentence} | ({"uid": uid} if uid else {}))
-    plain = Answer(status, body.encode() + b"\n")
-    return replace(plain, headers=[*plain.headers, *headers])
 
 
 def _short(name: str, length: int = 253) -> str:

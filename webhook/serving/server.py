@@ -20,12 +20,12 @@ from waitress.server import create_server
 
 from certs.rotate import Keeper
 from certs.serving import ServingCertificate, in_memory
-from webhook.backend import Backend
-from webhook.connection import Answering
-from webhook.listeners import Listeners, address_of
-from webhook.loop import DRAIN, FAREWELL, Loop
-from webhook.metrics import Metrics
-from webhook.settings import LogLevel, Settings
+from webhook.cluster.backend import Backend
+from webhook.placement.settings import LogLevel, Settings
+from webhook.serving.connection import Answering
+from webhook.serving.listeners import Listeners, address_of
+from webhook.serving.loop import DRAIN, FAREWELL, Loop
+from webhook.serving.metrics import Metrics
 
 # Seconds for which a thread keeps the interpreter; Python's own are 0.005. While a large cluster is listed, reflectors
 # calculate for seconds, and the loop waits for its turn after each system call: a review took 8.5 ms, and now 3.8.
@@ -133,7 +133,7 @@ class Server:
             socket_of_ours: Any = worker.sockets[0]  # gunicorn's wrapper
             loop = Loop(socket_of_ours.sock, self.certificate.context, self.answering, worker.turned)
             worker.loop = loop
-            self.metrics.show(loop)
+            self.metrics.show(loop.connections, loop.dropped)
             self.backend.start()
             self._serve_probes(lambda: "it is ending" if loop.draining else self._without_certificate(), loop.stuck)
             Thread(target=self.keeper.run, args=(stop,), name="certificates", daemon=True).start()

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from . import build, programs, rights
-from .api import LOOPBACK, Api, ApiError, Object
-from .process import STARTED, Process, ProcessError, free_ports
-from .proxy import Address, EgressProxy
+from tests.support.controlplane import build, programs, rights
+from tests.support.controlplane.api import LOOPBACK, Api, ApiError, Object
+from tests.support.controlplane.process import STARTED, Process, ProcessError, free_ports
+from tests.support.controlplane.proxy import Address, EgressProxy
 
 T = TypeVar("T")
 LONGEST = 300  # seconds for a command: Helm's own `--timeout`; kubectl has none

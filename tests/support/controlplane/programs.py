@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from .api import LOOPBACK
+from tests.support.controlplane.api import LOOPBACK
 
 CERTIFICATES = "certs"
 KUBECONFIG = "kubeconfig"

@@ -1,0 +1,1 @@
+"""Certificates: issue, renew, rotate and serve."""

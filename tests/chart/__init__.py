@@ -1,0 +1,1 @@
+"""The Helm chart: rendered by Helm, and installed in the real control plane."""

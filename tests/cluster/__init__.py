@@ -1,0 +1,1 @@
+"""Caches, snapshots and events, against a fake API server that speaks HTTP."""

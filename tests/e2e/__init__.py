@@ -1,0 +1,1 @@
+"""The webhook process in the real control plane."""

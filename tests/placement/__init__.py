@@ -1,0 +1,1 @@
+"""The decision: tables, golden cases, and properties."""

@@ -1,0 +1,1 @@
+"""Builders for the smallest valid objects, fakes that speak protocols, and the real control plane."""

@@ -1,0 +1,98 @@
+"""Options that several subcommands share, and the cluster that they choose."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.cluster import documents, snapshot
+from webhook.cluster.documents import BadInput
+from webhook.cluster.store import Store
+from webhook.placement.settings import Settings
+
+if TYPE_CHECKING:
+    from webhook.cluster.client import Cluster
+
+optional_file_option, file_option = (
+    click.option(
+        "-f",
+        "--filename",
+        "file",
+        type=click.Path(path_type=Path),
+        required=required,
+        metavar="FILE",
+        help="YAML or JSON: pods, lists, AdmissionReviews. - is standard input.",
+    )
+    for required in (False, True)
+)
+
+snapshot_option = click.option(
+    "--snapshot",
+    "snapshots",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="The cluster, as kubectl writes it: a file or a folder. May be given several times.",
+)
+
+color_option = click.option(
+    "--color/--no-color",
+    default=None,
+    help="With colours or without. Default: with them on a terminal, unless NO_COLOR is set.",
+)
+
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what the snapshot holds besides.")
+
+
+def wants_color(chosen: bool | None) -> bool:
+    """Say whether the output is to be coloured (https://no-color.org)."""
+    return chosen if chosen is not None else sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def live_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what chooses a live cluster."""
+    for option in (
+        click.option("--context", metavar="NAME", help="Which context of the kubeconfig. Default: its current one."),
+        click.option("--kubeconfig", metavar="FILE", help="Whose cluster to read, where no snapshot is given."),
+    ):
+        command = option(command)
+    return command
+
+
+def connect(kubeconfig: str | None, context: str | None) -> Cluster:
+    """Find the live cluster. Raises BadInput."""
+    # Here, because the Kubernetes client takes a second to import, which files need not wait for.
+    from webhook.cluster.client import Cluster, ClusterError  # noqa: PLC0415
+
+    try:
+        return Cluster.connect(kubeconfig, context)
+    except ClusterError as error:
+        raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE, or --snapshot FILE") from None
+
+
+def namespace_and_name(value: str, option: str) -> tuple[str, str]:
+    """Read what an option names as NAMESPACE/NAME. Raises BadParameter."""
+    namespace, _, name = value.partition("/")
+    if not (namespace and name) or "/" in name:
+        raise click.BadParameter(f"{value!r} is not NAMESPACE/NAME", param_hint=option)
+    return namespace, name
+
+
+def cluster_from(
+    snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
+) -> Store:
+    """Read the cluster from files, or else, as far as it is asked about, the live one. Raises BadInput."""
+    if not snapshots:
+        from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (as above)
+
+        return OnDemand(connect(kubeconfig, context), settings.longhorn_namespace)
+    store, ignored = snapshot.read(snapshots)
+    if verbose and ignored:
+        counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
+        click.echo(documents.printable(f"The snapshot also holds, and nobody asks for it: {counted}"), err=True)
+    return store

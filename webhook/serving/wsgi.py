@@ -1,0 +1,60 @@
+"""A WSGI application answers a request (PEP 3333)."""
+
+import sys
+from collections.abc import Iterable
+from http import HTTPStatus
+from io import BytesIO
+from typing import Any
+from urllib.parse import unquote_to_bytes
+from wsgiref.types import WSGIApplication
+
+from webhook.serving.exchange import Answer, Headers, Request
+
+
+def environ(request: Request, peer: str) -> dict[str, Any]:
+    """Return a request as WSGI has it (PEP 3333)."""
+    found = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
+        "QUERY_STRING": request.query,
+        "SERVER_NAME": "kubevirt-scheduler",
+        "SERVER_PORT": "443",
+        "SERVER_PROTOCOL": "HTTP/{}.{}".format(*request.version),
+        "REMOTE_ADDR": peer,
+        "CONTENT_LENGTH": str(len(request.body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "https",
+        "wsgi.input": BytesIO(request.body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+        "webhook.request": request,
+    }
+    for name, value in request.headers:
+        key = name.decode("latin-1").upper().replace("-", "_")
+        if key == "CONTENT_TYPE":
+            found[key] = value.decode("latin-1")
+        elif key not in ("CONTENT_LENGTH", "TRANSFER_ENCODING") and b"_" not in name:  # CGI can't tell a_b from a-b
+            key = f"HTTP_{key}"
+            found[key] = f"{found[key]},{value.decode('latin-1')}" if key in found else value.decode("latin-1")
+    return found
+
+
+def answered_by(app: WSGIApplication, request: Request, peer: str) -> Answer:
+    """Have a WSGI application answer a request."""
+    started: list[Any] = []
+
+    def start_response(status: str, headers: Headers, _exc_info: object = None) -> Any:
+        started[:] = status, headers
+
+    parts: Iterable[bytes] = app(environ(request, peer), start_response)
+    try:
+        body = b"".join(parts)
+    finally:
+        close: Any = getattr(parts, "close", lambda: None)
+        close()
+    status, headers = started
+    kept = [(name, value) for name, value in headers if name.lower() not in ("content-length", "connection", "date")]
+    return Answer(HTTPStatus(int(status[:3])), body, kept)
