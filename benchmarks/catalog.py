@@ -27,7 +27,7 @@ from kubernetes.client import ApiClient, Configuration
 from rich.console import Console
 from rich.table import Table
 
-from webhook.cluster.client import Cluster
+from webhook.cluster.client import ClusterClient
 from webhook.cluster.kinds import kinds
 from webhook.cluster.live import Live
 from webhook.placement.settings import Settings
@@ -227,7 +227,7 @@ def resident() -> float:
 
 def live_on(url: str) -> Live:
     """Return a catalog of the cluster; quiet, as its logs are not what is measured."""
-    return Live(Cluster(lambda: Configuration(host=url)), Settings())
+    return Live(ClusterClient(lambda: Configuration(host=url)), Settings())
 
 
 def synced(live: Live) -> None:
@@ -246,7 +246,7 @@ def read_as_catalog(url: str) -> Any:
 
 def read_pages(url: str, keep: Callable[[str, bytes], Any]) -> list[Any]:
     """Read the same pages one after the other, and keep what is made of each."""
-    connection, kept = Cluster(lambda: Configuration(host=url)), []
+    connection, kept = ClusterClient(lambda: Configuration(host=url)), []
     for kind in kinds("longhorn-system"):
         more = ""
         while True:

@@ -1,6 +1,7 @@
 """How many of 100 VMs end on the node of their share-manager, on 20 unevenly loaded nodes, with and without us.
 
-Real API server, default scheduler and controller manager; kwok plays the kubelets, tests/support/longhorn.py plays Longhorn.
+Real API server, default scheduler and controller manager. kwok plays the kubelets, and tests/support/longhorn.py plays
+Longhorn.
 Three starts of the same VMs: cold (nothing uses their volumes), restart (the VM's pod goes and the next one comes at
 once), warm (a pod that is no VM uses the volume already, so that its share-manager runs somewhere). Writes the picture
 that the README shows.

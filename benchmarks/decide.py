@@ -21,7 +21,7 @@ from webhook.cluster.store import Store
 from webhook.placement import patch
 from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
 from webhook.placement.injector import decide, inject
-from webhook.placement.mutation import carry_out
+from webhook.placement.mutation import patch_for
 from webhook.placement.resources import amounts
 from webhook.placement.settings import Settings
 from webhook.serving.review import read_review, write_review
@@ -75,7 +75,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     return {
         "decode": lambda: read_review(body),
         "decide": lambda: decide(request, store, settings),
-        "build the patch": lambda: carry_out(decision, pod, settings),
+        "build the patch": lambda: patch_for(decision, pod, settings),
         "  of it, verify": lambda: patch.applied(operations, before) == after,
         "encode": lambda: write_review("uid", injection),
         "all together": whole,

@@ -45,15 +45,15 @@ def objects(claims: int, nodes: int) -> Iterator[Object]:
     for number in range(nodes):
         yield node(f"node-{number}", labels=LABELS, allocatable=ROOM)
     for number in range(claims):
-        site, name = f"node-{number % nodes}", f"vol-disk{number}"
+        effective_node, name = f"node-{number % nodes}", f"vol-disk{number}"
         yield claim(f"disk{number}")
         yield volume(f"disk{number}")
-        yield share_manager(name, owner=site)
-        yield share_manager_pod(name, node=site)
+        yield share_manager(name, owner=effective_node)
+        yield share_manager_pod(name, node=effective_node)
     for number in range(min(ALONE, claims)):
         labels = {"app": f"app-{number % 50}"}
-        site = f"node-{number % nodes}"
-        yield pod(f"web-{number}", "shop", labels=labels, node=site, affinity=apart(pod_term(labels)))
+        effective_node = f"node-{number % nodes}"
+        yield pod(f"web-{number}", "shop", labels=labels, node=effective_node, affinity=apart(pod_term(labels)))
 
 
 def write_snapshot(file: Path, claims: int = CLAIMS, nodes: int = NODES) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from certs import authority
 from certs.authority import BadCertificate, Issued
-from certs.cluster import Cause, JsonObject, Trouble
+from certs.cluster import Cause, CertificateError, JsonObject
 from certs.serving import CA, CERTIFICATE, KEY
 
 ANNOTATION, OURS = "kubevirt-scheduler/certificates", "self"
@@ -19,7 +19,7 @@ CA_KEY, NEXT, NEXT_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.j
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class RetiringCA:
     """A CA that signs no more: it is trusted until the last leaf that it signed has expired."""
 
     certificate: bytes
@@ -30,24 +30,24 @@ class Leaving:
 class Bundle:
     """A CA and its serving certificate, and what a rotation adds to them.
 
-    `coming` is a CA that is published and does not sign yet; `published` is when every webhook of the configuration was
-    first seen to trust it, None before that. In a `hurry` the CAs that leave do so as soon as another one signs.
+    `next_ca` is published and does not sign yet. `published` is when every webhook of the configuration was first seen
+    to trust it, or None. With `hurry`, a retiring CA is dropped as soon as another CA signs.
     """
 
     authority: Issued
     leaf: Issued
-    coming: Issued | None = None
+    next_ca: Issued | None = None
     published: datetime | None = None
-    leaving: tuple[Leaving, ...] = ()
+    retiring: tuple[RetiringCA, ...] = ()
     hurry: bool = False
 
     def ca_bundle(self) -> bytes:
         """Return all CAs, in an order that does not change when one of them takes over."""
-        coming = [self.coming.certificate] if self.coming else []
-        return b"".join(sorted({self.authority.certificate, *coming, *(one.certificate for one in self.leaving)}))
+        next_ca = [self.next_ca.certificate] if self.next_ca else []
+        return b"".join(sorted({self.authority.certificate, *next_ca, *(one.certificate for one in self.retiring)}))
 
 
-class Flaw(Trouble):
+class InvalidBundle(CertificateError):
     """Why a Secret gives no bundle: it is empty, it is ours and damaged, or it is foreign (`cause`)."""
 
     def __init__(self, cause: Cause, field: str, text: str) -> None:
@@ -55,14 +55,14 @@ class Flaw(Trouble):
         self.field = field
 
 
-def read(secret: JsonObject) -> Bundle | Flaw:
+def read(secret: JsonObject) -> Bundle | InvalidBundle:
     """Read a Secret. What can't be used is told, naming the field and never its content."""
     metadata, data = secret.get("metadata") or {}, secret.get("data") or {}
     name = f"Secret {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     if not any(data.values()):
-        return Flaw(Cause.MISSING, "data", f"{name}: it is empty; the first replica fills it")
+        return InvalidBundle(Cause.MISSING, "data", f"{name}: it is empty; the first replica fills it")
     if (metadata.get("annotations") or {}).get(ANNOTATION) != OURS:
-        return Flaw(
+        return InvalidBundle(
             Cause.FOREIGN,
             "metadata",
             f"{name}: it holds {', '.join(sorted(data))} without our annotation {ANNOTATION}, so it is left as it is; "
@@ -70,15 +70,15 @@ def read(secret: JsonObject) -> Bundle | Flaw:
         )
     try:
         return _decoded({field: _bytes(field, value) for field, value in data.items()})
-    except Flaw as flaw:
-        return Flaw(flaw.cause, flaw.field, f"{name}: {flaw}")
+    except InvalidBundle as flaw:
+        return InvalidBundle(flaw.cause, flaw.field, f"{name}: {flaw}")
 
 
 def content(secret: JsonObject, field: str) -> bytes:
     """Return a field of any Secret; nothing where it is missing or no base64."""
     try:
         return _bytes(field, (secret.get("data") or {}).get(field, ""))
-    except Flaw:
+    except InvalidBundle:
         return b""
 
 
@@ -97,26 +97,26 @@ def _encoded(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
     yield KEY, bundle.leaf.key
     yield CA, bundle.ca_bundle()
     yield CA_KEY, bundle.authority.key
-    if bundle.coming:
-        yield NEXT, bundle.coming.certificate
-        yield NEXT_KEY, bundle.coming.key
-    leaving = [{"certificate": one.certificate.decode(), "until": one.until.isoformat()} for one in bundle.leaving]
+    if bundle.next_ca:
+        yield NEXT, bundle.next_ca.certificate
+        yield NEXT_KEY, bundle.next_ca.key
+    retiring = [{"certificate": one.certificate.decode(), "until": one.until.isoformat()} for one in bundle.retiring]
     published = bundle.published.isoformat() if bundle.published else None
-    yield STATE, json.dumps({"published": published, "leaving": leaving, "hurry": bundle.hurry}).encode()
+    yield STATE, json.dumps({"published": published, "leaving": retiring, "hurry": bundle.hurry}).encode()
 
 
 def _decoded(data: dict[str, bytes]) -> Bundle:
     state = _state(data)
-    coming = _pair(data, NEXT, NEXT_KEY) if NEXT in data or NEXT_KEY in data else None
-    if coming:
-        _must_be_ca(NEXT, coming.certificate)
+    next_ca = _pair(data, NEXT, NEXT_KEY) if NEXT in data or NEXT_KEY in data else None
+    if next_ca:
+        _must_be_ca(NEXT, next_ca.certificate)
     return Bundle(
         authority=_authority(data),
         leaf=_pair(data, CERTIFICATE, KEY),
-        coming=coming,
-        published=_time(state.get("published")) if coming and state.get("published") else None,
-        leaving=tuple(_leaving(one) for one in state.get("leaving") or ()),
-        hurry=bool(coming and state.get("hurry")),
+        next_ca=next_ca,
+        published=_time(state.get("published")) if next_ca and state.get("published") else None,
+        retiring=tuple(_leaving(one) for one in state.get("leaving") or ()),
+        hurry=bool(next_ca and state.get("hurry")),
     )
 
 
@@ -155,12 +155,12 @@ def _state(data: dict[str, bytes]) -> dict[str, Any]:
     return state
 
 
-def _leaving(entry: Any) -> Leaving:
+def _leaving(entry: Any) -> RetiringCA:
     if not isinstance(entry, dict):
         raise _damaged(STATE, "has another shape")
     certificate = str(entry.get("certificate")).encode()
     _must_be_ca(STATE, certificate)
-    return Leaving(certificate, _time(entry.get("until")))
+    return RetiringCA(certificate, _time(entry.get("until")))
 
 
 def _time(value: Any) -> datetime:
@@ -193,5 +193,5 @@ def _usable(field: str, question: Any, subject: Any) -> Any:
         raise _damaged(field, str(error)) from None
 
 
-def _damaged(field: str, what: str) -> Flaw:
-    return Flaw(Cause.DAMAGED, field, f"{field}: {what}")
+def _damaged(field: str, what: str) -> InvalidBundle:
+    return InvalidBundle(Cause.DAMAGED, field, f"{field}: {what}")

@@ -16,7 +16,7 @@ TIMEOUT = 5.0  # seconds for one answer: a pass is due every three
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """The API server refused, or could not be asked. `code` is the HTTP status, 0 where there was no answer."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -24,7 +24,7 @@ class Refused(Exception):
         self.code = code
 
 
-class ApiServer(Protocol):
+class ApiClient(Protocol):
     """What `webhook.cluster.client.Cluster` is, and what the tests have in its place."""
 
     def get(self, path: str, timeout: float = ...) -> bytes | None:
@@ -48,7 +48,7 @@ class Cause(StrEnum):
     INTERNAL = "internal"
 
 
-class Trouble(Exception):
+class CertificateError(Exception):
     """What keeps the certificates from being looked after: in one line, and what to do about it."""
 
     def __init__(self, cause: Cause, text: str) -> None:
@@ -57,13 +57,13 @@ class Trouble(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CertificateObjects:
     """Where a bundle is kept and published. `secret` is namespace and name; None for what has no such place.
 
     Each method raises Trouble.
     """
 
-    api: ApiServer
+    api: ApiClient
     secret: tuple[str, str] | None
     configuration: str | None
 
@@ -98,11 +98,11 @@ class Place:
     def _read(self, path: str, name: str) -> JsonObject:
         body = _asked(name, "get", lambda: self.api.get(path, TIMEOUT))
         if body is None:
-            raise Trouble(Cause.MISSING, f"there is no {name}; helm upgrade makes it")
+            raise CertificateError(Cause.MISSING, f"there is no {name}; helm upgrade makes it")
         try:
             found: JsonObject = json.loads(body)
         except (ValueError, RecursionError):
-            raise Trouble(Cause.UNREACHABLE, f"{name}: the answer is not what an API server sends") from None
+            raise CertificateError(Cause.UNREACHABLE, f"{name}: the answer is not what an API server sends") from None
         return found
 
     def _write(self, path: str, name: str, body: JsonObject) -> JsonObject:
@@ -112,12 +112,12 @@ class Place:
 def _asked(name: str, verb: str, call: Callable[[], T]) -> T:
     try:
         return call()
-    except Refused as error:
+    except ApiError as error:
         cause, text = _why(error, name, verb)
-        raise Trouble(cause, text) from None
+        raise CertificateError(cause, text) from None
 
 
-def _why(error: Refused, name: str, verb: str) -> tuple[Cause, str]:
+def _why(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
     match error.code:
         case 401 | 403:
             return (

@@ -7,7 +7,7 @@ from pathlib import Path
 from certs.authority import BadCertificate, Certificate, Issued, fits, read, signed_by, split
 from certs.bundle import Bundle
 from certs.chain import anchor, sound
-from certs.cluster import Cause, Trouble
+from certs.cluster import Cause, CertificateError
 from certs.serving import CA, CERTIFICATE, KEY
 
 
@@ -19,7 +19,9 @@ def write(folder: Path, bundle: Bundle) -> bool:
         try:
             _replace(file, content)
         except OSError as error:
-            raise Trouble(Cause.FOLDER, f"{file}: {error.strerror}; a memory-backed folder of ours is wanted") from None
+            raise CertificateError(
+                Cause.FOLDER, f"{file}: {error.strerror}; a memory-backed folder of ours is wanted"
+            ) from None
     return bool(changed)
 
 
@@ -38,9 +40,11 @@ def authorities(folder: Path) -> bytes:
     try:
         return b"".join(split((folder / CA).read_bytes()))
     except OSError as error:
-        raise Trouble(Cause.MISSING, f"{folder / CA}: {error.strerror}; the Secret needs the field {CA}") from None
+        raise CertificateError(
+            Cause.MISSING, f"{folder / CA}: {error.strerror}; the Secret needs the field {CA}"
+        ) from None
     except BadCertificate as error:
-        raise Trouble(Cause.DAMAGED, f"{folder / CA}: {error}; mend the Secret's field {CA}") from None
+        raise CertificateError(Cause.DAMAGED, f"{folder / CA}: {error}; mend the Secret's field {CA}") from None
 
 
 def own_authority(folder: Path, now: datetime) -> bytes | None:

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from certs import bundle as bundles
 from certs.authority import BadCertificate, Certificate, Issued, fits, read, split
-from certs.bundle import Bundle, Flaw
+from certs.bundle import Bundle, InvalidBundle
 from certs.chain import anchor, sound
-from certs.cluster import Cause, Place, Trouble, ca_bundles, hosts
-from certs.renewal import Next, Policy, Step, next_step
+from certs.cluster import Cause, CertificateError, CertificateObjects, ca_bundles, hosts
+from certs.renewal import PlannedStep, Policy, Step, next_step
 from certs.serving import CA, CERTIFICATE, KEY
 
 # A replica takes a step within seconds, and asks again after half a minute.
@@ -26,15 +26,15 @@ class Status:
 
     certificates: list[tuple[str, Certificate]]
     webhooks: dict[str, tuple[str, bool]]
-    next: Next | None
+    next: PlannedStep | None
     problem: str
 
 
-def status(place: Place, now: datetime, policy: Policy) -> Status:
+def status(place: CertificateObjects, now: datetime, policy: Policy) -> Status:
     """Read the Secret, and the configuration if it is there. Raises Trouble."""
     try:
         configuration, problem = place.read_configuration() or {}, ""
-    except Trouble as trouble:
+    except CertificateError as trouble:
         configuration, problem = {}, str(trouble)
     published = ca_bundles(configuration)
     secret = place.read_secret()
@@ -54,8 +54,8 @@ def status(place: Place, now: datetime, policy: Policy) -> Status:
 
 def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
     rows = [("serving certificate", bundle.leaf.certificate), ("CA", bundle.authority.certificate)]
-    rows += [("coming CA", bundle.coming.certificate)] if bundle.coming else []
-    rows += [("leaving CA", one.certificate) for one in bundle.leaving]
+    rows += [("coming CA", bundle.next_ca.certificate)] if bundle.next_ca else []
+    rows += [("leaving CA", one.certificate) for one in bundle.retiring]
     return [(what, read(pem)) for what, pem in rows]
 
 
@@ -67,13 +67,13 @@ def _foreign_rows(leaf: bytes, ca_bundle: bytes) -> list[tuple[str, Certificate]
     return rows
 
 
-def _neglected(step: Next, leaf: Certificate, now: datetime) -> str:
+def _neglected(step: PlannedStep, leaf: Certificate, now: datetime) -> str:
     if leaf.is_valid(now) and now - step.due < (SIGNED if step.step is Step.SIGN else NEGLECTED):
         return ""
     return f"no replica has done what is due: {step.step}, {step.why}; /readyz?verbose of each says why"
 
 
-def _wrong_in(flaw: Flaw, leaf: bytes, key: bytes, now: datetime) -> str:
+def _wrong_in(flaw: InvalidBundle, leaf: bytes, key: bytes, now: datetime) -> str:
     if flaw.cause is not Cause.FOREIGN:
         return str(flaw)
     try:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from certs.authority import BACKDATED, CA_LIFE, LEAF_LIFE, Certificate, read, signed_by
-from certs.bundle import Bundle, Flaw
+from certs.bundle import Bundle, InvalidBundle
 from certs.cluster import Cause
 from certs.names import canonical
 
@@ -59,7 +59,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class PlannedStep:
     """A step, why it is taken, and from when on."""
 
     step: Step
@@ -71,18 +71,20 @@ class Next:
         return self.due <= now
 
 
-def next_step(found: Bundle | Flaw, published: Sequence[bytes] | None, now: datetime, policy: Policy) -> Next:
+def next_step(
+    found: Bundle | InvalidBundle, published: Sequence[bytes] | None, now: datetime, policy: Policy
+) -> PlannedStep:
     """Return what is to be done next, be it now or later.
 
     `published` is the `caBundle` of each webhook as it was read, None where it could not be read.
     """
-    if isinstance(found, Flaw):
+    if isinstance(found, InvalidBundle):
         if found.cause is Cause.FOREIGN:
-            return Next(Step.NOTHING, "the Secret is not ours", NEVER)
-        return Next(Step.START, str(found), now)
+            return PlannedStep(Step.NOTHING, "the Secret is not ours", NEVER)
+        return PlannedStep(Step.START, str(found), now)
     at_once = next(_at_once(found, published, now, policy), None)
     if at_once:
-        return Next(*at_once, now)
+        return PlannedStep(*at_once, now)
     # Of two that are due at one time the first one: what can be done before what is waited for.
     return min(_in_time(found, published, now, policy), key=lambda candidate: candidate.due)
 
@@ -100,8 +102,8 @@ def _at_once(
         yield Step.WITHDRAWN, "the clock went back while the caBundle spread: the wait begins anew"
     if policy.names and not any(ca.permits([name]) for name in policy.names):
         yield Step.START, "the CA may sign for none of the names that are wanted"
-    if bundle.coming:
-        yield from _of_the_coming(bundle, read(bundle.coming.certificate), published, now)
+    if bundle.next_ca:
+        yield from _of_the_coming(bundle, read(bundle.next_ca.certificate), published, now)
     elif not ca.permits(policy.names):
         yield Step.INTRODUCE, "the CA may not sign for the names that are wanted"
     if not leaf.is_valid(now):
@@ -113,33 +115,33 @@ def _at_once(
 
 
 def _of_the_coming(
-    bundle: Bundle, coming: Certificate, published: Sequence[bytes] | None, now: datetime
+    bundle: Bundle, next_ca: Certificate, published: Sequence[bytes] | None, now: datetime
 ) -> Iterator[tuple[Step, str]]:
-    if not coming.is_valid(now):
-        yield Step.INTRODUCE, _invalid("the coming CA", coming, now)
+    if not next_ca.is_valid(now):
+        yield Step.INTRODUCE, _invalid("the coming CA", next_ca, now)
     if not bundle.published and published is not None and not _differs(bundle, published):
         yield Step.PUBLISHED, "every webhook trusts the coming CA: from now on it spreads"
 
 
-def _in_time(bundle: Bundle, published: Sequence[bytes] | None, now: datetime, policy: Policy) -> Iterator[Next]:
+def _in_time(bundle: Bundle, published: Sequence[bytes] | None, now: datetime, policy: Policy) -> Iterator[PlannedStep]:
     ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
     if leaf.not_after < ca.not_after:  # else a new one would not live longer
-        yield Next(Step.RENEW, "a third of the certificate's life is left", _renewal(leaf))
+        yield PlannedStep(Step.RENEW, "a third of the certificate's life is left", _renewal(leaf))
     else:
-        yield Next(Step.NOTHING, "the certificate ends with its CA", leaf.not_after)
-    for one in bundle.leaving:
-        yield Next(Step.DROP, "the old CA is needed no more", one.until)
-    if not bundle.coming:
-        yield Next(Step.INTRODUCE, "a third of the CA's life is left", _renewal(ca))
+        yield PlannedStep(Step.NOTHING, "the certificate ends with its CA", leaf.not_after)
+    for one in bundle.retiring:
+        yield PlannedStep(Step.DROP, "the old CA is needed no more", one.until)
+    if not bundle.next_ca:
+        yield PlannedStep(Step.INTRODUCE, "a third of the CA's life is left", _renewal(ca))
     elif bundle.published and published is not None:
-        yield Next(
+        yield PlannedStep(
             Step.SIGN, "every API server has had the time to see the coming CA", bundle.published + policy.spread
         )
     else:
         why = (
             "not every webhook trusts the coming CA yet" if published is not None else "what is published can't be read"
         )
-        yield Next(Step.PUBLISH, why, now)
+        yield PlannedStep(Step.PUBLISH, why, now)
 
 
 def _renewal(certificate: Certificate) -> datetime:

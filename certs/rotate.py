@@ -13,11 +13,11 @@ import structlog
 from certs import bundle as bundles
 from certs import folder as files
 from certs.authority import BadCertificate, split
-from certs.bundle import Bundle, Flaw, Leaving
+from certs.bundle import Bundle, InvalidBundle, RetiringCA
 from certs.chain import sound
-from certs.cluster import ApiServer, Cause, JsonObject, Place, Trouble, ca_bundles, with_ca_bundle
-from certs.renewal import NEVER, Next, Policy, Step, next_step
-from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED, taken
+from certs.cluster import ApiClient, Cause, CertificateError, CertificateObjects, JsonObject, ca_bundles, with_ca_bundle
+from certs.renewal import NEVER, PlannedStep, Policy, Step, next_step
+from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED, apply_step
 
 # Seconds. A caBundle that somebody emptied is repaired after one of these; two GETs in three seconds cost nobody much.
 EVERY = 3.0
@@ -32,7 +32,7 @@ log = structlog.get_logger("certs")
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassResult:
     """What a pass saw and did.
 
     `trouble` is with the configuration alone: the bundle is in the Secret all the same. `trusted` says that every
@@ -41,17 +41,17 @@ class Passed:
     """
 
     bundle: Bundle
-    step: Next
+    step: PlannedStep
     due: bool
-    flaw: Flaw | None
+    flaw: InvalidBundle | None
     trusted: bool
     repaired: bool
-    trouble: Trouble | None
+    trouble: CertificateError | None
 
 
-def one_pass(
-    place: Place, policy: Policy, now: Clock, forced: Step | None = None, served: bytes | None = None
-) -> Passed:
+def run_pass(
+    place: CertificateObjects, policy: Policy, now: Clock, forced: Step | None = None, served: bytes | None = None
+) -> PassResult:
     """Take the step that is due, or the one that is asked for, and publish the bundle. Raises Trouble.
 
     The configuration is read before the Secret: whoever comes with an older bundle than the one that was published
@@ -61,63 +61,65 @@ def one_pass(
     configuration, trouble = _configuration(place)
     secret = place.read_secret()
     time, found = now(), bundles.read(secret)
-    flaw = found if isinstance(found, Flaw) else None
+    flaw = found if isinstance(found, InvalidBundle) else None
     if flaw and (flaw.cause is Cause.FOREIGN or not policy.names):
         raise flaw
     published = None if trouble else tuple(ca_bundles(configuration or {}).values())
     step = next_step(found, published, time, policy)
     if forced and _may_be_forced(forced, found, step.step):
-        step = Next(forced, "it was asked for", time)
-    leaving = {served: time + READ_BY_ALL} if served else {}
+        step = PlannedStep(forced, "it was asked for", time)
+    retiring = {served: time + READ_BY_ALL} if served else {}
     if flaw and flaw.cause is Cause.MISSING:  # whoever is called now may have its certificate from another source
-        leaving |= {ca: time + REPLACED for one in published or () for ca in sound(one, time)}
-    step, bundle = _taken(step, found, time, policy, tuple(Leaving(*one) for one in leaving.items()))
+        retiring |= {ca: time + REPLACED for one in published or () for ca in sound(one, time)}
+    step, bundle = _taken(step, found, time, policy, tuple(RetiringCA(*one) for one in retiring.items()))
     if bundle is not found:
         place.write_secret(bundles.written(bundle, secret))
     # Not merely another one: while a step is taken, the others see the Secret before its caBundle.
     repaired = isinstance(found, Bundle) and any(found.authority.certificate not in one for one in published or ())
     trouble = trouble or _published(place, configuration, bundle.ca_bundle())
     trusted = trouble is None and all(one == bundle.ca_bundle() for one in published or ())
-    return Passed(bundle, step, step.is_due(time), flaw, trusted, repaired and not trouble, trouble)
+    return PassResult(bundle, step, step.is_due(time), flaw, trusted, repaired and not trouble, trouble)
 
 
-def _may_be_forced(forced: Step, found: Bundle | Flaw, due: Step) -> bool:
-    if isinstance(found, Flaw) or due in (Step.START, Step.WITHDRAWN):
+def _may_be_forced(forced: Step, found: Bundle | InvalidBundle, due: Step) -> bool:
+    if isinstance(found, InvalidBundle) or due in (Step.START, Step.WITHDRAWN):
         return False
-    return not (forced is Step.INTRODUCE and found.coming)  # somebody was faster
+    return not (forced is Step.INTRODUCE and found.next_ca)  # somebody was faster
 
 
-def _configuration(place: Place) -> tuple[JsonObject | None, Trouble | None]:
+def _configuration(place: CertificateObjects) -> tuple[JsonObject | None, CertificateError | None]:
     try:
         return place.read_configuration(), None
-    except Trouble as trouble:  # a certificate can be renewed all the same
+    except CertificateError as trouble:  # a certificate can be renewed all the same
         return None, trouble
 
 
 def _taken(
-    step: Next, found: Bundle | Flaw, now: datetime, policy: Policy, served: tuple[Leaving, ...]
-) -> tuple[Next, Bundle]:
+    step: PlannedStep, found: Bundle | InvalidBundle, now: datetime, policy: Policy, served: tuple[RetiringCA, ...]
+) -> tuple[PlannedStep, Bundle]:
     if isinstance(found, Bundle) and not step.is_due(now):
         return step, found
     try:
-        return step, taken(step.step, found, now, policy, served)
+        return step, apply_step(step.step, found, now, policy, served)
     except BadCertificate as error:  # somebody put a CA with another kind of key into it
-        return Next(Step.START, str(error), now), taken(Step.START, found, now, policy)
+        return PlannedStep(Step.START, str(error), now), apply_step(Step.START, found, now, policy)
 
 
-def _published(place: Place, configuration: JsonObject | None, ca_bundle: bytes) -> Trouble | None:
+def _published(
+    place: CertificateObjects, configuration: JsonObject | None, ca_bundle: bytes
+) -> CertificateError | None:
     if configuration is None:
         return None
     wanted = with_ca_bundle(configuration, ca_bundle)
     try:
         if wanted != configuration:
             place.write_configuration(wanted)
-    except Trouble as trouble:
+    except CertificateError as trouble:
         return trouble
     return None
 
 
-class Keeper:
+class CertificateController:
     """Keeps a folder, a Secret and a `caBundle` as they should be. One thread calls `run`, any may read what it says.
 
     Without `secret` the folder is somebody else's, and its `ca.crt` is published. Without `configuration` nothing is.
@@ -126,7 +128,7 @@ class Keeper:
 
     def __init__(  # noqa: PLR0913 (each is a choice of the installation)
         self,
-        api: ApiServer,
+        api: ApiClient,
         *,
         secret: tuple[str, str] | None,
         configuration: str | None,
@@ -137,7 +139,7 @@ class Keeper:
         """Touch nothing yet. Raises BadCertificate where a Secret is to be filled and no name is wanted."""
         if secret and not policy.names:
             raise BadCertificate("a serving certificate needs a name")
-        self._place = Place(api, secret, configuration)
+        self._place = CertificateObjects(api, secret, configuration)
         self._policy, self._folder, self._now = policy, folder, now
         self._wait, self._stale_since = FIRST_WAIT, NEVER
         self.steps: Counter[Step] = Counter()
@@ -147,20 +149,20 @@ class Keeper:
 
     def run(self, stop: threading.Event) -> None:
         """Pass after pass until it is told to stop."""
-        while not stop.wait(self.one_pass()):
+        while not stop.wait(self.run_pass()):
             pass
 
-    def one_pass(self) -> float:
+    def run_pass(self) -> float:
         """Do what is due now, and return the seconds until the next pass. Raises nothing: it is told and counted."""
         try:
             if self._place.secret:
                 self._look_after()
             elif self._place.configuration:
                 self._publish()
-        except Trouble as trouble:
+        except CertificateError as trouble:
             return self._failed(trouble)
         except Exception as error:  # noqa: BLE001 (a surprise is told; without the thread nothing would be renewed)
-            return self._failed(Trouble(Cause.INTERNAL, f"a surprise inside ({type(error).__name__})"), error)
+            return self._failed(CertificateError(Cause.INTERNAL, f"a surprise inside ({type(error).__name__})"), error)
         if self.problem:
             log.info("the certificates are looked after again")
         self.problem, self._told, self._wait = "", "", FIRST_WAIT
@@ -168,7 +170,7 @@ class Keeper:
 
     def _look_after(self) -> None:
         own = files.own_authority(self._folder, self._now())
-        passed = one_pass(self._place, self._policy, self._now, served=own)
+        passed = run_pass(self._place, self._policy, self._now, served=own)
         if passed.flaw and passed.flaw.cause is Cause.DAMAGED:
             self.failures[Cause.DAMAGED] += 1
             log.warning("the Secret was filled anew: it was damaged", reason=str(passed.flaw))
@@ -208,7 +210,7 @@ class Keeper:
         self.repairs += 1
         log.info("the caBundle was repaired", configuration=self._place.configuration)
 
-    def _failed(self, trouble: Trouble, surprise: Exception | None = None) -> float:
+    def _failed(self, trouble: CertificateError, surprise: Exception | None = None) -> float:
         self.failures[trouble.cause] += 1
         if trouble.cause is Cause.CONFLICT:  # somebody was faster, which is no trouble
             return AFTER_A_LOST_RACE * random.uniform(0.5, 1)  # noqa: S311 (jitter)

@@ -27,7 +27,7 @@ WANTED = "make {} a writable folder in memory, as a container runtime does"
 log = structlog.get_logger("certs")
 
 
-class Unusable(ValueError):
+class UnusableCertificate(ValueError):
     """A file that can't be served. Its text is one line that names it."""
 
 
@@ -72,7 +72,7 @@ class ServingCertificate:
     def _follow(self, found: tuple[tuple[int, ...], ...]) -> None:
         try:
             self._load()
-        except Unusable as error:
+        except UnusableCertificate as error:
             # Tried again for each connection, for it may be that no file descriptor was left; but said once.
             if str(error) != self.problem:
                 log.warning("the serving certificate stays as it was", reason=str(error))
@@ -94,7 +94,7 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise Unusable(f"{file}: {error.strerror}") from None
+        raise UnusableCertificate(f"{file}: {error.strerror}") from None
 
 
 def _identity(file: Path) -> tuple[int, ...]:
@@ -122,8 +122,8 @@ def load_context(folder: Path) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise Unusable(f"{key}: is not the key of {certificate}") from None
-        raise Unusable(f"{key}: holds no private key in PEM, free of a passphrase") from None
+            raise UnusableCertificate(f"{key}: is not the key of {certificate}") from None
+        raise UnusableCertificate(f"{key}: holds no private key in PEM, free of a passphrase") from None
     return context
 
 
@@ -136,7 +136,7 @@ def _readable(file: Path) -> Path:
     try:
         file.open("rb").close()
     except OSError as error:
-        raise Unusable(f"{file}: {error.strerror}") from None
+        raise UnusableCertificate(f"{file}: {error.strerror}") from None
     return file
 
 
@@ -144,23 +144,23 @@ def _certificates(file: Path) -> Path:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
     except ssl.SSLError:
-        raise Unusable(f"{file}: holds no certificate in PEM") from None
+        raise UnusableCertificate(f"{file}: holds no certificate in PEM") from None
     return file
 
 
-def in_memory(memory: str = MEMORY) -> str | None:
+def memory_folder(memory: str = MEMORY) -> str | None:
     """Return the folder that is in memory, writable on a read-only root as well; None where there is none."""
     return memory if os.access(memory, os.W_OK) else None
 
 
 @contextmanager
-def folder_of_this_run(memory: str = MEMORY, disk: str | None = None) -> Iterator[Path]:
+def temporary_folder(memory: str = MEMORY, disk: str | None = None) -> Iterator[Path]:
     """Make a folder for its own user alone, in memory where there is such a place, and remove it at the end.
 
     Only the process that made it removes it: a forked worker comes through here as well when it exits. Without `disk`
     that is where TMPDIR says. Raises Unusable where nothing can be written.
     """
-    owner, folder = os.getpid(), _made(in_memory(memory), memory, disk)
+    owner, folder = os.getpid(), _made(memory_folder(memory), memory, disk)
     try:
         yield folder
     finally:
@@ -174,16 +174,16 @@ def _made(place: str | None, memory: str, disk: str | None) -> Path:
     except OSError as error:
         if place:  # it is full, say
             return _made(None, memory, disk)
-        raise Unusable(f"there is no folder for keys: {error.strerror}; {WANTED.format(memory)}") from None
+        raise UnusableCertificate(f"there is no folder for keys: {error.strerror}; {WANTED.format(memory)}") from None
     if not place:
         log.warning("keys are on disk while this runs", folder=str(folder), advice=WANTED.format(memory))
     return folder
 
 
 @contextmanager
-def made_for_this_run(names: Sequence[str], now: datetime) -> Iterator[Path]:
+def self_signed_folder(names: Sequence[str], now: datetime) -> Iterator[Path]:
     """Make such a folder with a CA and a serving certificate, which live a year: nobody renews them."""
-    with folder_of_this_run() as folder:
+    with temporary_folder() as folder:
         ca = issue_ca(now)
         leaf = issue_leaf(ca, names, now, CA_LIFE)
         for name, content in ((CA, ca.certificate), (CERTIFICATE, leaf.certificate), (KEY, leaf.key)):
@@ -196,4 +196,4 @@ def _write(file: Path, content: bytes) -> None:
         file.touch(mode=0o600)
         file.write_bytes(content)
     except OSError as error:
-        raise Unusable(f"{file}: {error.strerror}; three small files must have room there") from None
+        raise UnusableCertificate(f"{file}: {error.strerror}; three small files must have room there") from None

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from certs.authority import Issued, issue_ca, issue_leaf, read
-from certs.bundle import Bundle, Flaw, Leaving
+from certs.bundle import Bundle, InvalidBundle, RetiringCA
 from certs.renewal import Policy, Step
 
 # A replica that fails asks again after 30 s at the most, and waits 5 s for each of its answers.
@@ -15,35 +15,39 @@ REPLACED = timedelta(minutes=10)
 LEAVING_AT_MOST = 8
 
 
-def taken(step: Step, found: Bundle | Flaw, now: datetime, policy: Policy, served: tuple[Leaving, ...] = ()) -> Bundle:
+def apply_step(
+    step: Step, found: Bundle | InvalidBundle, now: datetime, policy: Policy, served: tuple[RetiringCA, ...] = ()
+) -> Bundle:
     """Return the bundle after a step. Raises BadCertificate where nothing is left to issue for.
 
     `served` are the CAs by which the replicas are trusted while there is no bundle that says so.
     """
-    if isinstance(found, Flaw):
-        return replace(_fresh(policy.names, now, policy), leaving=served[:LEAVING_AT_MOST])
+    if isinstance(found, InvalidBundle):
+        return replace(_fresh(policy.names, now, policy), retiring=served[:LEAVING_AT_MOST])
     match step:
         case Step.START:
             # The replicas serve the old leaf until they have seen the new one.
-            old = _alive((*found.leaving, _left(found)), now)[-LEAVING_AT_MOST:]
-            return replace(_fresh(policy.names or _names(found, policy), now, policy), leaving=old)
+            old = _alive((*found.retiring, _left(found)), now)[-LEAVING_AT_MOST:]
+            return replace(_fresh(policy.names or _names(found, policy), now, policy), retiring=old)
         case Step.RENEW:
             return replace(found, leaf=_leaf(found.authority, found, now, policy))
         case Step.INTRODUCE | Step.REPLACE:
-            coming, hurry = issue_ca(now, _names(found, policy), policy.ca_life), found.hurry or step is Step.REPLACE
-            return replace(found, coming=coming, published=None, hurry=hurry)
+            next_ca, hurry = issue_ca(now, _names(found, policy), policy.ca_life), found.hurry or step is Step.REPLACE
+            return replace(found, next_ca=next_ca, published=None, hurry=hurry)
         case Step.PUBLISHED:
             return replace(found, published=now)
         case Step.WITHDRAWN:
             return replace(found, published=None)
-        case Step.SIGN if found.coming:
-            leaf = _leaf(found.coming, found, now, policy)
-            leaving = (*found.leaving, _left(found))
-            return Bundle(found.coming, leaf, leaving=_hurried(leaving, now) if found.hurry else leaving)
+        case Step.SIGN if found.next_ca:
+            leaf = _leaf(found.next_ca, found, now, policy)
+            retiring = (*found.retiring, _left(found))
+            return Bundle(found.next_ca, leaf, retiring=_hurried(retiring, now) if found.hurry else retiring)
         case Step.DROP:
-            return replace(found, leaving=_alive(found.leaving, now))
+            return replace(found, retiring=_alive(found.retiring, now))
         case Step.HURRY:  # without one that comes, a replica has just signed
-            return replace(found, hurry=True) if found.coming else replace(found, leaving=_hurried(found.leaving, now))
+            return (
+                replace(found, hurry=True) if found.next_ca else replace(found, retiring=_hurried(found.retiring, now))
+            )
     return found
 
 
@@ -61,13 +65,13 @@ def _names(found: Bundle, policy: Policy) -> tuple[str, ...]:
     return policy.names_after(read(found.leaf.certificate))
 
 
-def _left(found: Bundle) -> Leaving:
-    return Leaving(found.authority.certificate, read(found.leaf.certificate).not_after)
+def _left(found: Bundle) -> RetiringCA:
+    return RetiringCA(found.authority.certificate, read(found.leaf.certificate).not_after)
 
 
-def _hurried(leaving: tuple[Leaving, ...], now: datetime) -> tuple[Leaving, ...]:
-    return tuple(replace(one, until=min(one.until, now + READ_BY_ALL)) for one in leaving)
+def _hurried(retiring: tuple[RetiringCA, ...], now: datetime) -> tuple[RetiringCA, ...]:
+    return tuple(replace(one, until=min(one.until, now + READ_BY_ALL)) for one in retiring)
 
 
-def _alive(leaving: tuple[Leaving, ...], now: datetime) -> tuple[Leaving, ...]:
-    return tuple(one for one in leaving if one.until > now)
+def _alive(retiring: tuple[RetiringCA, ...], now: datetime) -> tuple[RetiringCA, ...]:
+    return tuple(one for one in retiring if one.until > now)

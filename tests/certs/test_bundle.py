@@ -10,18 +10,18 @@ from datetime import timedelta
 import pytest
 
 from certs.authority import issue_ca, issue_leaf, split
-from certs.bundle import ANNOTATION, Bundle, Flaw, Leaving, content, read, written
+from certs.bundle import ANNOTATION, Bundle, InvalidBundle, RetiringCA, content, read, written
 from certs.cluster import Cause
 from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, START, secret
 
 CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
 LEAF = issue_leaf(CA, NAMES, START)
 PLAIN = Bundle(CA, LEAF)
-COMING = replace(PLAIN, coming=OTHER)
+COMING = replace(PLAIN, next_ca=OTHER)
 FULL = replace(
     COMING,
     published=START + timedelta(microseconds=1),
-    leaving=(Leaving(OLD.certificate, START + timedelta(days=3)),),
+    retiring=(RetiringCA(OLD.certificate, START + timedelta(days=3)),),
     hurry=True,
 )
 BUNDLES = {"plain": PLAIN, "with a coming CA": COMING, "in the middle of two rotations": FULL}
@@ -81,12 +81,12 @@ def test_a_person_may_mount_the_secret():
 def test_the_ca_bundle_holds_each_ca_once_and_no_key():
     assert sorted(split(FULL.ca_bundle())) == sorted([CA.certificate, OTHER.certificate, OLD.certificate])
     assert b"PRIVATE" not in FULL.ca_bundle()
-    twice = replace(FULL, leaving=FULL.leaving * 2)
+    twice = replace(FULL, retiring=FULL.retiring * 2)
     assert twice.ca_bundle() == FULL.ca_bundle()
 
 
 def test_the_ca_bundle_stays_the_same_when_the_coming_ca_takes_over():
-    after = Bundle(OTHER, LEAF, leaving=(Leaving(CA.certificate, START), *FULL.leaving))
+    after = Bundle(OTHER, LEAF, retiring=(RetiringCA(CA.certificate, START), *FULL.retiring))
     assert after.ca_bundle() == FULL.ca_bundle()
 
 
@@ -98,7 +98,7 @@ def test_no_key_shows_when_a_bundle_is_printed(bundle):
 def test_an_empty_secret_is_to_be_filled():
     for data in ({}, {"data": None}, {"data": {}}, {"data": {"tls.crt": "", "tls.key": ""}}):
         found = read(secret() | data)
-        assert isinstance(found, Flaw)
+        assert isinstance(found, InvalidBundle)
         assert (found.cause, str(found)) == (
             Cause.MISSING,
             f"Secret {NAMESPACE}/{NAME}: it is empty; the first replica fills it",
@@ -158,7 +158,7 @@ DAMAGED = {
 @pytest.mark.parametrize(("field", "value", "named", "what"), DAMAGED.values(), ids=DAMAGED)
 def test_what_is_damaged_is_told_by_its_field_and_never_by_its_content(field, value, named, what):
     flaw = read(changed(field, value))
-    assert isinstance(flaw, Flaw)
+    assert isinstance(flaw, InvalidBundle)
     assert (flaw.cause, flaw.field) == (Cause.DAMAGED, named)
     assert str(flaw).startswith(f"Secret {NAMESPACE}/{NAME}: {named}: ")
     assert what in str(flaw)
@@ -175,7 +175,7 @@ def test_a_certificate_with_a_wrong_bit_in_any_place_is_still_read_or_told_by_it
         bad = ssl.DER_cert_to_PEM_cert(bytes([*der[:place], der[place] ^ 1, *der[place + 1 :]]))
         found["data"][field] = base64.b64encode(bad.encode()).decode()
         flaw = read(found)
-        told += isinstance(flaw, Flaw)
+        told += isinstance(flaw, InvalidBundle)
         assert isinstance(flaw, Bundle) or (flaw.cause, "\n" in str(flaw)) == (Cause.DAMAGED, False)
     assert told > 100
 
@@ -184,7 +184,7 @@ def test_a_leaf_in_the_place_of_a_ca_is_told():
     leaf = issue_leaf(CA, NAMES, START)
     found = stored(replace(PLAIN, authority=leaf))
     assert str(read(found)).endswith("ca.crt: is no CA's certificate")
-    found = stored(replace(COMING, coming=leaf))
+    found = stored(replace(COMING, next_ca=leaf))
     assert str(read(found)).endswith("next-ca.crt: is no CA's certificate")
 
 

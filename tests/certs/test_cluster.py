@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 
-from certs.cluster import Cause, Place, Refused, Trouble, ca_bundles, hosts, with_ca_bundle
+from certs.cluster import ApiError, Cause, CertificateError, CertificateObjects, ca_bundles, hosts, with_ca_bundle
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,
@@ -27,11 +27,11 @@ def api():
 
 @pytest.fixture
 def place(api):
-    return Place(api, (NAMESPACE, NAME), CONFIGURATION)
+    return CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION)
 
 
 def trouble(call, *arguments):
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(CertificateError) as caught:
         call(*arguments)
     return caught.value.cause, str(caught.value)
 
@@ -46,7 +46,7 @@ def test_both_are_read_and_written_where_they_are(api, place):
 
 
 def test_where_no_configuration_is_named_none_is_read(api):
-    assert Place(api, (NAMESPACE, NAME), None).read_configuration() is None
+    assert CertificateObjects(api, (NAMESPACE, NAME), None).read_configuration() is None
     assert api.calls == []
 
 
@@ -80,7 +80,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize(("code", "expected"), REFUSALS.items(), ids=map(str, REFUSALS))
 def test_a_refusal_names_the_object_and_what_to_do(api, place, code, expected):
-    api.before[0] = Refused(code, "no")
+    api.before[0] = ApiError(code, "no")
     cause, text = trouble(place.read_secret)
     assert cause is expected[0]
     assert text.startswith(f"{SECRET}: ")
@@ -89,7 +89,7 @@ def test_a_refusal_names_the_object_and_what_to_do(api, place, code, expected):
 
 def test_a_missing_right_to_write_is_another_one_than_to_read(api, place):
     secret = place.read_secret()
-    api.before[1] = Refused(403, "forbidden")
+    api.before[1] = ApiError(403, "forbidden")
     assert "the right to update it" in trouble(place.write_secret, secret)[1]
 
 
@@ -99,13 +99,13 @@ def test_an_answer_that_is_no_object_is_told(body):
         def get(self, *_):
             return body
 
-    cause, text = trouble(Place(Proxy(), (NAMESPACE, NAME), None).read_secret)
+    cause, text = trouble(CertificateObjects(Proxy(), (NAMESPACE, NAME), None).read_secret)
     assert (cause, text) == (Cause.UNREACHABLE, f"{SECRET}: the answer is not what an API server sends")
 
 
 def test_the_clients_own_error_is_one_that_certs_knows():
     error = ClusterError(403, "no")
-    assert isinstance(error, Refused)
+    assert isinstance(error, ApiError)
     assert (error.code, str(error)) == (403, "no")
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from certs import bundle as bundles
 from certs.authority import read, signed_by, split
-from certs.cluster import Place, Refused, Trouble
+from certs.cluster import ApiError, CertificateError, CertificateObjects
 from certs.renewal import Policy, Step
-from certs.rotate import Keeper, one_pass
+from certs.rotate import CertificateController, run_pass
 from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Clock, Crash, TwoObjects
 
 POLICY = Policy(NAMES)
@@ -52,7 +52,7 @@ class Installation:
     def __init__(self, folder: Path) -> None:
         self.api, self.clock = TwoObjects(), Clock()
         self.folder, self.pods = folder, 0
-        self.place = Place(self.api, (NAMESPACE, NAME), CONFIGURATION)
+        self.place = CertificateObjects(self.api, (NAMESPACE, NAME), CONFIGURATION)
         self.keepers = [self.keeper(self.empty_folder()) for _ in range(REPLICAS)]
         self.stale: set[int] = set()
         self.seen, self.order = [], []  # what was published and until when it may be seen; every bundle of the Secret
@@ -66,7 +66,7 @@ class Installation:
         return folder
 
     def keeper(self, folder):
-        return Keeper(
+        return CertificateController(
             self.api,
             secret=(NAMESPACE, NAME),
             configuration=CONFIGURATION,
@@ -93,7 +93,7 @@ class Installation:
     def remember_kept(self, found):
         if found.ca_bundle() not in self.order:
             self.order.append(found.ca_bundle())
-        if self.bundle and found.authority not in (self.bundle.authority, self.bundle.coming):
+        if self.bundle and found.authority not in (self.bundle.authority, self.bundle.next_ca):
             self.fresh = found.authority.certificate
         self.bundle = found
 
@@ -117,7 +117,7 @@ class Installation:
     def pass_(self, number):
         keeper = self.keepers[number]
         failures = keeper.failures.total()
-        keeper.one_pass()
+        keeper.run_pass()
         if keeper.failures.total() == failures:
             self.stale.discard(number)
 
@@ -140,7 +140,7 @@ class Installation:
         self.keepers[number] = self.keeper(self.empty_folder() if elsewhere else self.keepers[number]._folder)
 
     def refuse(self, number, call, afterwards, code):
-        (self.api.after if afterwards else self.api.before)[len(self.api.calls) + call] = Refused(code, "no")
+        (self.api.after if afterwards else self.api.before)[len(self.api.calls) + call] = ApiError(code, "no")
         self.pass_(number)
 
     def turn(self, by):
@@ -155,8 +155,8 @@ class Installation:
             self.api.publish(b"")
 
     def rotate(self):
-        with suppress(Trouble):
-            one_pass(self.place, Policy(), self.clock, Step.INTRODUCE)
+        with suppress(CertificateError):
+            run_pass(self.place, Policy(), self.clock, Step.INTRODUCE)
 
     def settle(self):
         """Let time pass until there is one CA, and then one round more."""
@@ -164,9 +164,9 @@ class Installation:
             for number in range(REPLICAS):
                 self.event("pass_", number)
             found = bundles.read(self.api.secret)
-            if not found.coming and not found.leaving and len(set(map(self.served, range(REPLICAS)))) == 1:
+            if not found.next_ca and not found.retiring and len(set(map(self.served, range(REPLICAS)))) == 1:
                 return found
-            self.clock.turn(6 * MINUTE if found.coming else 3 * DAY)
+            self.clock.turn(6 * MINUTE if found.next_ca else 3 * DAY)
         raise AssertionError("it does not settle")
 
     def served(self, number):

@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by
-from certs.bundle import Bundle, Flaw, Leaving
+from certs.bundle import Bundle, InvalidBundle, RetiringCA
 from certs.cluster import Cause
 from certs.names import BadName
-from certs.renewal import NEVER, Next, Policy, Step, next_step
-from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, taken
+from certs.renewal import NEVER, PlannedStep, Policy, Step, next_step
+from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, apply_step
 from tests.support.fake_certificate_cluster import NAMES, START
 
 DAY, MINUTE, TICK = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -19,9 +19,9 @@ HOUR = timedelta(hours=1)
 CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
 FREE = issue_ca(START)
 PLAIN = Bundle(CA, issue_leaf(CA, NAMES, START))
-COMING = replace(PLAIN, coming=OTHER)
+COMING = replace(PLAIN, next_ca=OTHER)
 SPREADING = replace(COMING, published=START)
-LEAVING = replace(PLAIN, leaving=(Leaving(OLD.certificate, START + DAY),))
+LEAVING = replace(PLAIN, retiring=(RetiringCA(OLD.certificate, START + DAY),))
 # A CA of eleven days: it has a third left after seven, and its leaf ends with it.
 SHORT = issue_ca(START, NAMES, 11 * DAY)
 CLAMPED = Bundle(SHORT, issue_leaf(SHORT, NAMES, START))
@@ -74,7 +74,7 @@ TABLE = {
         START + 11 * DAY * 2 / 3,
     ),
     "the leaf ends with its CA, and nothing can be done": (
-        replace(CLAMPED, coming=OTHER),
+        replace(CLAMPED, next_ca=OTHER),
         {"now": START + 10 * DAY, "seen": None},
         Step.PUBLISH,
         START + 10 * DAY,
@@ -112,12 +112,12 @@ TABLE = {
     ),
     "the leaf is due while it is published": (COMING, {"now": RENEWAL, "seen": EMPTIED}, Step.RENEW, RENEWAL),
     "the coming CA has expired": (
-        replace(COMING, coming=issue_ca(START - 400 * DAY, NAMES)),
+        replace(COMING, next_ca=issue_ca(START - 400 * DAY, NAMES)),
         {},
         Step.INTRODUCE,
         START,
     ),
-    "the coming CA is of the future": (replace(COMING, coming=LATE_CA), {}, Step.INTRODUCE, START),
+    "the coming CA is of the future": (replace(COMING, next_ca=LATE_CA), {}, Step.INTRODUCE, START),
     "the old CA is still needed": (LEAVING, {"now": START + DAY - TICK}, Step.DROP, START + DAY),
     "the old CA is needed no more": (LEAVING, {"now": START + DAY}, Step.DROP, START + DAY),
     # What ought not to happen.
@@ -164,26 +164,28 @@ def test_the_next_step_and_its_time(bundle, seen, expected, due):
 
 
 def test_a_leaf_that_ends_with_its_ca_is_not_renewed_for_nothing():
-    bundle = replace(CLAMPED, coming=OTHER, published=START + 10 * DAY)
+    bundle = replace(CLAMPED, next_ca=OTHER, published=START + 10 * DAY)
     slow = Policy(NAMES, spread=5 * DAY)
     found = step(bundle, START + 10 * DAY, slow)
-    assert found == Next(Step.NOTHING, "the certificate ends with its CA", START + 11 * DAY)
-    assert taken(found.step, bundle, START + 10 * DAY, slow) is bundle
+    assert found == PlannedStep(Step.NOTHING, "the certificate ends with its CA", START + 11 * DAY)
+    assert apply_step(found.step, bundle, START + 10 * DAY, slow) is bundle
 
 
 def test_a_life_of_a_minute_is_renewed_after_forty_seconds():
     short = Policy(NAMES, leaf_life=MINUTE, ca_life=10 * MINUTE)
-    bundle = taken(Step.START, Flaw(Cause.MISSING, "data", "x"), START, short)
+    bundle = apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, short)
     assert step(bundle, policy=short).due == START + 40 * TICK
 
 
 def test_a_foreign_secret_asks_for_nothing_ever():
-    assert step(Flaw(Cause.FOREIGN, "metadata", "x"), seen=()) == Next(Step.NOTHING, "the Secret is not ours", NEVER)
+    assert step(InvalidBundle(Cause.FOREIGN, "metadata", "x"), seen=()) == PlannedStep(
+        Step.NOTHING, "the Secret is not ours", NEVER
+    )
 
 
 @pytest.mark.parametrize("cause", [Cause.MISSING, Cause.DAMAGED])
 def test_an_empty_and_a_damaged_secret_are_filled(cause):
-    assert step(Flaw(cause, "data", "it is empty"), seen=None) == Next(Step.START, "it is empty", START)
+    assert step(InvalidBundle(cause, "data", "it is empty"), seen=None) == PlannedStep(Step.START, "it is empty", START)
 
 
 WHY = {
@@ -217,116 +219,118 @@ def is_whole(bundle):
 
 
 def test_a_start_from_nothing_makes_a_ca_and_a_leaf():
-    made = taken(Step.START, Flaw(Cause.MISSING, "data", "x"), START, POLICY)
+    made = apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, POLICY)
     assert is_whole(made)
-    assert (names_of(made), made.coming, made.leaving) == (NAMES, None, ())
+    assert (names_of(made), made.next_ca, made.retiring) == (NAMES, None, ())
     with pytest.raises(BadCertificate, match="needs a name"):
-        taken(Step.START, Flaw(Cause.MISSING, "data", "x"), START, Policy())
+        apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, Policy())
 
 
 def test_a_start_from_a_bundle_trusts_what_is_still_served():
-    made = taken(Step.START, LEAVING, START, POLICY)
+    made = apply_step(Step.START, LEAVING, START, POLICY)
     assert is_whole(made)
     assert made.authority != CA
-    assert made.leaving == (*LEAVING.leaving, Leaving(CA.certificate, START + 30 * DAY))
-    assert taken(Step.START, LEAVING, START + 365 * DAY, POLICY).leaving == ()
+    assert made.retiring == (*LEAVING.retiring, RetiringCA(CA.certificate, START + 30 * DAY))
+    assert apply_step(Step.START, LEAVING, START + 365 * DAY, POLICY).retiring == ()
 
 
 def test_of_many_starts_the_last_ones_are_still_trusted():
     made = [PLAIN]
     for _ in range(2 * LEAVING_AT_MOST):
-        made.append(taken(Step.START, made[-1], START, POLICY))
+        made.append(apply_step(Step.START, made[-1], START, POLICY))
     last = [one.authority.certificate for one in made[-1 - LEAVING_AT_MOST : -1]]
-    assert [one.certificate for one in made[-1].leaving] == last
+    assert [one.certificate for one in made[-1].retiring] == last
 
 
 def test_a_start_elsewhere_signs_for_the_new_place_alone():
-    made = taken(Step.START, PLAIN, START, WANTED_NOWHERE)
+    made = apply_step(Step.START, PLAIN, START, WANTED_NOWHERE)
     assert names_of(made) == WANTED_NOWHERE.names
     assert read(made.authority.certificate).permitted == ("restored.svc",)
-    assert names_of(taken(Step.START, PLAIN, START, Policy())) == NAMES
+    assert names_of(apply_step(Step.START, PLAIN, START, Policy())) == NAMES
 
 
 def test_a_renewal_changes_the_leaf_alone():
-    made = taken(Step.RENEW, FULL, RENEWAL, POLICY)
+    made = apply_step(Step.RENEW, FULL, RENEWAL, POLICY)
     assert is_whole(made)
     assert read(made.leaf.certificate).not_after == RENEWAL + 30 * DAY
     assert replace(made, leaf=FULL.leaf) == FULL
 
 
-FULL = replace(SPREADING, leaving=LEAVING.leaving)
+FULL = replace(SPREADING, retiring=LEAVING.retiring)
 
 
 def test_replicas_that_want_different_names_agree_on_all_of_them_until_the_next_renewal():
     one, other = Policy(("a.kubevirt-scheduler.svc",)), Policy(("b.kubevirt-scheduler.svc",))
-    made = taken(Step.RENEW, taken(Step.START, Flaw(Cause.MISSING, "", ""), START, one), START, other)
+    made = apply_step(
+        Step.RENEW, apply_step(Step.START, InvalidBundle(Cause.MISSING, "", ""), START, one), START, other
+    )
     assert set(names_of(made)) == {*one.names, *other.names}
     for policy in (one, other):
         assert step(made, policy=policy).due > START
-    assert names_of(taken(Step.RENEW, made, START, other)) == other.names
+    assert names_of(apply_step(Step.RENEW, made, START, other)) == other.names
 
 
 def test_a_renewal_leaves_out_what_the_ca_may_not_sign_for():
-    assert names_of(taken(Step.RENEW, PLAIN, START, WANTED_ELSEWHERE)) == NAMES
+    assert names_of(apply_step(Step.RENEW, PLAIN, START, WANTED_ELSEWHERE)) == NAMES
 
 
 def test_a_rotation_goes_from_one_ca_to_two_and_back_to_one():
-    introduced = taken(Step.INTRODUCE, PLAIN, START, POLICY)
-    assert replace(introduced, coming=None) == PLAIN
-    published = taken(Step.PUBLISHED, introduced, START + MINUTE, POLICY)
+    introduced = apply_step(Step.INTRODUCE, PLAIN, START, POLICY)
+    assert replace(introduced, next_ca=None) == PLAIN
+    published = apply_step(Step.PUBLISHED, introduced, START + MINUTE, POLICY)
     assert published == replace(introduced, published=START + MINUTE)
-    assert taken(Step.WITHDRAWN, published, START, POLICY) == introduced
-    signed = taken(Step.SIGN, published, SIGNING, POLICY)
+    assert apply_step(Step.WITHDRAWN, published, START, POLICY) == introduced
+    signed = apply_step(Step.SIGN, published, SIGNING, POLICY)
     assert is_whole(signed)
-    assert signed.authority == introduced.coming
-    assert (signed.coming, signed.published) == (None, None)
-    assert signed.leaving == (Leaving(CA.certificate, read(PLAIN.leaf.certificate).not_after),)
+    assert signed.authority == introduced.next_ca
+    assert (signed.next_ca, signed.published) == (None, None)
+    assert signed.retiring == (RetiringCA(CA.certificate, read(PLAIN.leaf.certificate).not_after),)
     assert signed.ca_bundle() == published.ca_bundle()
-    assert taken(Step.DROP, signed, START + 30 * DAY - TICK, POLICY) == signed
-    assert taken(Step.DROP, signed, START + 30 * DAY, POLICY) == replace(signed, leaving=())
+    assert apply_step(Step.DROP, signed, START + 30 * DAY - TICK, POLICY) == signed
+    assert apply_step(Step.DROP, signed, START + 30 * DAY, POLICY) == replace(signed, retiring=())
 
 
 def test_a_new_coming_ca_begins_from_the_beginning():
-    made = taken(Step.INTRODUCE, SPREADING, START, POLICY)
-    assert made.coming not in (None, OTHER)
+    made = apply_step(Step.INTRODUCE, SPREADING, START, POLICY)
+    assert made.next_ca not in (None, OTHER)
     assert made.published is None
 
 
 @pytest.mark.parametrize("found", [FULL, PLAIN], ids=["under way", "over just now"])
 def test_a_coming_ca_that_is_replaced_gives_way_to_one_that_comes_in_a_hurry(found):
-    made = taken(Step.REPLACE, found, START, POLICY)
-    assert made.coming not in (None, OTHER)
+    made = apply_step(Step.REPLACE, found, START, POLICY)
+    assert made.next_ca not in (None, OTHER)
     assert (made.published, made.hurry) == (None, True)
     assert OTHER.certificate not in made.ca_bundle()
-    assert (made.authority, made.leaf, made.leaving) == (found.authority, found.leaf, found.leaving)
+    assert (made.authority, made.leaf, made.retiring) == (found.authority, found.leaf, found.retiring)
 
 
 def test_a_hurry_outlives_a_coming_ca_that_expires():
-    assert taken(Step.INTRODUCE, replace(FULL, hurry=True), START, POLICY).hurry
-    assert not taken(Step.INTRODUCE, FULL, START, POLICY).hurry
+    assert apply_step(Step.INTRODUCE, replace(FULL, hurry=True), START, POLICY).hurry
+    assert not apply_step(Step.INTRODUCE, FULL, START, POLICY).hurry
 
 
 def test_a_start_from_damage_trusts_what_it_is_told_is_served():
-    served = (Leaving(OLD.certificate, START + READ_BY_ALL),)
+    served = (RetiringCA(OLD.certificate, START + READ_BY_ALL),)
     for cause in (Cause.MISSING, Cause.DAMAGED):
-        made = taken(Step.START, Flaw(cause, "data", "x"), START, POLICY, served)
+        made = apply_step(Step.START, InvalidBundle(cause, "data", "x"), START, POLICY, served)
         assert is_whole(made)
-        assert made.leaving == served
-    assert taken(Step.START, PLAIN, START, POLICY, served).leaving == (_leaving_of(PLAIN),)
+        assert made.retiring == served
+    assert apply_step(Step.START, PLAIN, START, POLICY, served).retiring == (_leaving_of(PLAIN),)
 
 
 def _leaving_of(bundle):
-    return Leaving(bundle.authority.certificate, read(bundle.leaf.certificate).not_after)
+    return RetiringCA(bundle.authority.certificate, read(bundle.leaf.certificate).not_after)
 
 
 def test_in_a_hurry_all_old_cas_go_when_the_replicas_have_had_the_time_to_read():
-    hurried = taken(Step.HURRY, FULL, START, POLICY)
+    hurried = apply_step(Step.HURRY, FULL, START, POLICY)
     assert hurried == replace(FULL, hurry=True)
-    signed = taken(Step.SIGN, hurried, START, POLICY)
-    assert [one.until for one in signed.leaving] == [START + READ_BY_ALL] * 2
+    signed = apply_step(Step.SIGN, hurried, START, POLICY)
+    assert [one.until for one in signed.retiring] == [START + READ_BY_ALL] * 2
     assert not signed.hurry
 
 
 @pytest.mark.parametrize("what", [Step.SIGN, Step.PUBLISH, Step.NOTHING])
 def test_what_there_is_nothing_to_do_for_changes_nothing(what):
-    assert taken(what, PLAIN, START, POLICY) is PLAIN
+    assert apply_step(what, PLAIN, START, POLICY) is PLAIN

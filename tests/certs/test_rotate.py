@@ -17,9 +17,9 @@ from certs import bundle as bundles
 from certs.authority import BadCertificate, Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.bundle import ANNOTATION
 from certs.by_hand import rotate as rotate_by_hand
-from certs.cluster import Cause, Place, Refused
+from certs.cluster import ApiError, Cause, CertificateObjects
 from certs.renewal import Policy, Step
-from certs.rotate import AFTER_A_LOST_RACE, EVERY, LONGEST_WAIT, MOUNTED, Keeper, one_pass
+from certs.rotate import AFTER_A_LOST_RACE, EVERY, LONGEST_WAIT, MOUNTED, CertificateController, run_pass
 from certs.serving import ServingCertificate, load_context
 from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED
 from tests.support.fake_certificate_cluster import (
@@ -57,7 +57,9 @@ def new(api, clock, tmp_path):
         if folder is None:
             folder = tmp_path / f"replica-{next(numbers)}"
             folder.mkdir()
-        return Keeper(api, secret=secret, configuration=configuration, policy=policy, folder=folder, now=clock)
+        return CertificateController(
+            api, secret=secret, configuration=configuration, policy=policy, folder=folder, now=clock
+        )
 
     return make
 
@@ -84,7 +86,7 @@ def serves(keeper, api, clock):
 
 
 def passes(keeper, count=3):
-    return [keeper.one_pass() for _ in range(count)]
+    return [keeper.run_pass() for _ in range(count)]
 
 
 # One replica
@@ -92,7 +94,7 @@ def passes(keeper, count=3):
 
 def test_the_first_pass_fills_the_secret_publishes_and_serves(api, clock, new):
     keeper = new()
-    wait = keeper.one_pass()
+    wait = keeper.run_pass()
     assert EVERY * 0.8 <= wait <= EVERY * 1.2
     assert api.writes == ["secrets", "mutatingwebhookconfigurations"]
     assert api.secret["metadata"]["annotations"][ANNOTATION] == "self"
@@ -107,7 +109,7 @@ def test_the_first_pass_fills_the_secret_publishes_and_serves(api, clock, new):
 
 def test_the_files_are_for_their_owner_alone_and_none_is_left_over(new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     assert {file.name: file.stat().st_mode & 0o777 for file in folder_of(keeper).iterdir()} == dict.fromkeys(
         ("tls.crt", "tls.key", "ca.crt"), 0o600
     )
@@ -118,16 +120,16 @@ def test_a_pass_with_nothing_to_do_writes_nothing(api, new):
     passes(keeper)
     assert len(api.writes) == 2
     before = {file: file.stat().st_mtime_ns for file in folder_of(keeper).iterdir()}
-    keeper.one_pass()
+    keeper.run_pass()
     assert {file: file.stat().st_mtime_ns for file in folder_of(keeper).iterdir()} == before
 
 
 def test_the_leaf_is_renewed_after_twenty_days_and_the_ca_bundle_left_alone(api, clock, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     before, published = content(keeper), api.ca_bundles()
     clock.turn(20 * DAY)
-    keeper.one_pass()
+    keeper.run_pass()
     assert content(keeper) != before
     assert api.ca_bundles() == published
     assert api.writes == ["secrets", "mutatingwebhookconfigurations", "secrets"]
@@ -137,16 +139,16 @@ def test_the_leaf_is_renewed_after_twenty_days_and_the_ca_bundle_left_alone(api,
 @pytest.mark.parametrize("webhooks", [(0,), (1,), (0, 1)])
 def test_a_ca_bundle_that_is_emptied_is_repaired_by_the_next_pass(api, new, webhooks):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     kept = api.ca_bundles()
     for number in webhooks:
         del api.configuration["webhooks"][number]["clientConfig"]["caBundle"]
     api.configuration["webhooks"][0]["timeoutSeconds"] = 7
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.ca_bundles() == kept
     assert api.configuration["webhooks"][0]["timeoutSeconds"] == 7
     assert keeper.repairs == 1
-    keeper.one_pass()
+    keeper.run_pass()
     assert keeper.repairs == 1
 
 
@@ -159,12 +161,12 @@ def test_where_no_configuration_is_named_nothing_is_published(api, new):
 
 def test_a_ca_bundle_that_somebody_else_writes_at_the_same_time_is_left_to_the_next_pass(api, clock, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     api.publish(b"")
-    api.before = {len(api.calls) + 2: Refused(409, "no")}
-    assert keeper.one_pass() <= AFTER_A_LOST_RACE
+    api.before = {len(api.calls) + 2: ApiError(409, "no")}
+    assert keeper.run_pass() <= AFTER_A_LOST_RACE
     assert (keeper.repairs, keeper.problem) == (0, "")
-    keeper.one_pass()
+    keeper.run_pass()
     assert keeper.repairs == 1
     assert serves(keeper, api, clock)
 
@@ -201,7 +203,7 @@ def test_a_rotation_publishes_both_before_the_new_one_signs_and_drops_the_old_on
     api, clock, new
 ):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     first, both, last = rotate(keeper, clock, api)
     assert [len(split(ca_bundle)) for ca_bundle in (first, both, last)] == [1, 2, 1]
     assert set(split(both)) == {first, last}
@@ -210,41 +212,41 @@ def test_a_rotation_publishes_both_before_the_new_one_signs_and_drops_the_old_on
 
 
 def due_for_rotation(keeper, clock):
-    keeper.one_pass()
+    keeper.run_pass()
     clock.turn(244 * DAY)
     passes(keeper, 2)  # the leaf, and the coming CA
 
 
-def coming(api):
-    return bundles.read(api.secret).coming
+def next_ca(api):
+    return bundles.read(api.secret).next_ca
 
 
 def test_the_coming_ca_does_not_sign_before_it_has_spread(api, clock, new):
     keeper = new()
     due_for_rotation(keeper, clock)
-    assert coming(api)
-    keeper.one_pass()
+    assert next_ca(api)
+    keeper.run_pass()
     clock.turn(5 * MINUTE - timedelta(seconds=1))
-    keeper.one_pass()
+    keeper.run_pass()
     assert keeper.steps[Step.SIGN] == 0
     clock.turn(timedelta(seconds=1))
-    keeper.one_pass()
+    keeper.run_pass()
     assert keeper.steps[Step.SIGN] == 1
 
 
 def test_a_ca_bundle_that_is_emptied_while_it_spreads_makes_the_wait_begin_anew(api, clock, new):
     keeper = new()
     due_for_rotation(keeper, clock)
-    keeper.one_pass()
+    keeper.run_pass()
     clock.turn(4 * MINUTE)
     api.publish(b"")
-    keeper.one_pass()
+    keeper.run_pass()
     assert len(split(api.ca_bundles()[0])) == 2
     clock.turn(4 * MINUTE)
     passes(keeper, 2)
     assert keeper.steps[Step.SIGN] == 0
     clock.turn(5 * MINUTE)
-    keeper.one_pass()
+    keeper.run_pass()
     assert keeper.steps[Step.SIGN] == 1
     assert (keeper.steps[Step.WITHDRAWN], keeper.repairs) == (1, 1)
 
@@ -266,11 +268,11 @@ def handshake(certificate, ca_bundle):
 def test_clients_shake_hands_all_through_a_rotation_and_no_more_with_the_ca_that_has_left(api, new, clock):
     clock.time = datetime.now(UTC)  # what the handshake goes by
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     serving = ServingCertificate(folder_of(keeper))
     published, before = [api.ca_bundles()[0]], serving.context()
     for _ in rotate_by_hand(
-        Place(api, (NAMESPACE, NAME), CONFIGURATION),
+        CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION),
         POLICY,
         clock,
         lambda wait: clock.turn(wait * SECOND),
@@ -279,7 +281,7 @@ def test_clients_shake_hands_all_through_a_rotation_and_no_more_with_the_ca_that
         published.append(api.ca_bundles()[0])
         for _ in range(2):  # before the replica has read the step, and after
             assert handshake(serving, published[-1]) == "TLSv1.3"
-            keeper.one_pass()
+            keeper.run_pass()
     assert serving.context() is not before
     assert len(set(published)) == 3
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
@@ -311,7 +313,7 @@ def test_a_foreign_secret_is_never_written(api, new):
 
 def test_a_damaged_secret_of_ours_is_filled_anew_and_told_once(api, clock, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     api.secret["data"]["tls.key"] = "eA=="
     with capture_logs() as lines:
         passes(keeper)
@@ -325,7 +327,7 @@ def test_a_damaged_secret_of_ours_is_filled_anew_and_told_once(api, clock, new):
 
 def test_a_ca_with_another_kind_of_key_is_replaced_when_it_is_to_sign(api, clock, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
     ca = x509.CertificateBuilder(name, name, key.public_key(), 7, clock() - DAY, clock() + 100 * DAY, extensions=[])
@@ -340,7 +342,7 @@ def test_a_ca_with_another_kind_of_key_is_replaced_when_it_is_to_sign(api, clock
 
 def test_an_expired_ca_is_replaced_at_once(api, clock, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     clock.turn(400 * DAY)
     passes(keeper)
     assert serves(keeper, api, clock)
@@ -349,10 +351,10 @@ def test_an_expired_ca_is_replaced_at_once(api, clock, new):
 
 def test_a_missing_secret_is_told_and_the_old_certificate_served_on(api, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     before = content(keeper)
     del api.objects[SECRET_PATH]
-    keeper.one_pass()
+    keeper.run_pass()
     assert keeper.problem == f"there is no Secret {NAMESPACE}/{NAME}; helm upgrade makes it"
     assert content(keeper) == before
 
@@ -361,12 +363,12 @@ def test_a_missing_secret_is_told_and_the_old_certificate_served_on(api, new):
 @pytest.mark.parametrize("call", range(4), ids=["read the one", "read the other", "write the one", "write the other"])
 def test_a_refusal_is_counted_told_once_and_got_over(api, clock, new, code, call):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     clock.turn(244 * DAY)
-    keeper.one_pass()
-    api.before = {len(api.calls) + call: Refused(code, "no")}
+    keeper.run_pass()
+    api.before = {len(api.calls) + call: ApiError(code, "no")}
     with capture_logs() as lines:
-        keeper.one_pass()
+        keeper.run_pass()
     assert keeper.failures.total() == 1
     assert keeper.problem
     assert len([line for line in lines if line["log_level"] == "warning"]) == 1
@@ -379,29 +381,29 @@ def test_a_refusal_is_counted_told_once_and_got_over(api, clock, new, code, call
 
 def test_a_configuration_that_may_not_be_read_keeps_no_leaf_from_being_renewed(api, clock, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     before = content(keeper)
     clock.turn(25 * DAY)
-    api.before = {len(api.calls): Refused(403, "no")}
-    keeper.one_pass()
+    api.before = {len(api.calls): ApiError(403, "no")}
+    keeper.run_pass()
     assert content(keeper) != before
     assert keeper.failures == {Cause.FORBIDDEN: 1}
 
 
 def test_a_new_ca_that_is_not_published_is_not_served_while_the_old_one_is_good(api, clock, new):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     before = content(keeper)
     api.secret["data"]["ca.key"] = "eA=="
     first = len(api.calls)
-    api.before = {first + 3: Refused(0, "cut")}
-    keeper.one_pass()
+    api.before = {first + 3: ApiError(0, "cut")}
+    keeper.run_pass()
     assert content(keeper) == before
     assert api.data()["tls.crt"] != before
-    keeper.one_pass()  # now it is published, and seen to be in the next
+    keeper.run_pass()  # now it is published, and seen to be in the next
     assert content(keeper) == before
     assert serves(keeper, api, clock)
-    keeper.one_pass()
+    keeper.run_pass()
     assert content(keeper) == api.data()["tls.crt"]
     assert serves(keeper, api, clock)
 
@@ -409,7 +411,7 @@ def test_a_new_ca_that_is_not_published_is_not_served_while_the_old_one_is_good(
 def test_a_replica_without_a_certificate_serves_one_that_is_not_published(api, new):
     keeper = new()
     del api.objects[CONFIGURATION_PATH]
-    keeper.one_pass()
+    keeper.run_pass()
     assert content(keeper) == api.data()["tls.crt"]
     assert keeper.failures == {Cause.MISSING: 1}
 
@@ -419,21 +421,21 @@ def test_a_certificate_that_can_not_be_served_is_replaced_in_any_case(api, new, 
     keeper = new()
     folder_of(keeper).joinpath("tls.crt").write_bytes(served)
     del api.objects[CONFIGURATION_PATH]
-    keeper.one_pass()
+    keeper.run_pass()
     assert content(keeper) == api.data()["tls.crt"]
 
 
 def test_the_waits_after_errors_grow_to_half_a_minute_and_are_forgotten_after_a_success(api, new):
     keeper = new()
-    api.before = {call: Refused(0, "cut") for call in range(2 * 9)}
+    api.before = {call: ApiError(0, "cut") for call in range(2 * 9)}
     waits = passes(keeper, 9)
     assert 0.5 <= waits[0] <= 1
     assert LONGEST_WAIT / 2 <= max(waits) <= LONGEST_WAIT
     assert all(wait <= LONGEST_WAIT for wait in waits)
-    keeper.one_pass()
+    keeper.run_pass()
     assert not keeper.problem
-    api.before = {len(api.calls) + 1: Refused(0, "cut")}
-    assert keeper.one_pass() <= 1
+    api.before = {len(api.calls) + 1: ApiError(0, "cut")}
+    assert keeper.run_pass() <= 1
 
 
 def test_a_secret_that_is_away_is_looked_for_as_often_as_ever(api, new):
@@ -445,8 +447,8 @@ def test_a_connection_that_fails_in_many_ways_is_told_once(api, new):
     keeper = new()
     with capture_logs() as lines:
         for number in range(5):
-            api.before = {len(api.calls) + 1: Refused(0, f"error {number}")}
-            keeper.one_pass()
+            api.before = {len(api.calls) + 1: ApiError(0, f"error {number}")}
+            keeper.run_pass()
     assert len(lines) == 1
     assert "error 4" in keeper.problem
 
@@ -455,16 +457,16 @@ def test_a_surprise_is_told_with_its_places_and_the_next_pass_comes(api, clock, 
     keeper = new()
     api.before = {0: ZeroDivisionError("secret words")}
     with capture_logs() as lines:
-        keeper.one_pass()
+        keeper.run_pass()
     assert keeper.problem == "a surprise inside (ZeroDivisionError)"
     assert isinstance(lines[0]["exc_info"], ZeroDivisionError)
-    keeper.one_pass()
+    keeper.run_pass()
     assert serves(keeper, api, clock)
 
 
 def test_a_folder_that_can_not_be_written_is_told(new, tmp_path):
     keeper = new(tmp_path / "nowhere")
-    keeper.one_pass()
+    keeper.run_pass()
     assert keeper.failures == {Cause.FOLDER: 1}
     assert keeper.problem.startswith(f"{tmp_path / 'nowhere'}/tls.crt: No such file or directory; ")
 
@@ -492,12 +494,12 @@ def watched(api, keepers):
 def test_a_fresh_start_leaves_no_replica_untrusted_for_a_moment(api, clock, new, damage, order):
     keepers = [new() for _ in range(3)]
     for keeper in keepers:
-        keeper.one_pass()
+        keeper.run_pass()
     (old,) = set(api.ca_bundles())
     damage(api.secret["data"])
     seen = watched(api, keepers)
     for number in order * 2:
-        keepers[number].one_pass()
+        keepers[number].run_pass()
     assert seen
     assert all(map(all, seen))
     assert all(serves(keeper, api, clock) for keeper in keepers)
@@ -506,7 +508,7 @@ def test_a_fresh_start_leaves_no_replica_untrusted_for_a_moment(api, clock, new,
     until, second = REPLACED if damage is DAMAGES["emptied"] else READ_BY_ALL, timedelta(seconds=1)
     for wait, trusted in ((until - second, 2), (second, 1)):
         clock.turn(wait)
-        keepers[0].one_pass()
+        keepers[0].run_pass()
         assert len(split(api.ca_bundles()[0])) == trusted
     assert old not in api.ca_bundles()[0]
 
@@ -514,11 +516,11 @@ def test_a_fresh_start_leaves_no_replica_untrusted_for_a_moment(api, clock, new,
 def test_one_that_has_just_been_started_fills_an_empty_secret_and_leaves_no_other_untrusted(api, new):
     keepers = [new() for _ in range(2)]
     for keeper in keepers:
-        keeper.one_pass()
+        keeper.run_pass()
     api.secret["data"].clear()
     seen = watched(api, keepers)
     for keeper in (new(), *keepers):
-        keeper.one_pass()
+        keeper.run_pass()
     assert seen
     assert all(map(all, seen))
 
@@ -540,12 +542,12 @@ PUBLISHED = {
 def test_where_an_empty_secret_is_filled_who_is_called_already_is_trusted_for_a_while(api, clock, new, published, kept):
     api.publish(published)
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     assert serves(keeper, api, clock)
     before = split(api.ca_bundles()[0])
     assert len(before) == 1 + kept
     clock.turn(REPLACED)
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.ca_bundles() == [bundles.read(api.secret).authority.certificate] * 2
 
 
@@ -555,12 +557,12 @@ def test_clients_shake_hands_with_all_replicas_all_through_a_fresh_start_and_not
     clock.time = datetime.now(UTC)  # what the handshake goes by
     keepers = [new() for _ in range(2)]
     for keeper in keepers:
-        keeper.one_pass()
+        keeper.run_pass()
     serving, (before,) = [ServingCertificate(folder_of(keeper)) for keeper in keepers], set(api.ca_bundles())
     api.secret["data"]["ca.key"] = "eA=="
     seen = [before]
     for keeper in keepers * 2:
-        keeper.one_pass()
+        keeper.run_pass()
         # The API server that is slowest has not heard of what this pass has published.
         for ca_bundle in {seen[-1], api.ca_bundles()[0]}:
             assert [handshake(one, ca_bundle) for one in serving] == ["TLSv1.3"] * 2
@@ -593,12 +595,12 @@ def ended(folder, now, ca):
 @pytest.mark.parametrize("over", OVER.values(), ids=OVER)
 def test_what_can_not_be_trusted_any_more_is_not_published_by_a_fresh_start(api, clock, new, over):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     over(folder_of(keeper), clock)
     api.secret["data"]["ca.key"] = "eA=="
-    keeper.one_pass()
+    keeper.run_pass()
     assert len(split(api.ca_bundles()[0])) == 1
-    keeper.one_pass()
+    keeper.run_pass()
     assert serves(keeper, api, clock)
     assert keeper.steps == {Step.START: 2}
 
@@ -614,17 +616,17 @@ def test_who_is_slower_loses_one_write_and_follows(api, clock, new, call):
     def overtake(_method, _path):
         if len(api.calls) == first + call:
             api.between = lambda _method, _path: None
-            fast.one_pass()
+            fast.run_pass()
 
     api.between = overtake
-    wait = slow.one_pass()
+    wait = slow.run_pass()
     assert api.lost <= 1
     if api.lost:
         assert wait <= AFTER_A_LOST_RACE
         assert slow.failures == {Cause.CONFLICT: 1}
         assert not slow.problem
     for keeper in (slow, fast):
-        keeper.one_pass()
+        keeper.run_pass()
     assert content(slow) == content(fast)
     assert serves(slow, api, clock)
     assert serves(fast, api, clock)
@@ -635,7 +637,7 @@ def test_who_is_slower_loses_one_write_and_follows(api, clock, new, call):
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_slow_replica_never_puts_an_older_bundle_over_a_newer_one(api, clock, new, call, emptied):
     slow = new()
-    slow.one_pass()
+    slow.run_pass()
     if emptied:
         api.publish(b"")
     first = len(api.calls)
@@ -643,10 +645,10 @@ def test_a_slow_replica_never_puts_an_older_bundle_over_a_newer_one(api, clock, 
     def rotate_in_between(_method, _path):
         if len(api.calls) == first + call:
             api.between = lambda _method, _path: None
-            one_pass(Place(api, (NAMESPACE, NAME), CONFIGURATION), POLICY, clock, Step.INTRODUCE)
+            run_pass(CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION), POLICY, clock, Step.INTRODUCE)
 
     api.between = rotate_in_between
-    slow.one_pass()
+    slow.run_pass()
     rotate_in_between("", "")  # where the pass had fewer calls
     assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
     assert len(split(api.ca_bundles()[0])) == 2
@@ -656,7 +658,7 @@ def test_replicas_that_share_a_secret_write_nothing_once_they_agree(api, new):
     keepers = [new() for _ in range(3)]
     for _ in range(2):
         for keeper in keepers:
-            keeper.one_pass()
+            keeper.run_pass()
     assert api.writes == ["secrets", "mutatingwebhookconfigurations"]
     assert len({content(keeper) for keeper in keepers}) == 1
 
@@ -664,8 +666,8 @@ def test_replicas_that_share_a_secret_write_nothing_once_they_agree(api, new):
 def test_replicas_with_other_names_agree_while_the_ones_replace_the_others(new):
     old, fresh = new(), new(policy=Policy((*NAMES, "added.kubevirt-scheduler.svc")))
     for _ in range(4):
-        old.one_pass()
-        fresh.one_pass()
+        old.run_pass()
+        fresh.run_pass()
     assert fresh.steps == {Step.RENEW: 1}
     assert content(old) == content(fresh)
 
@@ -685,11 +687,11 @@ def live(keeper, api, clock, again):
         clock.turn(turn)
         for _ in range(3):
             try:
-                keeper.one_pass()
+                keeper.run_pass()
             except Crash:
                 crashes += 1
                 keeper = again(keeper)
-                keeper.one_pass()
+                keeper.run_pass()
         assert serves(keeper, api, clock)
     return crashes
 
@@ -715,7 +717,7 @@ def test_a_replica_that_is_stopped_at_any_call_goes_on_when_it_comes_again(api, 
     keeper = new()
     assert live(keeper, api, clock, again=lambda keeper: new(folder_of(keeper))) == 1
     found = bundles.read(api.secret)
-    assert (found.coming, found.leaving) == (None, ())
+    assert (found.next_ca, found.retiring) == (None, ())
     assert api.ca_bundles() == [found.authority.certificate] * 2
     assert read(found.authority.certificate).not_before > Clock()() + 200 * DAY
 
@@ -723,10 +725,10 @@ def test_a_replica_that_is_stopped_at_any_call_goes_on_when_it_comes_again(api, 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
 def test_a_replica_that_is_stopped_between_its_files_mends_them(api, clock, new, name):
     keeper = new()
-    keeper.one_pass()
+    keeper.run_pass()
     folder_of(keeper).joinpath(name).write_bytes(b"half a fi")
     keeper = new(folder_of(keeper))
-    keeper.one_pass()
+    keeper.run_pass()
     assert serves(keeper, api, clock)
     assert content(keeper, "ca.crt") == api.data()["ca.crt"]
 
@@ -764,21 +766,21 @@ def test_a_provided_ca_is_published_and_no_secret_is_asked_for(api, clock, new, 
 def test_a_provided_ca_that_changes_is_published_when_all_folders_have_it(api, clock, new, provided):
     folder, put = provided
     keeper = new(folder, secret=None, policy=Policy())
-    keeper.one_pass()
+    keeper.run_pass()
     old = api.ca_bundles()[0]
     put(issue_ca(clock()), *[])  # not trusted at all: at once, and the old one beside it
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() + old
     for _ in range(2):
-        keeper.one_pass()
+        keeper.run_pass()
         clock.turn(MOUNTED)
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() != old
     before = api.ca_bundles()[0]
     folder.joinpath("ca.crt").write_bytes(before + issue_ca(clock()).certificate)
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.ca_bundles()[0] == before
     clock.turn(MOUNTED)
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() != before
 
 
@@ -786,16 +788,16 @@ def test_a_provided_ca_that_came_without_its_key_replaces_no_other(api, clock, n
     """The pair from before is still served."""
     folder, put = provided
     keeper = new(folder, secret=None, policy=Policy())
-    keeper.one_pass()
+    keeper.run_pass()
     before, key = api.ca_bundles(), folder.joinpath("tls.key").read_bytes()
     put(issue_ca(clock()))
     after = folder.joinpath("tls.key").read_bytes()
     for text in (key, b"garbage"):
         folder.joinpath("tls.key").write_bytes(text)
-        keeper.one_pass()
+        keeper.run_pass()
         assert api.ca_bundles() == before
     folder.joinpath("tls.key").write_bytes(after)
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.ca_bundles() == [content(keeper, "ca.crt") + before[0]] * 2
 
 
@@ -803,10 +805,10 @@ def test_from_a_provided_ca_to_one_of_its_own_old_replicas_and_new_ones_are_trus
     api, new, provided
 ):
     old, own = new(provided[0], secret=None, policy=Policy()), new()
-    old.one_pass()
+    old.run_pass()
     seen = watched(api, [old])
     for keeper in (own, old, own, old):
-        keeper.one_pass()
+        keeper.run_pass()
     assert all(map(all, seen))
     assert is_trusted(own, api)
     assert (old.repairs, own.repairs) == (1, 0)
@@ -814,15 +816,15 @@ def test_from_a_provided_ca_to_one_of_its_own_old_replicas_and_new_ones_are_trus
 
 def test_a_provided_ca_that_is_emptied_outside_is_repaired_at_once(api, new, provided):
     keeper = new(provided[0], secret=None, policy=Policy())
-    keeper.one_pass()
+    keeper.run_pass()
     api.publish(b"")
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.ca_bundles() == [content(keeper, "ca.crt")] * 2
 
 
 def test_beside_a_provided_ca_no_crowd_is_published(api, clock, new, provided):
     api.publish(b"".join(issue_ca(clock()).certificate for _ in range(LEAVING_AT_MOST + 1)))
-    new(provided[0], secret=None, policy=Policy()).one_pass()
+    new(provided[0], secret=None, policy=Policy()).run_pass()
     assert len(split(api.ca_bundles()[0])) == 1 + LEAVING_AT_MOST
 
 
@@ -830,7 +832,7 @@ def test_of_a_provided_ca_crt_only_the_certificates_are_published(api, new, prov
     folder, _ = provided
     certificates, key = (folder.joinpath(name).read_bytes() for name in ("ca.crt", "tls.key"))
     folder.joinpath("ca.crt").write_bytes(b"subject=/CN=ours\n" + certificates + key)
-    new(folder, secret=None, policy=Policy()).one_pass()
+    new(folder, secret=None, policy=Policy()).run_pass()
     assert api.ca_bundles() == [certificates] * 2
 
 
@@ -841,7 +843,7 @@ def test_a_provided_ca_that_can_not_be_used_is_told(api, new, provided, text, ca
     if text:
         folder.joinpath("ca.crt").write_bytes(text)
     keeper = new(folder, secret=None, policy=Policy())
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.writes == []
     assert keeper.failures == {cause: 1}
     assert keeper.problem.startswith(f"{folder / 'ca.crt'}: ")
@@ -849,5 +851,5 @@ def test_a_provided_ca_that_can_not_be_used_is_told(api, new, provided, text, ca
 
 def test_where_cert_manager_publishes_nobody_is_asked(api, new, provided):
     keeper = new(provided[0], secret=None, configuration=None, policy=Policy())
-    keeper.one_pass()
+    keeper.run_pass()
     assert api.calls == []

@@ -19,11 +19,11 @@ from structlog.testing import capture_logs
 from certs.authority import issue_ca, issue_leaf
 from certs.serving import (
     ServingCertificate,
-    Unusable,
+    UnusableCertificate,
     authority_of,
-    folder_of_this_run,
     load_context,
-    made_for_this_run,
+    self_signed_folder,
+    temporary_folder,
 )
 from tests.support.own_process import alone
 
@@ -189,20 +189,20 @@ def test_nothing_older_than_tls_1_2_is_spoken(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"nothing", b"\xff\x00", b"-----BEGIN CERTIFICATE-----\n"])
 def test_a_file_without_what_it_should_hold_is_named(tmp_path, name, content):
     write(tmp_path).joinpath(name).write_bytes(content)
-    with pytest.raises(Unusable, match=f"^{tmp_path / name}: holds no "):
+    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / name}: holds no "):
         load_context(tmp_path)
 
 
 def test_a_folder_in_place_of_a_file_is_named(tmp_path):
     write(tmp_path).joinpath("tls.key").unlink()
     tmp_path.joinpath("tls.key").mkdir()
-    with pytest.raises(Unusable, match=f"^{tmp_path / 'tls.key'}: Is a directory"):
+    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: Is a directory"):
         load_context(tmp_path)
 
 
 def test_a_key_of_another_certificate_is_named(tmp_path):
     write(tmp_path).joinpath("tls.key").write_bytes(issue_leaf(CA, ["localhost"], NOW).key)
-    with pytest.raises(Unusable, match=f"^{tmp_path / 'tls.key'}: is not the key of {tmp_path / 'tls.crt'}"):
+    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: is not the key of {tmp_path / 'tls.crt'}"):
         load_context(tmp_path)
 
 
@@ -210,7 +210,7 @@ def test_a_key_with_a_passphrase_is_named_and_nobody_is_asked_for_it(tmp_path):
     key = load_pem_private_key(write(tmp_path).joinpath("tls.key").read_bytes(), None)
     locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
     tmp_path.joinpath("tls.key").write_bytes(locked)
-    with pytest.raises(Unusable, match="holds no private key in PEM, free of a passphrase"):
+    with pytest.raises(UnusableCertificate, match="holds no private key in PEM, free of a passphrase"):
         load_context(tmp_path)
 
 
@@ -222,12 +222,12 @@ def test_the_ca_of_a_folder_is_found(tmp_path):
 def test_a_ca_that_can_not_be_used_is_named(tmp_path, content):
     ca = write(tmp_path) / "ca.crt"
     ca.unlink() if content is None else ca.write_bytes(content)
-    with pytest.raises(Unusable, match=f"^{ca}: "):
+    with pytest.raises(UnusableCertificate, match=f"^{ca}: "):
         authority_of(tmp_path)
 
 
 def test_a_certificate_for_one_run_is_for_its_user_alone_and_goes_with_the_run():
-    with made_for_this_run(["localhost"], NOW) as folder:
+    with self_signed_folder(["localhost"], NOW) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()} == dict.fromkeys(
             ("ca.crt", "tls.crt", "tls.key"), 0o600
@@ -238,7 +238,7 @@ def test_a_certificate_for_one_run_is_for_its_user_alone_and_goes_with_the_run()
 
 
 def test_a_certificate_for_one_run_lives_a_year_for_nobody_renews_it():
-    with made_for_this_run(["localhost"], NOW) as folder:
+    with self_signed_folder(["localhost"], NOW) as folder:
         assert ServingCertificate(folder).ends() == dict.fromkeys(("leaf", "ca"), TEN_DAYS["ca"])
 
 
@@ -254,23 +254,23 @@ def test_keys_are_kept_in_memory_without_a_word_and_on_disk_with_one(tmp_path):
     memory, disk, nowhere = tmp_path / "memory", tmp_path / "disk", tmp_path / "nowhere"
     memory.mkdir()
     disk.mkdir()
-    assert told_by(folder_of_this_run(str(memory), str(disk))) == (memory, [])
+    assert told_by(temporary_folder(str(memory), str(disk))) == (memory, [])
     advice = f"make {nowhere} a writable folder in memory, as a container runtime does"
     told = [("warning", "keys are on disk while this runs", advice)]
-    assert told_by(folder_of_this_run(str(nowhere), str(disk))) == (disk, told)
+    assert told_by(temporary_folder(str(nowhere), str(disk))) == (disk, told)
 
 
 def test_a_memory_folder_in_which_nothing_can_be_made_is_told_as_well(tmp_path):
     no_folder = tmp_path / "file"
     no_folder.touch()  # may be written, and yet nothing comes into it: as where it is full
-    place, told = told_by(folder_of_this_run(str(no_folder), str(tmp_path)))
+    place, told = told_by(temporary_folder(str(no_folder), str(tmp_path)))
     assert place == tmp_path
     assert [level for level, _, _ in told] == ["warning"]
 
 
 def test_where_nothing_can_be_written_it_is_said_in_one_line_what_to_do(tmp_path):
     nowhere = str(tmp_path / "nowhere")
-    with pytest.raises(Unusable) as said, folder_of_this_run(nowhere, nowhere):
+    with pytest.raises(UnusableCertificate) as said, temporary_folder(nowhere, nowhere):
         pass
     assert str(said.value) == (
         "there is no folder for keys: No such file or directory; "
@@ -282,7 +282,7 @@ def test_a_run_that_fails_leaves_nothing_behind():
     folders = []
 
     def fail():
-        with made_for_this_run(["localhost"], NOW) as folder:
+        with self_signed_folder(["localhost"], NOW) as folder:
             folders.append(folder)
             raise SystemExit
 
@@ -295,9 +295,9 @@ def test_a_run_that_fails_leaves_nothing_behind():
 FORKING = """
 import os
 from datetime import UTC, datetime
-from certs.serving import made_for_this_run
+from certs.serving import self_signed_folder
 
-making = made_for_this_run(["localhost"], datetime.now(UTC))
+making = self_signed_folder(["localhost"], datetime.now(UTC))
 folder = making.__enter__()
 if (child := os.fork()) == 0:
     making.__exit__(None, None, None)

@@ -31,7 +31,7 @@ from tests.support.fake_api_server import (
     silence,
     stream,
 )
-from webhook.cluster.client import LIST_TIMEOUT, SILENCE, Cluster, ClusterError
+from webhook.cluster.client import LIST_TIMEOUT, SILENCE, ClusterClient, ClusterError
 from webhook.cluster.wire import LONGEST_LINE, lines
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
@@ -49,27 +49,27 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def cluster(server: ApiServer) -> Cluster:
+def cluster(server: ApiServer) -> ClusterClient:
     return at(server.url)
 
 
 @pytest.fixture
-def impatient(server: ApiServer) -> Cluster:
+def impatient(server: ApiServer) -> ClusterClient:
     """One to which nothing is said in time."""
     return at(server.url, SOON)
 
 
-def at(url: str, silence: float = IN_TIME) -> Cluster:
-    return Cluster(lambda: Configuration(host=url), silence=silence)
+def at(url: str, silence: float = IN_TIME) -> ClusterClient:
+    return ClusterClient(lambda: Configuration(host=url), silence=silence)
 
 
-def listed(cluster: Cluster, path: str, **query: str) -> list[list[str]]:
+def listed(cluster: ClusterClient, path: str, **query: str) -> list[list[str]]:
     return [
         [msgspec.json.decode(item)["metadata"]["name"] for item in items] for _, items in cluster.pages(path, **query)
     ]
 
 
-def watched(cluster: Cluster, version: str, path: str = CLAIMS) -> Iterator[tuple[str, Any]]:
+def watched(cluster: ClusterClient, version: str, path: str = CLAIMS) -> Iterator[tuple[str, Any]]:
     for kind, item in cluster.watch(path, version, 60):
         yield kind, msgspec.json.decode(item)
 
@@ -83,7 +83,7 @@ def refused(what: Any, *arguments: Any) -> ClusterError:
 # Lists
 
 
-def test_a_list_comes_in_pages_of_500(server: ApiServer, cluster: Cluster) -> None:
+def test_a_list_comes_in_pages_of_500(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(*(claim(f"disk{number}") for number in range(1201)))
     pages = listed(cluster, CLAIMS)
     assert [len(page) for page in pages] == [500, 500, 201]
@@ -93,7 +93,7 @@ def test_a_list_comes_in_pages_of_500(server: ApiServer, cluster: Cluster) -> No
     assert ["continue" in query for query in queries] == [False, True, True]
 
 
-def test_a_list_is_of_one_moment_whatever_happens_between_its_pages(server: ApiServer, cluster: Cluster) -> None:
+def test_a_list_is_of_one_moment_whatever_happens_between_its_pages(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(*(claim(f"disk{number}") for number in range(501)))
     pages = cluster.pages(CLAIMS)
     version, _ = next(pages)
@@ -101,11 +101,11 @@ def test_a_list_is_of_one_moment_whatever_happens_between_its_pages(server: ApiS
     assert [(found, len(items)) for found, items in pages] == [(version, 1)]
 
 
-def test_an_empty_list_is_one_page(cluster: Cluster) -> None:
+def test_an_empty_list_is_one_page(cluster: ClusterClient) -> None:
     assert listed(cluster, CLAIMS) == [[]]
 
 
-def test_a_list_whose_continuation_has_expired_is_refused_as_gone(server: ApiServer, cluster: Cluster) -> None:
+def test_a_list_whose_continuation_has_expired_is_refused_as_gone(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(*(claim(f"disk{number}") for number in range(501)))
     pages = cluster.pages(CLAIMS)
     next(pages)
@@ -113,7 +113,7 @@ def test_a_list_whose_continuation_has_expired_is_refused_as_gone(server: ApiSer
     assert refused(lambda: pages).code == 410
 
 
-def test_a_query_goes_with_every_page(server: ApiServer, cluster: Cluster) -> None:
+def test_a_query_goes_with_every_page(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(*(claim(f"disk{number}") for number in range(501)))
     listed(cluster, CLAIMS, fieldSelector="status.phase!=Succeeded")
     assert [asked.query["fieldSelector"] for asked in server.asked] == ["status.phase!=Succeeded"] * 2
@@ -131,20 +131,20 @@ def test_a_query_goes_with_every_page(server: ApiServer, cluster: Cluster) -> No
         pytest.param(b'{"metadata":{"resourceVersion":"\xff"}}', id="invalid UTF-8"),
     ],
 )
-def test_garbage_for_a_list_is_said_to_be_garbage(server: ApiServer, cluster: Cluster, content: bytes) -> None:
+def test_garbage_for_a_list_is_said_to_be_garbage(server: ApiServer, cluster: ClusterClient, content: bytes) -> None:
     server.script("list", "persistentvolumeclaims", body(content))
     error = refused(cluster.pages, CLAIMS)
     assert (error.code, str(error)) == (0, "the answer is not what an API server sends")
 
 
-def test_a_refusal_is_told_in_the_api_servers_own_words(server: ApiServer, cluster: Cluster) -> None:
+def test_a_refusal_is_told_in_the_api_servers_own_words(server: ApiServer, cluster: ClusterClient) -> None:
     server.forbidden.add(("list", "nodes"))
     error = refused(cluster.pages, NODES)
     assert (error.code, str(error)) == (403, forbidden("list", "nodes")["message"])
     assert "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler" in str(error)
 
 
-def test_a_refusal_without_words_is_told_by_its_status(server: ApiServer, cluster: Cluster) -> None:
+def test_a_refusal_without_words_is_told_by_its_status(server: ApiServer, cluster: ClusterClient) -> None:
     server.script("list", "nodes", body(b"upstream connect error", 503))
     error = refused(cluster.pages, NODES)
     assert (error.code, str(error)) == (503, "Service Unavailable")
@@ -153,7 +153,7 @@ def test_a_refusal_without_words_is_told_by_its_status(server: ApiServer, cluste
 # Watches
 
 
-def test_a_watch_goes_on_from_a_version_and_asks_for_bookmarks(server: ApiServer, cluster: Cluster) -> None:
+def test_a_watch_goes_on_from_a_version_and_asks_for_bookmarks(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(claim("before"))
     version = server.version
     server.put(claim("one"), claim("two"), claim("one", volume="bound"))
@@ -171,7 +171,7 @@ def test_a_watch_goes_on_from_a_version_and_asks_for_bookmarks(server: ApiServer
     watch.close()
 
 
-def test_an_event_is_there_as_soon_as_it_is_sent(server: ApiServer, cluster: Cluster) -> None:
+def test_an_event_is_there_as_soon_as_it_is_sent(server: ApiServer, cluster: ClusterClient) -> None:
     watch = watched(cluster, server.version)
     server.put(claim("one"))
     assert next(watch)[1]["metadata"]["name"] == "one"
@@ -181,18 +181,18 @@ def test_an_event_is_there_as_soon_as_it_is_sent(server: ApiServer, cluster: Clu
     watch.close()
 
 
-def test_a_watch_that_the_server_ends_just_ends(server: ApiServer, cluster: Cluster) -> None:
+def test_a_watch_that_the_server_ends_just_ends(server: ApiServer, cluster: ClusterClient) -> None:
     server.script("watch", "persistentvolumeclaims", stream(event("ADDED", claim())))
     assert [kind for kind, _ in watched(cluster, "1")] == ["ADDED"]
 
 
-def test_a_watch_that_the_server_ends_gives_its_connection_back(server: ApiServer, cluster: Cluster) -> None:
+def test_a_watch_that_the_server_ends_gives_its_connection_back(server: ApiServer, cluster: ClusterClient) -> None:
     server.script("watch", "persistentvolumeclaims", stream(), stream())
     assert [[*watched(cluster, "1")] for _ in range(2)] == [[], []]
     assert server.accepted == 1
 
 
-def test_events_that_arrive_in_pieces_are_whole(server: ApiServer, cluster: Cluster) -> None:
+def test_events_that_arrive_in_pieces_are_whole(server: ApiServer, cluster: ClusterClient) -> None:
     line = event("ADDED", claim()) + b"\n" + event("DELETED", claim())
     pieces = [line[start : start + 7] for start in range(0, len(line), 7)]
 
@@ -213,13 +213,13 @@ def test_events_that_arrive_in_pieces_are_whole(server: ApiServer, cluster: Clus
         pytest.param(refusal(expired()), id="as a status of HTTP"),
     ],
 )
-def test_a_version_that_is_too_old_is_refused_as_gone(server: ApiServer, cluster: Cluster, answer: Any) -> None:
+def test_a_version_that_is_too_old_is_refused_as_gone(server: ApiServer, cluster: ClusterClient, answer: Any) -> None:
     server.script("watch", "persistentvolumeclaims", answer)
     error = refused(watched, cluster, "1")
     assert (error.code, str(error)) == (410, expired()["message"])
 
 
-def test_a_refused_watch_is_told_when_it_begins(server: ApiServer, cluster: Cluster) -> None:
+def test_a_refused_watch_is_told_when_it_begins(server: ApiServer, cluster: ClusterClient) -> None:
     server.forbidden.add(("watch", "nodes"))
     with pytest.raises(ClusterError, match="cannot watch resource"):
         cluster.watch(NODES, "1", 60)
@@ -247,7 +247,7 @@ def test_a_refused_watch_is_told_when_it_begins(server: ApiServer, cluster: Clus
     ],
 )
 def test_a_watch_that_goes_wrong_keeps_what_came_before(
-    server: ApiServer, cluster: Cluster, answer: Any, message: str
+    server: ApiServer, cluster: ClusterClient, answer: Any, message: str
 ) -> None:
     server.script("watch", "persistentvolumeclaims", answer)
     watch = watched(cluster, "1")
@@ -256,7 +256,7 @@ def test_a_watch_that_goes_wrong_keeps_what_came_before(
         next(watch)
 
 
-def begun(server: ApiServer, cluster: Cluster) -> Iterator[tuple[str, Any]]:
+def begun(server: ApiServer, cluster: ClusterClient) -> Iterator[tuple[str, Any]]:
     """A watch that has shown one event and says nothing more, begun anew where a busy machine was late with that."""
     for _ in range(100):
         server.script("watch", "persistentvolumeclaims", stream(event("ADDED", claim()), end=None))
@@ -267,7 +267,7 @@ def begun(server: ApiServer, cluster: Cluster) -> Iterator[tuple[str, Any]]:
     raise AssertionError("in vain")
 
 
-def test_a_watch_that_goes_silent_is_given_up(server: ApiServer, impatient: Cluster) -> None:
+def test_a_watch_that_goes_silent_is_given_up(server: ApiServer, impatient: ClusterClient) -> None:
     watch = begun(server, impatient)
     with pytest.raises(ClusterError, match="broke off"):
         next(watch)
@@ -294,20 +294,20 @@ def test_a_quiet_watch_is_given_more_time_than_the_first_bookmark_takes() -> Non
 
 
 @pytest.mark.parametrize("answer", [silence, dribble])
-def test_one_read_takes_no_longer_than_it_may(server: ApiServer, cluster: Cluster, answer: Any) -> None:
+def test_one_read_takes_no_longer_than_it_may(server: ApiServer, cluster: ClusterClient, answer: Any) -> None:
     server.script("get", "persistentvolumeclaims", answer)
     with pytest.raises(ClusterError) as caught:
         cluster.get(CLAIM, SOON)
     assert caught.value.code == 0
 
 
-def test_a_watch_that_is_not_even_begun_is_given_up(server: ApiServer, impatient: Cluster) -> None:
+def test_a_watch_that_is_not_even_begun_is_given_up(server: ApiServer, impatient: ClusterClient) -> None:
     server.script("watch", "persistentvolumeclaims", silence)
     with pytest.raises(ClusterError, match="ReadTimeoutError"):
         impatient.watch(CLAIMS, "1", 60)
 
 
-def test_an_answer_that_breaks_off_is_no_answer(server: ApiServer, cluster: Cluster) -> None:
+def test_an_answer_that_breaks_off_is_no_answer(server: ApiServer, cluster: ClusterClient) -> None:
     def half(connection: Any) -> None:
         body(b'{"items":[]}', **{"Content-Length": "99"})(connection)
         connection.end(cut=True)
@@ -331,26 +331,26 @@ def test_a_list_is_given_a_minute_for_each_page() -> None:
 # One object
 
 
-def test_one_object_is_read(server: ApiServer, cluster: Cluster) -> None:
+def test_one_object_is_read(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(claim())
     found = cluster.get(CLAIM)
     assert found
     assert key_of(msgspec.json.decode(found)) == ("default", "disk1")
 
 
-def test_an_object_that_is_not_there_is_none(server: ApiServer, cluster: Cluster) -> None:
+def test_an_object_that_is_not_there_is_none(server: ApiServer, cluster: ClusterClient) -> None:
     assert cluster.get(CLAIM) is None
     server.missing.add("sharemanagers")
     assert cluster.get("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/sharemanagers/vol-disk1") is None
 
 
-def test_an_object_that_must_not_be_read_is_an_error(server: ApiServer, cluster: Cluster) -> None:
+def test_an_object_that_must_not_be_read_is_an_error(server: ApiServer, cluster: ClusterClient) -> None:
     server.forbidden.add(("get", "persistentvolumeclaims"))
     with pytest.raises(ClusterError, match="cannot get resource"):
         cluster.get(CLAIM)
 
 
-def test_connections_are_used_again(server: ApiServer, cluster: Cluster) -> None:
+def test_connections_are_used_again(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(node(), claim(), share_manager())
     for _ in range(20):
         cluster.get(CLAIM)
@@ -358,7 +358,7 @@ def test_connections_are_used_again(server: ApiServer, cluster: Cluster) -> None
     assert server.connections == 1
 
 
-def test_no_compression_is_asked_for(server: ApiServer, cluster: Cluster) -> None:
+def test_no_compression_is_asked_for(server: ApiServer, cluster: ClusterClient) -> None:
     """It would cost both sides more than the network of a cluster saves."""
     listed(cluster, CLAIMS)
     assert server.asked[0].headers["accept-encoding"] == "identity"
@@ -375,7 +375,7 @@ def test_a_token_file_of_a_kubeconfig_is_read_again_when_its_token_is_not_taken_
     file = tmp_path / "token"
     file.write_text("first\n")
     server.tokens = {"first"}
-    cluster = Cluster.connect(server.kubeconfig(tmp_path, tokenFile=str(file)))
+    cluster = ClusterClient.connect(server.kubeconfig(tmp_path, tokenFile=str(file)))
     assert listed(cluster, NODES) == [[]]
     file.write_text("second\n")
     server.tokens = {"second"}
@@ -387,7 +387,7 @@ def test_a_token_file_of_a_kubeconfig_is_read_again_when_its_token_is_not_taken_
 
 def test_a_token_that_is_not_taken_when_read_again_is_an_error(server: ApiServer, tmp_path: Path) -> None:
     server.tokens = {"another"}
-    error = refused(Cluster.connect(server.kubeconfig(tmp_path, token=TOKEN)).pages, NODES)
+    error = refused(ClusterClient.connect(server.kubeconfig(tmp_path, token=TOKEN)).pages, NODES)
     assert (error.code, str(error)) == (401, "Unauthorized")
     assert server.count("list", "nodes") == 2
 
@@ -399,7 +399,7 @@ def test_threads_whose_token_has_expired_together_read_it_again_once(server: Api
         loads.append(f"token-{len(loads)}")
         return Configuration(host=server.url, api_key={"BearerToken": f"Bearer {loads[-1]}"})
 
-    cluster, together = Cluster(load), threading.Barrier(4)
+    cluster, together = ClusterClient(load), threading.Barrier(4)
     server.tokens = {"token-1"}
 
     def refuse(connection: Any) -> None:
@@ -442,7 +442,7 @@ def test_a_service_accounts_token_is_read_again(tmp_path: Path) -> None:
             loaders[-1].load_and_set(configuration)
             return configuration
 
-        cluster = Cluster(load)
+        cluster = ClusterClient(load)
         assert listed(cluster, NODES) == [[]]
         (tmp_path / "token").write_text("second")
         assert listed(cluster, NODES) == [[]]
@@ -475,8 +475,8 @@ def test_the_usual_kubeconfig_is_found(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", f"/nowhere:{server.kubeconfig(tmp_path)}")
-    assert listed(Cluster.connect(), NODES) == [[]]
-    assert listed(Cluster.connect(context="x"), NODES) == [[]]
+    assert listed(ClusterClient.connect(), NODES) == [[]]
+    assert listed(ClusterClient.connect(context="x"), NODES) == [[]]
     assert capfd.readouterr() == ("", "")
 
 
@@ -486,7 +486,7 @@ def test_without_any_credentials_it_is_said_where_they_were_looked_for(
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError) as caught:
-        Cluster.connect()
+        ClusterClient.connect()
     assert str(caught.value) == (
         "no credentials for a cluster: no kubeconfig /nowhere, and no pod around us: Service host/port is not set."
     )
@@ -507,7 +507,7 @@ def test_a_broken_kubeconfig_is_named(tmp_path: Path, content: str, told: str) -
     file = tmp_path / "kubeconfig"
     file.write_bytes(content.encode("latin-1"))
     with pytest.raises(ClusterError) as caught:
-        Cluster.connect(str(file))
+        ClusterClient.connect(str(file))
     assert str(caught.value).startswith(f"no credentials for a cluster: kubeconfig {file}: {told}")
 
 
@@ -522,15 +522,15 @@ def test_the_namespace_that_is_meant_is_that_of_the_context(
     own = {"cluster": "c", "user": "u"}
     found["contexts"] = [{"name": "bare", "context": own}, {"name": "shop", "context": own | {"namespace": "shop"}}]
     file.write_text(yaml.safe_dump(found | {"current-context": "shop"}))
-    assert Cluster.connect(str(file), context).namespace == namespace
+    assert ClusterClient.connect(str(file), context).namespace == namespace
 
 
 def test_a_context_and_a_file_that_do_not_exist_are_named(server: ApiServer, tmp_path: Path) -> None:
     file = server.kubeconfig(tmp_path)
     with pytest.raises(ClusterError, match="name nope"):
-        Cluster.connect(file, "nope")
+        ClusterClient.connect(file, "nope")
     with pytest.raises(ClusterError, match="kubeconfig /nowhere: No configuration found"):
-        Cluster.connect("/nowhere")
+        ClusterClient.connect("/nowhere")
 
 
 def test_a_broken_kubeconfig_is_not_quoted_where_it_holds_a_token(tmp_path: Path) -> None:
@@ -541,19 +541,19 @@ def test_a_broken_kubeconfig_is_not_quoted_where_it_holds_a_token(tmp_path: Path
         f" clusters: [{{name: c, cluster: {{}}}}], users: [{{name: u, users: {{token: {TOKEN}}}}}]}}"
     )
     with pytest.raises(ClusterError) as caught:
-        Cluster.connect(str(file))
+        ClusterClient.connect(str(file))
     assert TOKEN not in str(caught.value)
 
 
 def test_what_goes_wrong_never_quotes_the_token(server: ApiServer, tmp_path: Path) -> None:
-    cluster = Cluster.connect(server.kubeconfig(tmp_path, token=f"{TOKEN}\nmore"))
+    cluster = ClusterClient.connect(server.kubeconfig(tmp_path, token=f"{TOKEN}\nmore"))
     assert str(refused(cluster.pages, NODES)) == f"GET {NODES}: ValueError"
 
 
 # Writing
 
 
-def test_a_write_is_sent_as_json_and_its_answer_read(server: ApiServer, cluster: Cluster) -> None:
+def test_a_write_is_sent_as_json_and_its_answer_read(server: ApiServer, cluster: ClusterClient) -> None:
     server.script("post", "events", body({"metadata": {"name": "made"}}, 201))
     made = cluster.send("POST", "/api/v1/namespaces/default/events", {"reason": "x"}, IN_TIME)
     assert made == {"metadata": {"name": "made"}}
@@ -561,7 +561,7 @@ def test_a_write_is_sent_as_json_and_its_answer_read(server: ApiServer, cluster:
     assert asked.headers["content-type"] == "application/json"
 
 
-def test_a_patch_is_a_merge_patch(server: ApiServer, cluster: Cluster) -> None:
+def test_a_patch_is_a_merge_patch(server: ApiServer, cluster: ClusterClient) -> None:
     server.script("patch", "events", body({}))
     cluster.send("PATCH", "/api/v1/namespaces/default/events/made", {"count": 2}, IN_TIME)
     assert server.last("patch", "events").headers["content-type"] == "application/merge-patch+json"
@@ -577,7 +577,7 @@ def test_a_patch_is_a_merge_patch(server: ApiServer, cluster: Cluster) -> None:
     ],
 )
 def test_a_write_that_fails_says_so_in_time(
-    server: ApiServer, cluster: Cluster, answer: Any, limit: float, code: int
+    server: ApiServer, cluster: ClusterClient, answer: Any, limit: float, code: int
 ) -> None:
     server.script("post", "events", answer)
     with pytest.raises(ClusterError) as caught:

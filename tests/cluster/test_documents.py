@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from webhook.cluster.documents import BadInput, Document, Kind, printable, read, read_all, shown
+from webhook.cluster.documents import BadInput, Document, Kind, display_name, printable, read, read_all
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SECRET = "correct-horse"
@@ -140,7 +140,7 @@ def test_a_folder_without_objects_is_told(tmp_path: Path) -> None:
 
 
 def test_a_name_can_not_break_the_line_or_command_the_terminal() -> None:
-    assert shown(Path("a\nb\x1b[31m")) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31m"
+    assert display_name(Path("a\nb\x1b[31m")) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31m"
     assert printable("größe → ✓") == "größe → ✓"
 
 

@@ -25,7 +25,7 @@ from tests.support.builders import (
 from tests.support.memory import traced
 from tests.support.paths import REVIEWS
 from tests.support.webhook_process import grant
-from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.events import (
     DEADLINE,
     FAREWELL,
@@ -34,7 +34,7 @@ from webhook.cluster.events import (
     REMEMBERED,
     RETRY_WAIT,
     WINDOW,
-    Events,
+    EventRecorder,
     event_on,
     subject_of,
 )
@@ -67,14 +67,14 @@ class ApiServer:
         self.asked = []
         self.fails = []
         self.deaf = False
-        self.clock, self.takes = clock, takes
+        self.clock, self.reservation = clock, takes
         self.breaks = False
         self.reached = threading.Event()
 
     def send(self, method, path, body, timeout):
         self.asked.append((method, path, timeout))
-        if self.takes:
-            self.clock.now += self.takes
+        if self.reservation:
+            self.clock.now += self.reservation
         if self.breaks:
             self.breaks = False
             raise RuntimeError(SECRET)
@@ -105,10 +105,10 @@ class Owner:
     def __init__(self, **server):
         self.clock = Clock()
         self.server = ApiServer(self.clock, **server)
-        self.events = Events(self.server.send, "webhook-0", self.clock)
+        self.events = EventRecorder(self.server.send, "webhook-0", self.clock)
 
-    def tell(self, message="pinned to node-a", uid=UID, **changed):
-        self.events.tell(asked(vm(uid=uid)), said(message, **changed))
+    def record(self, message="pinned to node-a", uid=UID, **changed):
+        self.events.record(asked(vm(uid=uid)), said(message, **changed))
 
     def steps(self):
         number = 0
@@ -324,7 +324,7 @@ def test_a_long_host_name_is_cut():
 
 def test_nothing_is_written_on_the_requests_thread():
     owner = Owner()
-    owner.tell()
+    owner.record()
     assert owner.server.asked == []
     assert owner.events.step()
     assert [(method, path) for method, path, _ in owner.server.asked] == [("POST", EVENTS)]
@@ -333,15 +333,15 @@ def test_nothing_is_written_on_the_requests_thread():
 
 def test_each_write_has_a_short_deadline():
     owner = Owner()
-    owner.tell("first")
-    owner.tell("second")
+    owner.record("first")
+    owner.record("second")
     assert owner.steps() == 2
     assert [timeout for _, _, timeout in owner.server.asked] == [DEADLINE] * 2
 
 
 def test_a_dry_run_writes_nothing():
     owner = Owner()
-    owner.events.tell(asked(vm(), dryRun=True), CO_SCHEDULED)
+    owner.events.record(asked(vm(), dryRun=True), CO_SCHEDULED)
     assert owner.steps() == 0
 
 
@@ -349,7 +349,7 @@ def test_the_thousandth_is_dropped_and_counted_while_nobody_writes():
     owner = Owner()
     with capture_logs() as lines:
         for number in range(1000):
-            owner.tell(f"decision {number}")
+            owner.record(f"decision {number}")
     assert owner.dropped() == {"full": 1000 - QUEUED, "failed": 0}
     assert lines == []
     assert owner.steps() == QUEUED
@@ -359,7 +359,7 @@ def test_a_full_queue_takes_little_memory_however_large_the_pods_are():
     owner = Owner()
     with traced(__file__) as taken:
         for number in range(1000):
-            owner.events.tell(asked(vm(annotations={"large": "x" * 100_000})), said(f"{number} " * 10_000))
+            owner.events.record(asked(vm(annotations={"large": "x" * 100_000})), said(f"{number} " * 10_000))
         gc.collect()
         assert taken() < QUEUED * 4096
 
@@ -375,7 +375,7 @@ class Broken:
 def test_a_surprise_is_counted_and_logged_and_never_reaches_the_request():
     owner = Owner()
     with capture_logs() as lines:
-        owner.events.tell(asked(vm()), Broken())
+        owner.events.record(asked(vm()), Broken())
     assert owner.dropped() == {"full": 0, "failed": 1}
     assert [(line["event"], line["log_level"]) for line in lines] == [("an event failed", "error")]
 
@@ -387,7 +387,7 @@ def test_the_same_again_raises_the_count_of_the_event():
     owner = Owner()
     for later in (0, 60, 120):
         owner.clock.now += later
-        owner.tell()
+        owner.record()
         owner.steps()
     assert owner.server.methods() == ["POST", "PATCH", "PATCH"]
     [made] = owner.server.stored.values()
@@ -398,7 +398,7 @@ def test_the_same_again_raises_the_count_of_the_event():
 def test_the_same_many_times_a_second_is_one_write_a_second_and_none_is_lost():
     owner = Owner()
     for _ in range(30):
-        owner.tell()
+        owner.record()
         owner.steps()
         owner.clock.now += 0.1
     assert len(owner.server.methods()) in (3, 4)  # of tenths of a second, some are a little longer
@@ -411,7 +411,7 @@ def test_the_same_many_times_a_second_is_one_write_a_second_and_none_is_lost():
 def test_what_is_held_back_is_written_before_the_end():
     owner, stop = Owner(), threading.Event()
     for _ in range(3):
-        owner.tell()
+        owner.record()
         owner.steps()
     assert owner.server.counts() == [1]
     stop.set()
@@ -424,7 +424,7 @@ def test_what_is_held_back_and_can_not_be_written_is_counted_each_time():
     owner = Owner()
     owner.server.fails = [None, 403]
     for _ in range(3):
-        owner.tell()
+        owner.record()
         owner.steps()
     owner.clock.now += PAUSE
     owner.steps()
@@ -434,10 +434,10 @@ def test_what_is_held_back_and_can_not_be_written_is_counted_each_time():
 @pytest.mark.parametrize(("later", "counts"), [(WINDOW - 1, [2]), (WINDOW, [1, 1])])
 def test_after_ten_minutes_it_is_a_new_event(later, counts):
     owner = Owner()
-    owner.tell()
+    owner.record()
     owner.steps()
     owner.clock.now += later
-    owner.tell()
+    owner.record()
     owner.steps()
     assert owner.server.counts() == counts
 
@@ -445,7 +445,7 @@ def test_after_ten_minutes_it_is_a_new_event(later, counts):
 def test_the_ten_minutes_begin_anew_each_time():
     owner = Owner()
     for _ in range(5):
-        owner.tell()
+        owner.record()
         owner.steps()
         owner.clock.now += WINDOW - 1
     assert owner.server.counts() == [5]
@@ -462,8 +462,8 @@ def test_the_ten_minutes_begin_anew_each_time():
 )
 def test_what_differs_is_an_event_of_its_own(other):
     owner = Owner()
-    owner.tell()
-    owner.tell(**other)
+    owner.record()
+    owner.record(**other)
     owner.steps()
     assert owner.server.counts() == [1, 1]
 
@@ -471,19 +471,19 @@ def test_what_differs_is_an_event_of_its_own(other):
 def test_a_uid_copied_into_another_namespace_does_not_raise_the_count_there():
     owner = Owner()
     for namespace in ("default", "mine"):
-        owner.events.tell(asked(vm(namespace=namespace)), CO_SCHEDULED)
+        owner.events.record(asked(vm(namespace=namespace)), CO_SCHEDULED)
     owner.steps()
     assert owner.server.counts() == [1, 1]
 
 
 def test_an_event_that_the_api_server_has_forgotten_is_written_anew():
     owner = Owner()
-    owner.tell()
+    owner.record()
     owner.steps()
     owner.server.stored.clear()
     for _ in range(2):
         owner.clock.now += PAUSE
-        owner.tell()
+        owner.record()
         owner.steps()
     assert owner.server.methods() == ["POST", "PATCH", "POST", "PATCH"]
     assert owner.server.counts() == [2]
@@ -493,14 +493,14 @@ def test_an_event_that_the_api_server_has_forgotten_is_written_anew():
 def test_of_many_events_those_told_last_are_remembered():
     owner = Owner()
     for number in range(REMEMBERED + 1):
-        owner.tell(f"decision {number}")
-        owner.tell("decision 0")  # all the time
+        owner.record(f"decision {number}")
+        owner.record("decision 0")  # all the time
         owner.steps()
         owner.clock.now += PAUSE
     assert owner.server.methods().count("POST") == REMEMBERED + 1
     owner.server.asked.clear()
     for number in (0, 1, REMEMBERED):
-        owner.tell(f"decision {number}")
+        owner.record(f"decision {number}")
     owner.steps()
     assert owner.server.methods() == ["PATCH", "POST", "PATCH"]
 
@@ -512,7 +512,7 @@ def test_of_many_events_those_told_last_are_remembered():
 def test_what_may_pass_is_tried_once_more(code):
     owner = Owner()
     owner.server.fails = [code]
-    owner.tell()
+    owner.record()
     assert owner.steps() == 2
     assert owner.server.counts() == [1]
     assert owner.dropped() == {"full": 0, "failed": 0}
@@ -523,8 +523,8 @@ def test_and_no_oftener(code):
     owner = Owner()
     owner.server.deaf = True
     owner.server.fails = [code] * 2
-    owner.tell("first")
-    owner.tell("second")
+    owner.record("first")
+    owner.record("second")
     assert owner.steps() == 3
     assert [made["message"] for made in owner.server.stored.values()] == ["second."]
     assert owner.dropped() == {"full": 0, "failed": 1}
@@ -534,7 +534,7 @@ def test_and_no_oftener(code):
 def test_what_will_not_pass_is_tried_once(code):
     owner = Owner()
     owner.server.fails = [code]
-    owner.tell()
+    owner.record()
     assert owner.steps() == 1
     assert owner.dropped() == {"full": 0, "failed": 1}
 
@@ -542,10 +542,10 @@ def test_what_will_not_pass_is_tried_once(code):
 def test_a_write_without_an_answer_that_was_heard_makes_no_second_event():
     owner = Owner()
     owner.server.fails = [NO_ANSWER, None, NO_ANSWER]
-    owner.tell()
+    owner.record()
     owner.steps()
     owner.clock.now += PAUSE
-    owner.tell()
+    owner.record()
     owner.steps()
     assert owner.server.methods() == ["POST", "POST", "PATCH", "PATCH"]
     assert owner.server.counts() == [2]
@@ -558,7 +558,7 @@ def test_a_missing_right_is_named_once_and_counted_each_time():
     with capture_logs() as lines:
         for _ in range(5):
             owner.clock.now += PAUSE
-            owner.tell()
+            owner.record()
             owner.steps()
     assert [(line["method"], line["code"], line["error"]) for line in lines] == [
         ("POST", 403, FORBIDDEN),
@@ -570,8 +570,8 @@ def test_a_missing_right_is_named_once_and_counted_each_time():
 def test_an_event_after_one_that_failed_is_written():
     owner = Owner()
     owner.server.fails = [422]
-    owner.tell("first")
-    owner.tell("second")
+    owner.record("first")
+    owner.record("second")
     assert owner.steps() == 2
     assert owner.server.counts() == [1]
 
@@ -579,8 +579,8 @@ def test_an_event_after_one_that_failed_is_written():
 def test_a_sender_that_breaks_does_not_end_the_thread():
     owner = Owner()
     owner.server.breaks = True
-    owner.tell("first")
-    owner.tell("second")
+    owner.record("first")
+    owner.record("second")
     with capture_logs() as lines:
         assert owner.steps() == 2
     assert owner.server.counts() == [1]
@@ -608,7 +608,7 @@ class Stop(threading.Event):
 def test_between_two_tries_it_waits_and_between_two_events_not(fails, waits):
     owner, stop = Owner(), Stop()
     owner.server.fails = fails
-    owner.tell()
+    owner.record()
     owner.events.run(stop)
     assert stop.waits == [waits]
     assert owner.server.counts() == [1]
@@ -624,7 +624,7 @@ def stopped():
 def test_what_is_queued_at_the_end_is_still_written():
     owner = Owner()
     for number in range(QUEUED):
-        owner.tell(f"decision {number}")
+        owner.record(f"decision {number}")
     owner.events.run(stopped())
     assert len(owner.server.stored) == QUEUED
     assert owner.dropped() == {"full": 0, "failed": 0}
@@ -633,7 +633,7 @@ def test_what_is_queued_at_the_end_is_still_written():
 def test_after_a_second_what_is_left_is_given_up_counted_and_told():
     owner = Owner(takes=0.3)
     for number in range(10):
-        owner.tell(f"decision {number}")
+        owner.record(f"decision {number}")
     before = owner.clock.now
     with capture_logs() as lines:
         owner.events.run(stopped())
@@ -646,7 +646,7 @@ def test_after_a_second_what_is_left_is_given_up_counted_and_told():
 def test_what_waits_for_its_second_try_at_the_end_counts_as_well():
     owner = Owner(takes=FAREWELL)
     owner.server.fails = [503]
-    owner.tell()
+    owner.record()
     owner.events.run(stopped())
     assert owner.dropped() == {"full": 0, "failed": 1}
 
@@ -655,7 +655,7 @@ def test_the_thread_writes_and_ends_in_time():
     owner, stop = Owner(), threading.Event()
     thread = owner.events.start(stop)
     assert thread.daemon
-    owner.tell()
+    owner.record()
     assert owner.server.reached.wait(20)
     stop.set()
     thread.join(20)  # a hundred times what it takes; for how long it may go on, the clocks above tell
@@ -664,7 +664,7 @@ def test_the_thread_writes_and_ends_in_time():
 
 def test_many_threads_tell_and_nothing_is_lost_from_sight():
     owner = Owner()
-    threads = [threading.Thread(target=lambda: [owner.tell(f"{n}") for n in range(500)]) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: [owner.record(f"{n}") for n in range(500)]) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -676,7 +676,7 @@ def test_many_threads_tell_and_nothing_is_lost_from_sight():
 def test_what_comes_again_while_nobody_writes_takes_no_more_place():
     owner = Owner()
     for _ in range(2 * QUEUED):
-        owner.tell()
+        owner.record()
     assert owner.dropped() == {"full": 0, "failed": 0}
     assert owner.steps() == 1
     assert owner.server.counts() == [2 * QUEUED]
@@ -688,18 +688,18 @@ def test_what_comes_again_while_nobody_writes_takes_no_more_place():
 def connected(plane, tmp_path, *verbs):
     """A Cluster that may do this with events and nothing else."""
     token = grant(plane, f"events-{uuid4().hex[:8]}", (("", "events", verbs),))
-    return Cluster.connect(str(plane.write_kubeconfig(tmp_path / "kubeconfig", token)))
+    return ClusterClient.connect(str(plane.write_kubeconfig(tmp_path / "kubeconfig", token)))
 
 
 @pytest.mark.controlplane
 def test_on_a_real_api_server_describe_finds_the_event_and_the_second_one_raises_its_count(plane, tmp_path):
     namespace, uid = plane.create_namespace(f"events-{uuid4().hex[:8]}"), str(uuid4())
     clock = Clock()
-    events = Events(connected(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
+    events = EventRecorder(connected(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
     pod = vm("a" * 240 + ".vm1", uid, namespace=namespace)
     refused = decided(pod, claim(namespace=namespace), volume(namespace=namespace), share_manager_pod(node="node-a"))
     for decision in (refused, refused, replace(refused, reason=Reason.NODE_FULL, message="ü" * 2000)):
-        events.tell(asked(pod), decision)
+        events.record(asked(pod), decision)
         assert events.step()
         clock.now += 60
     # What `kubectl describe` asks for.
@@ -719,13 +719,13 @@ def test_on_a_real_api_server_an_event_deleted_meanwhile_is_written_anew(plane, 
     namespace = plane.create_namespace(f"events-{uuid4().hex[:8]}")
     path = f"/api/v1/namespaces/{namespace}/events"
     clock = Clock()
-    events = Events(connected(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
+    events = EventRecorder(connected(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
     pod = vm(namespace=namespace)
-    events.tell(asked(pod), CO_SCHEDULED)
+    events.record(asked(pod), CO_SCHEDULED)
     events.step()
     plane.request("DELETE", path)
     clock.now += PAUSE
-    events.tell(asked(pod), CO_SCHEDULED)
+    events.record(asked(pod), CO_SCHEDULED)
     events.step()
     [made] = plane.request("GET", path)["items"]
     assert (made["count"], events.dropped["failed"]) == (1, 0)
@@ -736,11 +736,11 @@ def test_on_a_real_api_server_an_event_deleted_meanwhile_is_written_anew(plane, 
 def test_on_a_real_api_server_the_missing_right_is_named(plane, tmp_path, granted, missing):
     namespace = plane.create_namespace(f"events-{uuid4().hex[:8]}")
     clock = Clock()
-    events = Events(connected(plane, tmp_path, granted).send, "webhook-0", clock)
+    events = EventRecorder(connected(plane, tmp_path, granted).send, "webhook-0", clock)
     with capture_logs() as lines:
         for _ in range(2):
             clock.now += PAUSE
-            events.tell(asked(vm(namespace=namespace)), CO_SCHEDULED)
+            events.record(asked(vm(namespace=namespace)), CO_SCHEDULED)
             events.step()
     [line] = lines
     assert f'cannot {missing} resource "events"' in line["error"]

@@ -30,8 +30,8 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import CUT, ApiServer, body, dribble, forbidden, refusal, silence, status, stream
 from tests.support.threads import threads
-from webhook.cluster.client import Cluster
-from webhook.cluster.live import READ_TIMEOUT, READING, READS_AT_ONCE, RESERVATION, Live, Overlay, Reader
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.live import READ_TIMEOUT, READING, READS_AT_ONCE, RESERVATION, Live, LiveReader, Overlay
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reflector import Reflector
 from webhook.cluster.store import Store
@@ -65,7 +65,7 @@ def server() -> Iterator[ApiServer]:
         yield server
 
 
-class Patient(Cluster):
+class Patient(ClusterClient):
     """Waits for an answer while a busy machine makes it; where none comes, a test says so and takes a Cluster."""
 
     def get(self, path: str, timeout: float = IN_TIME) -> bytes | None:
@@ -77,7 +77,9 @@ def live(server: ApiServer, clock: Clock) -> Live:
     return made(server, clock, Patient)
 
 
-def made(server: ApiServer, clock: Any = monotonic, speaking: type[Cluster] = Cluster, **chosen: Any) -> Live:
+def made(
+    server: ApiServer, clock: Any = monotonic, speaking: type[ClusterClient] = ClusterClient, **chosen: Any
+) -> Live:
     cluster = speaking(lambda: Configuration(host=server.url), silence=IN_TIME)
     return Live(cluster, settings(**chosen), clock)
 
@@ -353,7 +355,7 @@ def test_threads_that_decide_while_the_pods_appear_do_not_pin_too_many(small: Li
 
     with ThreadPoolExecutor(8) as pool:
         assert Counter(pool.map(start, range(100))) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 90}
-    assert len(small.store.reserved) == 0
+    assert len(small.store.reservations) == 0
 
 
 def test_vms_that_repel_each_other_are_not_pinned_together_in_a_burst(small: Live) -> None:
@@ -365,7 +367,7 @@ def test_vms_that_repel_each_other_are_not_pinned_together_in_a_burst(small: Liv
 
 def test_a_dry_run_reserves_nothing(small: Live) -> None:
     assert burst(small, range(30), dryRun=True) == {Reason.CO_SCHEDULED: 30}
-    assert len(small.store.reserved) == 0
+    assert len(small.store.reservations) == 0
 
 
 @pytest.mark.parametrize(
@@ -376,25 +378,25 @@ def test_what_is_not_pinned_with_the_guard_reserves_nothing(server: ApiServer, c
     server.put(*storage(), node(allocatable=ROOM_FOR_TEN))
     know(live, server)
     assert burst(live, range(30)) == {Reason.CO_SCHEDULED: 30}
-    assert len(live.store.reserved) == 0
+    assert len(live.store.reservations) == 0
 
 
 def test_a_reservation_ends_when_the_pod_shows_up(server: ApiServer, small: Live) -> None:
     created = vm(requests={"cpu": "4"})
     injection = small.inject(request(created))
-    assert small.store.load("node-a", ("", ""))["cpu"] == 4000
+    assert small.store.requested("node-a", ("", ""))["cpu"] == 4000
     server.put(shown(created, injection, "virt-launcher-vm1-abcde"))
     follow(small, server, "pods")
-    assert len(small.store.reserved) == 0
-    assert small.store.load("node-a", ("", ""))["cpu"] == 4000
+    assert len(small.store.reservations) == 0
+    assert small.store.requested("node-a", ("", ""))["cpu"] == 4000
 
 
 def test_a_reservation_ends_with_an_event_too(server: ApiServer, small: Live) -> None:
     created = vm(requests={"cpu": "4"})
     stored = shown(created, small.inject(request(created)), "virt-launcher-vm1-abcde")
     follow(small, server, "pods", json.dumps({"type": "ADDED", "object": stored}).encode())
-    assert len(small.store.reserved) == 0
-    assert small.store.load("node-a", ("", ""))["cpu"] == 4000
+    assert len(small.store.reservations) == 0
+    assert small.store.requested("node-a", ("", ""))["cpu"] == 4000
 
 
 def test_a_node_that_is_full_of_pods_on_their_way_is_contested_until_they_are_bound(small: Live, clock: Clock) -> None:
@@ -416,7 +418,7 @@ def test_a_reservation_ends_after_ten_seconds(small: Live, clock: Clock) -> None
     assert burst(small, range(10, 11)) == {Reason.NODE_FULL: 1}
     clock.now += 0.1
     assert burst(small, range(20, 21)) == {Reason.CO_SCHEDULED: 1}
-    assert len(small.store.reserved) == 1
+    assert len(small.store.reservations) == 1
 
 
 def test_a_reservation_survives_a_relist_that_does_not_know_the_pod_yet(server: ApiServer, small: Live) -> None:
@@ -499,5 +501,5 @@ def test_it_follows_a_cluster_in_threads_through_a_loss(server: ApiServer) -> No
 
 def test_a_reader_of_another_namespace_of_longhorn_reads_there(server: ApiServer) -> None:
     server.put(share_manager(namespace="storage"))
-    reader = Reader(Cluster(lambda: Configuration(host=server.url)), "storage")
+    reader = LiveReader(ClusterClient(lambda: Configuration(host=server.url)), "storage")
     assert reader.read((ShareManager, ("storage", "vol-disk1")))

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.cluster.manifests import DEEPEST, Unreadable, documents, written
+from webhook.cluster.manifests import DEEPEST, InvalidYaml, documents, to_yaml
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # a lone surrogate is in no file
 TREACHEROUS = "y n on ~ null true 1e3 12e4567 0o7 0777 0x1f 12:30 1_000 .5 .inf = << 2026-11-21 - | > # a:\n\tb a\n\n"
@@ -27,7 +27,7 @@ def read(text: str) -> Any:
 
 
 def refusal(text: str) -> tuple[str, int | None]:
-    with pytest.raises(Unreadable) as refused:
+    with pytest.raises(InvalidYaml) as refused:
         list(documents(text))
     return str(refused.value), refused.value.line
 
@@ -129,7 +129,7 @@ def test_deep_nesting_is_refused_where_it_becomes_too_deep(text: str) -> None:
 
 
 def test_nesting_as_deep_as_is_allowed_is_read() -> None:
-    assert written(read("[" * DEEPEST + "]" * DEEPEST)).count("-") == DEEPEST - 1
+    assert to_yaml(read("[" * DEEPEST + "]" * DEEPEST)).count("-") == DEEPEST - 1
 
 
 def test_aliases_can_not_nest_deeper_than_text_can() -> None:
@@ -145,22 +145,22 @@ def test_an_alias_bomb_does_not_go_off() -> None:
 
 @given(OBJECTS)
 def test_what_is_written_is_read_as_the_same(content: Any) -> None:
-    text = written(content)
+    text = to_yaml(content)
     assert repr(read(text)) == repr(content)
 
 
 @given(OBJECTS)
 def test_a_reader_of_another_make_finds_the_same(content: Any) -> None:
-    assert yaml.safe_load(written(content)) == content
+    assert yaml.safe_load(to_yaml(content)) == content
 
 
 def test_keys_keep_their_order_strings_their_quotes_and_lines_their_length() -> None:
     content = {"z": "a word " * 50 + "more", "a": {"c": "1", "b": [{"x": "true", "e": ""}]}, "m": "two\nlines\n"}
-    assert written(content) == (
+    assert to_yaml(content) == (
         f'z: {content["z"]}\na:\n  c: "1"\n  b:\n  - x: "true"\n    e: ""\nm: |\n  two\n  lines\n'
     )
 
 
 def test_what_stands_in_two_places_is_written_twice() -> None:
     label = {"app": "vm"}
-    assert written([label, label]) == "- app: vm\n- app: vm\n"
+    assert to_yaml([label, label]) == "- app: vm\n- app: vm\n"

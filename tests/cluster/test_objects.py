@@ -141,12 +141,12 @@ ORDINARY = Pod(
     name="one",
     uid="uid-one",
     node="node-a",
-    site="node-a",
+    effective_node="node-a",
     alive=True,
     created="",
     labels={},
     requests={"pods": 1},
-    repels=(),
+    anti_affinity=(),
     claims=(),
     true_annotations=frozenset(),
     owners=frozenset(),
@@ -168,8 +168,8 @@ REPELS = (
     ("item", "changed"),
     [
         pytest.param(pod("one", node="node-a"), {}, id="an ordinary one"),
-        pytest.param(pod("one"), {"node": "", "site": ""}, id="unbound"),
-        pytest.param(pod("one", **pinned("node-b")), {"node": "", "site": "node-b"}, id="pinned by us"),
+        pytest.param(pod("one"), {"node": "", "effective_node": ""}, id="unbound"),
+        pytest.param(pod("one", **pinned("node-b")), {"node": "", "effective_node": "node-b"}, id="pinned by us"),
         pytest.param(pod("one", node="node-a", **pinned("node-b")), {}, id="bound elsewhere than pinned"),
         pytest.param(pod("one", node="node-a", deleting=True), {"alive": False}, id="terminating"),
         pytest.param(pod("one", node="node-a", phase="Pending"), {}, id="Pending"),
@@ -178,7 +178,9 @@ REPELS = (
         pytest.param(
             pod("one", node="node-a", requests={"cpu": "1"}), {"requests": {"pods": 1, "cpu": 1000}}, id="asks"
         ),
-        pytest.param(pod("one", node="node-a", affinity=apart(pod_term({"a": "b"}))), {"repels": REPELS}, id="repels"),
+        pytest.param(
+            pod("one", node="node-a", affinity=apart(pod_term({"a": "b"}))), {"anti_affinity": REPELS}, id="repels"
+        ),
         pytest.param(
             pod("one", node="node-a", claims=["a"], annotations={"x": "true"}), {}, id="no VM's claims are not kept"
         ),

@@ -28,7 +28,7 @@ from tests.support.fake_api_server import (
 )
 from tests.support.paths import REVIEWS
 from tests.support.threads import threads
-from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import FIRST_WAIT, LONGEST_WAIT, MISSING, MISSING_WAIT, Reflector
@@ -101,7 +101,7 @@ class Cache:
         lock: Any = None,
         silence: float = IN_TIME,
     ) -> None:
-        cluster = Cluster(lambda: Configuration(host=server.url), silence=silence)
+        cluster = ClusterClient(lambda: Configuration(host=server.url), silence=silence)
         self.server, self.kind, self.store = server, kind_of(fact), Store()
         self.reflector = Reflector(self.kind, cluster, self.store, lock or nullcontext(), Clock(step))
         self.health = self.reflector.health
@@ -251,7 +251,7 @@ def test_a_pod_that_finishes_leaves(server: ApiServer, kind: str, phase: str) ->
     server.put(pod("one", node="node-a"), pod("two", node="node-a"))
     cache.follow(stream(event(kind, pod("one", node="node-a", phase=phase))))
     assert cache.names == ["two"]
-    assert cache.store.load("node-a", ("", "")) == {"pods": 1}
+    assert cache.store.requested("node-a", ("", "")) == {"pods": 1}
 
 
 def test_a_deletion_of_what_is_not_there_changes_nothing(server: ApiServer, cache: Cache) -> None:
@@ -452,7 +452,7 @@ def test_a_problem_that_comes_back_after_a_good_while_is_logged_again(server: Ap
 
 def test_a_surprise_inside_is_told_with_its_traceback_and_does_not_end_the_thread(server: ApiServer) -> None:
     class Broken(Store):
-        def adopt(self, *_: Any) -> None:
+        def swap_table(self, *_: Any) -> None:
             raise ZeroDivisionError
 
     cache = Cache(server)

@@ -19,7 +19,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cluster.documents import BadInput
-from webhook.cluster.manifests import written
+from webhook.cluster.manifests import to_yaml
 from webhook.cluster.snapshot import load, read
 from webhook.placement.decision import Reason
 from webhook.placement.injector import decide
@@ -34,7 +34,7 @@ def listed(*items: Any, kind: str = "List") -> Object:
 
 def file(folder: Path, *contents: Any, name: str = "cluster.yaml") -> Path:
     path = folder / name
-    path.write_text("---\n".join(map(written, contents)))
+    path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 
@@ -49,7 +49,7 @@ def refusal(path: Path) -> str:
 def test_objects_are_found_in_lists_and_in_documents(tmp_path: Path, contents: list[Object]) -> None:
     found, known = load([file(tmp_path, *contents)]), catalog(*CLUSTER)
     assert found.claim("default", "disk1") == known.claim("default", "disk1") is not None
-    assert found.volume_served("vol-disk1") == known.volume_served("vol-disk1") is not None
+    assert found.volume_by_handle("vol-disk1") == known.volume_by_handle("vol-disk1") is not None
     assert found.share_manager("longhorn-system", "vol-disk1") is not None
     assert found.node("node-a") == known.node("node-a")
     assert found.mounting_pods("default", "disk1") == known.mounting_pods("default", "disk1") != []
@@ -80,7 +80,7 @@ def test_of_an_object_that_comes_twice_the_later_one_counts(tmp_path: Path) -> N
 
 def test_a_finished_pod_is_no_load_but_an_object_of_the_cluster(tmp_path: Path) -> None:
     store = load([file(tmp_path, pod("done", node="node-a", phase="Succeeded", requests={"cpu": "1"}))])
-    assert store.load("node-a", ("", "")) == {}
+    assert store.requested("node-a", ("", "")) == {}
 
 
 def test_other_kinds_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_other_kinds_are_counted_and_left_out(tmp_path: Path) -> None:
     ]
     store, ignored = read([file(tmp_path, listed(*strange), claim())])
     assert ignored == {"ConfigMap": 2, "Node": 1, "ShareManager": 1}
-    assert not store.knows_nodes()
+    assert not store.has_nodes()
 
 
 @pytest.mark.parametrize("contents", [[], [listed()], [{"apiVersion": "v1", "kind": "Secret"}]])

@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from certs import bundle as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.by_hand import planned, renew, rotate
-from certs.cluster import TIMEOUT, Cause, Place, Refused, Trouble
+from certs.cluster import TIMEOUT, ApiError, Cause, CertificateError, CertificateObjects
 from certs.folder import issuer
 from certs.health import status
 from certs.renewal import LEFT, Policy, Step
-from certs.rotate import Keeper
+from certs.rotate import CertificateController
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,
@@ -63,7 +63,7 @@ class Http(BaseHTTPRequestHandler):
                 else:
                     content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                     body = json.dumps(self.server.api.send(self.command, self.path, content, 5)).encode()
-            except Refused as error:
+            except ApiError as error:
                 return self.answer(error.code, self.status(error.code, str(error)))
         return self.answer(200, body) if body else self.answer(404, self.status(404, "not found"))
 
@@ -89,7 +89,7 @@ def api():
 
 @pytest.fixture
 def place(api):
-    return Place(api, (NAMESPACE, NAME), CONFIGURATION)
+    return CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION)
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ def keeper(api, tmp_path):
     """Makes a replica that has filled the Secret; by default at the real time, which the commands go by."""
 
     def make(now=lambda: datetime.now(UTC)):
-        keeper = Keeper(
+        keeper = CertificateController(
             api, secret=(NAMESPACE, NAME), configuration=CONFIGURATION, policy=Policy(NAMES), folder=tmp_path, now=now
         )
-        keeper.one_pass()
+        keeper.run_pass()
         return keeper
 
     return make
@@ -385,7 +385,7 @@ def test_what_is_refused_is_told_in_one_line(api, invoked):
 
 
 def test_a_command_does_not_say_that_it_asks_again(api, invoked):
-    api.between = lambda _method, _path: api.before.update({len(api.calls): Refused(500, "no")})
+    api.between = lambda _method, _path: api.before.update({len(api.calls): ApiError(500, "no")})
     assert invoked("status").stderr.endswith(": the API server does not answer as it should: no\n")
 
 
@@ -426,7 +426,7 @@ def test_nothing_is_done_to_a_secret_that_is_emptied_at_that_moment(api, place, 
             api.secret["data"] = {}
 
     api.between = empty
-    with pytest.raises(Trouble, match="the first replica fills it"):
+    with pytest.raises(CertificateError, match="the first replica fills it"):
         renew(place, POLICY, Clock(), clock_turner(Clock()))
 
 
@@ -441,7 +441,7 @@ def test_renew_issues_a_new_leaf_under_the_same_ca(api, invoked, keeper):
     assert after != before
     assert read(after).names == NAMES
     assert api.ca_bundles() == published
-    replica.one_pass()
+    replica.run_pass()
     assert replica._folder.joinpath("tls.crt").read_bytes() == after
 
 
@@ -455,7 +455,7 @@ def test_renew_warns_where_the_configuration_can_not_be_read(api, invoked, keepe
 
 def test_renew_tries_again_when_a_replica_is_faster(api, place, keeper):
     keeper(Clock())
-    api.before = {len(api.calls) + 3: Refused(409, "no")}
+    api.before = {len(api.calls) + 3: ApiError(409, "no")}
     waits = []
     assert renew(place, POLICY, Clock(), waits.append).step.step is Step.RENEW
     assert len(waits) == 1
@@ -523,7 +523,7 @@ def begun(place, clock):
 def kept(api):
     """The certificates of the CAs whose keys are in the Secret."""
     found = bundles.read(api.secret)
-    return {one.certificate for one in (found.authority, found.coming) if one}
+    return {one.certificate for one in (found.authority, found.next_ca) if one}
 
 
 @pytest.mark.parametrize("call", [None, *range(6)])
@@ -537,7 +537,7 @@ def test_with_drop_old_neither_ca_whose_key_was_in_the_secret_is_trusted_in_the_
     def sign(_method, _path):
         if len(api.calls) == at:
             api.between = lambda _method, _path: None
-            replica.one_pass()
+            replica.run_pass()
 
     if call is not None:
         api.between = sign
@@ -547,7 +547,7 @@ def test_with_drop_old_neither_ca_whose_key_was_in_the_secret_is_trusted_in_the_
     assert not stolen & {*split(api.ca_bundles()[0]), *kept(api)}
     assert clock() - began <= timedelta(minutes=6, seconds=10)
     assert lines[-1].startswith("drop: ")
-    replica.one_pass()
+    replica.run_pass()
     assert signed_by(replica._folder.joinpath("tls.crt").read_bytes(), api.ca_bundles()[0])
 
 
@@ -566,11 +566,11 @@ def test_a_hurried_rotation_that_was_broken_off_goes_on_with_the_ca_that_it_made
     begun(place, clock)
     hurried = rotate(place, POLICY, clock, clock_turner(clock), drop_old=True)
     assert next(hurried).startswith("replace: ")
-    coming = bundles.read(api.secret).coming
+    next_ca = bundles.read(api.secret).next_ca
     told = [line.partition(":")[0] for line in rotate(place, POLICY, clock, clock_turner(clock), drop_old=True)]
     assert "replace" not in told
     assert "introduce" not in told
-    assert bundles.read(api.secret).authority == coming
+    assert bundles.read(api.secret).authority == next_ca
 
 
 def test_a_dry_run_tells_that_a_coming_ca_is_replaced(place, keeper):
@@ -620,11 +620,11 @@ def test_a_rotation_that_a_replica_began_is_gone_on_with(api, place, keeper):
     clock = Clock()
     replica = keeper(clock)
     clock.turn(244 * DAY)
-    replica.one_pass()
-    replica.one_pass()
-    coming = bundles.read(api.secret).coming
+    replica.run_pass()
+    replica.run_pass()
+    next_ca = bundles.read(api.secret).next_ca
     list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=False))
-    assert bundles.read(api.secret).authority == coming
+    assert bundles.read(api.secret).authority == next_ca
 
 
 @pytest.mark.parametrize("call", range(4))
@@ -640,7 +640,7 @@ def test_with_drop_old_it_does_not_wait_for_weeks_where_a_replica_signs_at_that_
     def between(_method, _path):
         if len(api.calls) == at:
             api.between = lambda _method, _path: None
-            replica.one_pass()
+            replica.run_pass()
 
     def wait(seconds):
         clock.turn(timedelta(seconds=seconds))
@@ -658,7 +658,7 @@ def test_where_a_replica_is_faster_it_ends_and_tells_nothing_of_what_comes_weeks
 
     def wait(seconds):
         clock.turn(timedelta(seconds=seconds))
-        replica.one_pass()
+        replica.run_pass()
 
     lines = list(rotate(place, POLICY, clock, wait, drop_old=drop_old))
     assert replica.steps[Step.DROP if drop_old else Step.SIGN] == 1
@@ -669,12 +669,12 @@ def test_a_rotation_goes_on_after_lost_races_and_ends_at_what_is_forbidden(api, 
     clock = Clock()
     keeper(clock)
     first = len(api.calls)
-    api.before = {first + 3: Refused(409, "no"), first + 7: Refused(409, "no"), first + 12: Refused(403, "no")}
-    with pytest.raises(Trouble) as caught:
+    api.before = {first + 3: ApiError(409, "no"), first + 7: ApiError(409, "no"), first + 12: ApiError(403, "no")}
+    with pytest.raises(CertificateError) as caught:
         list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=False))
     assert caught.value.cause is Cause.FORBIDDEN
     list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=False))
-    assert not bundles.read(api.secret).coming
+    assert not bundles.read(api.secret).next_ca
 
 
 @pytest.mark.parametrize("away", range(1, 12))
@@ -683,7 +683,7 @@ def test_a_rotation_outlives_a_restart_of_the_api_server(api, place, keeper, awa
     keeper(clock)
     old = api.ca_bundles()[0]
     first = len(api.calls) + 1  # after the first look
-    api.before = {call: Refused(0, "cut") for call in range(first + away, first + away + 12)}
+    api.before = {call: ApiError(0, "cut") for call in range(first + away, first + away + 12)}
     list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=True))
     assert not api.before
     assert old not in api.ca_bundles()[0]
@@ -694,9 +694,9 @@ def test_a_rotation_does_not_wait_for_ever_for_an_api_server(api, place, keeper)
     clock = Clock()
     keeper(clock)
     api.between = lambda _method, _path: api.before.update(
-        {len(api.calls): Refused(0, "cut")} if api.writes[2:] else {}
+        {len(api.calls): ApiError(0, "cut")} if api.writes[2:] else {}
     )
-    with pytest.raises(Trouble, match="does not answer"):
+    with pytest.raises(CertificateError, match="does not answer"):
         list(rotate(place, POLICY, clock, clock_turner(clock), drop_old=True))
     assert timedelta(minutes=1) <= clock() - START < timedelta(minutes=2)
 
@@ -705,7 +705,7 @@ def test_a_rotation_needs_its_configuration(api, place, keeper):
     keeper(Clock())
     before = api.secret
     del api.objects[CONFIGURATION_PATH]
-    with pytest.raises(Trouble, match="there is no MutatingWebhookConfiguration"):
+    with pytest.raises(CertificateError, match="there is no MutatingWebhookConfiguration"):
         list(rotate(place, POLICY, Clock(), clock_turner(Clock()), drop_old=False))
     assert api.secret == before
 
@@ -720,7 +720,7 @@ def test_the_command_rotates(api, invoked, keeper):
         "sign",
         "trusted",
     ]
-    replica.one_pass()
+    replica.run_pass()
     assert not signed_by(replica._folder.joinpath("tls.crt").read_bytes(), old)
 
 
@@ -779,12 +779,12 @@ def test_the_alert_sleeps_through_a_restart_of_the_api_server_and_not_through_a_
 
     def cut(_method, _path):
         spent.append(seconds)
-        api.before[len(api.calls)] = Refused(0, "cut")
+        api.before[len(api.calls)] = ApiError(0, "cut")
 
     api.between = cut
     for moment in (30, 900, 1800):
         while sum(spent) < moment:
-            spent.append(replica.one_pass())
+            spent.append(replica.run_pass())
         failures.append(replica.failures.total())
     assert failures[0] < int(*limits[0]) < failures[2] - failures[1]
     churning = [re.findall(r'steps_total\{.*step=~"([^"]+)"', text)[0].replace("\\", "") for text in (PAGE, RULES)]

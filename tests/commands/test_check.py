@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 
 from tests.support.builders import Object, catalog, request
 from tests.support.fake_api_server import ApiServer, body, refusal, status
-from webhook.cluster.client import Cluster
+from webhook.cluster.client import ClusterClient
 from webhook.cluster.documents import BadInput
-from webhook.commands.check import PATIENCE, PAUSE, attempt, check, look, vm_pod
+from webhook.commands.check import PATIENCE, PAUSE, attempt, check, retry, vm_pod
 from webhook.placement.affinity import DECISION
 from webhook.placement.decision import Reason
 from webhook.placement.injector import inject
@@ -44,8 +44,8 @@ def invoked(api: ApiServer, folder: Path, *arguments: str, **rest: Any) -> Resul
 
 
 def looked(api: ApiServer, folder: Path, patience: float, clock: Clock) -> tuple[str, str]:
-    cluster = Cluster.connect(api.kubeconfig(folder))
-    return look(partial(attempt, cluster, "shop", KEY), patience, clock, clock.sleep)
+    cluster = ClusterClient.connect(api.kubeconfig(folder))
+    return retry(partial(attempt, cluster, "shop", KEY), patience, clock, clock.sleep)
 
 
 def test_the_decision_that_the_pod_came_back_with_is_told(tmp_path: Path) -> None:

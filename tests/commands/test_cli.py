@@ -26,7 +26,7 @@ from tests.support.builders import (
 )
 from webhook import __version__
 from webhook.cli import commands
-from webhook.cluster.manifests import documents, written
+from webhook.cluster.manifests import documents, to_yaml
 from webhook.serving.review import API_VERSION, KIND
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
@@ -63,7 +63,7 @@ def invoked(*arguments: Any, stdin: bytes = b"") -> Result:
 
 def file(folder: Path, name: str, *contents: Any) -> Path:
     path = folder / name
-    path.write_text("---\n".join(map(written, contents)))
+    path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 

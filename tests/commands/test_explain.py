@@ -26,7 +26,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cli import commands
-from webhook.cluster.manifests import documents, written
+from webhook.cluster.manifests import documents, to_yaml
 from webhook.commands.narration import conclude, narrate
 from webhook.placement.decision import CLAIM_REASONS, Reason
 from webhook.placement.feasibility import CHECKS
@@ -61,7 +61,7 @@ def told(received: Object, *found: Object, **chosen: Any) -> list[str]:
 
 def file(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
     path = folder / name
-    path.write_text("---\n".join(map(written, contents)))
+    path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 

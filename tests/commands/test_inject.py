@@ -27,7 +27,7 @@ from tests.support.builders import (
     virt_launcher,
 )
 from webhook.cli import commands
-from webhook.cluster.manifests import documents, written
+from webhook.cluster.manifests import documents, to_yaml
 from webhook.placement.decision import Reason
 from webhook.placement.injector import inject
 from webhook.placement.settings import Settings
@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> Run:
 
 def file(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
     path = folder / name
-    path.write_text("---\n".join(map(written, contents)))
+    path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 
@@ -118,7 +118,7 @@ def test_documents_of_other_kinds_come_out_as_they_went_in(run: Run, tmp_path: P
     other = pod("other", annotations={"a": "on", "b": "2026-11-21T11:01:53Z"}, unknown={"field": [1.5, None]})
     path = file(tmp_path, CONFIG_MAP, virt_launcher(), other)
     assert json.dumps(printed(run(path))) == json.dumps([CONFIG_MAP, mutated(virt_launcher()), other])
-    assert written(CONFIG_MAP) in run(path).stdout
+    assert to_yaml(CONFIG_MAP) in run(path).stdout
 
 
 def test_a_list_stays_a_list_with_its_pods_mutated_in_place(run: Run, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_pod_without_a_namespace_is_in_default(run: Run, tmp_path: Path) -> No
 
 def test_the_input_may_come_from_standard_input(run: Run) -> None:
     expected = [mutated(virt_launcher())]
-    assert printed(run("-", stdin=written(virt_launcher()))) == expected
+    assert printed(run("-", stdin=to_yaml(virt_launcher()))) == expected
     assert printed(run("-", stdin=json.dumps(virt_launcher()))) == expected
 
 
@@ -239,7 +239,7 @@ def test_verbose_says_what_else_the_snapshot_holds(run: Run, tmp_path: Path) -> 
             "document 1: the body is no AdmissionReview of admission.k8s.io/v1",
         ),
         (f"{{apiVersion: {API_VERSION}, kind: {KIND}}}", "document 1: the AdmissionReview has no request"),
-        (written(CREATION | {"request": request({})}), "document 1: a Pod's metadata is no map"),
+        (to_yaml(CREATION | {"request": request({})}), "document 1: a Pod's metadata is no map"),
     ],
 )
 def test_bad_input_is_one_line_with_file_document_and_what_is_wrong(run: Run, content: str, sentence: str) -> None:

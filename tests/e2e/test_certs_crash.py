@@ -14,7 +14,7 @@ import pytest
 
 from certs import bundle as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, signed_by, split
-from certs.bundle import Bundle, Leaving
+from certs.bundle import Bundle, RetiringCA
 from certs.by_hand import plan
 from certs.renewal import Policy, Step, next_step
 from tests.support.certificate_processes import Keepers
@@ -73,7 +73,7 @@ def due_to_sign(now: datetime) -> Due:
 
 
 def due_to_drop(now: datetime) -> Due:
-    return Due(settled(now, leaving=(Leaving(another(now).certificate, now - SECOND),)))
+    return Due(settled(now, retiring=(RetiringCA(another(now).certificate, now - SECOND),)))
 
 
 def due_to_hurry(now: datetime) -> Due:
@@ -195,4 +195,4 @@ def look_at_the_end(stage: Stage, found: Bundle, now: datetime) -> None:
     assert signed_by(found.leaf.certificate, found.authority.certificate)
     assert next_step(found, [found.ca_bundle()], now, Policy(NAMES)).due > now
     assert not found.coming
-    assert len(split(found.ca_bundle())) == len(found.leaving) + 1
+    assert len(split(found.ca_bundle())) == len(found.retiring) + 1

@@ -22,7 +22,7 @@ from tests.support.builders import (
     virt_launcher,
 )
 from webhook.placement.decision import Mode, Outcome, Reason
-from webhook.placement.eligibility import RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
+from webhook.placement.eligibility import RULES, ineligible_reason, is_pod_creation, is_share_manager_pod, mode_of
 from webhook.placement.injector import inject
 
 GO_OPT_IN = "scheduler.kubevirt-scheduler.io/co-schedule"
@@ -113,7 +113,7 @@ def test_the_first_rule_that_does_not_hold_ends_it_without_a_patch(fields: Objec
     ],
 )
 def test_a_pod_that_passes_every_rule_is_ours(fields: Object) -> None:
-    assert why_not(virt_launcher(**fields), settings()) is None
+    assert ineligible_reason(virt_launcher(**fields), settings()) is None
     assert decided(virt_launcher(**fields), *storage()).reason is Reason.CO_SCHEDULED
 
 
@@ -142,14 +142,14 @@ def test_of_several_rules_that_do_not_hold_the_first_is_the_reason(first: int) -
     fields: Object = {}
     for more in broken[first:]:
         fields |= more | {key: fields.get(key, {}) | more.get(key, {}) for key in ("labels", "annotations")}
-    assert why_not(virt_launcher(**fields), settings()) is RULES[first].reason
+    assert ineligible_reason(virt_launcher(**fields), settings()) is RULES[first].reason
 
 
 @pytest.mark.parametrize("key", [OPT_IN, GO_OPT_IN])
 def test_only_the_keys_of_the_settings_opt_in(key: str) -> None:
     made = virt_launcher(opt_in=None, annotations={key: "true"})
-    assert why_not(made, settings(opt_in_annotations=("example.com/co-schedule",))) is Reason.NOT_OPTED_IN
-    assert why_not(made, settings(opt_in_annotations=(key,))) is None
+    assert ineligible_reason(made, settings(opt_in_annotations=("example.com/co-schedule",))) is Reason.NOT_OPTED_IN
+    assert ineligible_reason(made, settings(opt_in_annotations=(key,))) is None
 
 
 @pytest.mark.parametrize(

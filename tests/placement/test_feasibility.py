@@ -20,7 +20,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
-from webhook.placement.feasibility import CHECKS, CORDON, TERMS, Candidate, answers
+from webhook.placement.feasibility import CHECKS, CORDON, TERMS, Candidate, run_checks
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
 SSD = [{"key": "disk", "operator": "In", "values": ["ssd"]}]
@@ -218,7 +218,9 @@ def test_the_first_check_that_fails_is_the_reason(first: int) -> None:
     candidate = Candidate(virt_launcher(**vm), "default", "node-a", (), catalog(node(**where)))
     decision = decided(virt_launcher(**vm), *storage(), pv, node(**where))
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, failing[0], "node-a")
-    assert len([answer for _, answer in answers(candidate) if answer]) == len(set(failing) - {Reason.VOLUME_MISMATCH})
+    assert len([answer for _, answer in run_checks(candidate) if answer]) == len(
+        set(failing) - {Reason.VOLUME_MISMATCH}
+    )
 
 
 def test_the_checks_are_asked_in_the_order_of_the_design() -> None:

@@ -25,7 +25,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.decision import Mode, Outcome, Reason
-from webhook.placement.feasibility import Candidate, Room, obstacle, room
+from webhook.placement.feasibility import Candidate, ResourceFit, first_failed_check, resource_fits
 from webhook.placement.resources import amounts
 
 KVM = "devices.kubevirt.io/kvm"
@@ -127,8 +127,12 @@ def test_room_is_told_resource_by_resource() -> None:
     offered = node(allocatable={"cpu": "4", "memory": "1k", "pods": "9"})
     known = catalog(offered, pod("x", node="node-a", requests={"cpu": "5", "memory": "1"}))
     asked = Candidate(asking(cpu="100m", memory="1k"), "default", "node-a", (), known)
-    assert room(asked) == [Room("pods", 1, 8), Room("cpu", 100, -1000), Room("memory", 1000, 999)]
-    assert obstacle(asked).detail == "it is full (cpu: 100m asked for, 0 free)"
+    assert resource_fits(asked) == [
+        ResourceFit("pods", 1, 8),
+        ResourceFit("cpu", 100, -1000),
+        ResourceFit("memory", 1000, 999),
+    ]
+    assert first_failed_check(asked).detail == "it is full (cpu: 100m asked for, 0 free)"
 
 
 @pytest.mark.parametrize("size", ["1Gi", "20Gi", "200Mi"])
@@ -142,7 +146,7 @@ def test_what_does_not_fit_is_not_written_as_if_it_did(size: str) -> None:
 @pytest.mark.parametrize("known", [catalog(), catalog(node())], ids=["no node", "a node without allocatable"])
 def test_room_that_is_not_known_is_not_told(known: Any) -> None:
     asked = Candidate(asking(cpu="1"), "default", "node-a", (), known)
-    assert (room(asked), obstacle(asked)) == ([], None)
+    assert (resource_fits(asked), first_failed_check(asked)) == ([], None)
 
 
 def test_without_any_node_known_every_check_passes() -> None:

@@ -23,7 +23,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.decision import Decision, Mode, Outcome, Reason
-from webhook.placement.mutation import ANNOTATIONS_SIZE, carry_out
+from webhook.placement.mutation import ANNOTATIONS_SIZE, patch_for
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import Malformed
 
@@ -177,17 +177,17 @@ def decision(outcome: Outcome, node: str | None = "node-a", *, recorded: bool = 
 
 @pytest.mark.parametrize("annotations", [{"metadata": {}}, {"metadata": {"annotations": None}}], ids=["absent", "null"])
 def test_missing_annotations_are_added(annotations: Object) -> None:
-    operations = carry_out(decision(Outcome.UNCHANGED, None), pod() | annotations, Settings())
+    operations = patch_for(decision(Outcome.UNCHANGED, None), pod() | annotations, Settings())
     assert operations == [add("/metadata/annotations", {DECISION: "CoScheduled: why"})]
 
 
 def test_what_is_not_recorded_is_not_told() -> None:
-    assert carry_out(decision(Outcome.UNCHANGED, recorded=False), virt_launcher(), Settings()) == []
+    assert patch_for(decision(Outcome.UNCHANGED, recorded=False), virt_launcher(), Settings()) == []
 
 
 def test_an_affinity_that_is_none_raises() -> None:
     with pytest.raises(Malformed):
-        carry_out(decision(Outcome.PREFERRED), virt_launcher(affinity="ssd"), Settings())
+        patch_for(decision(Outcome.PREFERRED), virt_launcher(affinity="ssd"), Settings())
 
 
 def test_no_patch_is_sent_where_the_affinity_is_none() -> None:

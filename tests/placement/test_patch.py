@@ -6,7 +6,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from webhook.placement.patch import Unproven, patch_between
+from webhook.placement.patch import PatchMismatch, patch_between
 
 
 def add(path: str, value: Any) -> dict[str, Any]:
@@ -76,5 +76,5 @@ def test_a_patch_that_does_not_lead_to_the_object_is_not_given_out() -> None:
         def items(self) -> Any:
             return {}.items()
 
-    with pytest.raises(Unproven):
+    with pytest.raises(PatchMismatch):
         patch_between({"a": {"b": 1, "c": 1}}, {"a": Odd(b=2)})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import PREFERRED, REQUIRED, Object, node_named, node_terms, pinned, pod, virt_launcher
-from webhook.placement.affinity import matches_nothing, pinned_node, prefers, released, with_node
+from webhook.placement.affinity import matches_nothing, pinned_node, prefers, with_node, without_injection
 
 PIN = node_named("node-a")
 TERM = {"matchFields": [PIN]}
@@ -92,7 +92,7 @@ def test_a_released_pod_is_as_the_user_wrote_it(affinity: Object, pin: bool) -> 
     ours = {"kubevirt-scheduler/co-scheduled-node": "node-a", "kubevirt-scheduler/decision": "x", "user": "y"}
     made = pod(affinity=with_node(affinity, "node-a", pin=pin), annotations=ours, hostname="vm1")
     before = deepcopy(made)
-    assert released(made) == pod(affinity=affinity, annotations={"user": "y"}, hostname="vm1")
+    assert without_injection(made) == pod(affinity=affinity, annotations={"user": "y"}, hostname="vm1")
     assert made == before
 
 
@@ -100,7 +100,7 @@ def test_a_released_pod_is_as_the_user_wrote_it(affinity: Object, pin: bool) -> 
     "fields", [{}, {"affinity": None}, {"affinity": ELSE}, {"annotations": {"a": "b"}} | {"affinity": OURS["affinity"]}]
 )
 def test_a_pod_that_is_not_ours_is_released_as_it_is(fields: Object) -> None:
-    assert released(pod(**fields)) == pod(**fields)
+    assert without_injection(pod(**fields)) == pod(**fields)
 
 
 @pytest.mark.parametrize(
@@ -108,5 +108,5 @@ def test_a_pod_that_is_not_ours_is_released_as_it_is(fields: Object) -> None:
 )
 def test_a_released_pod_still_matches_nothing_if_it_did(required: Object) -> None:
     affinity = with_node({"nodeAffinity": {REQUIRED: required}}, "node-a", pin=False)
-    made = released(pod(affinity=affinity, annotations=OURS["annotations"]))
+    made = without_injection(pod(affinity=affinity, annotations=OURS["annotations"]))
     assert matches_nothing(made)

@@ -20,7 +20,7 @@ from tests.support.builders import (
 )
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.feasibility import Candidate
-from webhook.placement.podaffinity import COMPARISONS, Neighbourhood
+from webhook.placement.podaffinity import COMPARISONS, InterPodAffinity
 
 EAST, WEST = {ZONE: "east"}, {ZONE: "west"}
 NODES = [node("node-a", labels=EAST), node("node-b", labels=EAST), node("node-c", labels=WEST), node("node-d")]
@@ -242,7 +242,7 @@ def test_without_any_node_known_only_what_is_on_the_same_node_counts(vm: Object,
 
 
 def test_a_pod_without_a_name_has_an_empty_one() -> None:
-    assert Candidate(virt_launcher(), "default", "node-a", (), catalog()).fact.key == ("default", "")
+    assert Candidate(virt_launcher(), "default", "node-a", (), catalog()).pod_facts.key == ("default", "")
 
 
 TOO_MUCH = "required pod (anti-)affinity with so many terms and pods"
@@ -265,12 +265,12 @@ APART_BY_LABEL = apart(pod_term(WEB, namespaceSelector={}))
 def test_more_than_so_much_is_not_compared(affinity: Object | None, other: Object, comparisons: int) -> None:
     vm = virt_launcher(affinity=affinity) if affinity else virt_launcher()
     candidate = Candidate(vm, "default", "node-a", (), catalog(*storage(), *NODES, other))
-    whole = candidate.neighbourhood
+    whole = candidate.pod_affinity
     verdicts = whole.conflict(), whole.unjudged()
     assert verdicts == (None, None)
     assert COMPARISONS - whole.left == comparisons
     for left in range(comparisons):
-        short = Neighbourhood(whole.pod, whole.attracts, whole.catalog, left)
+        short = InterPodAffinity(whole.pod, whole.affinity_terms, whole.catalog, left)
         assert (short.conflict(), short.unjudged()) == (None, TOO_MUCH), left
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from webhook.placement.resources import amounts, written
+from webhook.placement.resources import amounts, format_quantity
 from webhook.placement.shape import Malformed
 
 
@@ -79,4 +79,4 @@ def test_what_is_no_quantity_is_malformed(quantity: str) -> None:
     ],
 )
 def test_an_amount_is_written_for_people(resource: str, quantity: int, said: str) -> None:
-    assert written(resource, quantity) == said
+    assert format_quantity(resource, quantity) == said

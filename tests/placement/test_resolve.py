@@ -15,7 +15,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.decision import ClaimFinding, Outcome, Reason, Source
-from webhook.placement.resolve import Choice, choose, most_voted, resolve, resolve_all, volumes_of
+from webhook.placement.resolve import Choice, choose, known_volumes, most_voted, resolve, resolve_all
 
 LONGHORN = "longhorn-system"
 BEHIND = [claim(), volume()]
@@ -168,7 +168,7 @@ def test_claims_are_followed_in_volume_order_and_once() -> None:
 def test_the_pvs_of_all_claims_are_returned_whatever_their_driver() -> None:
     known = catalog(*storage("a"), claim("b", modes=["ReadWriteOnce"]), volume("b", driver="local"), claim("c"))
     findings = resolve_all(virt_launcher(claims=["a", "b", "c", "gone"]), "default", known, LONGHORN)
-    assert [found.name for found in volumes_of(findings, "default", known)] == ["pvc-a", "pvc-b"]
+    assert [found.name for found in known_volumes(findings, "default", known)] == ["pvc-a", "pvc-b"]
 
 
 @pytest.mark.parametrize(

@@ -401,9 +401,9 @@ def test_nothing_of_a_passphrase_is_kept():
 # The plain port
 
 
-def probes(ready=True, metrics=None, stuck=0.0, troubles=dict):
+def probes(ready=True, metrics=None, stuck=0.0, problems_of=dict):
     return create_probes(
-        metrics or Metrics(), list, troubles, lambda: "" if ready else "it ends", lambda: stuck
+        metrics or Metrics(), list, problems_of, lambda: "" if ready else "it ends", lambda: stuck
     ).test_client()
 
 
@@ -428,7 +428,7 @@ def test_readiness_is_told(ready, code):
 
 
 def test_troubles_are_told_to_who_asks_for_more_and_make_nobody_unready():
-    client = probes(troubles=lambda: {"serving certificate": "is not served"})
+    client = probes(problems_of=lambda: {"serving certificate": "is not served"})
     briefly, verbosely = client.get("/readyz"), client.get("/readyz?verbose")
     assert (briefly.status_code, briefly.json) == (200, {"status": "ok", "problems": {}})
     told = {"status": "ok", "problems": {"serving certificate": "is not served"}, "caches": []}

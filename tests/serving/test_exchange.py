@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory import traced
-from webhook.serving.exchange import Answer, written
-from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, FIELDS_LIMIT, HEAD_LIMIT, Reader
-from webhook.serving.wsgi import answered_by
+from webhook.serving.exchange import Response, serialize
+from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, FIELDS_LIMIT, HEAD_LIMIT, RequestParser
+from webhook.serving.wsgi import wsgi_response
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -23,7 +23,7 @@ BROKEN = (HTTPStatus.BAD_REQUEST, BODY_BROKEN)
 
 def read(*pieces):
     """All whole requests in these pieces, and why what follows them is of no use."""
-    reader, found = Reader(), []
+    reader, found = RequestParser(), []
     for piece in pieces:
         reader.feed(piece.encode() if isinstance(piece, str) else piece, 0.0)
         while reader.complete:
@@ -266,7 +266,7 @@ def test_behind_a_connect_nothing_is_read():
 
 
 def test_a_request_begins_with_its_first_byte():
-    reader = Reader()
+    reader = RequestParser()
     for now, piece in enumerate((HEAD, "Content-Length: 2\r\n", "\r\no", "kGET / HTTP/1.1\r\n")):
         reader.feed(piece.encode(), 100.0 + now)
     assert reader.take(200.0).received == 100.0
@@ -276,10 +276,10 @@ def test_a_request_begins_with_its_first_byte():
 
 @pytest.mark.parametrize("sent", ["", "G", HEAD, f"{HEAD}Content-Length: 5\r\n\r\nhell"])
 def test_an_end_in_the_middle_of_a_request_is_a_failure_and_between_two_it_is_none(sent):
-    reader = Reader()
+    reader = RequestParser()
     if sent:
         reader.feed(sent.encode(), 0.0)
-    reader.break_off()
+    reader.end_of_stream()
     assert reader.failure == (BROKEN if sent else None)
 
 
@@ -295,15 +295,15 @@ def test_an_end_in_the_middle_of_a_request_is_a_failure_and_between_two_it_is_no
     ],
 )
 def test_who_waits_to_go_on_is_told_once(fields, body, waits):
-    reader = Reader()
+    reader = RequestParser()
     reader.feed(f"{HEAD}{fields}\r\n\r\n{body}".encode(), 0.0)
-    assert [reader.wants_to_go_on(), reader.wants_to_go_on()] == [waits, False]
+    assert [reader.expects_continue(), reader.expects_continue()] == [waits, False]
 
 
 def test_nobody_who_speaks_http_1_0_is_told_to_go_on():
-    reader = Reader()
+    reader = RequestParser()
     reader.feed(b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 0.0)
-    assert not reader.wants_to_go_on()
+    assert not reader.expects_continue()
 
 
 # How much is kept
@@ -336,18 +336,18 @@ def test_a_head_that_does_not_end_is_refused(head):
 
 
 def test_what_is_held_is_counted_and_let_go_of():
-    reader = Reader()
+    reader = RequestParser()
     stream = f"{HEAD}Content-Length: 5\r\n\r\nhello".encode()
     reader.feed(stream + b"GET /", 0.0)
-    assert reader.held == len(stream) + 5
+    assert reader.buffered == len(stream) + 5
     reader.take(0.0)
-    assert reader.held == 5
+    assert reader.buffered == 5
 
 
 def test_a_body_in_tiny_chunks_takes_little_more_memory_than_it_is_long():
     wire, size = b"2\r\nab\r\n" * 4096, 2 * 4096
     with traced(__file__) as taken:
-        reader = Reader()
+        reader = RequestParser()
         reader.feed(CHUNKED, 0.0)
         before = taken()
         for begin in range(0, len(wire), 1024):
@@ -383,7 +383,7 @@ def told(target, *fields, body=b""):
         return [b"he", b"llo"]
 
     lines = "".join(f"{field}\r\n" for field in (*fields, f"Content-Length: {len(body)}"))
-    answer = answered_by(validator(app), only(f"POST {target} HTTP/1.1\r\n{lines}\r\n".encode() + body), "192.0.2.1")
+    answer = wsgi_response(validator(app), only(f"POST {target} HTTP/1.1\r\n{lines}\r\n".encode() + body), "192.0.2.1")
     assert (answer.status, answer.body) == (200, b"hello")
     assert list(answer.headers) == [("Content-Type", "text/plain"), ("X-Own", "1")]
     return seen
@@ -419,7 +419,7 @@ def test_the_path_is_what_the_target_names(target, path, query):
 
 
 def test_an_answer_is_one_piece():
-    head, _, body = written(Answer(HTTPStatus.OK, b"{}"), keep=True).decode().partition("\r\n\r\n")
+    head, _, body = serialize(Response(HTTPStatus.OK, b"{}"), keep=True).decode().partition("\r\n\r\n")
     status, date, *fields = head.split("\r\n")
     assert (status, body) == ("HTTP/1.1 200 OK", "{}")
     assert date.startswith("Date: ")
@@ -427,5 +427,5 @@ def test_an_answer_is_one_piece():
 
 
 def test_the_last_answer_says_so_and_one_to_head_has_no_body():
-    answer = written(Answer(HTTPStatus.OK, b"{}", [("X", "y")]), keep=False, head_only=True).decode()
+    answer = serialize(Response(HTTPStatus.OK, b"{}", [("X", "y")]), keep=False, head_only=True).decode()
     assert answer.endswith("\r\nConnection: close\r\nContent-Length: 2\r\nX: y\r\n\r\n")

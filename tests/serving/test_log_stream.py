@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.server_process import serving, until
-from webhook.serving.log_stream import PIECE, Outlet
+from webhook.serving.log_stream import PIECE, LogStream
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def read(reader):
 
 def test_lines_come_through():
     with pipe(pages=2) as (reader, writer):
-        outlet = Outlet(writer)
+        outlet = LogStream(writer)
         for line in ("one\n", "zwölf\n", "half a pair: \ud83d\n"):
             assert outlet.write(line) == len(line)
         outlet.flush()
@@ -41,7 +41,7 @@ def test_lines_come_through():
 
 def test_what_nobody_reads_is_dropped_and_counted():
     with pipe() as (reader, writer):
-        outlet = Outlet(writer)
+        outlet = LogStream(writer)
         for _ in range(3):
             outlet.write("x" * (PIECE - 1) + "\n")
         assert outlet.dropped == 2
@@ -52,7 +52,7 @@ def test_what_nobody_reads_is_dropped_and_counted():
 
 def test_a_line_that_was_cut_ends_before_the_next_one_begins():
     with pipe(pages=2) as (reader, writer):
-        outlet = Outlet(writer)
+        outlet = LogStream(writer)
         for _ in range(2):
             outlet.write("x" * 3 * PIECE + "\n")
         assert outlet.dropped == 2
@@ -64,7 +64,7 @@ def test_a_line_that_was_cut_ends_before_the_next_one_begins():
 
 def test_a_reader_that_has_gone_is_no_error():
     with pipe() as ends:
-        outlet = Outlet(ends[1])
+        outlet = LogStream(ends[1])
         os.close(ends.pop(0))
         outlet.write("to nobody\n")
         assert outlet.dropped == 1

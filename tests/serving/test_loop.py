@@ -19,19 +19,19 @@ from tests.support.own_process import alone
 from tests.support.threads import threads
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
-from webhook.serving.app import around_flask, create_app, make_reviewer
-from webhook.serving.exchange import LARGE, Answer
+from webhook.serving.app import create_app, fast_path, make_reviewer
+from webhook.serving.exchange import LARGE, Response
 from webhook.serving.loop import BEGUN, CONNECTIONS, DRAIN, HELD, QUIET, STUCK
 from webhook.serving.metrics import Metrics
 from webhook.serving.request_parser import BODY_LIMIT
-from webhook.serving.wsgi import answered_by
+from webhook.serving.wsgi import wsgi_response
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 BODY = HEAD + b"Content-Length: 100\r\n\r\n"
 LARGE_BODY = HEAD + b"Content-Length: 100000\r\n\r\n" + b" " * 20_000
 CLOSE = b"\r\nConnection: close\r\n"
 KEEP = b"\r\nConnection: keep-alive\r\n"
-TOO_MUCH = Answer(HTTPStatus.OK, b"x" * 32 * 2**20)  # more than the kernel takes for a peer that does not read
+TOO_MUCH = Response(HTTPStatus.OK, b"x" * 32 * 2**20)  # more than the kernel takes for a peer that does not read
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_who_does_not_go_on_costs_no_thread_and_ends_in_its_time(it, said, limit
     if said.endswith("reads nothing"):
         it.answer = TOO_MUCH
     with stalled(it, said) as sock:
-        it.answer = Answer(HTTPStatus.OK, b"{}")
+        it.answer = Response(HTTPStatus.OK, b"{}")
         for _ in range(limit - 1):
             it.pass_by(1)
             assert is_served(it, beside)
@@ -143,7 +143,7 @@ def test_an_answer_that_is_read_slowly_is_read_to_its_end(it):
             received += len(taken(sock))
             it.turn()
         assert received > len(TOO_MUCH.body)
-        it.answer = Answer(HTTPStatus.OK, b"{}")
+        it.answer = Response(HTTPStatus.OK, b"{}")
         assert is_served(it, sock)
 
 
@@ -178,7 +178,7 @@ def test_a_thread_that_never_answers_holds_its_peer_for_30_seconds(it):
         assert it.loop.connections() == 0
         assert it.dropped == {"deciding": 1}
         it.let_go.set()
-        it.loop.turn()  # which waits for the answer: it comes too late, and harms nobody
+        it.loop.run_once()  # which waits for the answer: it comes too late, and harms nobody
         assert it.dropped == {"deciding": 1}
     with it.peer() as sock:
         assert is_served(it, sock)
@@ -345,7 +345,7 @@ def reviewer(it):
     """The real way of a review, of a cluster without anything, on the clock that is moved by hand."""
     chosen = Settings()
     made = make_reviewer(from_snapshot(catalog(), chosen), chosen, Metrics(), lambda: it.now)
-    it.loop._answering.at_once = around_flask(made)
+    it.loop._answering.inline = fast_path(made)
     return made
 
 
@@ -369,18 +369,18 @@ def test_the_time_for_an_answer_begins_with_the_first_byte(it, late, reason):
 @pytest.mark.parametrize("size", [LARGE, LARGE + 1])
 def test_a_review_that_is_far_larger_than_a_vms_is_not_decided_on_the_loop(it, reviewer, size):
     """It may be made to take seconds, and whoever may create pods can make one."""
-    app, in_thread = create_app(reviewer), []
+    app, threaded = create_app(reviewer), []
 
     def answered(sent, peer):
-        in_thread.append(sent)
-        return answered_by(app, sent, peer)
+        threaded.append(sent)
+        return wsgi_response(app, sent, peer)
 
-    it.loop._answering.in_thread = answered
+    it.loop._answering.threaded = answered
     with it.peer() as sock:
         it.send(sock, LENGTH % size + REVIEW.ljust(size))
         it.until(lambda: it.statuses[200])
         assert decided(it.got(sock))["allowed"]
-    assert len(in_thread) == (size > LARGE)
+    assert len(threaded) == (size > LARGE)
 
 
 def test_large_requests_are_decided_one_at_a_time_and_keep_no_other_from_a_thread(it):
@@ -580,7 +580,7 @@ def test_many_whose_time_is_over_at_once_do_not_delay_a_request(it):
         it.pass_by(10)
         assert it.statuses[408] == BEGUN
         assert is_served(it, beside)
-        it.loop.turn()  # nobody rings: it does not wait while somebody is due
+        it.loop.run_once()  # nobody rings: it does not wait while somebody is due
         assert it.statuses[408] == 3 * BEGUN
 
 

@@ -314,7 +314,7 @@ def test_no_session_outlives_the_certificate_that_it_began_with(mounted):
     assert shaken(server, context, session=session)[4] is False
 
 
-def troubles(server):
+def problems_of(server):
     """What is wrong while all is served."""
     code, page = server.probe("/readyz?verbose")
     assert code == 200
@@ -333,14 +333,14 @@ def test_half_a_pair_is_said_once_and_the_old_pair_serves_until_the_other_half_c
     before = shown(server)
     folder.joinpath("other", first).rename(folder / first)
     assert [shown(server) for _ in range(5)] == [before] * 5
-    assert troubles(server) == {"serving certificate": f"{folder}/tls.key: is not the key of {folder}/tls.crt"}
+    assert problems_of(server) == {"serving certificate": f"{folder}/tls.key: is not the key of {folder}/tls.crt"}
     assert metric(server, "certificate_unusable") == 1
     [second] = {"tls.crt", "tls.key"} - {first}
     other.joinpath(second).rename(folder / second)
     assert until(lambda: shown(server) != before)
     said = [line["event"] for line in server.lines if line["event"].startswith("the serving certificate")]
     assert said == ["the serving certificate stays as it was", "the serving certificate was read anew"]
-    assert (troubles(server), metric(server, "certificate_unusable")) == ({}, 0)
+    assert (problems_of(server), metric(server, "certificate_unusable")) == ({}, 0)
 
 
 def test_the_metric_is_of_the_certificate_that_is_served_until_its_key_has_come_too(mounted):

@@ -19,13 +19,13 @@ from flask import Flask
 
 from certs.authority import issue_ca, issue_leaf
 from certs.renewal import Policy
-from certs.rotate import Keeper
+from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
 from tests.support.builders import catalog, settings
 from tests.support.server_process import IN_TIME, JSON, REVIEWS, VM_START, run, serving, until, write_cluster
 from webhook.cluster.backend import from_snapshot
-from webhook.serving.connection import Answering
-from webhook.serving.exchange import Answer
+from webhook.serving.connection import RequestHandler
+from webhook.serving.exchange import Response
 from webhook.serving.listeners import CannotListen, listening
 from webhook.serving.loop import QUIET
 from webhook.serving.metrics import Metrics
@@ -380,10 +380,13 @@ def run_with(tmp_path, folder):
 
 def test_gunicorn_is_set_up_for_the_api_server(tmp_path):
     backend = from_snapshot(catalog(), settings())
-    app, answering = Flask("app"), Answering(lambda _: None, lambda *_: Answer(HTTPStatus.OK, b""), lambda _: None)
+    app, answering = (
+        Flask("app"),
+        RequestHandler(lambda _: None, lambda *_: Response(HTTPStatus.OK, b""), lambda _: None),
+    )
     write_certificate(tmp_path)
     certificate = ServingCertificate(tmp_path)
-    keeper = Keeper(None, secret=None, configuration=None, policy=Policy(), folder=tmp_path)
+    keeper = CertificateController(None, secret=None, configuration=None, policy=Policy(), folder=tmp_path)
     with listening("127.0.0.1", 0, 0) as listeners:
         server = Server(answering, lambda *_: app, listeners, certificate, settings(), backend, Metrics(), keeper)
         options = server.options(3)

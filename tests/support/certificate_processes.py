@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from certs.by_hand import rotate
-from certs.cluster import ApiServer, Place, Refused
+from certs.cluster import ApiClient, ApiError, CertificateObjects
 from certs.renewal import Policy
-from certs.rotate import Keeper
+from certs.rotate import CertificateController
 from tests.support.paths import ROOT
-from webhook.cluster.client import Cluster
+from webhook.cluster.client import ClusterClient
 
 Object = dict[str, Any]
 LONGEST = 60  # seconds, then whatever does not end is ended
@@ -71,7 +71,7 @@ class Keepers:
 class Recorded:
     """An API server, with a note of what was lost to somebody faster; and the end, where it was ordered."""
 
-    def __init__(self, api: ApiServer, die: tuple[int, bool] | None) -> None:
+    def __init__(self, api: ApiClient, die: tuple[int, bool] | None) -> None:
         self._api, self._die = api, die
         self.writes = 0
         self.lost: Counter[str] = Counter()
@@ -84,7 +84,7 @@ class Recorded:
         self._end_at(self.writes, False)
         try:
             written = self._api.send(method, path, body, timeout)
-        except Refused as error:
+        except ApiError as error:
             self.lost[path.split("/")[-2]] += error.code == 409
             raise
         self._end_at(self.writes, True)
@@ -100,10 +100,20 @@ def keep(order: Object, api: Recorded) -> Object:
     policy = Policy(tuple(order["names"]), spread=timedelta(0))
     secret, configuration = ("kubevirt-scheduler", f"{order['name']}-tls"), order["name"]
     if order.get("by_hand"):
-        list(rotate(Place(api, secret, configuration), policy, lambda: datetime.now(UTC), time.sleep, drop_old=True))
-    keeper = Keeper(api, secret=secret, configuration=configuration, policy=policy, folder=Path(order["folder"]))
+        list(
+            rotate(
+                CertificateObjects(api, secret, configuration),
+                policy,
+                lambda: datetime.now(UTC),
+                time.sleep,
+                drop_old=True,
+            )
+        )
+    keeper = CertificateController(
+        api, secret=secret, configuration=configuration, policy=policy, folder=Path(order["folder"])
+    )
     for _ in range(order["passes"]):
-        keeper.one_pass()
+        keeper.run_pass()
     return {"problem": keeper.problem, "steps": keeper.steps, "lost": api.lost}
 
 
@@ -126,7 +136,7 @@ def _begin(order: Object, ready: tuple[int, int], gate: tuple[int, int]) -> tupl
     os.dup2(2, 1)  # logs
     signal.alarm(LONGEST)
     die = tuple(order["die"]) if order.get("die") else None
-    api = Recorded(Cluster.connect(order["kubeconfig"]), die)
+    api = Recorded(ClusterClient.connect(order["kubeconfig"]), die)
     os.close(ready[1])
     os.close(gate[1])
     os.read(gate[0], 1)

@@ -11,7 +11,7 @@ from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from certs.cluster import CONFIGURATIONS, Refused
+from certs.cluster import CONFIGURATIONS, ApiError
 
 Object = dict[str, Any]
 
@@ -91,10 +91,10 @@ class TwoObjects:
         assert (method, timeout <= 5) == ("PUT", True)
         with_faults = self._called(method, path)
         if path not in self.objects:
-            raise Refused(404, f"{path} not found")
+            raise ApiError(404, f"{path} not found")
         if body["metadata"]["resourceVersion"] != self.objects[path]["metadata"]["resourceVersion"]:
             self.lost += 1
-            raise Refused(409, "the object has been modified; please apply your changes to the latest version")
+            raise ApiError(409, "the object has been modified; please apply your changes to the latest version")
         self.put(path, json.loads(json.dumps(body)))
         with_faults()
         return deepcopy(self.objects[path])

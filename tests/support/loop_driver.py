@@ -12,11 +12,11 @@ from threading import Event
 
 from certs.authority import issue_ca, issue_leaf
 from certs.serving import CA, CERTIFICATE, KEY, load_context
-from webhook.serving.connection import Answering
-from webhook.serving.exchange import Answer
+from webhook.serving.connection import RequestHandler
+from webhook.serving.exchange import Response
 from webhook.serving.loop import Loop
 
-OK = Answer(HTTPStatus.OK, b"{}")
+OK = Response(HTTPStatus.OK, b"{}")
 POST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 SLOW = POST.replace(b"/mutate", b"/slow")
 ENOUGH = 200  # turns, many times what anything here takes
@@ -47,7 +47,7 @@ class Turned:
         self.trusting = ssl.create_default_context(cafile=folder / CA)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.address = self.listener.getsockname()
-        answering = Answering(self._at_once, self._in_thread, self._count)
+        answering = RequestHandler(self._at_once, self._in_thread, self._count)
         self.loop = Loop(self.listener, lambda: self.context, answering, self._turned, lambda: self.now)
 
     def _turned(self):
@@ -67,7 +67,7 @@ class Turned:
             raise LookupError("a bug")
         self.slow.append(request)
         assert self.let_go.wait(20)
-        return Answer(HTTPStatus.OK, request.query.encode() or OK.body)
+        return Response(HTTPStatus.OK, request.query.encode() or OK.body)
 
     def _count(self, status):
         self.statuses[int(status)] += 1
@@ -78,7 +78,7 @@ class Turned:
         """Turn without waiting for anything."""
         for _ in range(times):
             self.loop._ring()
-            self.loop.turn()
+            self.loop.run_once()
 
     def pass_by(self, seconds):
         """Let time pass, and turn for what is due by then."""
@@ -90,7 +90,7 @@ class Turned:
         for _ in range(ENOUGH):
             if holds():
                 return
-            self.loop.turn()
+            self.loop.run_once()
         raise AssertionError("in vain")
 
     def run(self, *, second=0.1):

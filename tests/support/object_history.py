@@ -14,7 +14,7 @@ from certs.bundle import content
 from certs.cluster import ca_bundles
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from webhook.cluster.client import Cluster
+from webhook.cluster.client import ClusterClient
 
 LONGEST = 1200  # seconds, more than a machine that is ten times slower takes; a watch ends when we have seen the end
 
@@ -30,7 +30,7 @@ class History:
         self._thread = threading.Thread(target=self._follow)
 
     def __enter__(self) -> History:
-        cluster = Cluster.connect(str(self._plane.kubeconfig))
+        cluster = ClusterClient.connect(str(self._plane.kubeconfig))
         version, objects = next(cluster.pages(self._path))
         for each in map(json.loads, map(bytes, objects)):
             self._versions[each["metadata"]["name"]].append(each)

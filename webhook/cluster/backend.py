@@ -48,7 +48,7 @@ class Backend:
     """
 
     decide: Callable[[JsonObject, float], Injection | None]
-    tell: Callable[[JsonObject, Decision], None] = _nobody
+    record: Callable[[JsonObject, Decision], None] = _nobody
     start: Callable[[], None] = _nothing
     stop: Callable[[], None] = _nothing
     caches: Callable[[], list[Cache]] = field(default=list)

@@ -19,7 +19,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
-from certs.cluster import Refused
+from certs.cluster import ApiError
 from webhook.cluster.wire import Event, Page, Status, lines
 from webhook.placement.shape import JsonObject
 
@@ -40,11 +40,11 @@ _OBJECT = msgspec.json.Decoder(JsonObject)
 _BROKEN = (ApiException, config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError)
 
 
-class ClusterError(Refused):
+class ClusterError(ApiError):
     """The API server refused, or could not be asked. `code` is the HTTP status, 0 where there was no answer."""
 
 
-class Cluster:
+class ClusterClient:
     """One API server, and who we are to it. Threads may share it.
 
     `load` reads the credentials, at first and whenever the API server does not take them any more. `silence` is for how

@@ -96,15 +96,15 @@ def _files(path: Path) -> list[Path]:
         # Not the hidden ones: editors and ConfigMap volumes keep their own there.
         found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.name[0] != ".")
     except OSError as error:
-        raise BadInput(f"{shown(path)}: {error.strerror}") from None
+        raise BadInput(f"{display_name(path)}: {error.strerror}") from None
     if not found:
-        raise BadInput(f"{shown(path)}: the folder has no file ending in {', '.join(SUFFIXES)}")
+        raise BadInput(f"{display_name(path)}: the folder has no file ending in {', '.join(SUFFIXES)}")
     return found
 
 
 def read(path: Path) -> list[Document]:
     """Read the documents of one file, or of standard input for `-`; empty ones are left out. Raises BadInput."""
-    name = shown(path)
+    name = display_name(path)
     try:
         words = _bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -120,7 +120,7 @@ def read(path: Path) -> list[Document]:
     return _yaml(name, words)
 
 
-def shown(path: Path) -> str:
+def display_name(path: Path) -> str:
     """Return the name of a file as it may be shown."""
     return "standard input" if path == STANDARD_INPUT else printable(str(path))
 
@@ -166,7 +166,7 @@ def _yaml(name: str, words: str) -> list[Document]:
         for number, content in enumerate(manifests.documents(words), 1):
             if content is not None:
                 found.append(Document(name, number, content))
-    except manifests.Unreadable as error:
+    except manifests.InvalidYaml as error:
         place = f", line {error.line}" if error.line else ""
         raise BadInput(f"{name}: document {number + 1}{place}: {error}") from None
     return found

@@ -104,7 +104,7 @@ def _short(decision: Decision) -> Decision:
     return replace(decision, message=decision.message[: MESSAGE_SIZE + 1], claims=claims)
 
 
-class Events:
+class EventRecorder:
     """Writes what it was told, in a thread of its own. `dropped` counts what was not written: `full`, `failed`.
 
     `send` is Cluster.send or speaks like it, `instance` the name of our pod, `clock` the wall clock in seconds.
@@ -120,7 +120,7 @@ class Events:
         self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
         self._complaints: set[tuple[str, int]] = set()
 
-    def tell(self, request: JsonObject, decision: Decision) -> None:
+    def record(self, request: JsonObject, decision: Decision) -> None:
         """Have the VM's owner told of a decision. Any thread may call it; it neither waits nor raises.
 
         Nobody is woken: the thread looks for itself. To wake it for each event took a review a fifth of its time.

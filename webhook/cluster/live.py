@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import Reflector
@@ -34,13 +34,13 @@ Miss = tuple[type[Fact], Key]
 log = structlog.get_logger("webhook.live")
 
 
-class Reader:
+class LiveReader:
     """Reads one object that the caches do not have: a claim created a moment ago. Never raises, never waits long.
 
     `results` counts what came of it; `problem` is why the last read failed, empty where it did not.
     """
 
-    def __init__(self, cluster: Cluster, longhorn: str) -> None:
+    def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
         self.results = Counter(found=0, absent=0, failed=0, skipped=0)
         self.problem = ""
         self._cluster = cluster
@@ -114,9 +114,9 @@ class Overlay(Store):
         found: Volume | None = super().volume(name) or self._else_read(Volume, ("", name))
         return found
 
-    def volume_served(self, handle: str) -> Volume | None:
+    def volume_by_handle(self, handle: str) -> Volume | None:
         """Find the PV of a Longhorn volume; only by its name, which most often is the same, can it be read live."""
-        return super().volume_served(handle) or self.volume(handle)
+        return super().volume_by_handle(handle) or self.volume(handle)
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         """Find the ShareManager of a Longhorn volume."""
@@ -128,9 +128,9 @@ class Overlay(Store):
 class Live:
     """The catalog that follows a cluster, and the decision on it. Threads may share it."""
 
-    def __init__(self, cluster: Cluster, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, cluster: ClusterClient, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = Store()
-        self.reader = Reader(cluster, settings.longhorn_namespace)
+        self.reader = LiveReader(cluster, settings.longhorn_namespace)
         self._settings = settings
         self._clock = clock
         # Held while a decision reads and while a reflector writes: each takes a fraction of a millisecond.
@@ -177,23 +177,23 @@ class Live:
         if decision.reason not in (Reason.NODE_FULL, Reason.POD_AFFINITY) or not decision.node:
             return False
         with self._lock:
-            return self.store.awaits(decision.node)
+            return self.store.has_unbound_pins(decision.node)
 
     def _inject(self, request: JsonObject, overlay: Overlay, *, whatever_is_missed: bool = False) -> Injection | None:
         overlay.refresh(self.store)
         self._forget_reservations()
         # A pod that was refused after us, and comes again, is not in its own way.
         vm = _vm_of(request)
-        own = self.store.reserved.drop(vm)
+        own = self.store.reservations.remove(vm)
         injection = inject(request, overlay, self._settings)
         is_final = whatever_is_missed or not overlay.missed
         if counting := (is_final and self._reservation(injection, request, vm)) or own:
-            self.store.reserved.put(counting)
+            self.store.reservations.put(counting)
         return injection if is_final else None
 
     def _reservation(self, injection: Injection, request: JsonObject, vm: Key) -> Pod | None:
         """Make a pod count that the cluster does not show yet, or a burst of VMs would be pinned into the same room."""
-        pod = injection.decision.takes
+        pod = injection.decision.reservation
         if pod is None or not injection.patch or request.get("dryRun") is True:
             return None
         self._reserved_until[vm] = self._clock() + RESERVATION
@@ -202,7 +202,7 @@ class Live:
     def _forget_reservations(self) -> None:
         now = self._clock()
         for key in [key for key, until in self._reserved_until.items() if until <= now]:
-            self.store.reserved.drop(key)
+            self.store.reservations.remove(key)
             del self._reserved_until[key]
 
 

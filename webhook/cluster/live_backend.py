@@ -5,21 +5,21 @@ import threading
 import time
 
 from webhook.cluster.backend import Backend, Cache
-from webhook.cluster.client import Cluster
-from webhook.cluster.events import FAREWELL, TICK, Events
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.events import FAREWELL, TICK, EventRecorder
 from webhook.cluster.live import Live
 from webhook.placement.decision import Decision
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject
 
 
-class Following:
+class LiveBackend:
     """A live cluster, followed from `start` to `stop`."""
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, cluster: ClusterClient, settings: Settings) -> None:
         self.live = Live(cluster, settings)
         # Kubernetes gives a pod its own name as its host's.
-        self.events = Events(cluster.send, os.uname().nodename)
+        self.events = EventRecorder(cluster.send, os.uname().nodename)
         # An observer does nothing, and must not tell that it was done.
         self._tells = settings.action is Action.INJECT
         self._stop = threading.Event()
@@ -28,12 +28,12 @@ class Following:
     def backend(self) -> Backend:
         """Return it as the routes see it."""
         live = self.live
-        return Backend(live.inject, self.tell, self.start, self.stop, self.caches, live.contested, live.synced)
+        return Backend(live.inject, self.record, self.start, self.stop, self.caches, live.contested, live.synced)
 
-    def tell(self, request: JsonObject, decision: Decision) -> None:
+    def record(self, request: JsonObject, decision: Decision) -> None:
         """Have the VM's owner told of a decision."""
         if self._tells:
-            self.events.tell(request, decision)
+            self.events.record(request, decision)
 
     def start(self) -> None:
         """Start all threads."""

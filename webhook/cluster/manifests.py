@@ -18,7 +18,7 @@ MOST_REPEATED = 1_000_000  # values that the aliases of a document may stand for
 _UNKNOWN_TAG = "it has a tag that Kubernetes does not know"
 
 
-class Unreadable(ValueError):
+class InvalidYaml(ValueError):
     """YAML that can't be read, or is none of Kubernetes'. Its text never quotes it; `line` counts from 1."""
 
     def __init__(self, what: str, line: int | None = None) -> None:
@@ -51,7 +51,7 @@ def _string_node(dumper: _Dumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _string_node)
 
 
-def written(value: Any) -> str:
+def to_yaml(value: Any) -> str:
     """Return an object as YAML: its keys in their order, its strings such that every reader finds strings."""
     # Without a width: folded lines are hard to compare.
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=-1)
@@ -73,9 +73,9 @@ def _events(parser: _Parser) -> Iterator[Any]:
             yield event
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise Unreadable(f"it is no YAML: {error.problem}", line) from None
+        raise InvalidYaml(f"it is no YAML: {error.problem}", line) from None
     except yaml.YAMLError as error:
-        raise Unreadable(f"it is no YAML: {getattr(error, 'reason', 'it is cut off')}") from None
+        raise InvalidYaml(f"it is no YAML: {getattr(error, 'reason', 'it is cut off')}") from None
 
 
 class _Document:
@@ -155,8 +155,8 @@ class _Document:
         return value
 
 
-def _refused(event: Any, what: str) -> Unreadable:
-    return Unreadable(what, event.start_mark.line + 1)
+def _refused(event: Any, what: str) -> InvalidYaml:
+    return InvalidYaml(what, event.start_mark.line + 1)
 
 
 def _check_depth(event: Any, depth: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.kinds import Kind, kinds, object_path
 from webhook.cluster.objects import Fact
@@ -25,7 +25,7 @@ def _asked(question: Callable[[], T]) -> T:
 class OnDemand(Store):
     """A store that is filled by the questions. Each raises BadInput where the cluster does not answer it."""
 
-    def __init__(self, cluster: Cluster, longhorn: str) -> None:
+    def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
         super().__init__()
         self._cluster = cluster
         self._kinds = {kind.fact: kind for kind in kinds(longhorn)}
@@ -65,12 +65,12 @@ class OnDemand(Store):
         self._get(Volume, ("", name))
         return super().volume(name)
 
-    def volume_served(self, handle: str) -> Volume | None:
+    def volume_by_handle(self, handle: str) -> Volume | None:
         """Read the PV of a Longhorn volume: most often it has the volume's name, else all have to be looked through."""
         named = self.volume(handle)
         if named is None or named.handle != handle:
             self._list(Volume)
-        return super().volume_served(handle)
+        return super().volume_by_handle(handle)
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         """Read a ShareManager; none where the CRD is missing."""
@@ -94,21 +94,21 @@ class OnDemand(Store):
         self._get(Node, ("", name))
         return super().node(name)
 
-    def knows_nodes(self) -> bool:
+    def has_nodes(self) -> bool:
         """Say that nodes are known: a cluster without any has no pods either."""
         return True
 
-    def load(self, node: str, besides: Key) -> Mapping[str, int]:
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up what is asked for on a node."""
         self._list(Pod)
-        return super().load(node, besides)
+        return super().requested(node, excluding)
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
         """List the pods of some namespaces that have a site."""
         self._list(Pod)
         return super().placed_pods(namespaces)
 
-    def repelling_pods(self, namespace: str) -> Iterable[Pod]:
+    def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
         """List the pods that repel others, wherever they are: the API server can't choose them for us."""
         self._list(Pod)
-        return super().repelling_pods(namespace)
+        return super().pods_with_anti_affinity(namespace)

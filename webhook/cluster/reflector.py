@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import Kind
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
@@ -58,7 +58,7 @@ class Reflector:
     def __init__(
         self,
         kind: Kind,
-        cluster: Cluster,
+        cluster: ClusterClient,
         store: Store,
         lock: AbstractContextManager[Any],
         clock: Callable[[], float] = time.monotonic,
@@ -101,10 +101,10 @@ class Reflector:
 
     def _adopt(self, facts: list[Fact]) -> None:
         # Filled and dismantled outside of the lock: with 50,000 pods either takes half a second, and decisions go on.
-        fresh = self._store.filled(self.kind.fact, facts)
+        fresh = self._store.new_table(self.kind.fact, facts)
         with self._lock:
-            gone = self._store.adopt(self.kind.fact, fresh)
-        gone.dismantle()
+            gone = self._store.swap_table(self.kind.fact, fresh)
+        gone.clear_stepwise()
         self._heard()
 
     def _watch(self, version: str) -> str:
@@ -136,7 +136,7 @@ class Reflector:
                 self._store.put(fact)
             else:
                 key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
-                self._store.table(self.kind.fact).drop(key)
+                self._store.table(self.kind.fact).remove(key)
 
     def _heard(self) -> None:
         self.health.heard, self.health.objects = self._clock(), len(self._store.table(self.kind.fact))

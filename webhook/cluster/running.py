@@ -2,13 +2,13 @@
 
 import msgspec
 
-from webhook.cluster.client import Cluster, ClusterError
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, released
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_injection
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 
-def find_pod(cluster: Cluster, namespace: str, name: str) -> JsonObject:
+def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
     """Read a pod. Raises BadInput."""
     body = _read(cluster, f"/api/v1/namespaces/{namespace}/pods/{name}")
     if body is None:
@@ -16,7 +16,7 @@ def find_pod(cluster: Cluster, namespace: str, name: str) -> JsonObject:
     return body
 
 
-def find_vm(cluster: Cluster, namespace: str, name: str) -> JsonObject:
+def find_vm(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
     """Read the newest unfinished pod of a VM. Raises BadInput."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
@@ -31,7 +31,7 @@ def find_vm(cluster: Cluster, namespace: str, name: str) -> JsonObject:
     return max(alive, key=lambda pod: text(pod, "metadata", "creationTimestamp"))
 
 
-def _read(cluster: Cluster, path: str) -> JsonObject | None:
+def _read(cluster: ClusterClient, path: str) -> JsonObject | None:
     try:
         body = cluster.get(path)
     except ClusterError as error:
@@ -41,7 +41,7 @@ def _read(cluster: Cluster, path: str) -> JsonObject | None:
 
 def before_scheduling(pod: JsonObject) -> JsonObject:
     """Return a pod as it was when it was created: without node, our terms, and what the scheduler wrote."""
-    bare = released(pod)
+    bare = without_injection(pod)
     spec = {key: value for key, value in mapping(bare, "spec").items() if key != "nodeName"}
     return {key: value for key, value in bare.items() if key != "status"} | {"spec": spec}
 

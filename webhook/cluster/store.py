@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 from webhook.cluster.objects import Fact
-from webhook.cluster.tables import Pods, Table, Volumes, vm_of
+from webhook.cluster.tables import Pods, Table, Volumes, vm_key
 from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
 
 TABLES: dict[type[Fact], str] = {
@@ -30,7 +30,7 @@ class Store:
         self.nodes = Table[Node]()
         self.pods = Pods()
         # Pods that we have just pinned and that the cluster does not show yet, by namespace and VM.
-        self.reserved = Pods()
+        self.reservations = Pods()
         for fact in facts:
             self.put(fact)
 
@@ -38,27 +38,27 @@ class Store:
         """Keep a fact in place of what was known of the same object."""
         self.table(type(fact)).put(fact)
         if isinstance(fact, Pod):
-            self.reserved.drop(vm_of(fact))
+            self.reservations.remove(vm_key(fact))
 
     def table(self, kind: type[Fact]) -> Table[Any]:
         """Return the table of one kind."""
         found: Table[Any] = getattr(self, TABLES[kind])
         return found
 
-    def filled(self, kind: type[Fact], facts: Iterable[Fact]) -> Table[Any]:
+    def new_table(self, kind: type[Fact], facts: Iterable[Fact]) -> Table[Any]:
         """Return a table of one kind with these objects in it, which nobody sees yet."""
         fresh = type(self.table(kind))()
         for fact in facts:
             fresh.put(fact)
         return fresh
 
-    def adopt(self, kind: type[Fact], fresh: Table[Any]) -> Table[Any]:
+    def swap_table(self, kind: type[Fact], fresh: Table[Any]) -> Table[Any]:
         """Know the objects of this table and no others of their kind, from one moment to the next; return the old."""
         gone = self.table(kind)
         setattr(self, TABLES[kind], fresh)
         if isinstance(fresh, Pods):
-            for vm in [vm for vm in self.reserved if fresh.shows(vm)]:
-                self.reserved.drop(vm)
+            for vm in [vm for vm in self.reservations if fresh.shows(vm)]:
+                self.reservations.remove(vm)
         return gone
 
     def claim(self, namespace: str, name: str) -> Claim | None:
@@ -69,7 +69,7 @@ class Store:
         """Find a PV by its own name."""
         return self.volumes.get(("", name))
 
-    def volume_served(self, handle: str) -> Volume | None:
+    def volume_by_handle(self, handle: str) -> Volume | None:
         """Find the PV of a Longhorn volume: by its handle, else by its name."""
         return self.volumes.serving(handle)
 
@@ -89,25 +89,25 @@ class Store:
         """Find a node."""
         return self.nodes.get(("", name))
 
-    def knows_nodes(self) -> bool:
+    def has_nodes(self) -> bool:
         """Say whether any node is known at all."""
         return len(self.nodes) > 0
 
-    def awaits(self, node: str) -> bool:
+    def has_unbound_pins(self, node: str) -> bool:
         """Say whether a pod is pinned to a node and not bound to it yet."""
-        return self.pods.awaited(node) or self.reserved.awaited(node)
+        return self.pods.has_unbound(node) or self.reservations.has_unbound(node)
 
-    def load(self, node: str, besides: Key) -> Mapping[str, int]:
-        """Sum up the effective requests of the pods whose site is `node`, without the pod `besides`."""
-        known, reserved = self.pods.load(node, besides), self.reserved.load(node, besides)
-        if not reserved:
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
+        """Sum up the effective requests of the pods whose site is `node`, without the pod `excluding`."""
+        known, reservations = self.pods.requested(node, excluding), self.reservations.requested(node, excluding)
+        if not reservations:
             return known
-        return {name: known.get(name, 0) + reserved.get(name, 0) for name in known.keys() | reserved.keys()}
+        return {name: known.get(name, 0) + reservations.get(name, 0) for name in known.keys() | reservations.keys()}
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
         """List the pods of some namespaces that have a site."""
-        return chain(self.pods.placed(namespaces), self.reserved.placed(namespaces))
+        return chain(self.pods.placed(namespaces), self.reservations.placed(namespaces))
 
-    def repelling_pods(self, namespace: str) -> Iterable[Pod]:
+    def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
         """List the pods that have a site and a required anti-affinity to pods of a namespace: see Catalog."""
-        return chain(self.pods.repelling(namespace), self.reserved.repelling(namespace))
+        return chain(self.pods.with_anti_affinity(namespace), self.reservations.with_anti_affinity(namespace))

@@ -10,7 +10,7 @@ from webhook.placement.catalog import Key, Pod, Volume
 F = TypeVar("F", bound=Fact)
 
 
-def vm_of(pod: Pod) -> Key:
+def vm_key(pod: Pod) -> Key:
     """Return a pod's namespace and the uid of its VMI, else its name: what it is known by before it is created."""
     return pod.namespace, pod.labels.get("kubevirt.io/created-by") or pod.name
 
@@ -39,14 +39,14 @@ class Table(Generic[F]):
         """Keep an object in place of the one of the same name."""
         self._by_key[fact.key] = fact
 
-    def drop(self, key: Key) -> F | None:
+    def remove(self, key: Key) -> F | None:
         """Forget an object and return it; None where there is none."""
         return self._by_key.pop(key, None)
 
-    def dismantle(self) -> None:
+    def clear_stepwise(self) -> None:
         """Forget one object after the other: at once, 50,000 pods are one step of Python's, and all wait for 0.2 s."""
         for key in list(self):
-            self.drop(key)
+            self.remove(key)
 
 
 class Volumes(Table[Volume]):
@@ -58,14 +58,14 @@ class Volumes(Table[Volume]):
 
     def put(self, fact: Volume) -> None:
         """Keep a PV in place of the one of the same name."""
-        self.drop(fact.key)
+        self.remove(fact.key)
         super().put(fact)
         if fact.handle:
             self._by_handle[fact.handle] = fact
 
-    def drop(self, key: Key) -> Volume | None:
+    def remove(self, key: Key) -> Volume | None:
         """Forget a PV. Another one of the same volume, which a static PV may be, stays."""
-        gone = super().drop(key)
+        gone = super().remove(key)
         if gone is not None and self._by_handle.get(gone.handle) is gone:
             del self._by_handle[gone.handle]
         return gone
@@ -91,18 +91,18 @@ class Pods(Table[Pod]):
 
     def put(self, fact: Pod) -> None:
         """Keep a pod in place of the one of the same name."""
-        self.drop(fact.key)
+        self.remove(fact.key)
         super().put(fact)
         for index in self._indexes(fact):
             index[fact.key] = fact
         if _is_launcher(fact):
             self._by_uid[fact.uid] = fact
-            self._vms[vm_of(fact)] = fact
+            self._vms[vm_key(fact)] = fact
         self._count(fact, 1)
 
-    def drop(self, key: Key) -> Pod | None:
+    def remove(self, key: Key) -> Pod | None:
         """Forget a pod and return it; None where there is none."""
-        gone = super().drop(key)
+        gone = super().remove(key)
         if gone is not None:
             for index in self._indexes(gone):
                 index.pop(key, None)
@@ -110,24 +110,26 @@ class Pods(Table[Pod]):
                 if not table[place]:
                     del table[place]
             self._by_uid.pop(gone.uid, None)
-            self._vms.pop(vm_of(gone), None)
+            self._vms.pop(vm_key(gone), None)
             self._count(gone, -1)
         return gone
 
     def shows(self, vm: Key) -> bool:
-        """Say whether a VM's pod is here, by what `vm_of` calls it."""
+        """Say whether a VM's pod is here, by what `vm_key` calls it."""
         return vm in self._vms
 
     def _indexes(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
-        if pod.site and not pod.node:
+        if pod.effective_node and not pod.node:
             yield self._awaited
         for table, place in self._places(pod):
             yield table[place]
 
     def _places(self, pod: Pod) -> Iterator[tuple[defaultdict[Any, dict[Key, Pod]], Any]]:
-        if pod.site:
+        if pod.effective_node:
             yield self._by_namespace, pod.namespace
-            for namespace in {name for term in pod.repels for name in (*term.namespaces, *[""] * term.any_namespace)}:
+            for namespace in {
+                name for term in pod.anti_affinity for name in (*term.namespaces, *[""] * term.any_namespace)
+            }:
                 yield self._repelling, namespace
         for claim in pod.claims:
             yield self._by_claim, (pod.namespace, claim)
@@ -135,15 +137,15 @@ class Pods(Table[Pod]):
             yield self._serving, (pod.namespace, pod.labels.get("longhorn.io/share-manager", ""))
 
     def _count(self, pod: Pod, sign: int) -> None:
-        if pod.site:
+        if pod.effective_node:
             for resource, amount in pod.requests.items():
-                self._load[pod.site][resource] += sign * amount
+                self._load[pod.effective_node][resource] += sign * amount
 
-    def load(self, node: str, besides: Key) -> Mapping[str, int]:
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up what is asked for on a node."""
         total: Mapping[str, int] = self._load.get(node, {})
-        own = self.get(besides)
-        if own is None or own.site != node:
+        own = self.get(excluding)
+        if own is None or own.effective_node != node:
             return total
         return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}
 
@@ -151,11 +153,11 @@ class Pods(Table[Pod]):
         """List the pods of some namespaces that have a site."""
         return (pod for namespace in namespaces for pod in self._by_namespace.get(namespace, {}).values())
 
-    def awaited(self, node: str) -> bool:
+    def has_unbound(self, node: str) -> bool:
         """Say whether a pod is pinned to a node and not bound to it yet."""
-        return any(pod.site == node for pod in self._awaited.values())
+        return any(pod.effective_node == node for pod in self._awaited.values())
 
-    def repelling(self, namespace: str) -> Iterable[Pod]:
+    def with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
         """List the pods that have a site and a required anti-affinity to pods of a namespace: see Catalog."""
         return self._repelling.get(namespace, {}).values()
 

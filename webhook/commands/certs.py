@@ -15,7 +15,7 @@ import click
 
 from certs import by_hand, health
 from certs.authority import Certificate, read
-from certs.cluster import ASKED_AGAIN, Place, Refused, Trouble
+from certs.cluster import ASKED_AGAIN, ApiError, CertificateError, CertificateObjects
 from certs.health import Status
 from certs.renewal import Policy
 from webhook.cluster.documents import BadInput, printable
@@ -142,13 +142,13 @@ def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configura
             raise click.exceptions.Exit(130) from None
 
 
-def _place(secret: str, configuration: str, live: dict[str, str | None]) -> Place:
+def _place(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
     named = namespace_and_name(secret, "--secret")
-    from webhook.cluster.client import Cluster  # noqa: PLC0415 (its import takes a second, which --help need not wait for)
+    from webhook.cluster.client import ClusterClient  # noqa: PLC0415 (its import takes a second, which --help need not wait for)
 
     try:
-        return Place(Cluster.connect(**live), named, configuration)
-    except Refused as error:
+        return CertificateObjects(ClusterClient.connect(**live), named, configuration)
+    except ApiError as error:
         raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE") from None
 
 
@@ -156,7 +156,7 @@ def _place(secret: str, configuration: str, live: dict[str, str | None]) -> Plac
 def _told() -> Iterator[None]:
     try:
         yield
-    except Trouble as trouble:
+    except CertificateError as trouble:
         raise BadInput(str(trouble).removesuffix(ASKED_AGAIN)) from None
 
 

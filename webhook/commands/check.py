@@ -17,7 +17,7 @@ from webhook.placement.settings import read_settings
 from webhook.placement.shape import JsonObject, text
 
 if TYPE_CHECKING:
-    from webhook.cluster.client import Cluster
+    from webhook.cluster.client import ClusterClient
 
 Found: TypeAlias = tuple[str, str]  # the decision, and the problem
 
@@ -60,7 +60,7 @@ def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | 
     """  # noqa: D301 (click's mark of a block that keeps its lines)
     key = read_settings(os.environ).opt_in_annotations[0]
     cluster = connect(kubeconfig, context)
-    decision, problem = look(partial(attempt, cluster, namespace, key), timeout)
+    decision, problem = retry(partial(attempt, cluster, namespace, key), timeout)
     if decision:
         click.echo(printable(f"A pod like a VM's came back from namespace {namespace} with this decision: {decision}"))
         return
@@ -72,7 +72,7 @@ def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | 
     )
 
 
-def look(
+def retry(
     once: Callable[[], Found],
     patience: float,
     clock: Callable[[], float] = time.monotonic,
@@ -87,7 +87,7 @@ def look(
         sleep(PAUSE)
 
 
-def attempt(cluster: Cluster, namespace: str, key: str) -> Found:
+def attempt(cluster: ClusterClient, namespace: str, key: str) -> Found:
     """Create the pod; return the decision, or else why there is none. Raises BadInput where waiting can't help."""
     from webhook.cluster.client import ClusterError  # noqa: PLC0415 (the client takes a second to import)
 

@@ -85,7 +85,7 @@ def _requests_in(file: Path) -> list[JsonObject]:
     requests = [request for one in found if (request := request_in(*one))]
     if not requests:
         raise BadInput(
-            f"{documents.shown(file)}: there is no Pod in it; the pod of a VM is shown by: "
+            f"{documents.display_name(file)}: there is no Pod in it; the pod of a VM is shown by: "
             "kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
         )
     return requests

@@ -113,14 +113,14 @@ def inject(
         case "patch":
             text = _json([found.injection.patch or [] for found in run.found])
         case _:
-            text = "".join(_diff(documents.shown(file), found) for found in run.found)
+            text = "".join(_diff(documents.display_name(file), found) for found in run.found)
             text = _painted(text) if wants_color(color) else text
     _warn(run.found, quiet=output == "json")
     click.echo(text.encode(), nl=False)  # in UTF-8, whatever the terminal is set to
 
 
 def _yaml(objects: Iterable[JsonObject]) -> str:
-    return "---\n".join(map(manifests.written, objects))
+    return "---\n".join(map(manifests.to_yaml, objects))
 
 
 def _json(results: list[Any]) -> str:
@@ -133,7 +133,7 @@ def _diff(file: str, found: Injected) -> str:
     import difflib  # noqa: PLC0415 (one output of four needs it)
 
     # Not splitlines(): it also splits within a line, at signs that only some take for its end.
-    before, after = (manifests.written(one).split("\n") for one in (found.before, found.after))
+    before, after = (manifests.to_yaml(one).split("\n") for one in (found.before, found.after))
     name = f"{file} {documents.printable(found.name)}"
     lines = difflib.unified_diff(before, after, name, f"{name} (injected)", lineterm="")
     return "".join(f"{line}\n" for line in lines)

@@ -8,7 +8,7 @@ from webhook.placement.catalog import Pod
 from webhook.placement.decision import Outcome
 from webhook.placement.injector import Injection
 from webhook.placement.resolve import Choice
-from webhook.placement.resources import written
+from webhook.placement.resources import format_quantity
 from webhook.placement.settings import Action, Settings
 from webhook.placement.walk import Answer, Chain, Guard, Served, Walk
 from webhook.placement.wording import ADVICE
@@ -124,10 +124,10 @@ def _guard(guard: Guard) -> Iterator[Line]:
     yield from map(_answer, guard.answers)
     if not all(answer.decisive for answer in guard.answers):
         yield Line("In brackets: it decided nothing. The guard is off, the mode is preferred, or an earlier ✗ decided.")
-    if guard.room:
+    if guard.resource_fits:
         yield Line(f"What the pod asks for, and what is free on {guard.node}", level=0)
-    for room in guard.room:
-        asked, free = written(room.resource, room.requested), written(room.resource, max(room.free, 0))
+    for room in guard.resource_fits:
+        asked, free = format_quantity(room.resource, room.requested), format_quantity(room.resource, max(room.free, 0))
         yield Line(f"{room.resource}: {asked} of {free}", YES if room.requested <= room.free else NO)
 
 

@@ -16,7 +16,7 @@ from webhook.cluster.store import Store
 from webhook.placement.settings import Settings
 
 if TYPE_CHECKING:
-    from webhook.cluster.client import Cluster
+    from webhook.cluster.client import ClusterClient
 
 optional_file_option, file_option = (
     click.option(
@@ -64,13 +64,13 @@ def live_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def connect(kubeconfig: str | None, context: str | None) -> Cluster:
+def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
     """Find the live cluster. Raises BadInput."""
     # Here, because the Kubernetes client takes a second to import, which files need not wait for.
-    from webhook.cluster.client import Cluster, ClusterError  # noqa: PLC0415
+    from webhook.cluster.client import ClusterClient, ClusterError  # noqa: PLC0415
 
     try:
-        return Cluster.connect(kubeconfig, context)
+        return ClusterClient.connect(kubeconfig, context)
     except ClusterError as error:
         raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE, or --snapshot FILE") from None
 

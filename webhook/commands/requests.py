@@ -17,7 +17,7 @@ def objects_from(file: Path) -> list[Document]:
     """Read the documents of a file, at least one. Raises BadInput."""
     found = documents.read(file)
     if not found:
-        raise BadInput(f"{documents.shown(file)}: it is empty; a Pod is wanted, in YAML or JSON")
+        raise BadInput(f"{documents.display_name(file)}: it is empty; a Pod is wanted, in YAML or JSON")
     return found
 
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import click
 
-from certs.serving import Unusable
+from certs.serving import UnusableCertificate
 from webhook.cluster import snapshot
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.documents import printable
 from webhook.commands.options import connect, live_options
-from webhook.commands.tls import Choice, tls_options, troubles
+from webhook.commands.tls import TlsOptions, certificate_problems, tls_options
 from webhook.placement.settings import Settings, read_settings
 from webhook.serving import logs
-from webhook.serving.app import around_flask, create_app, create_probes, make_reviewer
-from webhook.serving.connection import Answering
+from webhook.serving.app import create_app, create_probes, fast_path, make_reviewer
+from webhook.serving.connection import RequestHandler
 from webhook.serving.listeners import CannotListen, listening
-from webhook.serving.log_stream import Outlet
+from webhook.serving.log_stream import LogStream
 from webhook.serving.metrics import Metrics
 from webhook.serving.server import Server
-from webhook.serving.wsgi import answered_by
+from webhook.serving.wsgi import wsgi_response
 
 PORT = click.IntRange(0, 65535)
 STDERR = 2
@@ -76,8 +76,8 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
       kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark of a block that keeps its lines)
-    choice, settings = Choice(**tls), read_settings(os.environ)
-    outlet = Outlet(STDERR)
+    choice, settings = TlsOptions(**tls), read_settings(os.environ)
+    outlet = LogStream(STDERR)
     logs.configure(settings, outlet)
     metrics = Metrics()
     metrics.hear(outlet)
@@ -87,7 +87,7 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
         backend = _from_cluster(kubeconfig, context, settings, metrics)
     reviewer = make_reviewer(backend, settings, metrics)
     app = create_app(reviewer)
-    answering = Answering(around_flask(reviewer), partial(answered_by, app), metrics.answered)
+    answering = RequestHandler(fast_path(reviewer), partial(wsgi_response, app), metrics.answered)
     try:
         with ExitStack() as stack:
             listeners = stack.enter_context(listening(bind, https_port, http_port))
@@ -95,17 +95,17 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
                 choice.certificate(_names(bind), lambda: connect(kubeconfig, context))
             )
             metrics.certify(certificate, keeper)
-            probes = partial(create_probes, metrics, backend.caches, partial(troubles, certificate, keeper))
+            probes = partial(create_probes, metrics, backend.caches, partial(certificate_problems, certificate, keeper))
             Server(answering, probes, listeners, certificate, settings, backend, metrics, keeper).run()
-    except (CannotListen, Unusable) as error:
+    except (CannotListen, UnusableCertificate) as error:
         raise CannotStart(printable(str(error))) from None
 
 
 def _from_cluster(kubeconfig: str | None, context: str | None, settings: Settings, metrics: Metrics) -> Backend:
     cluster = connect(kubeconfig, context)
-    from webhook.cluster.live_backend import Following  # noqa: PLC0415 (as the client itself: files need not wait for its import)
+    from webhook.cluster.live_backend import LiveBackend  # noqa: PLC0415 (as the client itself: files need not wait for its import)
 
-    following = Following(cluster, settings)
+    following = LiveBackend(cluster, settings)
     metrics.follow(following)
     return following.backend()
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from certs.cluster import ApiServer
+from certs.cluster import ApiClient
 from certs.names import BadName
 from certs.renewal import Policy
-from certs.rotate import Keeper
-from certs.serving import ServingCertificate, folder_of_this_run, made_for_this_run
+from certs.rotate import CertificateController
+from certs.serving import ServingCertificate, self_signed_folder, temporary_folder
 from webhook.commands.options import namespace_and_name
 
 CENTURY, DAY = 36500, 86400  # days, seconds
@@ -51,7 +51,7 @@ _OPTIONS = (
 )
 
 
-def troubles(certificate: ServingCertificate, keeper: Keeper) -> dict[str, str]:
+def certificate_problems(certificate: ServingCertificate, keeper: CertificateController) -> dict[str, str]:
     """Tell what is wrong with the certificates while they are served all the same."""
     told = {"serving certificate": certificate.problem, "certificates": keeper.problem}
     return {what: problem for what, problem in told.items() if problem}
@@ -63,7 +63,7 @@ def tls_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TlsOptions:
     """What was chosen, by the names of the options. Raises UsageError where it does not fit together."""
 
     tls_dir: Path | None
@@ -100,8 +100,8 @@ class Choice:
 
     @contextmanager
     def certificate(
-        self, names: tuple[str, ...], connect: Callable[[], ApiServer]
-    ) -> Iterator[tuple[ServingCertificate, Keeper]]:
+        self, names: tuple[str, ...], connect: Callable[[], ApiClient]
+    ) -> Iterator[tuple[ServingCertificate, CertificateController]]:
         """Make what is served, and what keeps it so. Raises Unusable.
 
         `names` are those of a certificate that is made for this run, and `connect` is called where a cluster is needed.
@@ -110,11 +110,11 @@ class Choice:
             if self.tls_dir:
                 folder = self.tls_dir
             elif self.secret:
-                folder = stack.enter_context(folder_of_this_run())
+                folder = stack.enter_context(temporary_folder())
             else:
-                folder = stack.enter_context(made_for_this_run(names, datetime.now(UTC)))
+                folder = stack.enter_context(self_signed_folder(names, datetime.now(UTC)))
             api: Any = connect() if self.secret or self.webhook_configuration else None
-            keeper = Keeper(
+            keeper = CertificateController(
                 api, secret=self.secret, configuration=self.webhook_configuration, policy=self._policy(), folder=folder
             )
             yield ServingCertificate(folder, awaited=self.secret is not None), keeper

@@ -79,7 +79,7 @@ def prefers(pod: JsonObject, node: str) -> bool:
     return _preference(node) in mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
 
 
-def released(pod: JsonObject) -> JsonObject:
+def without_injection(pod: JsonObject) -> JsonObject:
     """Return a pod as it was before we pinned it: without our annotations and our terms. `pod` is not changed."""
     annotations = mapping(pod, "metadata", "annotations")
     node = annotations.get(CO_SCHEDULED_NODE)

@@ -81,20 +81,20 @@ class Node:
 class Pod:
     """An unfinished pod.
 
-    `site` is the node that it is bound to, or that we pinned it to while it is not; `alive` means Pending or Running,
-    and not terminating. `claims`, `true_annotations` and `owners` (uids) are kept of VMs' pods only.
+    `effective_node` is the node that the pod is bound to; for an unbound pod, the node that we pinned it to. `alive` means
+    Pending or Running, and not terminating. `claims`, `true_annotations` and `owners` (uids) are kept of VMs' pods only.
     """
 
     namespace: str
     name: str
     uid: str
     node: str
-    site: str
+    effective_node: str
     alive: bool
     created: str
     labels: Mapping[str, str]
     requests: Mapping[str, int]
-    repels: tuple[AffinityTerm, ...]
+    anti_affinity: tuple[AffinityTerm, ...]
     claims: tuple[str, ...]
     true_annotations: frozenset[str]
     owners: frozenset[str]
@@ -114,7 +114,7 @@ class Catalog(Protocol):
     def volume(self, name: str) -> Volume | None:
         """Find a PV by its own name."""
 
-    def volume_served(self, handle: str) -> Volume | None:
+    def volume_by_handle(self, handle: str) -> Volume | None:
         """Find the PV of a Longhorn volume: by its handle, else by its name."""
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
@@ -129,16 +129,16 @@ class Catalog(Protocol):
     def node(self, name: str) -> Node | None:
         """Find a node."""
 
-    def knows_nodes(self) -> bool:
+    def has_nodes(self) -> bool:
         """Say whether any node is known at all."""
 
-    def load(self, node: str, besides: Key) -> Mapping[str, int]:
-        """Sum up the effective requests of the pods whose site is `node`, without the pod `besides`."""
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
+        """Sum up the effective requests of the pods whose site is `node`, without the pod `excluding`."""
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
         """List the pods of some namespaces that have a site."""
 
-    def repelling_pods(self, namespace: str) -> Iterable[Pod]:
+    def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
         """List the pods that have a site and a required anti-affinity to pods of a namespace.
 
         An empty name stands for the namespaces that a term selects by labels.

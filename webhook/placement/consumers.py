@@ -21,7 +21,7 @@ class Consumers:
 def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Consumers:
     """Find the opted-in virt-launcher pods that are bound, alive, and mount the claim of the volume served."""
     handle = text(mapping(pod, "metadata", "labels"), "longhorn.io/share-manager")
-    volume = catalog.volume_served(handle)
+    volume = catalog.volume_by_handle(handle)
     if volume is None or volume.claim is None:
         return Consumers(handle, "", ())
     opted_in = frozenset(settings.opt_in_annotations)

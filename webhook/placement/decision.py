@@ -120,7 +120,7 @@ class Decision:
     """What happens to one pod.
 
     `node` is the one that was meant, also where the guard refused it. `recorded` says that the pod is told: it gets the
-    decision annotation. `takes` is a pinned pod as it will be on the node, where the guard has looked at it.
+    decision annotation. `reservation` is a pinned pod as it will be on the node, where the guard has looked at it.
     """
 
     outcome: Outcome
@@ -131,4 +131,4 @@ class Decision:
     conflict: bool = False
     claims: tuple[ClaimFinding, ...] = ()
     recorded: bool = False
-    takes: Pod | None = field(default=None, compare=False, repr=False)
+    reservation: Pod | None = field(default=None, compare=False, repr=False)

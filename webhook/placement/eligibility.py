@@ -109,6 +109,6 @@ STEERING_RULES = (
 )
 
 
-def why_not(pod: JsonObject, settings: Settings, rules: tuple[Rule, ...] = RULES) -> Reason | None:
+def ineligible_reason(pod: JsonObject, settings: Settings, rules: tuple[Rule, ...] = RULES) -> Reason | None:
     """Return the reason of the first rule that does not hold, or None for a pod that is ours."""
     return next((rule.reason for rule in rules if not rule.holds(pod, settings)), None)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from webhook.placement.catalog import Catalog, Node, Pod, Volume
 from webhook.placement.decision import Reason
-from webhook.placement.podaffinity import Neighbourhood
+from webhook.placement.podaffinity import InterPodAffinity
 from webhook.placement.podfacts import pod_facts
-from webhook.placement.resources import PODS, written
+from webhook.placement.resources import PODS, format_quantity
 from webhook.placement.selectors import REQUIRED, node_matches, required_terms, selects_namespaces
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
@@ -37,20 +37,20 @@ class Candidate:
         return self.catalog.node(self.node_name)
 
     @cached_property
-    def fact(self) -> Pod:
+    def pod_facts(self) -> Pod:
         """The pod as others will see it on the node. While it has no name, the uid of its VMI is one: store.vm_of."""
         labels = mapping(self.pod, "metadata", "labels")
         name = text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
         return pod_facts(self.pod, self.namespace, name, self.node_name)
 
     @cached_property
-    def neighbourhood(self) -> Neighbourhood:
+    def pod_affinity(self) -> InterPodAffinity:
         """The pods around the node."""
-        attracts = required_terms(self.pod, self.namespace, "podAffinity")
-        return Neighbourhood(self.fact, attracts, self.catalog)
+        affinity_terms = required_terms(self.pod, self.namespace, "podAffinity")
+        return InterPodAffinity(self.pod_facts, affinity_terms, self.catalog)
 
 
-class Room(NamedTuple):
+class ResourceFit(NamedTuple):
     """One resource that a pod asks for on a node: cpu in milli, all others in whole units."""
 
     resource: str
@@ -59,7 +59,7 @@ class Room(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class FailedCheck:
     """The first check that failed, and in what way."""
 
     reason: Reason
@@ -79,22 +79,22 @@ def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
     return False
 
 
-def room(candidate: Candidate) -> list[Room]:
+def resource_fits(candidate: Candidate) -> list[ResourceFit]:
     """Compare what the pod asks for with what the node has left, resource by resource; empty where it is not told."""
     node = candidate.node
     if node is None or node.allocatable is None:
         return []
-    load = candidate.catalog.load(node.name, candidate.fact.key)
+    load = candidate.catalog.requested(node.name, candidate.pod_facts.key)
     return [
-        Room(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
-        for resource, requested in candidate.fact.requests.items()
+        ResourceFit(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
+        for resource, requested in candidate.pod_facts.requests.items()
         # Every kubelet tells how many pods it takes. A node that does not was written by hand.
         if resource != PODS or PODS in node.allocatable
     ]
 
 
 def _missing(candidate: Candidate) -> str | None:
-    if candidate.node is None and candidate.catalog.knows_nodes():
+    if candidate.node is None and candidate.catalog.has_nodes():
         return "it does not exist"
     return None
 
@@ -140,9 +140,12 @@ def _unreachable(candidate: Candidate) -> str | None:
 
 
 def _full(candidate: Candidate) -> str | None:
-    for item in room(candidate):
+    for item in resource_fits(candidate):
         if item.requested > item.free:
-            asked, free = written(item.resource, item.requested), written(item.resource, max(item.free, 0))
+            asked, free = (
+                format_quantity(item.resource, item.requested),
+                format_quantity(item.resource, max(item.free, 0)),
+            )
             if asked == free:  # told apart by less than what is written
                 asked, free = str(item.requested), str(item.free)
             return f"it is full ({item.resource}: {asked} asked for, {free} free)"
@@ -150,7 +153,7 @@ def _full(candidate: Candidate) -> str | None:
 
 
 def _repelled(candidate: Candidate) -> str | None:
-    return candidate.neighbourhood.conflict()
+    return candidate.pod_affinity.conflict()
 
 
 def unjudged_field(pod: JsonObject) -> str | None:
@@ -174,7 +177,7 @@ def unjudged_field(pod: JsonObject) -> str | None:
 
 def _unjudged(candidate: Candidate) -> str | None:
     field = unjudged_field(candidate.pod)
-    what = f"the pod's spec.{field}" if field else candidate.neighbourhood.unjudged()
+    what = f"the pod's spec.{field}" if field else candidate.pod_affinity.unjudged()
     return f"{what} is not judged" if what else None
 
 
@@ -200,11 +203,11 @@ CHECKS = (
 )
 
 
-def answers(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
+def run_checks(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
     """Ask one check after the other."""
     return ((check, check.ask(candidate)) for check in CHECKS)
 
 
-def obstacle(candidate: Candidate) -> Obstacle | None:
+def first_failed_check(candidate: Candidate) -> FailedCheck | None:
     """Return the first check that fails, or None where the node can take the pod."""
-    return next((Obstacle(check.reason, detail) for check, detail in answers(candidate) if detail), None)
+    return next((FailedCheck(check.reason, detail) for check, detail in run_checks(candidate) if detail), None)

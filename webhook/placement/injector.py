@@ -6,9 +6,16 @@ from webhook.placement import consumers, resolve, wording
 from webhook.placement.affinity import matches_nothing
 from webhook.placement.catalog import Catalog
 from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
-from webhook.placement.eligibility import RULES, STEERING_RULES, is_pod_creation, is_share_manager_pod, mode_of, why_not
-from webhook.placement.feasibility import Candidate, Obstacle, obstacle
-from webhook.placement.mutation import carry_out
+from webhook.placement.eligibility import (
+    RULES,
+    STEERING_RULES,
+    ineligible_reason,
+    is_pod_creation,
+    is_share_manager_pod,
+    mode_of,
+)
+from webhook.placement.feasibility import Candidate, FailedCheck, first_failed_check
+from webhook.placement.mutation import patch_for
 from webhook.placement.patch import Operation
 from webhook.placement.settings import Action, Settings, is_subdomain
 from webhook.placement.shape import JsonObject, mapping, text
@@ -49,7 +56,7 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> 
     pod, namespace = mapping(request, "object"), namespace_of(request)
     steered = is_share_manager_pod(pod, namespace, settings)
     mode = Mode.PREFERRED if steered else mode_of(pod, settings)[0]
-    if reason := why_not(pod, settings, STEERING_RULES if steered else RULES):
+    if reason := ineligible_reason(pod, settings, STEERING_RULES if steered else RULES):
         return unchanged(reason, mode)
     if catalog is None:
         return unchanged(Reason.CACHE_NOT_SYNCED, mode)
@@ -66,28 +73,30 @@ def vm_follows_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, 
         decision = unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
         return replace(decision, claims=claims, recorded=True)
 
-    volumes = tuple(resolve.volumes_of(claims, namespace, catalog))
+    volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
     candidate = Candidate(pod, namespace, choice.node, volumes, catalog)
-    hurdle, takes = _in_the_way(candidate, mode, settings), None
+    hurdle, reservation = _in_the_way(candidate, mode, settings), None
     if hurdle is None:
-        takes = candidate.fact if mode is Mode.REQUIRED and settings.node_guard else None
+        reservation = candidate.pod_facts if mode is Mode.REQUIRED and settings.node_guard else None
         outcome = Outcome.PINNED if mode is Mode.REQUIRED else Outcome.PREFERRED
         reason, message = Reason.CO_SCHEDULED, wording.placed(claims, choice, mode)
     else:
         outcome = Outcome.UNCHANGED if hurdle.reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
         reason, message = hurdle.reason, wording.softened(claims, choice, hurdle.detail, outcome)
     conflict = bool(choice.others)
-    return Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, takes=takes)
+    return Decision(
+        outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, reservation=reservation
+    )
 
 
-def _in_the_way(candidate: Candidate, mode: Mode, settings: Settings) -> Obstacle | None:
+def _in_the_way(candidate: Candidate, mode: Mode, settings: Settings) -> FailedCheck | None:
     if not is_subdomain(candidate.node_name):  # the API server would refuse the pod for it
-        return Obstacle(Reason.NODE_NOT_FOUND, "that is no name of a node")
+        return FailedCheck(Reason.NODE_NOT_FOUND, "that is no name of a node")
     if mode is Mode.PREFERRED:  # a wish strands nobody
         return None
-    found = obstacle(candidate) if settings.node_guard else None
+    found = first_failed_check(candidate) if settings.node_guard else None
     if found is None and matches_nothing(candidate.pod):  # no term is there that could carry a pin
-        return Obstacle(Reason.NODE_MISMATCH, "the pod's required node affinity matches no node at all")
+        return FailedCheck(Reason.NODE_MISMATCH, "the pod's required node affinity matches no node at all")
     return found
 
 
@@ -105,7 +114,7 @@ def share_manager_follows_vm(pod: JsonObject, namespace: str, catalog: Catalog, 
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
     # It mounts no claim itself: Longhorn attaches the volume to wherever it is.
-    hurdle = obstacle(Candidate(pod, namespace, choice.node, (), catalog)) if settings.node_guard else None
+    hurdle = first_failed_check(Candidate(pod, namespace, choice.node, (), catalog)) if settings.node_guard else None
     claims = (ClaimFinding(served.claim, served.volume, choice.node, Source.VIRT_LAUNCHER_POD),)
     if hurdle:
         decision = unchanged(hurdle.reason, Mode.PREFERRED, wording.not_steered(choice.node, hurdle.detail))
@@ -128,7 +137,7 @@ def namespace_of(request: JsonObject) -> str:
 def _operations(decision: Decision, request: JsonObject, settings: Settings) -> list[Operation]:
     if settings.action is Action.OBSERVE:
         return []
-    return carry_out(decision, mapping(request, "object"), settings)
+    return patch_for(decision, mapping(request, "object"), settings)
 
 
 def _warnings(decision: Decision, request: JsonObject, settings: Settings) -> tuple[str, ...]:

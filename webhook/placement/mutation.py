@@ -3,7 +3,7 @@
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_node
 from webhook.placement.decision import Decision, Outcome, Reason
 from webhook.placement.eligibility import is_opted_in, is_virt_launcher
-from webhook.placement.patch import Operation, patch_between, remembered_patch
+from webhook.placement.patch import Operation, cached_patch, patch_between
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed, map_in, text
 
@@ -11,7 +11,7 @@ from webhook.placement.shape import JsonObject, Malformed, map_in, text
 ANNOTATIONS_SIZE = 256 * 1024
 
 
-def carry_out(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
+def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
     """Return the patch that makes a pod what was decided; empty where nothing is left to do.
 
     Only annotations, affinity and schedulerName are looked at: a copy of the whole pod costs a millisecond.
@@ -31,7 +31,7 @@ def carry_out(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
         after["spec"]["schedulerName"] = scheduler
     return [
         *patch_between({"metadata": before["metadata"]}, {"metadata": after["metadata"]}),
-        *remembered_patch({"spec": before["spec"]}, {"spec": after["spec"]}),
+        *cached_patch({"spec": before["spec"]}, {"spec": after["spec"]}),
     ]
 
 

@@ -18,7 +18,7 @@ Operation = dict[str, Any]
 REMEMBERED_LENGTH = 16 * 1024  # bytes; what is larger is one of a kind, and must not fill the memory
 
 
-class Unproven(RuntimeError):
+class PatchMismatch(RuntimeError):
     """A patch that did not lead from the received object to the intended one."""
 
 
@@ -85,11 +85,11 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     """
     operations = [] if before == after else list(_between(before, after, ""))
     if operations and applied(operations, before) != after:
-        raise Unproven("the patch does not lead to the intended object")
+        raise PatchMismatch("the patch does not lead to the intended object")
     return operations
 
 
-def remembered_patch(before: JsonObject, after: JsonObject) -> Sequence[Operation]:
+def cached_patch(before: JsonObject, after: JsonObject) -> Sequence[Operation]:
     """Return what `patch_between` returns; what was proven a while ago is not proven again.
 
     For what many pods have in common: KubeVirt gives all its VMs the same few affinities, and there are so many nodes.

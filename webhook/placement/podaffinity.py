@@ -19,11 +19,11 @@ class _TooMuch(Exception):
 
 
 @dataclass(slots=True)
-class Neighbourhood:
+class InterPodAffinity:
     """A pod, as it is to live on its site among the others, and whom it wants near; `left` is what may be compared."""
 
     pod: Pod
-    attracts: tuple[AffinityTerm, ...]
+    affinity_terms: tuple[AffinityTerm, ...]
     catalog: Catalog
     left: int = COMPARISONS
     _domains: dict[tuple[str, str], str | None] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class Neighbourhood:
                 yield pod
 
     def _terms_of_others(self, namespace: str) -> Iterator[tuple[Pod, AffinityTerm]]:
-        for other in self._others(self.catalog.repelling_pods(namespace)):
-            self._spend(len(other.repels))
-            for term in other.repels:
+        for other in self._others(self.catalog.pods_with_anti_affinity(namespace)):
+            self._spend(len(other.anti_affinity))
+            for term in other.anti_affinity:
                 if self._together(other, term):
                     yield other, term
 
@@ -77,8 +77,8 @@ class Neighbourhood:
         return self._domains[place]
 
     def _together(self, other: Pod, term: AffinityTerm) -> bool:
-        domain = self._domain(self.pod.site, term.topology_key)
-        return domain is not None and domain == self._domain(other.site, term.topology_key)
+        domain = self._domain(self.pod.effective_node, term.topology_key)
+        return domain is not None and domain == self._domain(other.effective_node, term.topology_key)
 
     def _repelled(self) -> str | None:
         for other, term in self._terms_of_others(self.pod.namespace):
@@ -88,24 +88,24 @@ class Neighbourhood:
         return None
 
     def _repelling(self) -> str | None:
-        for term in self.pod.repels:
+        for term in self.pod.anti_affinity:
             for other in self._others(self.catalog.placed_pods(term.namespaces), term.weight):
                 if self._together(other, term) and term.selects(other.namespace, other.labels):
                     return f"this pod repels {other.namespace}/{other.name} (required pod anti-affinity)"
         return None
 
     def _unattracted(self) -> str | None:
-        if not self.attracts or not self.catalog.knows_nodes():
+        if not self.affinity_terms or not self.catalog.has_nodes():
             return None
-        if any(term.any_namespace for term in self.attracts):  # not to be judged
+        if any(term.any_namespace for term in self.affinity_terms):  # not to be judged
             return None
-        namespaces = frozenset().union(*(term.namespaces for term in self.attracts))
-        weight = sum(term.weight for term in self.attracts)
+        namespaces = frozenset().union(*(term.namespaces for term in self.affinity_terms))
+        weight = sum(term.weight for term in self.affinity_terms)
         placed = [
             other
             for other in self._others(self.catalog.placed_pods(namespaces), weight)
-            if self.catalog.node(other.site)  # the scheduler sees no pod on a node that is gone
-            and all(term.selects(other.namespace, other.labels) for term in self.attracts)
+            if self.catalog.node(other.effective_node)  # the scheduler sees no pod on a node that is gone
+            and all(term.selects(other.namespace, other.labels) for term in self.affinity_terms)
         ]
         # A pod that we pinned but that is not bound yet may come first or last: both must work out.
         if self._attracted([other for other in placed if other.node]) and self._attracted(placed):
@@ -113,12 +113,14 @@ class Neighbourhood:
         return "no pod that this pod requires (required pod affinity) is there"
 
     def _attracted(self, friends: list[Pod]) -> bool:
-        self._spend(len(self.attracts) * len(friends))
-        if any(self._domain(self.pod.site, term.topology_key) is None for term in self.attracts):
+        self._spend(len(self.affinity_terms) * len(friends))
+        if any(self._domain(self.pod.effective_node, term.topology_key) is None for term in self.affinity_terms):
             return False
-        if all(any(self._together(friend, term) for friend in friends) for term in self.attracts):
+        if all(any(self._together(friend, term) for friend in friends) for term in self.affinity_terms):
             return True
         somewhere = any(
-            self._domain(friend.site, term.topology_key) is not None for friend in friends for term in self.attracts
+            self._domain(friend.effective_node, term.topology_key) is not None
+            for friend in friends
+            for term in self.affinity_terms
         )
-        return not somewhere and all(term.selects(self.pod.namespace, self.pod.labels) for term in self.attracts)
+        return not somewhere and all(term.selects(self.pod.namespace, self.pod.labels) for term in self.affinity_terms)

@@ -13,7 +13,7 @@ from webhook.placement.shape import JsonObject, mapping, mappings, text
 NO_STRINGS: frozenset[str] = frozenset()
 
 
-def pod_facts(item: JsonObject, namespace: str, name: str, site: str) -> Pod:
+def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) -> Pod:
     """Read a pod that may not have a name, a namespace or a node yet.
 
     Raises Malformed for a quantity that can't be parsed.
@@ -27,12 +27,12 @@ def pod_facts(item: JsonObject, namespace: str, name: str, site: str) -> Pod:
         name=name,
         uid=text(item, "metadata", "uid"),
         node=text(item, "spec", "nodeName"),
-        site=site,
+        effective_node=effective_node,
         alive=text(item, "status", "phase") in ("Pending", "Running", "") and not is_terminating(item),
         created=text(item, "metadata", "creationTimestamp"),
         labels=labels,
         requests=effective_requests(item),
-        repels=required_terms(item, namespace, "podAntiAffinity"),
+        anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=mounted_claims(item) if of_a_vm else (),
         true_annotations=frozenset(key for key, value in annotations.items() if value == "true") or NO_STRINGS,
         owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,

@@ -60,7 +60,7 @@ def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, longhorn: str
     return tuple(resolve(name, namespace, catalog, longhorn) for name in mounted_claims(pod))
 
 
-def volumes_of(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> Iterator[Volume]:
+def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> Iterator[Volume]:
     """Return the known PVs of the claims, of whatever driver: each may tie the pod to some nodes."""
     for finding in findings:
         claim = catalog.claim(namespace, finding.claim)

@@ -94,7 +94,7 @@ def _pod_level(spec: JsonObject, status: JsonObject, total: Mapping[str, int]) -
     return found
 
 
-def written(resource: str, quantity: int) -> str:
+def format_quantity(resource: str, quantity: int) -> str:
     """Write a quantity as Kubernetes does: cpu in milli where it is not whole, bytes in the largest unit that fits."""
     if resource == "cpu":
         return f"{quantity}m" if quantity % 1000 else f"{quantity // 1000}"

@@ -8,7 +8,7 @@ from webhook.placement.affinity import matches_nothing
 from webhook.placement.catalog import Catalog, Claim, Pod, ShareManager, Volume
 from webhook.placement.decision import ClaimFinding, Mode, Reason
 from webhook.placement.eligibility import RULES, STEERING_RULES, Rule, is_pod_creation, is_share_manager_pod, mode_of
-from webhook.placement.feasibility import Candidate, Room, answers, room
+from webhook.placement.feasibility import Candidate, ResourceFit, resource_fits, run_checks
 from webhook.placement.injector import namespace_of
 from webhook.placement.resolve import Choice
 from webhook.placement.settings import Settings, is_subdomain
@@ -57,7 +57,7 @@ class Guard:
 
     node: str
     answers: tuple[Answer, ...]
-    room: tuple[Room, ...]
+    resource_fits: tuple[ResourceFit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,10 @@ def _to_the_share_managers(
     choice = resolve.choose(findings)
     if choice is None:
         return Walk(rules, chains)
-    volumes = tuple(resolve.volumes_of(findings, namespace, catalog))
+    volumes = tuple(resolve.known_volumes(findings, namespace, catalog))
     candidate = Candidate(pod, namespace, choice.node, volumes, catalog)
     required = mode_of(pod, settings)[0] is Mode.REQUIRED
-    asked = [(check.question, detail, required and settings.node_guard) for check, detail in answers(candidate)]
+    asked = [(check.question, detail, required and settings.node_guard) for check, detail in run_checks(candidate)]
     if not is_subdomain(choice.node):
         asked.insert(0, ("is that a name of a node?", "no node can be called so", True))
     if matches_nothing(pod):
@@ -128,14 +128,14 @@ def _to_the_vms(
     rules: tuple[Answer, ...], pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings
 ) -> Walk:
     found, avoided = consumers.find_consumers(pod, catalog, settings), consumers.avoided_nodes(pod)
-    pv = catalog.volume_served(found.volume)
+    pv = catalog.volume_by_handle(found.volume)
     mounting = catalog.mounting_pods(*pv.claim) if pv and pv.claim else ()
     served = Served(found.volume, pv, tuple(mounting), found.pods, avoided)
     choice = consumers.choose(found, avoided)
     if choice is None:
         return Walk(rules, served=served)
     candidate = Candidate(pod, namespace, choice.node, (), catalog)
-    asked = [(check.question, detail, settings.node_guard) for check, detail in answers(candidate)]
+    asked = [(check.question, detail, settings.node_guard) for check, detail in run_checks(candidate)]
     return Walk(rules, served=served, choice=choice, guard=_guard(candidate, asked))
 
 
@@ -144,4 +144,4 @@ def _guard(candidate: Candidate, asked: Iterable[tuple[str, str | None, bool]]) 
     for question, detail, counts in asked:
         decided = any(answer.decisive and not answer.holds for answer in found)
         found.append(Answer(question, detail is None, detail or "", counts and not decided))
-    return Guard(candidate.node_name, tuple(found), tuple(room(candidate)))
+    return Guard(candidate.node_name, tuple(found), tuple(resource_fits(candidate)))

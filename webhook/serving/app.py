@@ -8,13 +8,14 @@ from http import HTTPStatus
 from urllib.parse import parse_qs
 
 import structlog
-from flask import Flask, Response, jsonify, request
+from flask import Flask, jsonify, request
+from flask import Response as FlaskResponse
 from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, UnsupportedMediaType
 
 from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
-from webhook.serving.deadline import Patience, seconds
-from webhook.serving.exchange import LARGE, Answer, Request, refusal
+from webhook.serving.deadline import RetryBudget, parse_timeout
+from webhook.serving.exchange import LARGE, Request, Response, error_response
 from webhook.serving.metrics import CONTENT_TYPE, Metrics
 from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
 from webhook.serving.reviewer import Call, Reviewer
@@ -35,7 +36,7 @@ def make_reviewer(
     backend: Backend, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic
 ) -> Reviewer:
     """Make what answers reviews. Until the backend has synced, they are sent back to come again in time."""
-    return Reviewer(backend, settings, metrics, Patience(), clock)
+    return Reviewer(backend, settings, metrics, RetryBudget(), clock)
 
 
 def create_app(reviewer: Reviewer) -> Flask:
@@ -43,10 +44,10 @@ def create_app(reviewer: Reviewer) -> Flask:
     app = _bare_app()
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
 
-    def mutate() -> Response:
+    def mutate() -> FlaskResponse:
         received: Request | None = request.environ.get("webhook.request")
         since = received.received if received else reviewer.clock()
-        answer = reviewer.answer(_body(), Call(since, seconds(request.args.get("timeout"))))
+        answer = reviewer.answer(_body(), Call(since, parse_timeout(request.args.get("timeout"))))
         assert answer is not None, "it may wait"  # noqa: S101 (for the type checker)
         return _response(answer)
 
@@ -54,30 +55,30 @@ def create_app(reviewer: Reviewer) -> Flask:
     return app
 
 
-def around_flask(reviewer: Reviewer) -> Callable[[Request], Answer | None]:
+def fast_path(reviewer: Reviewer) -> Callable[[Request], Response | None]:
     """Make the short way for what the API server sends: None for all else, and for what would have to wait.
 
     Flask's dispatch takes longer than the decision: docs/decisions/0011 has the figure.
     """
 
-    def at_once(sent: Request) -> Answer | None:
+    def inline(sent: Request) -> Response | None:
         asked = (sent.method, sent.path, sent.header(b"content-type"))
         if asked != ("POST", "/mutate", b"application/json") or len(sent.body) > LARGE:
             return None
         return reviewer.answer(sent.body, Call(sent.received, _timeout(sent.query)), may_wait=False)
 
-    return at_once
+    return inline
 
 
 @lru_cache(maxsize=64)  # there are as many as webhook configurations name timeouts
 def _timeout(query: str) -> float:
-    return seconds(parse_qs(query).get("timeout", [""])[0])
+    return parse_timeout(parse_qs(query).get("timeout", [""])[0])
 
 
 def create_probes(
     metrics: Metrics,
     caches: Callable[[], list[Cache]],
-    troubles: Callable[[], dict[str, str]],
+    certificate_problems: Callable[[], dict[str, str]],
     unready: Callable[[], str],
     stuck: Callable[[], float],
 ) -> Flask:
@@ -93,27 +94,27 @@ def create_probes(
         return f"the TLS port has made no progress for {since:.0f} s" if (since := stuck()) else ""
 
     @app.get("/healthz", provide_automatic_options=False)
-    def healthz() -> Response:
+    def healthz() -> FlaskResponse:
         if why := hanging():
-            return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, why))
+            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, why))
         return jsonify(status="ok")
 
     @app.get("/readyz", provide_automatic_options=False)
-    def readyz() -> Response:
+    def readyz() -> FlaskResponse:
         found = caches()
         if why := hanging() or unready():  # in this order: what hangs may hold a lock that `unready` waits for
-            return _response(refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {why}"))
+            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {why}"))
         waiting = [cache for cache in found if not cache.synced]
         problems, details = _problems(found), {}
         if "verbose" in request.args:
-            problems, details = problems | troubles(), {"caches": [asdict(cache) for cache in found]}
+            problems, details = problems | certificate_problems(), {"caches": [asdict(cache) for cache in found]}
         response = jsonify({"status": "waiting" if waiting else "ok", "problems": problems} | details)
         response.status_code = HTTPStatus.SERVICE_UNAVAILABLE if waiting else HTTPStatus.OK
         return response
 
     @app.get("/metrics", provide_automatic_options=False)
-    def exposition() -> Response:
-        return Response(metrics.exposition(), content_type=CONTENT_TYPE)
+    def exposition() -> FlaskResponse:
+        return FlaskResponse(metrics.exposition(), content_type=CONTENT_TYPE)
 
     return app
 
@@ -143,18 +144,18 @@ def _body() -> bytes:
         raise BadRequest from error
 
 
-def _response(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, dict(answer.headers))
+def _response(answer: Response) -> FlaskResponse:
+    return FlaskResponse(answer.body, answer.status, dict(answer.headers))
 
 
-def _http_error(error: HTTPException) -> Response:
+def _http_error(error: HTTPException) -> FlaskResponse:
     status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
-    response = _response(refusal(status, SENTENCES.get(status, status.phrase)))
+    response = _response(error_response(status, SENTENCES.get(status, status.phrase)))
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
     return response
 
 
-def _surprise(error: Exception) -> Response:
+def _surprise(error: Exception) -> FlaskResponse:
     log.error("a request failed", exc_info=error)
-    return _response(refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed"))
+    return _response(error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed"))

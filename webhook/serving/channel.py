@@ -16,11 +16,11 @@ RECORD = 64 * 1024  # bytes; a record of TLS holds 16 KiB, and one is what a rea
 RESET = struct.pack("ii", 1, 0)
 
 
-class Gone(Exception):
+class ConnectionLost(Exception):
     """The peer has gone, or speaks no TLS that we could follow. Its text is the cause, in one word."""
 
 
-class Full(Exception):
+class OutOfDescriptors(Exception):
     """No file descriptor, or no memory, is left for another connection."""
 
 
@@ -32,7 +32,9 @@ def accept(listener: socket.socket, context: Callable[[], ssl.SSLContext | None]
         return None
     except OSError as error:
         raise (
-            Full if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS) else Gone("reset")
+            OutOfDescriptors
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+            else ConnectionLost("reset")
         ) from None
     try:
         sock.setblocking(False)
@@ -43,7 +45,7 @@ def accept(listener: socket.socket, context: Callable[[], ssl.SSLContext | None]
         return Channel(secured.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)), str(address[0])
     except OSError as error:
         sock.close()
-        raise Gone("tls" if isinstance(error, ssl.SSLError) else "reset") from None
+        raise ConnectionLost("tls" if isinstance(error, ssl.SSLError) else "reset") from None
 
 
 class Channel:
@@ -54,7 +56,7 @@ class Channel:
         self.wants = EVENT_READ
         self._out = memoryview(b"")
 
-    def shake_hands(self) -> bool:
+    def handshake(self) -> bool:
         """Go on with the handshake, and say whether it is done. Raises Gone."""
         return self._tried(self._shaken) is not None
 
@@ -73,7 +75,7 @@ class Channel:
         self.wants = EVENT_READ
         return True
 
-    def say_goodbye(self) -> None:
+    def half_close(self) -> None:
         """Tell the peer that no more comes from us; it may still read all that was sent."""
         with suppress(OSError, ValueError):
             self.sock.unwrap()
@@ -103,9 +105,9 @@ class Channel:
         except ssl.SSLWantWriteError:
             self.wants = EVENT_WRITE
         except ssl.SSLEOFError:  # nothing was wrong with its TLS
-            raise Gone("reset") from None
+            raise ConnectionLost("reset") from None
         except ssl.SSLError:
-            raise Gone("tls") from None
+            raise ConnectionLost("tls") from None
         except OSError:
-            raise Gone("reset") from None
+            raise ConnectionLost("reset") from None
         return None

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 
-from webhook.serving.channel import Channel, Gone
-from webhook.serving.exchange import Answer, Request, refusal, written
-from webhook.serving.request_parser import CONTINUE, Reader
+from webhook.serving.channel import Channel, ConnectionLost
+from webhook.serving.exchange import Request, Response, error_response, serialize
+from webhook.serving.request_parser import CONTINUE, RequestParser
 
 RECORDS = 4  # of one peer in a turn: others wait too, and a record of tiny chunks takes a millisecond
 SMALL = 16 * 1024  # bytes; a VM's review has 10 KiB, and no crowd of others keeps it out
@@ -30,17 +30,17 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Answering:
-    """What answers requests: `at_once` where nothing has to be waited for, else `in_thread`. `count` hears each status.
+class RequestHandler:
+    """What answers requests: `inline` where nothing has to be waited for, else `threaded`. `count` hears each status.
 
-    While `draining` each answer is the last one of its connection; while `crowded` nobody may begin a large request.
+    While `draining` each answer is the last one of its connection; while `overloaded` nobody may begin a large request.
     """
 
-    at_once: Callable[[Request], Answer | None]
-    in_thread: Callable[[Request, str], Answer]
+    inline: Callable[[Request], Response | None]
+    threaded: Callable[[Request, str], Response]
     count: Callable[[int], None]
     draining: bool = False
-    crowded: bool = False
+    overloaded: bool = False
 
 
 class Connection:
@@ -50,20 +50,22 @@ class Connection:
     so do others. `awaited` is the request that a thread decides on. Methods raise Gone.
     """
 
-    def __init__(self, channel: Channel, peer: str, answering: Answering, now: float) -> None:
+    def __init__(self, channel: Channel, peer: str, answering: RequestHandler, now: float) -> None:
         self.channel, self.peer = channel, peer
-        self.phase, self.since, self.more = Phase.HELLO, now, False
-        self.reader = Reader()
-        self.awaited: Request | None = None
-        self.watched = self.held = 0  # the loop's notes: what the selector looks for, bytes that it has counted
+        self.phase, self.since, self.has_next_request = Phase.HELLO, now, False
+        self.parser = RequestParser()
+        self.pending: Request | None = None
+        self.registered_events = self.buffered = (
+            0  # the loop's notes: what the selector looks for, bytes that it has counted
+        )
         self._answering = answering
         self._keep = True
 
-    def go_on(self, now: float) -> Request | None:
+    def advance(self, now: float) -> Request | None:
         """Do what the socket is ready for."""
         match self.phase:
             case Phase.HELLO:
-                if self.channel.shake_hands():
+                if self.channel.handshake():
                     self._enter(Phase.IDLE, now)
             case Phase.WRITING:
                 self._send(b"", now)
@@ -75,66 +77,66 @@ class Connection:
 
     def answer_next(self, now: float) -> Request | None:
         """Answer the next request, or say why nothing more is answered on this connection."""
-        self.more = False
-        if not self.reader.complete:
-            self.refuse(*(self.reader.failure or (HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")), now)
+        self.has_next_request = False
+        if not self.parser.complete:
+            self.send_error(*(self.parser.failure or (HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")), now)
             return None
-        request = self.reader.take(now)
-        answer = self._answering.at_once(request)
+        request = self.parser.take(now)
+        answer = self._answering.inline(request)
         if answer is None:
-            self.awaited = request
+            self.pending = request
             self._enter(Phase.DECIDING, now)
             return request
         self.answer(request, answer, now)
         return None
 
-    def answer(self, request: Request, answer: Answer, now: float) -> None:
+    def answer(self, request: Request, answer: Response, now: float) -> None:
         """Answer a request."""
-        self.awaited = None
+        self.pending = None
         self._keep = request.keep and not self._answering.draining
         self._answering.count(answer.status)
-        self._send(written(answer, keep=self._keep, head_only=request.method == "HEAD"), now)
+        self._send(serialize(answer, keep=self._keep, head_only=request.method == "HEAD"), now)
 
-    def refuse(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
+    def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
         """Answer with an error, and leave."""
         self._keep = False
         self._answering.count(status)
-        self._send(written(refusal(status, sentence, headers=headers), keep=False), now)
+        self._send(serialize(error_response(status, sentence, headers=headers), keep=False), now)
 
-    def give_back(self, now: float) -> None:
+    def ask_to_retry(self, now: float) -> None:
         """Have the API server ask another replica: it calls again at once, and on a new connection."""
-        self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "this replica is ending", now, ("Retry-After", "0"))
+        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "this replica is ending", now, ("Retry-After", "0"))
 
-    def give_up(self, now: float) -> None:
+    def time_out(self, now: float) -> None:
         """End what has taken too long."""
         if self.phase is Phase.READING:
-            self.refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time", now)
+            self.send_error(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time", now)
         elif self.phase is Phase.IDLE:
             self._leave(now)
         elif self.phase is Phase.LEAVING:
             self.phase = Phase.GONE
         else:
-            raise Gone(self.phase.label)
+            raise ConnectionLost(self.phase.label)
 
     def _read(self, now: float) -> Request | None:
-        reader = self.reader
+        parser = self.parser
         for _ in range(RECORDS):
             data = self.channel.receive()
             if data is None:
                 break
-            if not data and not reader.begun:
+            if not data and not parser.started:
                 self.phase = Phase.GONE
                 return None
-            reader.feed(data, now) if data else reader.break_off()
-            if reader.complete or reader.failure:
+            parser.feed(data, now) if data else parser.end_of_stream()
+            if parser.complete or parser.failure:
                 return self.answer_next(now)
-        if reader.held > SMALL and self._answering.crowded:
+        if parser.buffered > SMALL and self._answering.overloaded:
             why = "too much of other requests is held already"
-            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, why, now, ("Retry-After", "1"))
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, why, now, ("Retry-After", "1"))
             return None
-        if reader.begun and self.phase is Phase.IDLE:
+        if parser.started and self.phase is Phase.IDLE:
             self._enter(Phase.READING, now)
-        if reader.wants_to_go_on():
+        if parser.expects_continue():
             self.channel.send(CONTINUE)
         return None
 
@@ -143,17 +145,17 @@ class Connection:
             if self.phase is not Phase.WRITING:
                 self._enter(Phase.WRITING, now)
         elif self._keep:
-            self._enter(Phase.READING if self.reader.begun else Phase.IDLE, now)
-            self.more = self.reader.complete or self.reader.failure is not None
+            self._enter(Phase.READING if self.parser.started else Phase.IDLE, now)
+            self.has_next_request = self.parser.complete or self.parser.failure is not None
         else:
             self._leave(now)
 
     def _leave(self, now: float) -> None:
-        self.channel.say_goodbye()
+        self.channel.half_close()
         self._enter(Phase.LEAVING, now)
 
     def _hear_out(self) -> None:
-        with suppress(Gone):  # it leaves as it likes
+        with suppress(ConnectionLost):  # it leaves as it likes
             for _ in range(RECORDS):
                 if not (data := self.channel.receive()):
                     break

@@ -18,14 +18,14 @@ _ONE = re.compile(_PART, re.ASCII)
 _WHOLE = re.compile(rf"({_PART})+", re.ASCII)
 
 
-def seconds(duration: str | None) -> float:
+def parse_timeout(duration: str | None) -> float:
     """Return the seconds of a Go duration such as `3s`, `1500ms` or `1m30s`; the default for anything else."""
     if not duration or not _WHOLE.fullmatch(duration):
         return DEFAULT_TIMEOUT
     return sum(float(number) * _UNITS[unit] for number, unit in _ONE.findall(duration))
 
 
-class Patience:
+class RetryBudget:
     """Whether a request may be sent back to come again: the time since each was seen first.
 
     `retry_after` is what we ask for with a 503, in whole seconds; `capacity` bounds the memory.
@@ -49,7 +49,7 @@ class Patience:
         """Return when the first try of a request came that was sent back: its timeout counts from there."""
         return self._seen_first.get(uid[:64], received)
 
-    def may_return(self, uid: str, timeout: float, now: float) -> bool:
+    def may_retry(self, uid: str, timeout: float, now: float) -> bool:
         """Say whether a request that is seen `now` (seconds of a monotonic clock) will be sent once more in time.
 
         Called from several threads at once: each of the two steps is one operation of a dict.

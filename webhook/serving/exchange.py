@@ -47,7 +47,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What is sent back. `headers` are those besides length, date and connection."""
 
     status: HTTPStatus
@@ -55,11 +55,11 @@ class Answer:
     headers: Headers = (("Content-Type", "application/json"),)
 
 
-def refusal(status: HTTPStatus, sentence: str, uid: str | None = None, headers: Headers = ()) -> Answer:
+def error_response(status: HTTPStatus, sentence: str, uid: str | None = None, headers: Headers = ()) -> Response:
     """Answer with an error in JSON, and log it."""
     log.warning("refused", code=status.value, error=sentence, **({"uid": uid[:253]} if uid else {}))
     body = json.dumps({"error": sentence} | ({"uid": uid} if uid else {}))
-    plain = Answer(status, body.encode() + b"\n")
+    plain = Response(status, body.encode() + b"\n")
     return replace(plain, headers=[*plain.headers, *headers])
 
 
@@ -68,7 +68,7 @@ def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-def written(answer: Answer, *, keep: bool, head_only: bool = False) -> bytes:
+def serialize(answer: Response, *, keep: bool, head_only: bool = False) -> bytes:
     """Return head and body of an answer as one piece: two writes are two records of TLS, and two packets."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
     head = (

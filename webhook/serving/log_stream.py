@@ -11,7 +11,7 @@ PIECE = 4096  # bytes: what a pipe that says that it is writable takes without w
 WAIT = 10  # ms for a reader that is only slow; one that has not read in that time is not waited for again until it does
 
 
-class Outlet:
+class LogStream:
     """A file descriptor as a stream of lines. `dropped` counts those that nobody took, or not to their end."""
 
     def __init__(self, number: int) -> None:

@@ -12,13 +12,13 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from webhook.cluster.documents import printable
 from webhook.placement.settings import LogFormat, Settings
-from webhook.serving.log_stream import Outlet
+from webhook.serving.log_stream import LogStream
 
 # gunicorn stops its logger from handing records up to the root; without gunicorn they would come twice.
 _LOGGERS = (None, "gunicorn.error")
 
 
-def configure(settings: Settings, stream: TextIO | Outlet) -> None:
+def configure(settings: Settings, stream: TextIO | LogStream) -> None:
     """Write all logs of the process as the settings say; a second call replaces the first."""
     file: Any = stream  # the Outlet has of a file what is asked of it here
     shared: list[Processor] = [

@@ -17,9 +17,9 @@ from operator import attrgetter
 
 import structlog
 
-from webhook.serving.channel import Full, Gone, accept
-from webhook.serving.connection import Answering, Connection, Phase
-from webhook.serving.decision_pool import Deciding
+from webhook.serving.channel import ConnectionLost, OutOfDescriptors, accept
+from webhook.serving.connection import Connection, Phase, RequestHandler
+from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.exchange import Request
 
 CONNECTIONS = 2048  # at most; an API server keeps 25
@@ -39,26 +39,26 @@ log = structlog.get_logger("webhook")
 class Loop:
     """Serves one listener. `context` makes TLS for a new connection, None while there is no certificate.
 
-    `turned` is called once a turn; `beat` is when the last one began. `dropped` counts the connections that were ended
-    by their peer's fault or against its will, by cause. Only `drain` may be called from elsewhere.
+    `on_turn` is called once a turn; `last_turn` is when the last turn began. `dropped` counts the connections that
+    failed or were evicted, by cause. Only `drain` may be called from elsewhere.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         context: Callable[[], ssl.SSLContext | None],
-        answering: Answering,
-        turned: Callable[[], None],
+        answering: RequestHandler,
+        on_turn: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listener, self._context, self._answering = listener, context, answering
-        self._turned, self._clock = turned, clock
+        self._turned, self._clock = on_turn, clock
         # In each phase those come first that have been in it for longest.
         self._phases: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
         self._more: dict[Connection, None] = {}
-        self._deciding = Deciding(answering, self._ring)
+        self._deciding = DecisionPool(answering, self._ring)
         self._held, self._hurried = 0, False
-        self._told_since = self._stirred = self.beat = clock()
+        self._told_since = self._stirred = self.last_turn = clock()
         self.dropped = Counter(dict.fromkeys(CAUSES, 0))
         self._alarm, self._bell = socket.socketpair()  # a byte into the one ends the poll, which listens at the other
         self._alarm.setblocking(False)
@@ -69,7 +69,7 @@ class Loop:
 
     def stuck(self) -> float:
         """Return for how many seconds there has been no turn, 0 for fewer than STUCK. Any thread may ask."""
-        since = self._clock() - self.beat
+        since = self._clock() - self.last_turn
         return since if since > STUCK else 0.0
 
     def connections(self) -> int:
@@ -91,25 +91,25 @@ class Loop:
     def run(self) -> None:
         """Serve until drained."""
         while not self._is_drained():
-            self.turn()
+            self.run_once()
         self._selector.unregister(self._listener)
         self._listener.close()
-        self.turn()  # for what has come just now
+        self.run_once()  # for what has come just now
         self._give_back()
         last = self._clock() + FAREWELL
         while (self._phases[Phase.WRITING] or self._phases[Phase.LEAVING]) and self._clock() < last:
-            self.turn()
+            self.run_once()
         for connection in list(self._open(*Phase)):
-            connection.channel.say_goodbye()
+            connection.channel.half_close()
             self._forget(connection, connection.channel.close)
         self._deciding.end()
         for thing in (self._selector, self._alarm, self._bell):
             thing.close()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Poll once, and do what there is to do."""
         found = [key.data for key, _ in self._selector.select(self._patience())]
-        self.beat = now = self._clock()
+        self.last_turn = now = self._clock()
         self._turned()
         self._serve([each for each in found if isinstance(each, Connection)])
         for heard in found:
@@ -118,7 +118,7 @@ class Loop:
         for phase in Phase:
             late = takewhile(lambda each: each.since + each.phase.limit <= now, self._open(phase))
             for connection in list(islice(late, BEGUN)):
-                self._attend(connection, connection.give_up)
+                self._attend(connection, connection.time_out)
 
     def _serve(self, peers: list[Connection]) -> None:
         more, self._more = self._more, {}
@@ -126,28 +126,28 @@ class Loop:
             self._attend(connection, connection.answer_next)
         for connection in peers:
             if connection.phase is not Phase.HELLO:
-                self._attend(connection, connection.go_on)
+                self._attend(connection, connection.advance)
         while self._deciding.decided:
             connection, request, answer = self._deciding.decided.popleft()
             # It was not given up meanwhile; nor answered for lack of a thread, and found one later all the same.
-            if connection.phase is Phase.DECIDING and request is connection.awaited:
+            if connection.phase is Phase.DECIDING and request is connection.pending:
                 self._attend(connection, partial(connection.answer, request, answer))
         for connection in islice((each for each in peers if each.phase is Phase.HELLO), BEGUN):
-            self._attend(connection, connection.go_on)
+            self._attend(connection, connection.advance)
 
     def _patience(self) -> float:
         if self._more or self._deciding.decided:
             return 0.0
         oldest = (next(iter(members)) for members in self._phases.values() if members)
-        due = min((each.since + each.phase.limit for each in oldest), default=self.beat + LATEST)
+        due = min((each.since + each.phase.limit for each in oldest), default=self.last_turn + LATEST)
         return max(0.0, min(due - self._clock(), SOON if self.draining else LATEST))
 
     def _attend(self, connection: Connection, act: Callable[[float], Request | None]) -> None:
         """Have a connection do something, and note what has become of it."""
         phase, since = connection.phase, connection.since
         try:
-            request = act(self.beat)
-        except Gone as gone:
+            request = act(self.last_turn)
+        except ConnectionLost as gone:
             return self._drop(connection, str(gone))
         except Exception:
             log.exception("a connection failed")
@@ -157,27 +157,27 @@ class Loop:
         if (connection.phase, connection.since) != (phase, since):
             del self._phases[phase][connection]
             self._phases[connection.phase][connection] = None
-            self._stirred = self.beat
-        if connection.more:
+            self._stirred = self.last_turn
+        if connection.has_next_request:
             self._more[connection] = None
-        self._count_held(connection, connection.reader.held + (len(request.body) if request else 0))
-        self._watch(connection, 0 if connection.more or request else connection.channel.wants)
+        self._count_held(connection, connection.parser.buffered + (len(request.body) if request else 0))
+        self._watch(connection, 0 if connection.has_next_request or request else connection.channel.wants)
         if request:
             self._deciding.take(connection, request)
         return None
 
     def _watch(self, connection: Connection, events: int) -> None:
-        if events != connection.watched:
-            if connection.watched:
+        if events != connection.registered_events:
+            if connection.registered_events:
                 self._selector.unregister(connection.channel.sock)
             if events:
                 self._selector.register(connection.channel.sock, events, connection)
-            connection.watched = events
+            connection.registered_events = events
 
     def _count_held(self, connection: Connection, held: int) -> None:
-        self._held += held - connection.held
-        connection.held = held
-        self._answering.crowded = self._held > HELD
+        self._held += held - connection.buffered
+        connection.buffered = held
+        self._answering.overloaded = self._held > HELD
 
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
@@ -199,19 +199,19 @@ class Loop:
         for number in range(BEGUN):
             try:
                 accepted = accept(self._listener, self._context)
-            except Gone as gone:
+            except ConnectionLost as gone:
                 self.dropped[str(gone)] += 1
                 continue
-            except Full:  # which Linux says before it looks whether somebody waits
+            except OutOfDescriptors:  # which Linux says before it looks whether somebody waits
                 return self._evict() if number == 0 else None
             if accepted is None:
                 return None
             if self.connections() >= CONNECTIONS:
                 self._evict()
-            connection = Connection(*accepted, self._answering, self.beat)
+            connection = Connection(*accepted, self._answering, self.last_turn)
             self._phases[connection.phase][connection] = None
             self._watch(connection, connection.channel.wants)
-            self._stirred = self.beat  # whoever was let in is heard to the end
+            self._stirred = self.last_turn  # whoever was let in is heard to the end
         return None
 
     def _evict(self) -> None:
@@ -237,7 +237,7 @@ class Loop:
 
     def _give_back(self) -> None:
         for connection in list(self._open(Phase.READING, Phase.DECIDING)):
-            self._attend(connection, connection.give_back)
+            self._attend(connection, connection.ask_to_retry)
 
     def _ring(self) -> None:
         with suppress(OSError):  # full: it rings already; closed: nobody listens any more

@@ -14,14 +14,14 @@ from prometheus_client.registry import Collector
 
 from certs.cluster import Cause
 from certs.renewal import Step
-from certs.rotate import Keeper
+from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
 from webhook import __version__
 from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
-from webhook.serving.log_stream import Outlet
+from webhook.serving.log_stream import LogStream
 
 if TYPE_CHECKING:  # it knows the Kubernetes client, whose import a server of files need not wait for
-    from webhook.cluster.live_backend import Following
+    from webhook.cluster.live_backend import LiveBackend
 
 PREFIX = "kubevirt_scheduler_"
 CAUSES = ("start", "expired", "forbidden", "missing", "error")  # of a relist
@@ -94,7 +94,7 @@ class Metrics:
         """Count an answer by its HTTP status."""
         (self._by_code.get(code) or self._responses.labels(code)).inc()
 
-    def follow(self, following: Following) -> None:
+    def follow(self, following: LiveBackend) -> None:
         """Show how the caches and events of a live cluster are doing, read at each scrape."""
         self._registry.register(_Followed(following))
 
@@ -102,11 +102,11 @@ class Metrics:
         """Show the connections of the TLS port, read at each scrape."""
         self._registry.register(_Connections(connections, dropped))
 
-    def hear(self, outlet: Outlet) -> None:
+    def hear(self, outlet: LogStream) -> None:
         """Show what was not logged, read at each scrape."""
         self._registry.register(_Unheard(outlet))
 
-    def certify(self, certificate: ServingCertificate, keeper: Keeper) -> None:
+    def certify(self, certificate: ServingCertificate, keeper: CertificateController) -> None:
         """Show how the certificates are doing, read at each scrape."""
         self._registry.register(_Certificates(certificate, keeper))
 
@@ -132,7 +132,7 @@ class _Connections(Collector):
 class _Unheard(Collector):
     """What the log counts for itself."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: LogStream) -> None:
         self._outlet = outlet
 
     def collect(self) -> Iterator[Metric]:
@@ -144,7 +144,7 @@ class _Unheard(Collector):
 class _Certificates(Collector):
     """What is served, and what the keeper of the certificates counts for itself."""
 
-    def __init__(self, certificate: ServingCertificate, keeper: Keeper) -> None:
+    def __init__(self, certificate: ServingCertificate, keeper: CertificateController) -> None:
         self._certificate, self._keeper = certificate, keeper
 
     def collect(self) -> Iterator[Metric]:
@@ -165,7 +165,7 @@ class _Certificates(Collector):
 class _Followed(Collector):
     """What the caches and the events count for themselves."""
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: LiveBackend) -> None:
         self._following = following
 
     def collect(self) -> Iterator[Metric]:

@@ -23,14 +23,14 @@ class _Refused(Exception):
     """A request that will not be read to its end: the status, and one sentence that quotes nothing of it."""
 
 
-class Reader:
+class RequestParser:
     """Cuts requests out of what one peer sends.
 
     `begun` says whether a part of a request is there, `complete` whether a whole one is, `held` how many of its bytes
     are kept. `failure`, a status and a sentence, is why what comes behind the last whole one is of no use.
     """
 
-    __slots__ = ("_body", "_continue", "_in_body", "_parser", "_received", "begun", "failure", "held")
+    __slots__ = ("_body", "_continue", "_in_body", "_parser", "_received", "buffered", "failure", "started")
 
     def __init__(self) -> None:
         self.failure: tuple[HTTPStatus, str] | None = None
@@ -41,9 +41,9 @@ class Reader:
             on_headers_complete=self._head_is_there, on_body=self._more_of_the_body, limit_request_fields=FIELDS_LIMIT
         )
         self._body = bytearray()
-        self.held = 0
+        self.buffered = 0
         self._received = 0.0
-        self._continue = self._in_body = self.begun = False
+        self._continue = self._in_body = self.started = False
 
     @property
     def complete(self) -> bool:
@@ -53,9 +53,9 @@ class Reader:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take what has come; `now` is in seconds of the loop's clock."""
-        if not self.begun:
-            self.begun, self._received = True, now
-        self.held += len(data)
+        if not self.started:
+            self.started, self._received = True, now
+        self.buffered += len(data)
         try:
             self._parser.feed(data)
         except _Refused as error:
@@ -63,16 +63,16 @@ class Reader:
         except (ParseError, ValueError):  # the latter from int(), which takes no more than 4,300 digits
             self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._in_body else "not HTTP"
         # What is no body is bounded as well; chunks of 128 bytes and more are free.
-        framing = self.held - len(self._body)
+        framing = self.buffered - len(self._body)
         if framing > HEAD_LIMIT + len(self._body) // 16 and not (self.complete or self.failure):
             self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._in_body else "not HTTP"
 
-    def break_off(self) -> None:
+    def end_of_stream(self) -> None:
         """Note that no more comes."""
-        if self.begun and not self.complete:
+        if self.started and not self.complete:
             self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN
 
-    def wants_to_go_on(self) -> bool:
+    def expects_continue(self) -> bool:
         """Say, once, whether the peer waits for `100 Continue` before it sends the body."""
         wanted, self._continue = self._continue and not self._body and not self.complete, False
         return wanted

@@ -11,8 +11,8 @@ from webhook.placement.decision import Reason
 from webhook.placement.injector import Injection, inject, unchanged
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
-from webhook.serving.deadline import MARGIN, Patience
-from webhook.serving.exchange import Answer, refusal
+from webhook.serving.deadline import MARGIN, RetryBudget
+from webhook.serving.exchange import Response, error_response
 from webhook.serving.metrics import Metrics
 from webhook.serving.review import BadReview, claims_line, read_review, write_review
 
@@ -37,11 +37,11 @@ class Reviewer:
     backend: Backend
     settings: Settings
     metrics: Metrics
-    patience: Patience
+    patience: RetryBudget
     clock: Callable[[], float]
     log: structlog.typing.FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("webhook").bind())
 
-    def answer(self, body: bytes, call: Call, *, may_wait: bool = True) -> Answer | None:
+    def answer(self, body: bytes, call: Call, *, may_wait: bool = True) -> Response | None:
         """Answer a review, whatever it is; None where that would take a read of the API server, and none may be made.
 
         Never raises: where it is known whose answer it is, the pod goes on as it was.
@@ -52,11 +52,11 @@ class Reviewer:
                 admission = read_review(body)
                 return self._decided(admission, call, may_wait=may_wait)
         except BadReview as error:
-            return refusal(HTTPStatus.BAD_REQUEST, str(error), error.uid)
+            return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
         except Exception as error:  # noqa: BLE001 (fail open; it is logged)
             return self._failed(admission, error)
 
-    def _decided(self, admission: JsonObject, call: Call, *, may_wait: bool) -> Answer | None:
+    def _decided(self, admission: JsonObject, call: Call, *, may_wait: bool) -> Response | None:
         started = self.clock()
         begun = self.patience.first_seen(admission["uid"], call.received)
         left = begun + call.timeout - MARGIN - started
@@ -71,24 +71,24 @@ class Reviewer:
             why = UNREAD if injection.decision.reason is Reason.CACHE_NOT_SYNCED else ""
         if injection is None:
             return None
-        if why and self.patience.may_return(admission["uid"], call.timeout, started):
-            return refusal(
+        if why and self.patience.may_retry(admission["uid"], call.timeout, started):
+            return error_response(
                 HTTPStatus.SERVICE_UNAVAILABLE, why, admission["uid"], [("Retry-After", str(self.patience.retry_after))]
             )
         return self._told(admission, injection, started)
 
-    def _told(self, admission: JsonObject, injection: Injection, started: float) -> Answer:
+    def _told(self, admission: JsonObject, injection: Injection, started: float) -> Response:
         written = write_review(admission["uid"], injection)
         took = self.clock() - started
         self.metrics.decided(injection.decision, took)
         self._log(admission, injection, took)
-        self.backend.tell(admission, injection.decision)
-        return Answer(HTTPStatus.OK, written)
+        self.backend.record(admission, injection.decision)
+        return Response(HTTPStatus.OK, written)
 
-    def _failed(self, admission: JsonObject | None, error: Exception) -> Answer:
+    def _failed(self, admission: JsonObject | None, error: Exception) -> Response:
         if admission is None:
             log.error("a request failed", exc_info=error)
-            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
+            return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
         sentence = f"the webhook failed ({type(error).__name__}) and left the pod as it was"
         decision = unchanged(Reason.INTERNAL_ERROR, self.settings.affinity_mode, sentence)
         return self._told(admission, Injection(decision, error=error), self.clock())

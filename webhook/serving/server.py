@@ -18,11 +18,11 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
 from waitress.server import create_server
 
-from certs.rotate import Keeper
-from certs.serving import ServingCertificate, in_memory
+from certs.rotate import CertificateController
+from certs.serving import ServingCertificate, memory_folder
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
-from webhook.serving.connection import Answering
+from webhook.serving.connection import RequestHandler
 from webhook.serving.listeners import Listeners, address_of
 from webhook.serving.loop import DRAIN, FAREWELL, Loop
 from webhook.serving.metrics import Metrics
@@ -40,32 +40,32 @@ class _Worker(Worker):
     loop: Loop | None = None
     _notified = 0.0
 
-    def turned(self) -> None:
+    def on_turn(self) -> None:
         """Tell gunicorn's master, once a second, that we live; and end when it does not."""
         now = time.monotonic()
         if now - self._notified > 1:
             self._notified = now
             self.notify()
             if os.getppid() != self.ppid:
-                self._end(hurry=True)
+                self._end(force=True)
 
     def run(self) -> None:
         """Serve until a signal comes, and all is answered."""
         assert self.loop, "made in post_worker_init"  # noqa: S101 (for the type checker)
-        self.turned()  # until the first time the heartbeat has the time of day, and no worker is ever late
+        self.on_turn()  # until the first time the heartbeat has the time of day, and no worker is ever late
         self.loop.run()
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 (gunicorn's)
         """Drain; the second time, hurry."""
-        self._end(hurry=False)
+        self._end(force=False)
 
     def handle_quit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
         """End at once, but with an answer to whoever waits for one."""
-        self._end(hurry=True)
+        self._end(force=True)
 
-    def _end(self, *, hurry: bool) -> None:
+    def _end(self, *, force: bool) -> None:
         self.alive = False
-        for _ in range(1 + hurry):
+        for _ in range(1 + force):
             if self.loop:
                 self.loop.drain()
             else:
@@ -110,14 +110,14 @@ class Server:
     `keeper` looks after the certificate, in a thread of its own.
     """
 
-    answering: Answering
+    answering: RequestHandler
     probes: Callable[[Callable[[], str], Callable[[], float]], WSGIApplication]
     listeners: Listeners
     certificate: ServingCertificate
     settings: Settings
     backend: Backend
     metrics: Metrics
-    keeper: Keeper
+    keeper: CertificateController
 
     def run(self) -> None:
         """Serve until a signal ends the process: SystemExit, in the master and in its worker."""
@@ -131,7 +131,7 @@ class Server:
             # After the fork: threads do not survive one.
             sys.setswitchinterval(TURN)
             socket_of_ours: Any = worker.sockets[0]  # gunicorn's wrapper
-            loop = Loop(socket_of_ours.sock, self.certificate.context, self.answering, worker.turned)
+            loop = Loop(socket_of_ours.sock, self.certificate.context, self.answering, worker.on_turn)
             worker.loop = loop
             self.metrics.show(loop.connections, loop.dropped)
             self.backend.start()
@@ -170,7 +170,7 @@ class Server:
             "max_requests": 0,
             "timeout": HUNG,
             "graceful_timeout": GRACE,
-            "worker_tmp_dir": in_memory(),  # for the heartbeat file: on a disk it may block
+            "worker_tmp_dir": memory_folder(),  # for the heartbeat file: on a disk it may block
             "control_socket_disable": True,
             "errorlog": None,  # its logger has our handler
             "loglevel": level.value,

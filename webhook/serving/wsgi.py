@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 from wsgiref.types import WSGIApplication
 
-from webhook.serving.exchange import Answer, Headers, Request
+from webhook.serving.exchange import Headers, Request, Response
 
 
 def environ(request: Request, peer: str) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def environ(request: Request, peer: str) -> dict[str, Any]:
     return found
 
 
-def answered_by(app: WSGIApplication, request: Request, peer: str) -> Answer:
+def wsgi_response(app: WSGIApplication, request: Request, peer: str) -> Response:
     """Have a WSGI application answer a request."""
     started: list[Any] = []
 
@@ -57,4 +57,4 @@ def answered_by(app: WSGIApplication, request: Request, peer: str) -> Answer:
         close()
     status, headers = started
     kept = [(name, value) for name, value in headers if name.lower() not in ("content-length", "connection", "date")]
-    return Answer(HTTPStatus(int(status[:3])), body, kept)
+    return Response(HTTPStatus(int(status[:3])), body, kept)
