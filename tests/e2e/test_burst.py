@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.controlplane.api import Object
+from tests.support.measured import Measured
 from tests.support.scenario import DECISION, World
 
 pytestmark = pytest.mark.controlplane
@@ -23,7 +24,7 @@ def start_at_once(world: World, vms: list[Object]) -> list[str]:
 
 @pytest.mark.parametrize("others", ["as empty as it", "half full"])
 def test_of_30_vms_for_a_node_with_room_for_10_none_stays_pending(
-    world: World, capsys: pytest.CaptureFixture[str], others: str
+    world: World, measured: Measured, others: str
 ) -> None:
     world.add_nodes(5, kvm=str(ROOM))
     _, node = world.warm_volume()
@@ -33,8 +34,7 @@ def test_of_30_vms_for_a_node_with_room_for_10_none_stays_pending(
     pods = start_at_once(world, [world.vm_pod(f"vm{number}", "disk1") for number in range(VMS)])
     nodes = Counter(world.running(pod) for pod in pods)
     reasons = Counter(world.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
-    with capsys.disabled():
-        print(f"\nburst, others {others}: {nodes[node]} of {VMS} VMs beside their share-manager; {dict(reasons)}")
+    measured(f"burst, others {others}: {nodes[node]} of {VMS} VMs beside their share-manager; {dict(reasons)}")
     assert nodes[node] == ROOM
     assert reasons == {"CoScheduled": ROOM, "NodeFull": VMS - ROOM}
 

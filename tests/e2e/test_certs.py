@@ -16,6 +16,7 @@ from certs.authority import read, split
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.installation import SECRETS, Installation, Replica, account, seconds_until
 from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
 from tests.support.object_history import History
 from tests.support.pod_stream import Stream
 from tests.support.webhook_process import NAMESPACE, PROGRAM, REGISTRATIONS
@@ -112,7 +113,7 @@ def test_three_that_start_together_make_one_ca_and_all_serve_it(trio: Trio) -> N
 
 
 def test_a_rotation_of_the_ca_fails_no_creation_though_a_replica_is_killed(
-    plane: ControlPlane, trio: Trio, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, trio: Trio, measured: Measured
 ) -> None:
     installation = trio.installation
     begin_with_a_short_leaf(plane, trio)
@@ -133,12 +134,12 @@ def test_a_rotation_of_the_ca_fails_no_creation_though_a_replica_is_killed(
     assert published.ca_bundles(NAME) == [old, both, new]
     assert set(split(both)) == {old, new}
     assert told.splitlines()[-1].startswith("trusted until ")
-    tell(capsys, "a rotation of the CA", stream, f"{dialled} connections dialled between its last two steps")
+    tell(measured, "a rotation of the CA", stream, f"{dialled} connections dialled between its last two steps")
     assert stream.failed == []
     assert dialled >= 1
 
 
-def test_a_renewal_fails_no_creation(plane: ControlPlane, trio: Trio, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_renewal_fails_no_creation(plane: ControlPlane, trio: Trio, measured: Measured) -> None:
     installation = trio.installation
     before, ca_bundle = installation.field("tls.crt"), installation.field("ca.crt")
     with Stream(installation) as stream:
@@ -155,7 +156,7 @@ def test_a_renewal_fails_no_creation(plane: ControlPlane, trio: Trio, capsys: py
     assert f"it ends on {read(leaf).not_after:%Y-%m-%d %H:%M:%S} UTC" in told
     assert (installation.field("ca.crt"), installation.published()) == (ca_bundle, {ca_bundle})
     tell(
-        capsys,
+        measured,
         "a renewal",
         stream,
         f"served by all {took:.1f} s after it was asked for, then {dialled} connections dialled",
@@ -165,7 +166,7 @@ def test_a_renewal_fails_no_creation(plane: ControlPlane, trio: Trio, capsys: py
 
 
 def test_a_ca_bundle_that_is_emptied_fails_creations_until_it_is_repaired_and_no_longer(
-    plane: ControlPlane, trio: Trio, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, trio: Trio, measured: Measured
 ) -> None:
     installation = trio.installation
     ca_bundle = installation.field("ca.crt")
@@ -183,7 +184,7 @@ def test_a_ca_bundle_that_is_emptied_fails_creations_until_it_is_repaired_and_no
         known = plane.wait(followed, 20, "an API server that knows of the repair")
         stream.go_on(150)
     late = [each for each in stream.creations if each.problem and each.began > known]
-    tell(capsys, "an emptied caBundle", stream, f"repaired after {took:.1f} s")
+    tell(measured, "an emptied caBundle", stream, f"repaired after {took:.1f} s")
     assert took < REPAIRED
     assert late == []
     assert all("x509: certificate signed by unknown authority" in problem for problem in stream.failed)
@@ -222,7 +223,7 @@ def test_a_secret_that_is_not_there_is_said_in_one_line(plane: ControlPlane, run
 
 
 def test_a_damaged_secret_is_filled_anew_and_fails_no_creation(
-    plane: ControlPlane, trio: Trio, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, trio: Trio, measured: Measured
 ) -> None:
     installation = trio.installation
     (old,) = installation.published()
@@ -234,7 +235,7 @@ def test_a_damaged_secret_is_filled_anew_and_fails_no_creation(
         before = trio.dialled()
         stream.go_on(200)
         dialled = trio.dialled() - before
-    tell(capsys, "a fresh start", stream, f"served by all {took:.1f} s after it, then {dialled} connections dialled")
+    tell(measured, "a fresh start", stream, f"served by all {took:.1f} s after it, then {dialled} connections dialled")
     assert stream.failed == []
     assert dialled >= 1
     both = installation.field("ca.crt")
@@ -269,9 +270,8 @@ def begin_with_a_short_leaf(plane: ControlPlane, trio: Trio) -> None:
     plane.wait(lambda: not trio.installation.create(), 20, "a call")
 
 
-def tell(capsys: pytest.CaptureFixture[str], what: str, stream: Stream, more: str) -> None:
+def tell(measured: Measured, what: str, stream: Stream, more: str) -> None:
     failed, all_of_them = len(stream.failed), len(stream.creations)
-    with capsys.disabled():
-        print(f"\n{what}: {failed} of {all_of_them} creations failed, {stream.rate:.0f} a second; {more}")
-        print(f"of the processors' time {stream.idle:.0%} was idle beside it")
+    measured(f"{what}: {failed} of {all_of_them} creations failed, {stream.rate:.0f} a second; {more}")
+    measured(f"of the processors' time {stream.idle:.0%} was idle beside it")
     assert not stream.is_held_up, "creations wait for something that is not a processor"

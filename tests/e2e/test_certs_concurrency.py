@@ -10,6 +10,7 @@ from certs.authority import split
 from tests.support.certificate_processes import Keepers
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.installation import SECRETS, Installation, account
+from tests.support.measured import Measured
 from tests.support.object_history import History
 from tests.support.webhook_process import REGISTRATIONS
 
@@ -21,7 +22,7 @@ KINDS = {"secrets", "mutatingwebhookconfigurations"}
 
 
 def test_twenty_times_three_processes_on_an_empty_secret_make_one_ca_and_lose_one_write_a_race(
-    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, tmp_path: Path, measured: Measured
 ) -> None:
     # Three whole `serve` start together in test_e2e_certs.py. Here it is what they keep the certificate with, alone:
     # sixty of the others would take a minute of CPU time, and start further apart.
@@ -45,8 +46,7 @@ def test_twenty_times_three_processes_on_an_empty_secret_make_one_ca_and_lose_on
     finally:
         for each in installations:
             each.unmake()
-    with capsys.disabled():
-        print(f"\n{RUNS} times {TOGETHER} keepers: {lost} writes lost to somebody faster")
+    measured(f"{RUNS} times {TOGETHER} keepers: {lost} writes lost to somebody faster")
     assert lost, "else there was no race"
 
 

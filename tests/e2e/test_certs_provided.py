@@ -14,6 +14,7 @@ from certs.authority import issue_ca, issue_leaf
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.installation import Installation, Replica, account, seconds_until
 from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
 from tests.support.secret_mount import Mounted
 
 pytestmark = pytest.mark.controlplane
@@ -72,7 +73,7 @@ def source(request: pytest.FixtureRequest, plane: ControlPlane, longhorn: Longho
 
 @pytest.mark.parametrize("source", ["provided"], indirect=True)
 def test_a_mounted_secret_is_served_within_a_second_and_its_ca_published(
-    plane: ControlPlane, source: Source, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, source: Source, measured: Measured
 ) -> None:
     installation, mounted = source.installation, source.mounted
     plane.wait(lambda: installation.published() == {mounted.ca}, 20, "the CA of the mounted Secret")
@@ -85,8 +86,7 @@ def test_a_mounted_secret_is_served_within_a_second_and_its_ca_published(
         followed = seconds_until(plane, lambda: mounted.ca in installation.published().pop(), 20, "its CA")
         assert before in installation.published().pop()  # for two minutes more
         plane.wait(lambda: not installation.create(), 20, "a call")
-        with capsys.disabled():
-            print(f"\na mounted Secret: served after {served:.2f} s, published after {served + followed:.1f} s")
+        measured(f"a mounted Secret: served after {served:.2f} s, published after {served + followed:.1f} s")
         return served < SERVED and followed < FOLLOWED
 
     # Tried again where it took longer: a machine that stalls can only add to it.

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
 from tests.support.scenario import CO_SCHEDULED, World
 from tests.support.webhook_process import Webhook
 
@@ -58,10 +59,9 @@ def unsteered(plane: ControlPlane, kubeconfig: Path) -> Iterator[World]:
     longhorn.stop()
 
 
-def test_without_steering_they_meet_by_chance_only(unsteered: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_steering_they_meet_by_chance_only(unsteered: World, measured: Measured) -> None:
     vms, share_managers = start_all(unsteered)
     met = sum(vm == share_manager for vm, share_manager in zip(vms, share_managers, strict=True))
-    with capsys.disabled():
-        print(f"\nwithout steering {met} of {VMS} VMs met their share-manager on 20 nodes")
+    measured(f"without steering {met} of {VMS} VMs met their share-manager on 20 nodes")
     pods = [unsteered.longhorn.pod(volume) or {} for volume in unsteered.volumes]
     assert not any("affinity" in pod["spec"] for pod in pods)

@@ -37,19 +37,21 @@ pytestmark = pytest.mark.controlplane
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 NUMBERS = itertools.count(1)
-NODES = ("node-a", "node-b", "node-c.example.com")
+OWN = "control-plane-test"  # a label
+NODES = ("control-plane-a", "control-plane-b", "control-plane-c.example.com")
+NAMESPACES: list[str] = []
 
 
-@pytest.fixture(scope="session")
-def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    # The first run on a machine builds for minutes, and its progress is to be seen.
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        build.binaries()
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
-        yield plane
+@pytest.fixture(scope="module", autouse=True)
+def other_tests_keep_their_nodes(plane: ControlPlane) -> Iterator[None]:
+    """Delete this module's nodes and pods: the control plane is shared, and its scheduler sees every node."""
+    yield
+    for namespace in NAMESPACES:
+        plane.delete_pods(f"/api/v1/namespaces/{namespace}/pods")
+    plane.request("DELETE", f"/api/v1/nodes?labelSelector={OWN}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nodes(plane: ControlPlane) -> tuple[str, ...]:
     for name in NODES:
         create_node(plane, name)
@@ -58,11 +60,12 @@ def nodes(plane: ControlPlane) -> tuple[str, ...]:
 
 @pytest.fixture
 def namespace(plane: ControlPlane) -> str:
-    return plane.create_namespace(f"test-{next(NUMBERS)}")
+    NAMESPACES.append(plane.create_namespace(f"control-plane-{next(NUMBERS)}"))
+    return NAMESPACES[-1]
 
 
 def create_node(plane: ControlPlane, name: str) -> None:
-    plane.request("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+    plane.request("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": {OWN: ""}}})
     plane.wait(lambda: taints(plane, name) == [], 20, f"node {name} without taints")
 
 
@@ -246,30 +249,6 @@ def test_without_a_route_the_call_fails_and_says_where_it_went(plane: ControlPla
 
 
 # --- faults ---
-
-
-def test_the_api_server_goes_away_and_comes_back_with_all_it_knew(plane: ControlPlane, namespace: str) -> None:
-    create_pod(plane, namespace, "before")
-    running(plane, namespace, "before")
-    plane.stop_apiserver()
-    with pytest.raises(ConnectionRefusedError):
-        plane.request("GET", "/readyz")
-    plane.start_apiserver()
-    create_pod(plane, namespace, "after")
-    assert running(plane, namespace, "before")
-    assert running(plane, namespace, "after")
-
-
-def test_a_watch_from_before_a_compaction_gets_410(plane: ControlPlane, namespace: str) -> None:
-    maps = f"/api/v1/namespaces/{namespace}/configmaps"
-    before = plane.request("GET", maps)["metadata"]["resourceVersion"]
-    plane.request("POST", maps, {"metadata": {"name": "later"}})
-    plane.stop_apiserver()
-    plane.compact_etcd()
-    plane.start_apiserver()
-    watch = f"{maps}?watch=1&timeoutSeconds=10&resourceVersion={before}"
-    event = plane.wait(lambda: plane.request("GET", watch), 20, "an event")  # 429 until it has listed anew itself
-    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
 
 def test_a_program_that_ends_by_itself_is_named_with_its_last_words(plane: ControlPlane) -> None:

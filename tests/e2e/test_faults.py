@@ -16,6 +16,7 @@ import pytest
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.fault_proxy import Cable
 from tests.support.longhorn import GROUP, Longhorn
+from tests.support.measured import Measured
 from tests.support.pod_stream import TIME_TO_SPARE, idle_since, ticks
 from tests.support.scenario import World
 from tests.support.webhook_process import Webhook, grant
@@ -78,7 +79,7 @@ def recovery(webhook: Webhook, plane: ControlPlane) -> Recovery:
 
 
 def test_an_api_server_that_is_away_for_20_seconds_costs_nothing_and_all_is_right_when_it_is_back(
-    world: World, plane: ControlPlane, webhook: Webhook, capsys: pytest.CaptureFixture[str]
+    world: World, plane: ControlPlane, webhook: Webhook, measured: Measured
 ) -> None:
     world.add_nodes(3)
     _, node = world.warm_volume()
@@ -90,6 +91,8 @@ def test_an_api_server_that_is_away_for_20_seconds_costs_nothing_and_all_is_righ
         list(pool.map(world.node_meant, ["disk1"] * 40))
     before = usage(webhook)
     plane.stop_apiserver()
+    with pytest.raises(ConnectionRefusedError):
+        plane.request("GET", "/readyz")
     time.sleep(OUTAGE)
     away = usage(webhook)
     assert webhook.page("/readyz")[0] == 200  # it answers from what it knows
@@ -103,8 +106,7 @@ def test_an_api_server_that_is_away_for_20_seconds_costs_nothing_and_all_is_righ
     second = world.longhorn.running_on(later)
     plane.wait(lambda: world.node_meant("disk2") == second, 20, "the right decision on what is new")
     after = usage(webhook)
-    with capsys.disabled():
-        print(f"\noutage: {away.cpu - before.cpu:.2f} s of CPU, {recovered}; {before}, {after}")
+    measured(f"outage: {away.cpu - before.cpu:.2f} s of CPU, {recovered}; {before}, {after}")
     assert recovered.was_in_time
     assert away.cpu - before.cpu < 0.05 * OUTAGE
     assert after.threads <= before.threads
@@ -183,7 +185,7 @@ def hands(plane: ControlPlane, cabled: Webhook, installed: Longhorn) -> Iterator
 
 
 def test_what_changed_while_the_watches_were_cut_is_known_within_5_seconds(
-    hands: Hands, cable: Cable, cabled: Webhook, capsys: pytest.CaptureFixture[str]
+    hands: Hands, cable: Cable, cabled: Webhook, measured: Measured
 ) -> None:
     with ThreadPoolExecutor(20) as pool:  # so that all its threads are there
         list(pool.map(lambda _: hands.meant(), range(20)))
@@ -195,8 +197,7 @@ def test_what_changed_while_the_watches_were_cut_is_known_within_5_seconds(
     away = usage(cabled)
     cable.mend()
     recovered = hands.recovery()
-    with capsys.disabled():
-        print(f"\ncut: {recovered}, {away.cpu - before.cpu:.2f} s of CPU; {before}, {usage(cabled)}")
+    measured(f"cut: {recovered}, {away.cpu - before.cpu:.2f} s of CPU; {before}, {usage(cabled)}")
     assert recovered.was_in_time
     assert away.cpu - before.cpu < 1
     assert usage(cabled).threads <= before.threads + 1
@@ -211,21 +212,24 @@ def test_watches_that_break_off_once_miss_nothing(hands: Hands, cable: Cable) ->
 
 
 def test_when_etcd_has_forgotten_where_a_watch_was_it_lists_anew(
-    hands: Hands, cable: Cable, cabled: Webhook, plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+    hands: Hands, cable: Cable, cabled: Webhook, plane: ControlPlane, measured: Measured
 ) -> None:
     time.sleep(1.1)  # a watch that ends sooner is an error, and listed anew for that
     cable.hold()
     cable.end_watches()
+    before = plane.request("GET", MANAGERS)["metadata"]["resourceVersion"]
     hands.change_all()
     plane.stop_apiserver()
     plane.compact_etcd()
     plane.start_apiserver()
+    watch = f"{MANAGERS}?watch=1&timeoutSeconds=10&resourceVersion={before}"
+    event = plane.wait(lambda: plane.request("GET", watch), 20, "an event")  # 429 until it has listed anew itself
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
     # At first it answers 429 for a custom resource: "storage is (re)initializing".
     plane.wait(lambda: plane.request("GET", f"{MANAGERS}?resourceVersion=0"), 20, "the ShareManagers")
     cable.let_go()
     recovered = hands.recovery()
     expired = [line for line in cabled.log() if line.get("code") == 410]
-    with capsys.disabled():
-        print(f"\ncompacted: {recovered}; 410 for {sorted({line['resource'] for line in expired})}")
+    measured(f"compacted: {recovered}; 410 for {sorted({line['resource'] for line in expired})}")
     assert recovered.was_in_time
     assert "sharemanagers" in {line["resource"] for line in expired}

@@ -22,6 +22,7 @@ from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import UNPLAYED
 from tests.support.longhorn import VOLUMES
+from tests.support.measured import Measured
 from tests.support.random_clusters import universes
 from tests.support.scenario import CO_SCHEDULED, POOL
 from tests.support.webhook_process import SERVED_BY, Webhook
@@ -178,10 +179,9 @@ def namespaces(plane: ControlPlane, webhook: Webhook) -> queue.SimpleQueue[tuple
 
 
 def test_whatever_was_schedulable_without_us_is_schedulable_with_us(
-    plane: ControlPlane, namespaces: queue.SimpleQueue[tuple[str, str]], capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, namespaces: queue.SimpleQueue[tuple[str, str]], measured: Measured
 ) -> None:
-    with capsys.disabled():
-        print(f"\nproperty: E2E_SEED={SEED}", flush=True)
+    measured(f"property: E2E_SEED={SEED}")
 
     def judge(universe: Object) -> tuple[str, str]:
         pair = namespaces.get()
@@ -200,8 +200,7 @@ def test_whatever_was_schedulable_without_us_is_schedulable_with_us(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         verdicts = list(pool.map(judge, drawn()))
     counted = Counter(verdict for verdict, _ in verdicts)
-    with capsys.disabled():
-        print(f"property: {dict(counted)}")
+    measured(f"property: {dict(counted)}")
     stranded = [(number, detail) for number, (verdict, detail) in enumerate(verdicts) if verdict == "STRANDED"]
     assert not stranded, f"E2E_SEED={SEED}: {stranded}"
     assert sum(counted.values()) - counted["no valid world"] >= LEAST

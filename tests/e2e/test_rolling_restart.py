@@ -17,9 +17,10 @@ import pytest
 from tests.support.controlplane.api import LOOPBACK, ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
 from tests.support.scenario import DECISION, World
 from tests.support.webhook_process import NAMESPACE, Webhook
-from webhook.serving.loop import QUIET
+from webhook.serving.loop import QUIET_PERIOD
 
 pytestmark = pytest.mark.controlplane
 
@@ -108,7 +109,7 @@ def vms_starting(world: World) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def test_a_rolling_restart_fails_no_creation_and_each_old_replica_ends_with_0(
-    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas, measured: Measured
 ) -> None:
     world = World(plane, longhorn, replicas.first)
     try:
@@ -120,10 +121,9 @@ def test_a_rolling_restart_fails_no_creation_and_each_old_replica_ends_with_0(
             plane.wait(lambda: len(decided) > last + 10, 20, "VMs after the restart")
     finally:
         world.close()
-    with capsys.disabled():
-        print(f"\nrolling restart: {len(failed)} of {len(decided) + len(failed)} creations failed")
+    measured(f"rolling restart: {len(failed)} of {len(decided) + len(failed)} creations failed")
     # Who has heard of its end only after its last quiet second has called nobody: here, on a machine that stalls.
-    assert failed == [] or replicas.lag > QUIET
+    assert failed == [] or replicas.lag > QUIET_PERIOD
     assert codes == [0, 0]
     assert all(decided), "the webhook has seen each of them"
 

@@ -175,5 +175,7 @@ if __name__ == "__main__":
     try:
         for path in binaries().values():
             print(path)
+        if "--all" in sys.argv:
+            print(helm3(), *cert_manager(), sep="\n")
     except BuildError as error:
         sys.exit(f"build.py: {error}")
