@@ -1,1 +1,1 @@
-"""The decision: tables, golden cases, and properties."""
+"""Tests of the placement decision: tables, golden cases, and properties."""

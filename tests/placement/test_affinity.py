@@ -1,76 +1,82 @@
-"""One node is pinned and preferred, and what the user asked for stays as it was."""
+"""`with_node` pins and prefers one node and keeps the user's affinity unchanged."""
 
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
-from tests.support.builders import PREFERRED, REQUIRED, Object, node_named, node_terms
+from tests.support.builders import PREFERRED, REQUIRED, Object, name_requirement, node_terms
 from webhook.placement.affinity import with_node
 from webhook.placement.shape import Malformed
 
-PIN = node_named("node-a")
-TERM = {"matchFields": [PIN]}
-PREFERENCE = {"weight": 100, "preference": {"matchFields": [PIN]}}
+PIN = name_requirement("node-a")
+PINNED_TERM = {"matchFields": [PIN]}
+NODE_PREFERENCE = {"weight": 100, "preference": {"matchFields": [PIN]}}
 SSD = {"key": "disk", "operator": "In", "values": ["ssd"]}
-NOT_B = node_named("node-b", "NotIn")
-WISH = {"weight": 100, "preference": {"matchFields": [node_named("node-b")]}}
-ELSE = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "x"}]}, "podAffinity": None, "future": [1]}
+NOT_B = name_requirement("node-b", "NotIn")
+USER_PREFERENCE = {"weight": 100, "preference": {"matchFields": [name_requirement("node-b")]}}
+OTHER_AFFINITY = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "x"}]}, "podAffinity": None, "future": [1]}
 
 
 @pytest.mark.parametrize(
-    ("terms", "after"),
+    ("terms", "pinned_terms"),
     [
         pytest.param(
-            [{"matchExpressions": [SSD]}], [{"matchExpressions": [SSD], "matchFields": [PIN]}], id="expressions"
+            [{"matchExpressions": [SSD]}],
+            [{"matchExpressions": [SSD], "matchFields": [PIN]}],
+            id="a term of expressions gains the pin",
         ),
-        pytest.param([{"matchFields": [NOT_B]}], [{"matchFields": [NOT_B, PIN]}], id="fields"),
+        pytest.param([{"matchFields": [NOT_B]}], [{"matchFields": [NOT_B, PIN]}], id="a term of fields gains the pin"),
         pytest.param(
             [{"matchExpressions": [SSD], "matchFields": [NOT_B]}],
             [{"matchExpressions": [SSD], "matchFields": [NOT_B, PIN]}],
-            id="both",
+            id="a term of expressions and fields gains the pin",
         ),
         pytest.param(
             [{"matchExpressions": [SSD]}, {"matchFields": [NOT_B]}],
             [{"matchExpressions": [SSD], "matchFields": [PIN]}, {"matchFields": [NOT_B, PIN]}],
-            id="every term",
+            id="each of two terms gains the pin",
         ),
         pytest.param(
-            [None, {}, {"matchFields": [NOT_B]}], [None, {}, {"matchFields": [NOT_B, PIN]}], id="but empty ones"
+            [None, {}, {"matchFields": [NOT_B]}],
+            [None, {}, {"matchFields": [NOT_B, PIN]}],
+            id="null and empty terms stay empty",
         ),
         pytest.param(
             [{"matchExpressions": [], "matchFields": None}],
             [{"matchExpressions": [], "matchFields": None}],
-            id="of empty lists",
+            id="a term of empty lists stays empty",
         ),
         pytest.param(
             [{"matchExpressions": [SSD], "matchFields": None}],
             [{"matchExpressions": [SSD], "matchFields": [PIN]}],
-            id="null fields",
+            id="null matchFields become the pin",
         ),
-        pytest.param([TERM], [TERM], id="what is there already"),
+        pytest.param([PINNED_TERM], [PINNED_TERM], id="an existing pin is not repeated"),
         pytest.param(
-            [TERM, {"matchExpressions": [SSD]}],
-            [TERM, {"matchExpressions": [SSD], "matchFields": [PIN]}],
-            id="and what is not",
+            [PINNED_TERM, {"matchExpressions": [SSD]}],
+            [PINNED_TERM, {"matchExpressions": [SSD], "matchFields": [PIN]}],
+            id="only the unpinned term gains the pin",
         ),
         pytest.param(
-            [{"matchFields": [node_named("node-b")]}], [{"matchFields": [node_named("node-b"), PIN]}], id="another"
+            [{"matchFields": [name_requirement("node-b")]}],
+            [{"matchFields": [name_requirement("node-b"), PIN]}],
+            id="a pin to another node stays",
         ),
         pytest.param(
             [{"matchExpressions": [SSD], "future": 1}],
             [{"matchExpressions": [SSD], "future": 1, "matchFields": [PIN]}],
-            id="unknown",
+            id="unknown fields stay",
         ),
-        pytest.param([], [], id="no terms"),
+        pytest.param([], [], id="an empty list of terms stays empty"),
     ],
 )
-def test_a_pin_goes_into_every_term_that_matches_something(terms: list[Any], after: list[Any]) -> None:
-    affinity = node_terms(*terms) | ELSE
+def test_a_pin_is_added_to_every_nonempty_term(terms: list[Any], pinned_terms: list[Any]) -> None:
+    affinity = node_terms(*terms) | OTHER_AFFINITY
     before = deepcopy(affinity)
     result = with_node(affinity, "node-a", pin=True)
-    assert result["nodeAffinity"] == {REQUIRED: {"nodeSelectorTerms": after}, PREFERRED: [PREFERENCE]}
-    assert {key: result[key] for key in ELSE} == ELSE
+    assert result["nodeAffinity"] == {REQUIRED: {"nodeSelectorTerms": pinned_terms}, PREFERRED: [NODE_PREFERENCE]}
+    assert {key: result[key] for key in OTHER_AFFINITY} == OTHER_AFFINITY
     assert affinity == before
 
 
@@ -86,31 +92,43 @@ def test_a_pin_goes_into_every_term_that_matches_something(terms: list[Any], aft
     ],
     ids=repr,
 )
-def test_without_a_required_affinity_there_is_one_new_term(affinity: Any) -> None:
+def test_a_pin_without_required_affinity_creates_one_term(affinity: Any) -> None:
     before = deepcopy(affinity)
     result = with_node(affinity, "node-a", pin=True)
-    assert result == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM]}, PREFERRED: [PREFERENCE]}}
+    assert result == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [PINNED_TERM]}, PREFERRED: [NODE_PREFERENCE]}}
     assert affinity == before
 
 
 @pytest.mark.parametrize(
     ("affinity", "preferred"),
     [
-        pytest.param(None, [PREFERENCE], id="none"),
-        pytest.param({"nodeAffinity": {PREFERRED: None}}, [PREFERENCE], id="null"),
-        pytest.param({"nodeAffinity": {PREFERRED: []}}, [PREFERENCE], id="an empty list"),
-        pytest.param({"nodeAffinity": {PREFERRED: [WISH]}}, [WISH, PREFERENCE], id="a wish of the user's"),
-        pytest.param({"nodeAffinity": {PREFERRED: [PREFERENCE]}}, [PREFERENCE], id="what is there already"),
-        pytest.param({"nodeAffinity": {PREFERRED: [PREFERENCE, WISH]}}, [PREFERENCE, WISH], id="wherever it stands"),
+        pytest.param(None, [NODE_PREFERENCE], id="no affinity"),
+        pytest.param({"nodeAffinity": {PREFERRED: None}}, [NODE_PREFERENCE], id="null preferences"),
+        pytest.param({"nodeAffinity": {PREFERRED: []}}, [NODE_PREFERENCE], id="empty preferences"),
         pytest.param(
-            {"nodeAffinity": {PREFERRED: [PREFERENCE | {"weight": 1}]}},
-            [PREFERENCE | {"weight": 1}, PREFERENCE],
-            id="lighter",
+            {"nodeAffinity": {PREFERRED: [USER_PREFERENCE]}},
+            [USER_PREFERENCE, NODE_PREFERENCE],
+            id="a user preference comes first",
+        ),
+        pytest.param(
+            {"nodeAffinity": {PREFERRED: [NODE_PREFERENCE]}},
+            [NODE_PREFERENCE],
+            id="an existing node preference is not repeated",
+        ),
+        pytest.param(
+            {"nodeAffinity": {PREFERRED: [NODE_PREFERENCE, USER_PREFERENCE]}},
+            [NODE_PREFERENCE, USER_PREFERENCE],
+            id="an existing node preference stays first",
+        ),
+        pytest.param(
+            {"nodeAffinity": {PREFERRED: [NODE_PREFERENCE | {"weight": 1}]}},
+            [NODE_PREFERENCE | {"weight": 1}, NODE_PREFERENCE],
+            id="a lower weight is another preference",
         ),
     ],
 )
-@pytest.mark.parametrize("pin", [True, False])
-def test_a_node_is_preferred_once_and_after_what_the_user_prefers(
+@pytest.mark.parametrize("pin", [True, False], ids=["required", "preferred"])
+def test_the_node_preference_is_appended_once_after_user_preferences(
     affinity: Any, preferred: list[Any], pin: bool
 ) -> None:
     before = deepcopy(affinity)
@@ -119,15 +137,17 @@ def test_a_node_is_preferred_once_and_after_what_the_user_prefers(
 
 
 @pytest.mark.parametrize(
-    "required", [None, {}, {"nodeSelectorTerms": None}, {"nodeSelectorTerms": [{"matchExpressions": [SSD]}]}]
+    "required",
+    [None, {}, {"nodeSelectorTerms": None}, {"nodeSelectorTerms": [{"matchExpressions": [SSD]}]}],
+    ids=["null", "absent terms", "null terms", "a term"],
 )
-def test_a_preference_leaves_what_is_required_alone(required: Any) -> None:
+def test_a_preference_does_not_change_required_affinity(required: Any) -> None:
     affinity = {"nodeAffinity": {REQUIRED: required}}
     assert with_node(affinity, "node-a", pin=False)["nodeAffinity"][REQUIRED] == required
 
 
 @pytest.mark.parametrize("required", [{"nodeSelectorTerms": None}, {}], ids=["null", "absent"])
-def test_terms_that_are_null_or_absent_stay_so(required: Object) -> None:
+def test_a_pin_leaves_null_or_absent_terms_unchanged(required: Object) -> None:
     assert with_node({"nodeAffinity": {REQUIRED: required}}, "node-a", pin=True)["nodeAffinity"][REQUIRED] == required
 
 
@@ -136,12 +156,13 @@ def test_terms_that_are_null_or_absent_stay_so(required: Object) -> None:
     [
         None,
         node_terms({"matchExpressions": [SSD]}),
-        node_terms(None, TERM),
-        {"nodeAffinity": {PREFERRED: [WISH]}} | ELSE,
+        node_terms(None, PINNED_TERM),
+        {"nodeAffinity": {PREFERRED: [USER_PREFERENCE]}} | OTHER_AFFINITY,
     ],
+    ids=["no affinity", "a user term", "an existing pin", "a user preference"],
 )
-@pytest.mark.parametrize("pin", [True, False])
-def test_the_second_time_changes_nothing(affinity: Any, pin: bool) -> None:
+@pytest.mark.parametrize("pin", [True, False], ids=["required", "preferred"])
+def test_with_node_is_idempotent(affinity: Any, pin: bool) -> None:
     once = with_node(affinity, "node-a", pin=pin)
     assert with_node(once, "node-a", pin=pin) == once
 
@@ -163,6 +184,6 @@ def test_the_second_time_changes_nothing(affinity: Any, pin: bool) -> None:
     ],
     ids=repr,
 )
-def test_what_is_of_another_type_is_not_overwritten(affinity: Any, field: str) -> None:
+def test_a_field_of_the_wrong_type_raises_malformed(affinity: Any, field: str) -> None:
     with pytest.raises(Malformed, match=f"^{field} is not a "):
         with_node(affinity, "node-a", pin=True)

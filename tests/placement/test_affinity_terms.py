@@ -1,4 +1,4 @@
-"""The required pod (anti-)affinity terms of a pod are read with all that the API server would add to them."""
+"""Required pod (anti-)affinity terms are parsed with the API server's defaults and merged label keys."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from tests.support.builders import (
     HOSTNAME,
     ZONE,
     Object,
-    apart,
-    decided,
+    decision_for,
     node,
     pod,
+    pod_affinity,
+    pod_anti_affinity,
     pod_term,
     storage,
-    together,
     virt_launcher,
 )
 from webhook.placement.decision import Reason
@@ -24,132 +24,182 @@ def requirement(key: str, operator: str, *values: str) -> Object:
 
 
 WEB = {"matchLabels": {"app": "web"}}
-LABELLED = {"app": "web", "tier": "front"}
+POD_LABELS = {"app": "web", "tier": "front"}
 
 
-def merged(operator: str, value: str = "front") -> Object:
+def web_selector_with_tier(operator: str, value: str = "front") -> Object:
     return WEB | {"matchExpressions": [requirement("tier", operator, value)]}
 
 
 def term(
     *namespaces: str,
-    any_namespace: bool = False,
+    has_namespace_selector: bool = False,
     selector: Object | None = WEB,
     topology: str = HOSTNAME,
-    weight: int = 2,  # the term's own, and WEB's one label
+    weight: int = 2,  # one for the term, one for WEB's label
 ) -> AffinityTerm:
-    return AffinityTerm(frozenset(namespaces), any_namespace, selector, topology, weight)
+    return AffinityTerm(frozenset(namespaces), has_namespace_selector, selector, topology, weight)
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    ("manifest", "parsed"),
     [
-        pytest.param(pod_term({"app": "web"}), term("default"), id="of its own namespace"),
-        pytest.param(pod_term({"app": "web"}, ZONE), term("default", topology=ZONE), id="by zone"),
-        pytest.param(pod_term(None), term("default", selector=None, weight=1), id="no selector"),
-        pytest.param(pod_term(None, labelSelector={}), term("default", selector={}, weight=1), id="an empty selector"),
-        pytest.param(pod_term({"app": "web"}, namespaces=["a", "b"]), term("a", "b"), id="of named namespaces"),
-        pytest.param(pod_term({"app": "web"}, namespaces=[]), term("default"), id="of no named namespace"),
-        pytest.param(pod_term({"app": "web"}, namespaces=None, namespaceSelector=None), term("default"), id="nulls"),
-        pytest.param(pod_term({"app": "web"}, namespaceSelector={}), term(any_namespace=True), id="of all namespaces"),
+        pytest.param(pod_term({"app": "web"}), term("default"), id="no namespaces means the pod's own"),
+        pytest.param(pod_term({"app": "web"}, ZONE), term("default", topology=ZONE), id="the topology key stays"),
+        pytest.param(pod_term(None), term("default", selector=None, weight=1), id="an absent selector becomes null"),
+        pytest.param(
+            pod_term(None, labelSelector={}), term("default", selector={}, weight=1), id="an empty selector stays empty"
+        ),
+        pytest.param(pod_term({"app": "web"}, namespaces=["a", "b"]), term("a", "b"), id="named namespaces stay"),
+        pytest.param(
+            pod_term({"app": "web"}, namespaces=[]), term("default"), id="an empty namespace list means the pod's own"
+        ),
+        pytest.param(
+            pod_term({"app": "web"}, namespaces=None, namespaceSelector=None),
+            term("default"),
+            id="null namespace fields mean the pod's own",
+        ),
+        pytest.param(
+            pod_term({"app": "web"}, namespaceSelector={}),
+            term(has_namespace_selector=True),
+            id="an empty namespaceSelector means any namespace",
+        ),
         pytest.param(
             pod_term({"app": "web"}, namespaceSelector=WEB, namespaces=["a"]),
-            term("a", any_namespace=True),
-            id="of named and of labelled namespaces",
+            term("a", has_namespace_selector=True),
+            id="a namespaceSelector adds any namespace to the named ones",
         ),
         pytest.param(
             pod_term({"app": "web"}, matchLabelKeys=["tier"]),
-            term("default", selector=merged("In"), weight=4),
-            id="of its tier",
+            term("default", selector=web_selector_with_tier("In"), weight=4),
+            id="matchLabelKeys become an In expression",
         ),
         pytest.param(
             pod_term({"app": "web"}, mismatchLabelKeys=["tier"]),
-            term("default", selector=merged("NotIn"), weight=4),
-            id="of others",
+            term("default", selector=web_selector_with_tier("NotIn"), weight=4),
+            id="mismatchLabelKeys become a NotIn expression",
         ),
         pytest.param(
             pod_term({"app": "web"}, matchLabelKeys=["absent"], mismatchLabelKeys=None),
             term("default"),
-            id="of a label it has not",
+            id="keys of absent labels are ignored",
         ),
         pytest.param(
             pod_term(None, matchLabelKeys=["tier"]),
             term("default", selector=None, weight=1),
-            id="of its tier, unselected",
+            id="matchLabelKeys without a selector are ignored",
         ),
     ],
 )
-def test_a_required_pod_affinity_term_is_read(written: Object, read: AffinityTerm) -> None:
-    for kind, affinity in (("podAntiAffinity", apart(written)), ("podAffinity", together(written))):
-        assert required_terms(pod(labels=LABELLED, affinity=affinity), "default", kind) == (read,)
+def test_a_required_pod_affinity_term_is_parsed(manifest: Object, parsed: AffinityTerm) -> None:
+    for kind, affinity in (("podAntiAffinity", pod_anti_affinity(manifest)), ("podAffinity", pod_affinity(manifest))):
+        assert required_terms(pod(labels=POD_LABELS, affinity=affinity), "default", kind) == (parsed,)
 
 
-def test_label_keys_are_added_to_what_the_selector_has() -> None:
-    written = pod_term({"app": "web"}, matchLabelKeys=["tier"], mismatchLabelKeys=["app"])
-    written["labelSelector"]["matchExpressions"] = [requirement("x", "Exists")]
-    (read,) = required_terms(pod(labels=LABELLED, affinity=apart(written)), "default", "podAntiAffinity")
-    assert read.selector["matchExpressions"] == [
+def test_label_keys_are_appended_to_the_selectors_expressions() -> None:
+    manifest = pod_term({"app": "web"}, matchLabelKeys=["tier"], mismatchLabelKeys=["app"])
+    manifest["labelSelector"]["matchExpressions"] = [requirement("x", "Exists")]
+    (parsed,) = required_terms(
+        pod(labels=POD_LABELS, affinity=pod_anti_affinity(manifest)), "default", "podAntiAffinity"
+    )
+    assert parsed.selector["matchExpressions"] == [
         requirement("x", "Exists"),
         requirement("tier", "In", "front"),
         requirement("app", "NotIn", "web"),
     ]
-    assert written["labelSelector"]["matchExpressions"] == [requirement("x", "Exists")]
+    assert manifest["labelSelector"]["matchExpressions"] == [requirement("x", "Exists")]
 
 
 def test_a_pod_without_affinity_has_no_terms() -> None:
     assert required_terms(pod(), "default", "podAntiAffinity") == ()
-    assert required_terms(pod(affinity=apart(pod_term({}))), "default", "podAffinity") == ()
+    assert required_terms(pod(affinity=pod_anti_affinity(pod_term({}))), "default", "podAffinity") == ()
 
 
 @pytest.mark.parametrize(
-    ("asked", "selects", "might"),
+    ("affinity_term", "selects", "might_select"),
     [
-        pytest.param(term("default"), True, False, id="its namespace"),
-        pytest.param(term("other"), False, False, id="another namespace"),
-        pytest.param(term(any_namespace=True), False, True, id="some namespace"),
-        pytest.param(term("default", any_namespace=True), True, True, id="its namespace and some"),
+        pytest.param(term("default"), True, False, id="the named namespace is selected"),
+        pytest.param(term("other"), False, False, id="another namespace is not selected"),
+        pytest.param(term(has_namespace_selector=True), False, True, id="any namespace might be selected"),
         pytest.param(
-            term("default", any_namespace=True, selector={"matchLabels": {"app": "db"}}), False, False, id="others"
+            term("default", has_namespace_selector=True),
+            True,
+            True,
+            id="the named namespace is selected and any might be",
         ),
-        pytest.param(term("default", any_namespace=True, selector=None), False, False, id="no selector"),
+        pytest.param(
+            term("default", has_namespace_selector=True, selector={"matchLabels": {"app": "db"}}),
+            False,
+            False,
+            id="other labels are not selected",
+        ),
+        pytest.param(
+            term("default", has_namespace_selector=True, selector=None),
+            False,
+            False,
+            id="a null selector selects nothing",
+        ),
     ],
 )
-def test_a_term_selects_a_pod_by_namespace_and_labels(asked: AffinityTerm, selects: bool, might: bool) -> None:
-    assert asked.selects("default", LABELLED) is selects
-    assert asked.might_select(LABELLED) is might
+def test_a_term_selects_a_pod_by_namespace_and_labels(
+    affinity_term: AffinityTerm, selects: bool, might_select: bool
+) -> None:
+    assert affinity_term.selects("default", POD_LABELS) is selects
+    assert affinity_term.might_select(POD_LABELS) is might_select
 
 
 @pytest.mark.parametrize(
-    ("selector", "answer"), [(None, False), ({}, True), (WEB, True)], ids=["null", "all", "labels"]
+    ("selector", "expected"), [(None, False), ({}, True), (WEB, True)], ids=["null", "empty", "labels"]
 )
-def test_a_namespace_selector_is_one_unless_it_is_null(selector: Object | None, answer: bool) -> None:
-    assert selects_namespaces({"namespaceSelector": selector}) is answer
+def test_a_namespace_selector_selects_namespaces_unless_null(selector: Object | None, expected: bool) -> None:
+    assert selects_namespaces({"namespaceSelector": selector}) is expected
     assert not selects_namespaces({})
 
 
-NODE, NAMED = node("node-a"), {"app": "web"}
-SELECTING = apart(pod_term(NAMED, HOSTNAME, namespaceSelector={}))
+NODE, WEB_LABELS = node("node-a"), {"app": "web"}
+REPELS_WEB_IN_ALL_NAMESPACES = pod_anti_affinity(pod_term(WEB_LABELS, HOSTNAME, namespaceSelector={}))
 
 
 @pytest.mark.parametrize(
     ("labels", "other", "unjudged"),
     [
-        pytest.param(NAMED, pod("x", "other", node="node-a", affinity=SELECTING), True, id="it might be meant"),
-        pytest.param({}, pod("x", "other", node="node-a", affinity=SELECTING), False, id="its labels are not meant"),
-        pytest.param(NAMED, pod("x", "other", node="node-b", affinity=SELECTING), False, id="on another node"),
-        pytest.param(NAMED, pod("x", "other", affinity=SELECTING), False, id="without a node"),
+        pytest.param(
+            WEB_LABELS,
+            pod("x", "other", node="node-a", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
+            True,
+            id="a term that might select the pod is unjudged",
+        ),
+        pytest.param(
+            {},
+            pod("x", "other", node="node-a", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
+            False,
+            id="a term for other labels is ignored",
+        ),
+        pytest.param(
+            WEB_LABELS,
+            pod("x", "other", node="node-b", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
+            False,
+            id="a pod on another node is ignored",
+        ),
+        pytest.param(
+            WEB_LABELS,
+            pod("x", "other", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
+            False,
+            id="an unscheduled pod is ignored",
+        ),
     ],
 )
-def test_the_namespace_selector_of_a_pod_that_is_there_is_not_judged(
-    labels: Object, other: Object, unjudged: bool
-) -> None:
-    decision = decided(virt_launcher(labels=labels), *storage(), NODE, other)
+def test_a_namespace_selector_of_an_existing_pod_is_unjudged(labels: Object, other: Object, unjudged: bool) -> None:
+    decision = decision_for(virt_launcher(labels=labels), *storage(), NODE, other)
     assert decision.reason is (Reason.UNJUDGED if unjudged else Reason.CO_SCHEDULED)
     assert ("namespace selector in the pod anti-affinity of other/x" in decision.message) is unjudged
 
 
-def test_a_pod_that_names_our_namespace_beside_its_namespace_selector_repels() -> None:
+def test_a_named_namespace_beside_a_namespace_selector_repels_the_vm() -> None:
     other = pod(
-        "x", "other", node="node-a", affinity=apart(pod_term(NAMED, namespaces=["default"], namespaceSelector={}))
+        "x",
+        "other",
+        node="node-a",
+        affinity=pod_anti_affinity(pod_term(WEB_LABELS, namespaces=["default"], namespaceSelector={})),
     )
-    assert decided(virt_launcher(labels=NAMED), *storage(), NODE, other).reason is Reason.POD_AFFINITY
+    assert decision_for(virt_launcher(labels=WEB_LABELS), *storage(), NODE, other).reason is Reason.POD_AFFINITY

@@ -1,4 +1,4 @@
-"""Golden folders: a pod, a cluster, the settings where they are not the default, and what comes of it."""
+"""Golden cases: a folder with a pod, a cluster, optional settings, and the expected answer of the webhook."""
 
 from pathlib import Path
 
@@ -16,11 +16,11 @@ CASES = sorted(paths.CASES.iterdir())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_case_comes_out_as_written_down(case: Path) -> None:
+def test_a_golden_case_matches_its_expected_answer(case: Path) -> None:
     pod = yaml.safe_load(case.joinpath("pod.yaml").read_text())
     cluster = yaml.safe_load_all(case.joinpath("cluster.yaml").read_text())
-    environment = case / "settings.yaml"
-    settings = read_settings(yaml.safe_load(environment.read_text()) if environment.exists() else {})
+    settings_file = case / "settings.yaml"
+    settings = read_settings(yaml.safe_load(settings_file.read_text()) if settings_file.exists() else {})
     injection = inject(request(pod, pod["metadata"]["namespace"]), catalog(*cluster), settings)
     assert injection.error is None
     assert msgspec.to_builtins(as_json(injection)) == yaml.safe_load(case.joinpath("expected.yaml").read_text())

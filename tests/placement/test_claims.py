@@ -1,4 +1,4 @@
-"""Which claims a pod mounts: in the order of its volumes, each once."""
+"""`mounted_claims` lists the claims of a pod in volume order, each once."""
 
 from typing import Any
 
@@ -8,33 +8,39 @@ from tests.support.builders import pod
 from webhook.placement.claims import mounted_claims
 
 
-def by_claim(name: Any) -> dict[str, Any]:
+def claim_volume(name: Any) -> dict[str, Any]:
     return {"name": "volume", "persistentVolumeClaim": {"claimName": name}}
 
 
 @pytest.mark.parametrize(
     ("volumes", "claims"),
     [
-        pytest.param([by_claim("b"), by_claim("a"), by_claim("c")], ("b", "a", "c"), id="volume order"),
-        pytest.param([by_claim("b"), by_claim("a"), by_claim("b")], ("b", "a"), id="the first of equals"),
-        pytest.param([{"name": "x", "emptyDir": {}}, by_claim("a")], ("a",), id="beside other volumes"),
-        pytest.param([], (), id="no volumes"),
-        pytest.param(None, (), id="null volumes"),
-        pytest.param("disk1", (), id="a string for volumes"),
-        pytest.param([None, "disk1", 7, by_claim("a")], ("a",), id="a null volume and others that are none"),
-        pytest.param([by_claim(None), by_claim(""), by_claim(7)], (), id="names that are none"),
         pytest.param(
-            [{"persistentVolumeClaim": None}, {"persistentVolumeClaim": "disk1"}], (), id="sources that are none"
+            [claim_volume("b"), claim_volume("a"), claim_volume("c")], ("b", "a", "c"), id="claims stay in volume order"
         ),
         pytest.param(
-            [{"name": "x", "ephemeral": {"volumeClaimTemplate": {}}}], (), id="a claim made for the pod alone"
+            [claim_volume("b"), claim_volume("a"), claim_volume("b")], ("b", "a"), id="a repeated claim is listed once"
+        ),
+        pytest.param([{"name": "x", "emptyDir": {}}, claim_volume("a")], ("a",), id="other volumes are skipped"),
+        pytest.param([], (), id="no volumes"),
+        pytest.param(None, (), id="null volumes"),
+        pytest.param("disk1", (), id="volumes of the wrong type"),
+        pytest.param([None, "disk1", 7, claim_volume("a")], ("a",), id="malformed volumes are skipped"),
+        pytest.param([claim_volume(None), claim_volume(""), claim_volume(7)], (), id="invalid claim names are skipped"),
+        pytest.param(
+            [{"persistentVolumeClaim": None}, {"persistentVolumeClaim": "disk1"}],
+            (),
+            id="malformed claim sources are skipped",
+        ),
+        pytest.param(
+            [{"name": "x", "ephemeral": {"volumeClaimTemplate": {}}}], (), id="an ephemeral volume is skipped"
         ),
     ],
 )
-def test_the_claims_of_a_pod_come_in_volume_order_and_once(volumes: Any, claims: tuple[str, ...]) -> None:
+def test_mounted_claims_are_listed_in_volume_order_and_once(volumes: Any, claims: tuple[str, ...]) -> None:
     assert mounted_claims(pod(volumes=volumes)) == claims
 
 
-@pytest.mark.parametrize("broken", [{}, {"spec": None}, {"spec": []}])
-def test_a_pod_without_a_spec_mounts_nothing(broken: dict[str, Any]) -> None:
-    assert mounted_claims(broken) == ()
+@pytest.mark.parametrize("malformed_pod", [{}, {"spec": None}, {"spec": []}], ids=["absent", "null", "a list"])
+def test_a_pod_without_a_spec_mounts_no_claims(malformed_pod: dict[str, Any]) -> None:
+    assert mounted_claims(malformed_pod) == ()

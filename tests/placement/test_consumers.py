@@ -1,4 +1,4 @@
-"""A share-manager pod follows its VM: softly, and only where Longhorn itself does not object."""
+"""Steering: a share-manager pod prefers the node of its VMs, unless Longhorn avoids that node."""
 
 from copy import deepcopy
 from typing import Any
@@ -8,14 +8,14 @@ import pytest
 from tests.support.builders import (
     PREFERRED,
     Object,
+    apply_injection,
     catalog,
     claim,
-    decided,
+    decision_for,
     hotplug_pod,
-    injected,
+    injection_for,
+    name_requirement,
     node,
-    node_named,
-    patched,
     pod,
     settings,
     share_manager_pod,
@@ -25,225 +25,243 @@ from tests.support.builders import (
 from webhook.placement.consumers import Consumers, avoided_nodes, choose, find_consumers
 from webhook.placement.decision import ClaimFinding, Mode, Outcome, Reason, Source
 
-VOLUME = [claim(), volume()]
-MIGRATION = {"kubevirt.io/migrationJobUID": "uid"}
+CLAIM_AND_PV = [claim(), volume()]
+MIGRATION_TARGET = {"kubevirt.io/migrationJobUID": "uid"}
 
 
-def vm(name: str, where: str = "node-b", created: str = "2026-08-01T12:00:00Z", **rest: Any) -> Object:
-    made = virt_launcher(name, node=where, **rest)
-    made["metadata"]["creationTimestamp"] = created
-    return made
+def vm(name: str, node_name: str = "node-b", created: str = "2026-08-01T12:00:00Z", **rest: Any) -> Object:
+    launcher = virt_launcher(name, node=node_name, **rest)
+    launcher["metadata"]["creationTimestamp"] = created
+    return launcher
 
 
-def avoiding(*names: str, key: str = "metadata.name", operator: str = "NotIn") -> Object:
-    fields = [node_named(name, operator) | {"key": key} for name in names]
+def avoiding_nodes(*names: str, key: str = "metadata.name", operator: str = "NotIn") -> Object:
+    fields = [name_requirement(name, operator) | {"key": key} for name in names]
     return {"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": {"matchFields": fields}}]}}}
 
 
-def names(consumers: Consumers) -> list[str]:
-    return [found.name for found in consumers.pods]
+def consumer_names(consumers: Consumers) -> list[str]:
+    return [consumer.name for consumer in consumers.pods]
 
 
 @pytest.mark.parametrize(
-    "consumer",
+    "objects",
     [
-        pytest.param([vm("one")], id="running"),
-        pytest.param([vm("one", phase="Pending")], id="Pending and bound"),
-        pytest.param([vm("one", labels=MIGRATION)], id="a migration target"),
+        pytest.param([vm("one")], id="a running VM"),
+        pytest.param([vm("one", phase="Pending")], id="a bound Pending VM"),
+        pytest.param([vm("one", labels=MIGRATION_TARGET)], id="a migration target"),
         pytest.param(
             [vm("one", opt_in=None, annotations={"scheduler.kubevirt-scheduler.io/co-schedule": "true"})],
-            id="later key",
+            id="a VM opted in by the second annotation",
         ),
-        pytest.param([vm("one", claims=["other", "disk1"])], id="among other claims"),
-        pytest.param([vm("one", claims=["root"]), hotplug_pod(vm("one"), node="node-b")], id="through its hotplug pod"),
+        pytest.param([vm("one", claims=["other", "disk1"])], id="a VM with several claims"),
         pytest.param(
-            [hotplug_pod(vm("one"), node="node-b"), vm("one", claims=["root"])], id="its hotplug pod came first"
+            [vm("one", claims=["root"]), hotplug_pod(vm("one"), node="node-b")],
+            id="a VM with the claim in its hotplug pod",
         ),
-        pytest.param([vm("one"), hotplug_pod(vm("one"), node="node-b")], id="both itself and through its hotplug pod"),
+        pytest.param(
+            [hotplug_pod(vm("one"), node="node-b"), vm("one", claims=["root"])], id="a VM listed after its hotplug pod"
+        ),
+        pytest.param([vm("one"), hotplug_pod(vm("one"), node="node-b")], id="a VM with the claim in both pods"),
     ],
 )
-def test_a_running_opted_in_vm_is_a_consumer(consumer: list[Object]) -> None:
-    assert names(find_consumers(share_manager_pod(), catalog(*VOLUME, *consumer), settings())) == ["one"]
+def test_a_running_opted_in_vm_is_a_consumer(objects: list[Object]) -> None:
+    assert consumer_names(find_consumers(share_manager_pod(), catalog(*CLAIM_AND_PV, *objects), settings())) == ["one"]
 
 
 def test_a_vm_whose_only_claim_is_hotplugged_is_a_consumer() -> None:
-    found = [vm("one", claims=[]), hotplug_pod(vm("one"), node="node-b")]
-    assert names(find_consumers(share_manager_pod(), catalog(*VOLUME, *found), settings())) == ["one"]
+    objects = [vm("one", claims=[]), hotplug_pod(vm("one"), node="node-b")]
+    assert consumer_names(find_consumers(share_manager_pod(), catalog(*CLAIM_AND_PV, *objects), settings())) == ["one"]
 
 
 @pytest.mark.parametrize(
-    ("others", "consumer"),
+    ("storage", "pods"),
     [
-        pytest.param(VOLUME, [], id="nobody"),
-        pytest.param(VOLUME, [virt_launcher("one")], id="not bound"),
-        pytest.param(VOLUME, [vm("one", phase="Succeeded")], id="finished"),
-        pytest.param(VOLUME, [vm("one", phase="Failed")], id="failed"),
-        pytest.param(VOLUME, [vm("one", phase="Unknown")], id="of an unknown phase"),
-        pytest.param(VOLUME, [vm("one", deleting=True)], id="terminating"),
+        pytest.param(CLAIM_AND_PV, [], id="no pod"),
+        pytest.param(CLAIM_AND_PV, [virt_launcher("one")], id="an unscheduled VM"),
+        pytest.param(CLAIM_AND_PV, [vm("one", phase="Succeeded")], id="a Succeeded VM"),
+        pytest.param(CLAIM_AND_PV, [vm("one", phase="Failed")], id="a Failed VM"),
+        pytest.param(CLAIM_AND_PV, [vm("one", phase="Unknown")], id="a VM of Unknown phase"),
+        pytest.param(CLAIM_AND_PV, [vm("one", deleting=True)], id="a terminating VM"),
         *(
-            pytest.param(VOLUME, [vm("one", opt_in=value)], id=f"opted in by {value!r}")
+            pytest.param(CLAIM_AND_PV, [vm("one", opt_in=value)], id=f"a VM with opt-in {value!r}")
             for value in (None, "True", True)
         ),
-        pytest.param(VOLUME, [vm("one", claims=["disk2"])], id="another claim"),
-        pytest.param(VOLUME, [vm("one", namespace="other")], id="a claim of that name elsewhere"),
-        pytest.param(VOLUME, [pod("one", node="node-b", claims=["disk1"])], id="no VM"),
-        pytest.param(VOLUME, [hotplug_pod(vm("one"), node="node-b")], id="a hotplug pod whose VM is not known"),
+        pytest.param(CLAIM_AND_PV, [vm("one", claims=["disk2"])], id="a VM with another claim"),
+        pytest.param(CLAIM_AND_PV, [vm("one", namespace="other")], id="a VM in another namespace"),
+        pytest.param(CLAIM_AND_PV, [pod("one", node="node-b", claims=["disk1"])], id="a pod that is not a VM"),
+        pytest.param(CLAIM_AND_PV, [hotplug_pod(vm("one"), node="node-b")], id="a hotplug pod without its VM"),
         pytest.param(
-            VOLUME,
+            CLAIM_AND_PV,
             [vm("one", claims=["root"], opt_in=None), hotplug_pod(vm("one"), node="node-b")],
             id="a hotplug pod whose VM is not opted in",
         ),
         pytest.param(
-            VOLUME,
+            CLAIM_AND_PV,
             [vm("one", claims=["root"]), hotplug_pod(vm("one"), node="node-b", phase="Succeeded")],
-            id="a hotplug pod that has finished",
+            id="a Succeeded hotplug pod",
         ),
-        pytest.param([claim()], [vm("one")], id="the PV is not known"),
-        pytest.param([claim(), volume(claim="", name="pvc-disk1", handle="vol-disk1")], [vm("one")], id="no claimRef"),
-        pytest.param([claim(), volume(namespace="other")], [vm("one")], id="the claimRef of another namespace"),
+        pytest.param([claim()], [vm("one")], id="an unknown PV"),
+        pytest.param(
+            [claim(), volume(claim="", name="pvc-disk1", handle="vol-disk1")], [vm("one")], id="a PV without claimRef"
+        ),
+        pytest.param(
+            [claim(), volume(namespace="other")], [vm("one")], id="a PV whose claimRef names another namespace"
+        ),
     ],
 )
-def test_without_a_consumer_the_pod_stays_as_it_was(others: list[Object], consumer: list[Object]) -> None:
-    made = share_manager_pod(**avoiding("node-z"))
-    before = deepcopy(made)
-    injection = injected(made, *others, *consumer, node("node-b"))
+def test_a_share_manager_pod_without_consumers_is_unchanged(storage: list[Object], pods: list[Object]) -> None:
+    manager_pod = share_manager_pod(**avoiding_nodes("node-z"))
+    before = deepcopy(manager_pod)
+    injection = injection_for(manager_pod, *storage, *pods, node("node-b"))
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.NO_CONSUMER)
     assert (injection.patch, injection.warnings, injection.decision.node) == (None, (), None)
-    assert made == before
+    assert manager_pod == before
 
 
-def test_a_handle_finds_the_pv_before_a_name_does() -> None:
-    other = volume("disk2", name="vol-disk1", handle="else")
-    known = catalog(*VOLUME, other, vm("one"), vm("two", claims=["disk2"]))
-    assert names(find_consumers(share_manager_pod("vol-disk1"), known, settings())) == ["one"]
+def test_a_pv_is_found_by_handle_before_name() -> None:
+    named_like_the_volume = volume("disk2", name="vol-disk1", handle="else")
+    store = catalog(*CLAIM_AND_PV, named_like_the_volume, vm("one"), vm("two", claims=["disk2"]))
+    assert consumer_names(find_consumers(share_manager_pod("vol-disk1"), store, settings())) == ["one"]
 
 
-def test_a_pv_is_found_by_name_where_no_handle_is() -> None:
-    known = catalog(volume(name="vol-disk1", handle=""), vm("one"))
-    assert find_consumers(share_manager_pod("vol-disk1"), known, settings()).claim == "disk1"
+def test_a_pv_without_a_handle_is_found_by_name() -> None:
+    store = catalog(volume(name="vol-disk1", handle=""), vm("one"))
+    assert find_consumers(share_manager_pod("vol-disk1"), store, settings()).claim == "disk1"
 
 
 @pytest.mark.parametrize(
-    ("vms", "where"),
+    ("vms", "winner"),
     [
-        pytest.param([vm("one")], "node-b", id="one"),
-        pytest.param([vm("one", "a"), vm("two", "b"), vm("three", "b")], "b", id="the most"),
+        pytest.param([vm("one")], "node-b", id="a single VM wins"),
+        pytest.param([vm("one", "a"), vm("two", "b"), vm("three", "b")], "b", id="the node with the most VMs wins"),
         pytest.param(
-            [vm("one", "a", "2026-08-02T00:00:00Z"), vm("two", "b", "2026-08-01T00:00:00Z")], "b", id="the oldest"
-        ),
-        pytest.param(
-            [vm("one", "a", "2026-08-01T00:00:00Z", labels=MIGRATION), vm("two", "b", "2026-08-02T00:00:00Z")],
+            [vm("one", "a", "2026-08-02T00:00:00Z"), vm("two", "b", "2026-08-01T00:00:00Z")],
             "b",
-            id="no migration target, be it older",
+            id="the oldest VM wins a tie",
         ),
         pytest.param(
-            [vm("one", "a", labels=MIGRATION), vm("two", "a", labels=MIGRATION), vm("three", "b")],
-            "a",
-            id="the most of targets",
+            [vm("one", "a", "2026-08-01T00:00:00Z", labels=MIGRATION_TARGET), vm("two", "b", "2026-08-02T00:00:00Z")],
+            "b",
+            id="a migration target loses a tie",
         ),
-        pytest.param([vm("two", "b"), vm("one", "a")], "a", id="of the same age the first by name"),
+        pytest.param(
+            [vm("one", "a", labels=MIGRATION_TARGET), vm("two", "a", labels=MIGRATION_TARGET), vm("three", "b")],
+            "a",
+            id="two migration targets outvote one VM",
+        ),
+        pytest.param([vm("two", "b"), vm("one", "a")], "a", id="the first name wins a tie of equal age"),
     ],
 )
-def test_the_vms_vote_for_their_nodes(vms: list[Object], where: str) -> None:
-    found = find_consumers(share_manager_pod(), catalog(*VOLUME, *vms), settings())
-    assert choose(found, frozenset()).node == where
+def test_the_vms_elect_one_of_their_nodes(vms: list[Object], winner: str) -> None:
+    consumers = find_consumers(share_manager_pod(), catalog(*CLAIM_AND_PV, *vms), settings())
+    assert choose(consumers, frozenset()).node == winner
 
 
 @pytest.mark.parametrize(
     ("fields", "avoided"),
     [
-        pytest.param({}, set(), id="none"),
-        pytest.param(avoiding("a"), {"a"}, id="Longhorn's term after a stale lease"),
-        pytest.param(avoiding("a", "b"), {"a", "b"}, id="several"),
-        pytest.param(avoiding("a", operator="In"), set(), id="a wish, not an aversion"),
-        pytest.param(avoiding("a", key="metadata.namespace"), set(), id="another field"),
-        pytest.param({"affinity": {"nodeAffinity": {PREFERRED: [None, {"preference": None}]}}}, set(), id="nulls"),
+        pytest.param({}, set(), id="no affinity avoids nothing"),
+        pytest.param(avoiding_nodes("a"), {"a"}, id="Longhorn's term after a stale lease"),
+        pytest.param(avoiding_nodes("a", "b"), {"a", "b"}, id="several names"),
+        pytest.param(avoiding_nodes("a", operator="In"), set(), id="In avoids nothing"),
+        pytest.param(avoiding_nodes("a", key="metadata.namespace"), set(), id="another field avoids nothing"),
+        pytest.param(
+            {"affinity": {"nodeAffinity": {PREFERRED: [None, {"preference": None}]}}},
+            set(),
+            id="null preferences avoid nothing",
+        ),
         pytest.param(
             {
                 "affinity": {
                     "nodeAffinity": {
-                        PREFERRED: [{"preference": {"matchFields": [node_named("a", "NotIn") | {"values": None}]}}]
+                        PREFERRED: [
+                            {"preference": {"matchFields": [name_requirement("a", "NotIn") | {"values": None}]}}
+                        ]
                     }
                 }
             },
             set(),
-            id="null values",
+            id="null values avoid nothing",
         ),
     ],
 )
-def test_the_pod_names_the_nodes_it_prefers_against(fields: Object, avoided: set[str]) -> None:
+def test_avoided_nodes_come_from_not_in_preferences(fields: Object, avoided: set[str]) -> None:
     assert avoided_nodes(share_manager_pod(**fields)) == avoided
 
 
-def test_an_avoided_node_is_out_and_the_next_one_wins() -> None:
+def test_an_avoided_node_loses_to_the_next_node() -> None:
     vms = [vm("one", "node-a"), vm("two", "node-a"), vm("three", "node-b")]
-    decision = decided(share_manager_pod(**avoiding("node-a")), *VOLUME, *vms, node("node-a"), node("node-b"))
+    decision = decision_for(
+        share_manager_pod(**avoiding_nodes("node-a")), *CLAIM_AND_PV, *vms, node("node-a"), node("node-b")
+    )
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-b")
     assert decision.message == "prefers node-b, where 1 VM of this volume runs"
 
 
-def test_with_every_node_avoided_nothing_is_added() -> None:
-    injection = injected(share_manager_pod(**avoiding("node-b")), *VOLUME, vm("one"), node("node-b"))
+def test_a_pod_that_avoids_every_node_is_unchanged() -> None:
+    injection = injection_for(share_manager_pod(**avoiding_nodes("node-b")), *CLAIM_AND_PV, vm("one"), node("node-b"))
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.NODE_AVOIDED)
     assert injection.patch is None
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_share_manager_pod_prefers_the_node_of_its_vms_and_never_requires_it(mode: Mode) -> None:
-    made = share_manager_pod(**avoiding("node-a"))
-    injection = injected(made, *VOLUME, vm("one"), vm("two"), node("node-b"), affinity_mode=mode)
-    decision, after = injection.decision, patched(made, injection)
+def test_a_share_manager_pod_prefers_and_never_requires_the_node_of_its_vms(mode: Mode) -> None:
+    manager_pod = share_manager_pod(**avoiding_nodes("node-a"))
+    injection = injection_for(manager_pod, *CLAIM_AND_PV, vm("one"), vm("two"), node("node-b"), affinity_mode=mode)
+    decision, after = injection.decision, apply_injection(manager_pod, injection)
     assert (decision.outcome, decision.reason, decision.mode) == (
         Outcome.PREFERRED,
         Reason.CO_SCHEDULED,
         Mode.PREFERRED,
     )
     assert decision.claims == (ClaimFinding("disk1", "vol-disk1", "node-b", Source.VIRT_LAUNCHER_POD),)
-    ours = {"weight": 100, "preference": {"matchFields": [node_named("node-b")]}}
-    theirs = made["spec"]["affinity"]["nodeAffinity"][PREFERRED]
-    assert after["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [*theirs, ours]}}
+    added = {"weight": 100, "preference": {"matchFields": [name_requirement("node-b")]}}
+    existing = manager_pod["spec"]["affinity"]["nodeAffinity"][PREFERRED]
+    assert after["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [*existing, added]}}
     assert after["metadata"]["annotations"] == {
         "kubevirt-scheduler/co-scheduled-node": "node-b",
         "kubevirt-scheduler/decision": "CoScheduled: prefers node-b, where 2 VMs of this volume run",
     }
-    assert after | {"metadata": made["metadata"], "spec": made["spec"]} == made
+    assert after | {"metadata": manager_pod["metadata"], "spec": manager_pod["spec"]} == manager_pod
     assert injection.warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("where", "reason"),
+    ("target_node", "reason"),
     [
-        pytest.param(node("node-a"), Reason.NODE_NOT_FOUND, id="gone"),
+        pytest.param(node("node-a"), Reason.NODE_NOT_FOUND, id="deleted"),
         pytest.param(node("node-b", ready="False"), Reason.NODE_NOT_READY, id="not ready"),
         pytest.param(node("node-b", unschedulable=True), Reason.NODE_CORDONED, id="cordoned"),
         pytest.param(node("node-b", taints=[{"key": "x", "effect": "NoSchedule"}]), Reason.NODE_TAINTED, id="tainted"),
         pytest.param(node("node-b", allocatable={"cpu": "1m"}), Reason.NODE_FULL, id="full"),
     ],
 )
-def test_a_node_that_can_not_take_the_pod_adds_nothing(where: Object, reason: Reason) -> None:
-    made = share_manager_pod(requests={"cpu": "2m"})
-    injection = injected(made, *VOLUME, vm("one"), where)
+def test_an_infeasible_node_adds_no_preference(target_node: Object, reason: Reason) -> None:
+    manager_pod = share_manager_pod(requests={"cpu": "2m"})
+    injection = injection_for(manager_pod, *CLAIM_AND_PV, vm("one"), target_node)
     decision = injection.decision
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, "node-b")
     assert (injection.patch, injection.warnings) == (None, ())
-    assert injected(made, *VOLUME, vm("one"), where, node_guard=False).decision.reason is Reason.CO_SCHEDULED
+    assert (
+        injection_for(manager_pod, *CLAIM_AND_PV, vm("one"), target_node, node_guard=False).decision.reason
+        is Reason.CO_SCHEDULED
+    )
 
 
 @pytest.mark.parametrize(
-    ("made", "chosen", "reason"),
+    ("manager_pod", "overrides", "reason"),
     [
         pytest.param(share_manager_pod(), {"steering": False}, Reason.STEERING_OFF, id="steering off"),
-        pytest.param(share_manager_pod(node="node-c"), {}, Reason.ALREADY_BOUND, id="bound"),
+        pytest.param(share_manager_pod(node="node-c"), {}, Reason.ALREADY_BOUND, id="already bound"),
     ],
 )
-def test_a_share_manager_pod_that_is_not_asked_about_is_left_alone(
-    made: Object, chosen: Object, reason: Reason
-) -> None:
-    injection = injected(made, *VOLUME, vm("one"), **chosen)
+def test_an_ineligible_share_manager_pod_is_unchanged(manager_pod: Object, overrides: Object, reason: Reason) -> None:
+    injection = injection_for(manager_pod, *CLAIM_AND_PV, vm("one"), **overrides)
     assert (injection.decision.reason, injection.decision.outcome, injection.patch) == (reason, Outcome.UNCHANGED, None)
 
 
 def test_a_share_manager_pod_is_steered_once() -> None:
-    first = injected(share_manager_pod(), *VOLUME, vm("one"))
-    second = injected(patched(share_manager_pod(), first), *VOLUME, vm("one"))
+    first = injection_for(share_manager_pod(), *CLAIM_AND_PV, vm("one"))
+    second = injection_for(apply_injection(share_manager_pod(), first), *CLAIM_AND_PV, vm("one"))
     assert (second.decision.reason, second.patch) == (Reason.ALREADY_INJECTED, None)

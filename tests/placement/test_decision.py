@@ -1,4 +1,4 @@
-"""One vocabulary: each reason is one word, and belongs to one station of the decision."""
+"""The decision's vocabulary: each reason is one word and belongs to one stage of the decision."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ from webhook.placement.decision import (
     Source,
 )
 
-DESIGN = """
+DESIGN_REASONS = """
     CoScheduled
     NotAPodCreation NotVirtLauncher NotOptedIn MigrationTarget EphemeralProvisioning AlreadyBound NoClaims
     AlreadyInjected
@@ -27,8 +27,8 @@ DESIGN = """
 """.split()
 
 
-def test_the_reasons_are_those_of_the_design_in_the_order_of_its_questions() -> None:
-    assert list(Reason) == DESIGN
+def test_reasons_match_the_design_in_evaluation_order() -> None:
+    assert list(Reason) == DESIGN_REASONS
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -38,21 +38,23 @@ def test_a_reason_is_one_camel_case_word(reason: Reason) -> None:
     assert reason.name.replace("_", "") == reason.upper()
 
 
-def test_a_reason_is_about_a_claim_or_about_a_node() -> None:
+def test_claim_reasons_and_guard_reasons_do_not_overlap() -> None:
     assert not CLAIM_REASONS & set(GUARD_REASONS)
     assert len(set(GUARD_REASONS)) == len(GUARD_REASONS)
 
 
-def test_the_words_of_the_answer_are_fixed() -> None:
+def test_outcomes_modes_and_sources_have_fixed_values() -> None:
     assert list(Outcome) == ["pinned", "preferred", "unchanged"]
     assert list(Mode) == ["required", "preferred"]
     assert list(Source) == ["share-manager-pod", "share-manager", "virt-launcher-pod"]
 
 
 @pytest.mark.parametrize(
-    "value", [ClaimFinding("disk1"), Decision(Outcome.UNCHANGED, Reason.NO_CLAIMS, "", Mode.REQUIRED)]
+    "value",
+    [ClaimFinding("disk1"), Decision(Outcome.UNCHANGED, Reason.NO_CLAIMS, "", Mode.REQUIRED)],
+    ids=["a claim finding", "a decision"],
 )
-def test_a_decision_does_not_change(value: ClaimFinding | Decision) -> None:
+def test_a_decision_is_immutable(value: ClaimFinding | Decision) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         value.node = "node-b"  # type: ignore[misc]
     assert not hasattr(value, "__dict__")

@@ -1,4 +1,4 @@
-"""The node guard: a node that could not take the pod is not required, and the first check that fails says why."""
+"""The node guard: an infeasible node is preferred instead of required, and the first failed check is the reason."""
 
 import pytest
 
@@ -6,178 +6,252 @@ from tests.support.builders import (
     PREFERRED,
     REQUIRED,
     Object,
-    apart,
     catalog,
     claim,
-    decided,
+    decision_for,
+    name_requirement,
     node,
-    node_named,
     node_terms,
+    pod_affinity,
+    pod_anti_affinity,
     pod_term,
     storage,
-    together,
     virt_launcher,
     volume,
 )
 from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
-from webhook.placement.feasibility import CHECKS, CORDON, TERMS, Candidate, run_checks
+from webhook.placement.feasibility import CHECKS, CORDON, MAX_NODE_SELECTOR_TERMS, Candidate, run_checks
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
 SSD = [{"key": "disk", "operator": "In", "values": ["ssd"]}]
-CORDONED = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+CORDON_TOLERATION = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def reason(vm: Object, *nodes: Object) -> Reason:
-    return decided(vm, *storage(), *nodes).reason
+    return decision_for(vm, *storage(), *nodes).reason
 
 
 @pytest.mark.parametrize(
-    ("vm", "where", "expected"),
+    ("vm", "target_node", "expected"),
     [
-        pytest.param({}, node("node-b"), Reason.NODE_NOT_FOUND, id="another node is known"),
-        pytest.param({}, node(), None, id="healthy"),
-        pytest.param({}, node(ready="False"), Reason.NODE_NOT_READY, id="not Ready"),
-        pytest.param({}, node(ready="Unknown"), Reason.NODE_NOT_READY, id="not heard of"),
-        pytest.param({}, node(ready=None), None, id="without conditions"),
-        pytest.param({}, node(unschedulable=True), Reason.NODE_CORDONED, id="cordoned"),
-        pytest.param({"tolerations": [CORDONED]}, node(unschedulable=True), None, id="cordoned and tolerated"),
+        pytest.param({}, node("node-b"), Reason.NODE_NOT_FOUND, id="a missing node is rejected while another exists"),
+        pytest.param({}, node(), None, id="a healthy node passes"),
+        pytest.param({}, node(ready="False"), Reason.NODE_NOT_READY, id="Ready False is rejected"),
+        pytest.param({}, node(ready="Unknown"), Reason.NODE_NOT_READY, id="Ready Unknown is rejected"),
+        pytest.param({}, node(ready=None), None, id="a node without conditions passes"),
+        pytest.param({}, node(unschedulable=True), Reason.NODE_CORDONED, id="a cordoned node is rejected"),
         pytest.param(
-            {"tolerations": [{"operator": "Exists"}]}, node(unschedulable=True), None, id="cordoned, all tolerated"
+            {"tolerations": [CORDON_TOLERATION]}, node(unschedulable=True), None, id="a toleration of the cordon passes"
         ),
         pytest.param(
-            {"tolerations": [CORDONED | {"effect": "NoExecute"}]},
+            {"tolerations": [{"operator": "Exists"}]},
+            node(unschedulable=True),
+            None,
+            id="a toleration of everything passes a cordon",
+        ),
+        pytest.param(
+            {"tolerations": [CORDON_TOLERATION | {"effect": "NoExecute"}]},
             node(unschedulable=True),
             Reason.NODE_CORDONED,
-            id="cordoned and another effect tolerated",
+            id="a toleration of another effect does not pass a cordon",
         ),
         pytest.param(
-            {"tolerations": [CORDONED]}, node(unschedulable=True, taints=[CORDON]), None, id="the cordon's own taint"
+            {"tolerations": [CORDON_TOLERATION]},
+            node(unschedulable=True, taints=[CORDON]),
+            None,
+            id="a toleration of the cordon passes its taint",
         ),
-        pytest.param({}, node(taints=[NO_SCHEDULE]), Reason.NODE_TAINTED, id="NoSchedule"),
-        pytest.param({}, node(taints=[NO_SCHEDULE | {"effect": "NoExecute"}]), Reason.NODE_TAINTED, id="NoExecute"),
-        pytest.param({}, node(taints=[NO_SCHEDULE | {"effect": "PreferNoSchedule"}]), None, id="PreferNoSchedule"),
+        pytest.param({}, node(taints=[NO_SCHEDULE]), Reason.NODE_TAINTED, id="a NoSchedule taint is rejected"),
+        pytest.param(
+            {},
+            node(taints=[NO_SCHEDULE | {"effect": "NoExecute"}]),
+            Reason.NODE_TAINTED,
+            id="a NoExecute taint is rejected",
+        ),
+        pytest.param(
+            {}, node(taints=[NO_SCHEDULE | {"effect": "PreferNoSchedule"}]), None, id="a PreferNoSchedule taint passes"
+        ),
         pytest.param(
             {"tolerations": [{"key": "dedicated", "value": "db"}]},
             node(taints=[NO_SCHEDULE, {"key": "other", "effect": "NoExecute"}]),
             Reason.NODE_TAINTED,
-            id="one of two taints tolerated",
-        ),
-        pytest.param({"nodeSelector": {"disk": "ssd"}}, node(), Reason.NODE_MISMATCH, id="a label it has not"),
-        pytest.param({"nodeSelector": {"disk": ""}}, node(), Reason.NODE_MISMATCH, id="an empty label it has not"),
-        pytest.param(
-            {"nodeSelector": {"disk": "ssd"}}, node(labels={"disk": "hdd"}), Reason.NODE_MISMATCH, id="another value"
-        ),
-        pytest.param({"nodeSelector": {"disk": "ssd"}}, node(labels={"disk": "ssd"}), None, id="the label"),
-        pytest.param({"nodeSelector": None}, node(), None, id="a null nodeSelector"),
-        pytest.param({"affinity": node_terms({"matchExpressions": SSD})}, node(), Reason.NODE_MISMATCH, id="a term"),
-        pytest.param(
-            {"affinity": node_terms({"matchExpressions": SSD})}, node(labels={"disk": "ssd"}), None, id="the term"
+            id="one tolerated taint of two is rejected",
         ),
         pytest.param(
-            {"affinity": node_terms({"matchFields": [node_named("node-b")]})},
+            {"nodeSelector": {"disk": "ssd"}},
             node(),
             Reason.NODE_MISMATCH,
-            id="another name",
+            id="a nodeSelector for an absent label is rejected",
         ),
-        pytest.param({"affinity": node_terms()}, node(), Reason.NODE_MISMATCH, id="no terms"),
-        pytest.param({"affinity": node_terms(None, {})}, node(), Reason.NODE_MISMATCH, id="a null and an empty term"),
+        pytest.param(
+            {"nodeSelector": {"disk": ""}},
+            node(),
+            Reason.NODE_MISMATCH,
+            id="a nodeSelector for an empty absent label is rejected",
+        ),
+        pytest.param(
+            {"nodeSelector": {"disk": "ssd"}},
+            node(labels={"disk": "hdd"}),
+            Reason.NODE_MISMATCH,
+            id="a nodeSelector for another value is rejected",
+        ),
+        pytest.param(
+            {"nodeSelector": {"disk": "ssd"}},
+            node(labels={"disk": "ssd"}),
+            None,
+            id="a nodeSelector that matches passes",
+        ),
+        pytest.param({"nodeSelector": None}, node(), None, id="a null nodeSelector passes"),
+        pytest.param(
+            {"affinity": node_terms({"matchExpressions": SSD})},
+            node(),
+            Reason.NODE_MISMATCH,
+            id="a required term that does not match is rejected",
+        ),
+        pytest.param(
+            {"affinity": node_terms({"matchExpressions": SSD})},
+            node(labels={"disk": "ssd"}),
+            None,
+            id="a required term that matches passes",
+        ),
+        pytest.param(
+            {"affinity": node_terms({"matchFields": [name_requirement("node-b")]})},
+            node(),
+            Reason.NODE_MISMATCH,
+            id="a required term for another node name is rejected",
+        ),
+        pytest.param({"affinity": node_terms()}, node(), Reason.NODE_MISMATCH, id="an empty list of terms is rejected"),
+        pytest.param(
+            {"affinity": node_terms(None, {})}, node(), Reason.NODE_MISMATCH, id="null and empty terms are rejected"
+        ),
         pytest.param(
             {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": None}}}},
             node(),
             Reason.NODE_MISMATCH,
-            id="null terms",
+            id="null terms are rejected",
         ),
-        pytest.param({"affinity": {"nodeAffinity": {REQUIRED: {}}}}, node(), Reason.NODE_MISMATCH, id="terms left out"),
+        pytest.param(
+            {"affinity": {"nodeAffinity": {REQUIRED: {}}}}, node(), Reason.NODE_MISMATCH, id="absent terms are rejected"
+        ),
         *(
-            pytest.param({"affinity": affinity}, node(), None, id=f"no required affinity: {affinity}")
+            pytest.param({"affinity": affinity}, node(), None, id=f"no required affinity passes: {affinity}")
             for affinity in (None, {}, {"nodeAffinity": None}, {"nodeAffinity": {}}, {"nodeAffinity": {REQUIRED: None}})
         ),
         pytest.param(
             {
                 "affinity": {
-                    "nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchFields": [node_named("node-b")]}}]}
+                    "nodeAffinity": {
+                        PREFERRED: [{"weight": 1, "preference": {"matchFields": [name_requirement("node-b")]}}]
+                    }
                 }
             },
             node(),
             None,
-            id="a wish for another node",
+            id="a preference for another node passes",
         ),
     ],
 )
-def test_the_guard_asks_about_node_and_pod(vm: Object, where: Object, expected: Reason | None) -> None:
-    assert reason(virt_launcher(**vm), where) is (expected or Reason.CO_SCHEDULED)
+def test_the_guard_checks_the_node_and_the_pod(vm: Object, target_node: Object, expected: Reason | None) -> None:
+    assert reason(virt_launcher(**vm), target_node) is (expected or Reason.CO_SCHEDULED)
 
 
-TIED = {"nodeSelectorTerms": [{"matchExpressions": SSD}]}
-LOCAL = {"required": TIED, "driver": "local.csi"}
+SSD_ONLY = {"nodeSelectorTerms": [{"matchExpressions": SSD}]}
+LOCAL_SSD_ONLY = {"required": SSD_ONLY, "driver": "local.csi"}
 
 
 @pytest.mark.parametrize(
-    ("pvs", "where", "expected"),
+    ("pvs", "target_node", "expected"),
     [
-        pytest.param([volume(required=TIED)], node(), Reason.VOLUME_MISMATCH, id="its own PV"),
-        pytest.param([volume(required=TIED)], node(labels={"disk": "ssd"}), None, id="its own PV, reached"),
-        pytest.param([volume(), volume("disk2", **LOCAL)], node(), Reason.VOLUME_MISMATCH, id="another driver's PV"),
         pytest.param(
-            [volume(), volume("disk2", **LOCAL)], node(labels={"disk": "ssd"}), None, id="another driver's, reached"
+            [volume(required=SSD_ONLY)],
+            node(),
+            Reason.VOLUME_MISMATCH,
+            id="a PV that does not reach the node is rejected",
         ),
-        pytest.param([volume(required={"nodeSelectorTerms": []})], node(), Reason.VOLUME_MISMATCH, id="no terms"),
         pytest.param(
-            [volume(required={"nodeSelectorTerms": [None, {}]})], node(), Reason.VOLUME_MISMATCH, id="empty terms"
+            [volume(required=SSD_ONLY)], node(labels={"disk": "ssd"}), None, id="a PV that reaches the node passes"
         ),
-        pytest.param([volume(required={})], node(), Reason.VOLUME_MISMATCH, id="terms left out"),
-        pytest.param([volume(), volume("disk9", required=TIED)], node(), None, id="a PV of nobody's"),
-        pytest.param([volume()], node(), None, id="a PV that is not known"),
         pytest.param(
-            [volume(required={"nodeSelectorTerms": [{"matchFields": [node_named("node-b")]}]})],
+            [volume(), volume("disk2", **LOCAL_SSD_ONLY)],
+            node(),
+            Reason.VOLUME_MISMATCH,
+            id="another driver's PV that does not reach the node is rejected",
+        ),
+        pytest.param(
+            [volume(), volume("disk2", **LOCAL_SSD_ONLY)],
+            node(labels={"disk": "ssd"}),
+            None,
+            id="another driver's PV that reaches the node passes",
+        ),
+        pytest.param(
+            [volume(required={"nodeSelectorTerms": []})],
+            node(),
+            Reason.VOLUME_MISMATCH,
+            id="a PV with an empty list of terms is rejected",
+        ),
+        pytest.param(
+            [volume(required={"nodeSelectorTerms": [None, {}]})],
+            node(),
+            Reason.VOLUME_MISMATCH,
+            id="a PV with empty terms is rejected",
+        ),
+        pytest.param([volume(required={})], node(), Reason.VOLUME_MISMATCH, id="a PV with absent terms is rejected"),
+        pytest.param(
+            [volume(), volume("disk9", required=SSD_ONLY)], node(), None, id="a PV of another claim is ignored"
+        ),
+        pytest.param([volume()], node(), None, id="an unknown PV passes"),
+        pytest.param(
+            [volume(required={"nodeSelectorTerms": [{"matchFields": [name_requirement("node-b")]}]})],
             node(),
             None,
-            id="a name, which the scheduler does not look at in a PV",
+            id="a PV's matchFields are ignored, as in the scheduler",
         ),
     ],
 )
-def test_every_pv_of_the_pod_must_be_reachable(pvs: list[Object], where: Object, expected: Reason | None) -> None:
+def test_every_pv_of_the_pod_must_reach_the_node(
+    pvs: list[Object], target_node: Object, expected: Reason | None
+) -> None:
     claims = [claim(), claim("disk2", modes=["ReadWriteOnce"])]
-    decision = decided(virt_launcher(claims=["disk1", "disk2"]), *claims, *pvs, *storage()[2:], where)
+    decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *claims, *pvs, *storage()[2:], target_node)
     assert decision.reason is (expected or Reason.CO_SCHEDULED)
 
 
 def field(spec: Object) -> str:
-    return decided(virt_launcher(**spec), *storage(), node()).message
+    return decision_for(virt_launcher(**spec), *storage(), node()).message
 
 
-PORT = [{"name": "c", "ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 22}]}]
-BY_ARCH = {"matchExpressions": [{"key": "arch", "operator": "DoesNotExist"}]}
-BY_NAMESPACE = pod_term({"app": "web"}, namespaceSelector={})
+CONTAINER_WITH_HOST_PORT = [{"name": "c", "ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 22}]}]
+ARCH_TERM = {"matchExpressions": [{"key": "arch", "operator": "DoesNotExist"}]}
+ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
 
 
 @pytest.mark.parametrize(
-    ("spec", "named"),
+    ("spec", "field"),
     [
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, "spec.topologySpreadConstraints"),
         ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
-        ({"containers": PORT}, "spec.containers[].ports[].hostPort"),
-        ({"initContainers": PORT}, "spec.initContainers[].ports[].hostPort"),
-        ({"affinity": apart(BY_NAMESPACE)}, "spec.affinity.podAntiAffinity's namespaceSelector"),
+        ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
+        ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),
+        ({"affinity": pod_anti_affinity(ANY_NAMESPACE_TERM)}, "spec.affinity.podAntiAffinity's namespaceSelector"),
         (
-            {"labels": {"app": "web"}, "affinity": together(BY_NAMESPACE | {"namespaces": ["default"]})},
+            {"labels": {"app": "web"}, "affinity": pod_affinity(ANY_NAMESPACE_TERM | {"namespaces": ["default"]})},
             "spec.affinity.podAffinity's",
         ),
         (
-            {"affinity": node_terms(*[BY_ARCH] * (TERMS + 1))},
-            f"spec.affinity.nodeAffinity, of more than {TERMS} terms,",
+            {"affinity": node_terms(*[ARCH_TERM] * (MAX_NODE_SELECTOR_TERMS + 1))},
+            f"spec.affinity.nodeAffinity, of more than {MAX_NODE_SELECTOR_TERMS} terms,",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_not_judged_is_not_risked(spec: Object, named: str) -> None:
-    decision = decided(virt_launcher(**spec), *storage(), node())
+def test_a_constraint_that_the_guard_cannot_evaluate_downgrades_the_pin(spec: Object, field: str) -> None:
+    decision = decision_for(virt_launcher(**spec), *storage(), node())
     assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, Reason.UNJUDGED)
-    assert named in decision.message
+    assert field in decision.message
 
 
-def test_affinity_to_pods_of_selected_namespaces_is_not_judged() -> None:
-    assert reason(virt_launcher(affinity=together(BY_NAMESPACE)), node()) is Reason.UNJUDGED
+def test_pod_affinity_with_a_namespace_selector_is_unjudged() -> None:
+    assert reason(virt_launcher(affinity=pod_affinity(ANY_NAMESPACE_TERM)), node()) is Reason.UNJUDGED
 
 
 @pytest.mark.parametrize(
@@ -187,41 +261,48 @@ def test_affinity_to_pods_of_selected_namespaces_is_not_judged() -> None:
         {"topologySpreadConstraints": None, "resourceClaims": None},
         {"resourceClaims": []},
         {"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 0}, None]}]},
-        {"affinity": apart(pod_term({"app": "web"}, namespaceSelector=None))},
-        {"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": BY_NAMESPACE}]}}},
+        {"affinity": pod_anti_affinity(pod_term({"app": "web"}, namespaceSelector=None))},
+        {"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": ANY_NAMESPACE_TERM}]}}},
     ],
-    ids=["a soft spread", "nulls", "no resource claims", "no host port", "a null namespace selector", "a wish"],
+    ids=[
+        "a ScheduleAnyway spread",
+        "null fields",
+        "no resource claims",
+        "no host port",
+        "a null namespaceSelector",
+        "preferred anti-affinity",
+    ],
 )
-def test_what_can_not_strand_a_pod_is_passed(spec: Object) -> None:
+def test_a_constraint_that_cannot_leave_the_pod_pending_passes(spec: Object) -> None:
     assert reason(virt_launcher(**spec), node()) is Reason.CO_SCHEDULED
 
 
-# Each fails one check, and leaves the others as they are.
-FAILS: dict[Reason, tuple[Object, Object]] = {
+# For each reason: pod fields and node arguments that fail only its check. Volume mismatch needs a PV instead.
+FAILURES: dict[Reason, tuple[Object, Object]] = {
     Reason.NODE_NOT_READY: ({}, {"ready": "False"}),
     Reason.NODE_CORDONED: ({}, {"unschedulable": True}),
     Reason.NODE_TAINTED: ({}, {"taints": [NO_SCHEDULE]}),
     Reason.NODE_MISMATCH: ({"nodeSelector": {"a": "b"}}, {}),
     Reason.VOLUME_MISMATCH: ({}, {}),
     Reason.NODE_FULL: ({"requests": {"cpu": "2"}}, {"allocatable": {"cpu": "1"}}),
-    Reason.POD_AFFINITY: ({"affinity": together(pod_term({"app": "web"}))}, {}),
+    Reason.POD_AFFINITY: ({"affinity": pod_affinity(pod_term({"app": "web"}))}, {}),
     Reason.UNJUDGED: ({"resourceClaims": [{"name": "gpu"}]}, {}),
 }
 
 
-@pytest.mark.parametrize("first", range(len(FAILS)), ids=list(FAILS))
-def test_the_first_check_that_fails_is_the_reason(first: int) -> None:
-    failing = list(FAILS)[first:]
-    vm: Object = {key: value for failed in failing for key, value in FAILS[failed][0].items()}
-    where: Object = {key: value for failed in failing for key, value in FAILS[failed][1].items()}
-    pv = volume(required=TIED if Reason.VOLUME_MISMATCH in failing else None)
-    candidate = Candidate(virt_launcher(**vm), "default", "node-a", (), catalog(node(**where)))
-    decision = decided(virt_launcher(**vm), *storage(), pv, node(**where))
+@pytest.mark.parametrize("first", range(len(FAILURES)), ids=list(FAILURES))
+def test_the_first_failed_check_is_the_reason(first: int) -> None:
+    failing = list(FAILURES)[first:]
+    vm: Object = {key: value for failed in failing for key, value in FAILURES[failed][0].items()}
+    target_node: Object = {key: value for failed in failing for key, value in FAILURES[failed][1].items()}
+    pv = volume(required=SSD_ONLY if Reason.VOLUME_MISMATCH in failing else None)
+    candidate = Candidate(virt_launcher(**vm), "default", "node-a", (), catalog(node(**target_node)))
+    decision = decision_for(virt_launcher(**vm), *storage(), pv, node(**target_node))
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, failing[0], "node-a")
-    assert len([answer for _, answer in run_checks(candidate) if answer]) == len(
+    assert len([detail for _, detail in run_checks(candidate) if detail]) == len(
         set(failing) - {Reason.VOLUME_MISMATCH}
     )
 
 
-def test_the_checks_are_asked_in_the_order_of_the_design() -> None:
-    assert tuple(check.reason for check in CHECKS) == GUARD_REASONS == (Reason.NODE_NOT_FOUND, *FAILS)
+def test_checks_run_in_design_order() -> None:
+    assert tuple(check.reason for check in CHECKS) == GUARD_REASONS == (Reason.NODE_NOT_FOUND, *FAILURES)

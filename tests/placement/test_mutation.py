@@ -1,4 +1,4 @@
-"""A pod becomes what was decided: annotations, affinity and scheduler name, and nothing else."""
+"""The patch of a decision changes a pod's annotations, affinity and scheduler name, and nothing else."""
 
 from copy import deepcopy
 from typing import Any
@@ -10,12 +10,12 @@ from tests.support.builders import (
     PREFERRED,
     REQUIRED,
     Object,
+    apply_injection,
     claim,
-    injected,
+    injection_for,
+    name_requirement,
     node,
-    node_named,
-    patched,
-    pinned,
+    pinned_fields,
     pod,
     share_manager_pod,
     storage,
@@ -23,24 +23,24 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.decision import Decision, Mode, Outcome, Reason
-from webhook.placement.mutation import ANNOTATIONS_SIZE, patch_for
+from webhook.placement.mutation import MAX_ANNOTATIONS_SIZE, patch_for
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import Malformed
 
 NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
 CO_SCHEDULED = "CoScheduled: pinned to node-a, which serves claim disk1"
-MIGRATION = {"labels": {"kubevirt.io/migrationJobUID": "uid"}}
+MIGRATION_TARGET = {"labels": {"kubevirt.io/migrationJobUID": "uid"}}
 
 
 def add(path: str, value: Any) -> Object:
     return {"op": "add", "path": path, "value": value}
 
 
-def test_a_pinned_pod_gets_two_annotations_and_two_terms() -> None:
-    made = virt_launcher(schedulerName="my-scheduler")
-    injection = injected(made, *storage(), node())
-    field = {"matchFields": [node_named("node-a")]}
+def test_a_pin_adds_two_annotations_and_two_terms() -> None:
+    original = virt_launcher(schedulerName="my-scheduler")
+    injection = injection_for(original, *storage(), node())
+    field = {"matchFields": [name_requirement("node-a")]}
     preferred = [{"weight": 100, "preference": field}]
     assert injection.patch == [
         add("/metadata/annotations/kubevirt-scheduler~1decision", CO_SCHEDULED),
@@ -50,125 +50,171 @@ def test_a_pinned_pod_gets_two_annotations_and_two_terms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "after"),
+    ("annotations", "kept"),
     [
-        pytest.param({}, {}, id="opted in"),
-        pytest.param({"a": "b", "c": ""}, {"a": "b", "c": ""}, id="the user's stay"),
-        pytest.param({NODE: "node-z", DECISION: "old"}, {}, id="stale ones of ours are replaced"),
-        pytest.param({"a": None}, {"a": None}, id="a null"),
+        pytest.param({}, {}, id="no other annotations"),
+        pytest.param({"a": "b", "c": ""}, {"a": "b", "c": ""}, id="user annotations stay"),
+        pytest.param({NODE: "node-z", DECISION: "old"}, {}, id="stale annotations of the webhook are replaced"),
+        pytest.param({"a": None}, {"a": None}, id="a null annotation stays"),
     ],
 )
-def test_annotations_are_added_to_what_is_there(annotations: Object, after: Object) -> None:
-    made = virt_launcher(annotations=annotations)
-    before = deepcopy(made)
-    result = patched(made, injected(made, *storage()))
-    assert result["metadata"]["annotations"] == {OPT_IN: "true", NODE: "node-a", DECISION: CO_SCHEDULED} | after
+def test_a_pin_keeps_the_users_annotations(annotations: Object, kept: Object) -> None:
+    original = virt_launcher(annotations=annotations)
+    before = deepcopy(original)
+    result = apply_injection(original, injection_for(original, *storage()))
+    assert result["metadata"]["annotations"] == {OPT_IN: "true", NODE: "node-a", DECISION: CO_SCHEDULED} | kept
     assert result | {"metadata": before["metadata"], "spec": before["spec"]} == before
-    assert made == before
+    assert original == before
 
 
-def test_a_pod_that_is_not_pinned_is_told_why_and_loses_a_stale_node() -> None:
-    made = virt_launcher(annotations={NODE: "node-z"}, affinity={"nodeAffinity": {}})
-    result = patched(made, injected(made))
-    told = "NoShareManager: no claim has a node: disk1 (ClaimNotFound)"
-    assert result["metadata"]["annotations"] == {OPT_IN: "true", DECISION: told}
-    assert result["spec"] == made["spec"]
+def test_an_unpinned_pod_gets_the_reason_and_loses_a_stale_node_annotation() -> None:
+    original = virt_launcher(annotations={NODE: "node-z"}, affinity={"nodeAffinity": {}})
+    result = apply_injection(original, injection_for(original))
+    explanation = "NoShareManager: no claim has a node: disk1 (ClaimNotFound)"
+    assert result["metadata"]["annotations"] == {OPT_IN: "true", DECISION: explanation}
+    assert result["spec"] == original["spec"]
 
 
 @pytest.mark.parametrize(
-    "made",
+    "original",
     [
-        pytest.param(virt_launcher(), id="pinned"),
-        pytest.param(virt_launcher(affinity=pinned("node-a")["affinity"]), id="the user's own pin"),
-        pytest.param(virt_launcher(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}), id="softened"),
-        pytest.param(virt_launcher(claims=["gone"]), id="without a node"),
-        pytest.param(virt_launcher(annotations={"x": "y" * (ANNOTATIONS_SIZE - 100)}), id="no room for annotations"),
+        pytest.param(virt_launcher(), id="a pinned pod"),
+        pytest.param(virt_launcher(affinity=pinned_fields("node-a")["affinity"]), id="a pod that the user pinned"),
+        pytest.param(
+            virt_launcher(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}),
+            id="a preference instead of a pin",
+        ),
+        pytest.param(virt_launcher(claims=["gone"]), id="a claim without a node"),
+        pytest.param(
+            virt_launcher(annotations={"x": "y" * (MAX_ANNOTATIONS_SIZE - 100)}), id="annotations near the size limit"
+        ),
     ],
 )
-@pytest.mark.parametrize("chosen", [{}, {"scheduler_names": {"default-scheduler": "b", "a": "b"}}], ids=["", "renamed"])
-def test_the_second_application_gives_no_patch(made: Object, chosen: Object) -> None:
-    first = injected(made, *storage(), node(), **chosen)
-    second = injected(patched(made, first), *storage(), node(), **chosen)
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, {"scheduler_names": {"default-scheduler": "b", "a": "b"}}],
+    ids=["no scheduler map", "a scheduler map"],
+)
+def test_a_second_call_returns_no_patch(original: Object, overrides: Object) -> None:
+    first = injection_for(original, *storage(), node(), **overrides)
+    second = injection_for(apply_injection(original, first), *storage(), node(), **overrides)
     assert first.patch
     assert second.patch is None
     assert second.decision.reason in (Reason.ALREADY_INJECTED, first.decision.reason)
 
 
-def test_what_the_user_pinned_alike_is_not_added_twice() -> None:
-    injection = injected(virt_launcher(affinity=pinned("node-a")["affinity"]), *storage())
+def test_an_identical_user_pin_is_not_repeated() -> None:
+    injection = injection_for(virt_launcher(affinity=pinned_fields("node-a")["affinity"]), *storage())
     assert [operation["path"] for operation in injection.patch] == [
         "/metadata/annotations/kubevirt-scheduler~1decision",
         "/metadata/annotations/kubevirt-scheduler~1co-scheduled-node",
     ]
 
 
-NAMES = {"kubevirt-scheduler": "default-scheduler", "a": "a"}
-TO_SECOND = {"default-scheduler": "second"}
+SCHEDULER_NAMES = {"kubevirt-scheduler": "default-scheduler", "a": "a"}
+DEFAULT_TO_SECOND = {"default-scheduler": "second"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "names", "scheduler"),
+    ("fields", "scheduler_names", "scheduler"),
     [
-        pytest.param({"schedulerName": "kubevirt-scheduler"}, NAMES, "default-scheduler", id="mapped"),
-        pytest.param({"schedulerName": "other"}, NAMES, "other", id="not mapped"),
-        pytest.param({"schedulerName": "a"}, NAMES, "a", id="mapped to itself"),
-        pytest.param({"schedulerName": "kubevirt-scheduler"}, {}, "kubevirt-scheduler", id="no map"),
-        pytest.param({"schedulerName": "default-scheduler"}, TO_SECOND, "second", id="the default"),
-        pytest.param({}, TO_SECOND, "second", id="none is the default"),
-        pytest.param({"schedulerName": ""}, TO_SECOND, "second", id="an empty one, too"),
         pytest.param(
-            {"schedulerName": "kubevirt-scheduler"} | MIGRATION, NAMES, "default-scheduler", id="a migration target"
+            {"schedulerName": "kubevirt-scheduler"},
+            SCHEDULER_NAMES,
+            "default-scheduler",
+            id="a mapped name is replaced",
+        ),
+        pytest.param({"schedulerName": "other"}, SCHEDULER_NAMES, "other", id="an unmapped name stays"),
+        pytest.param({"schedulerName": "a"}, SCHEDULER_NAMES, "a", id="a name mapped to itself stays"),
+        pytest.param({"schedulerName": "kubevirt-scheduler"}, {}, "kubevirt-scheduler", id="no map leaves the name"),
+        pytest.param(
+            {"schedulerName": "default-scheduler"}, DEFAULT_TO_SECOND, "second", id="the default scheduler is mapped"
+        ),
+        pytest.param({}, DEFAULT_TO_SECOND, "second", id="an absent name is the default scheduler"),
+        pytest.param({"schedulerName": ""}, DEFAULT_TO_SECOND, "second", id="an empty name is the default scheduler"),
+        pytest.param(
+            {"schedulerName": "kubevirt-scheduler"} | MIGRATION_TARGET,
+            SCHEDULER_NAMES,
+            "default-scheduler",
+            id="a migration target is renamed",
         ),
         pytest.param(
-            {"schedulerName": "kubevirt-scheduler", "claims": []}, NAMES, "default-scheduler", id="without claims"
+            {"schedulerName": "kubevirt-scheduler", "claims": []},
+            SCHEDULER_NAMES,
+            "default-scheduler",
+            id="a VM without claims is renamed",
         ),
         pytest.param(
-            {"schedulerName": "kubevirt-scheduler", "claims": ["x"]}, NAMES, "default-scheduler", id="without a node"
+            {"schedulerName": "kubevirt-scheduler", "claims": ["x"]},
+            SCHEDULER_NAMES,
+            "default-scheduler",
+            id="a VM whose claim has no node is renamed",
         ),
-        pytest.param({"schedulerName": "kubevirt-scheduler"} | pinned("b"), NAMES, "default-scheduler", id="injected"),
         pytest.param(
-            {"schedulerName": "kubevirt-scheduler", "opt_in": None}, NAMES, "kubevirt-scheduler", id="not opted in"
+            {"schedulerName": "kubevirt-scheduler"} | pinned_fields("b"),
+            SCHEDULER_NAMES,
+            "default-scheduler",
+            id="an injected VM is renamed",
         ),
-        pytest.param({"schedulerName": "kubevirt-scheduler", "node": "b"}, NAMES, "kubevirt-scheduler", id="bound"),
+        pytest.param(
+            {"schedulerName": "kubevirt-scheduler", "opt_in": None},
+            SCHEDULER_NAMES,
+            "kubevirt-scheduler",
+            id="a VM that is not opted in stays",
+        ),
+        pytest.param(
+            {"schedulerName": "kubevirt-scheduler", "node": "b"},
+            SCHEDULER_NAMES,
+            "kubevirt-scheduler",
+            id="a bound VM stays",
+        ),
     ],
 )
-def test_the_scheduler_of_opted_in_vms_is_renamed(fields: Object, names: dict[str, str], scheduler: str) -> None:
-    made = virt_launcher(**fields)
-    result = patched(made, injected(made, *storage(), scheduler_names=names))
+def test_the_scheduler_name_of_an_opted_in_vm_is_mapped(
+    fields: Object, scheduler_names: dict[str, str], scheduler: str
+) -> None:
+    original = virt_launcher(**fields)
+    result = apply_injection(original, injection_for(original, *storage(), scheduler_names=scheduler_names))
     assert result["spec"].get("schedulerName", "") == scheduler
 
 
-def test_only_a_vm_has_its_scheduler_renamed() -> None:
+def test_the_scheduler_name_of_other_pods_is_not_mapped() -> None:
     opted_in = {"annotations": {OPT_IN: "true"}, "schedulerName": "kubevirt-scheduler"}
-    assert injected(pod(**opted_in), scheduler_names=NAMES).patch is None
-    assert injected(share_manager_pod(**opted_in), scheduler_names=NAMES).patch is None
+    assert injection_for(pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
+    assert injection_for(share_manager_pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
 
 
-def test_a_migration_target_has_nothing_but_its_scheduler_renamed() -> None:
-    injection = injected(
-        virt_launcher(schedulerName="kubevirt-scheduler", **MIGRATION), *storage(), scheduler_names=NAMES
+def test_only_the_scheduler_name_of_a_migration_target_changes() -> None:
+    injection = injection_for(
+        virt_launcher(schedulerName="kubevirt-scheduler", **MIGRATION_TARGET),
+        *storage(),
+        scheduler_names=SCHEDULER_NAMES,
     )
     assert injection.patch == [{"op": "replace", "path": "/spec/schedulerName", "value": "default-scheduler"}]
     assert injection.decision.reason is Reason.MIGRATION_TARGET
 
 
-def test_to_observe_is_to_decide_and_to_patch_nothing() -> None:
-    chosen = {"action": Action.OBSERVE, "scheduler_names": TO_SECOND}
-    injection = injected(virt_launcher(), *storage(), **chosen)
+def test_observe_decides_without_a_patch() -> None:
+    overrides = {"action": Action.OBSERVE, "scheduler_names": DEFAULT_TO_SECOND}
+    injection = injection_for(virt_launcher(), *storage(), **overrides)
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.PINNED, Reason.CO_SCHEDULED)
     assert injection.patch is None
 
 
-@pytest.mark.parametrize(("spare", "told"), [(0, True), (-1, False)], ids=["an exact fit", "a byte too much"])
-def test_annotations_never_grow_beyond_what_the_api_server_takes(spare: int, told: bool) -> None:
-    """Refused by the API server: more than 256 KiB of keys and values (apimachinery, ValidateAnnotationsSize)."""
-    ours = {OPT_IN: "true", NODE: "node-a", DECISION: CO_SCHEDULED}
-    room = ANNOTATIONS_SIZE - sum(len(key) + len(value) for key, value in ours.items()) - len("user")
-    value = "ä" * ((room - spare) // 2) + "x" * ((room - spare) % 2)
-    made = virt_launcher(annotations={"user": value})
-    result = patched(made, injected(made, *storage()))
-    assert result["metadata"]["annotations"] == ({"user": value} | ours if told else {"user": value, OPT_IN: "true"})
-    assert result["spec"]["affinity"] == pinned("node-a")["affinity"]
+@pytest.mark.parametrize(
+    ("spare", "annotated"), [(0, True), (-1, False)], ids=["an exact fit is annotated", "one byte too much is not"]
+)
+def test_annotations_never_exceed_the_api_servers_limit(spare: int, annotated: bool) -> None:
+    """The API server refuses more than 256 KiB of keys and values (apimachinery, ValidateAnnotationsSize)."""
+    added = {OPT_IN: "true", NODE: "node-a", DECISION: CO_SCHEDULED}
+    available = MAX_ANNOTATIONS_SIZE - sum(len(key) + len(value) for key, value in added.items()) - len("user")
+    value = "ä" * ((available - spare) // 2) + "x" * ((available - spare) % 2)
+    original = virt_launcher(annotations={"user": value})
+    result = apply_injection(original, injection_for(original, *storage()))
+    assert result["metadata"]["annotations"] == (
+        {"user": value} | added if annotated else {"user": value, OPT_IN: "true"}
+    )
+    assert result["spec"]["affinity"] == pinned_fields("node-a")["affinity"]
 
 
 def decision(outcome: Outcome, node: str | None = "node-a", *, recorded: bool = True) -> Decision:
@@ -181,37 +227,37 @@ def test_missing_annotations_are_added(annotations: Object) -> None:
     assert operations == [add("/metadata/annotations", {DECISION: "CoScheduled: why"})]
 
 
-def test_what_is_not_recorded_is_not_told() -> None:
+def test_an_unrecorded_decision_adds_no_annotation() -> None:
     assert patch_for(decision(Outcome.UNCHANGED, recorded=False), virt_launcher(), Settings()) == []
 
 
-def test_an_affinity_that_is_none_raises() -> None:
+def test_an_affinity_of_the_wrong_type_raises_malformed() -> None:
     with pytest.raises(Malformed):
         patch_for(decision(Outcome.PREFERRED), virt_launcher(affinity="ssd"), Settings())
 
 
-def test_no_patch_is_sent_where_the_affinity_is_none() -> None:
-    injection = injected(virt_launcher(affinity="hunter2"), *storage())
+def test_an_affinity_of_the_wrong_type_is_an_internal_error_without_a_patch() -> None:
+    injection = injection_for(virt_launcher(affinity="hunter2"), *storage())
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.INTERNAL_ERROR)
     assert (injection.patch, injection.warnings, type(injection.error)) == (None, (), Malformed)
     assert "hunter2" not in f"{injection.decision} {injection.error}"
 
 
-FOLLOWED = [claim(), volume(), virt_launcher("vm", node="node-a")]
+CLAIM_WITH_RUNNING_VM = [claim(), volume(), virt_launcher("vm", node="node-a")]
 
 
-@pytest.mark.parametrize("annotations", ["text", ["a"], 7])
-def test_annotations_of_another_type_are_not_overwritten(annotations: Any) -> None:
-    made = share_manager_pod()
-    made["metadata"]["annotations"] = annotations
-    injection = injected(made, *FOLLOWED)
+@pytest.mark.parametrize("annotations", ["text", ["a"], 7], ids=["a string", "a list", "a number"])
+def test_annotations_of_the_wrong_type_are_not_overwritten(annotations: Any) -> None:
+    original = share_manager_pod()
+    original["metadata"]["annotations"] = annotations
+    injection = injection_for(original, *CLAIM_WITH_RUNNING_VM)
     assert (injection.decision.reason, injection.patch) == (Reason.INTERNAL_ERROR, None)
 
 
 @pytest.mark.parametrize("spec", [None, "text", [], ...], ids=["null", "a string", "a list", "absent"])
-def test_a_patch_applies_to_a_pod_without_a_spec(spec: Any) -> None:
-    made = share_manager_pod()
-    made["spec"] = spec
+def test_the_patch_applies_to_a_pod_without_a_spec(spec: Any) -> None:
+    original = share_manager_pod()
+    original["spec"] = spec
     if spec is ...:
-        del made["spec"]
-    patched(made, injected(made, *FOLLOWED))
+        del original["spec"]
+    apply_injection(original, injection_for(original, *CLAIM_WITH_RUNNING_VM))

@@ -1,112 +1,164 @@
-"""What we did to a pod before is read from the pod, and can be taken back."""
+"""An earlier injection is recognized from the pod alone and can be removed."""
 
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
-from tests.support.builders import PREFERRED, REQUIRED, Object, node_named, node_terms, pinned, pod, virt_launcher
-from webhook.placement.affinity import matches_nothing, pinned_node, prefers, with_node, without_injection
+from tests.support.builders import (
+    PREFERRED,
+    REQUIRED,
+    Object,
+    name_requirement,
+    node_terms,
+    pinned_fields,
+    pod,
+    virt_launcher,
+)
+from webhook.placement.affinity import has_preferred_term, matches_no_node, pinned_node, with_node, without_injection
 
-PIN = node_named("node-a")
-TERM = {"matchFields": [PIN]}
-PREFERENCE = {"weight": 100, "preference": {"matchFields": [PIN]}}
+PIN = name_requirement("node-a")
+PINNED_TERM = {"matchFields": [PIN]}
+NODE_PREFERENCE = {"weight": 100, "preference": {"matchFields": [PIN]}}
 SSD = {"key": "disk", "operator": "In", "values": ["ssd"]}
-NOT_B = node_named("node-b", "NotIn")
-WISH = {"weight": 100, "preference": {"matchFields": [node_named("node-b")]}}
-ELSE = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "x"}]}, "podAffinity": None, "future": [1]}
+NOT_B = name_requirement("node-b", "NotIn")
+USER_PREFERENCE = {"weight": 100, "preference": {"matchFields": [name_requirement("node-b")]}}
+OTHER_AFFINITY = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "x"}]}, "podAffinity": None, "future": [1]}
 
 
 @pytest.mark.parametrize(
-    ("affinity", "answer"),
+    ("affinity", "expected"),
     [
-        (pinned("node-a")["affinity"], True),
-        (pinned("node-b")["affinity"], False),
-        ({"nodeAffinity": {PREFERRED: [WISH, PREFERENCE]}}, True),
-        ({"nodeAffinity": {PREFERRED: [PREFERENCE | {"weight": 99}]}}, False),
-        (node_terms(TERM), False),
+        (pinned_fields("node-a")["affinity"], True),
+        (pinned_fields("node-b")["affinity"], False),
+        ({"nodeAffinity": {PREFERRED: [USER_PREFERENCE, NODE_PREFERENCE]}}, True),
+        ({"nodeAffinity": {PREFERRED: [NODE_PREFERENCE | {"weight": 99}]}}, False),
+        (node_terms(PINNED_TERM), False),
         (None, False),
     ],
-    ids=["pinned", "another node", "among others", "another weight", "only required", "no affinity"],
+    ids=[
+        "a pinned pod prefers its node",
+        "a pod pinned to another node does not prefer it",
+        "a preference among others counts",
+        "another weight does not count",
+        "a requirement alone does not count",
+        "no affinity prefers nothing",
+    ],
 )
-def test_a_pod_prefers_a_node(affinity: Any, answer: bool) -> None:
-    assert prefers(pod(affinity=affinity), "node-a") is answer
+def test_prefers_recognizes_our_preference(affinity: Any, expected: bool) -> None:
+    assert has_preferred_term(pod(affinity=affinity), "node-a") is expected
 
 
 @pytest.mark.parametrize(
-    ("affinity", "answer"),
+    ("affinity", "expected"),
     [
         (None, False),
         ({"nodeAffinity": {REQUIRED: None}}, False),
         ({"nodeAffinity": {REQUIRED: {}}}, True),
         (node_terms(), True),
         (node_terms(None, {}), True),
-        (node_terms(None, TERM), False),
+        (node_terms(None, PINNED_TERM), False),
     ],
-    ids=["no affinity", "null", "no list", "no terms", "empty terms", "a term"],
+    ids=[
+        "no affinity matches",
+        "null required affinity matches",
+        "absent terms match nothing",
+        "an empty list matches nothing",
+        "null and empty terms match nothing",
+        "a nonempty term matches",
+    ],
 )
-def test_an_affinity_without_a_real_term_matches_nothing(affinity: Any, answer: bool) -> None:
-    assert matches_nothing(pod(affinity=affinity)) is answer
+def test_a_required_affinity_without_a_nonempty_term_matches_nothing(affinity: Any, expected: bool) -> None:
+    assert matches_no_node(pod(affinity=affinity)) is expected
 
 
-OURS = pinned("node-a")
+PINNED_FIELDS = pinned_fields("node-a")
 
 
 @pytest.mark.parametrize(
     ("fields", "node"),
     [
-        pytest.param(OURS, "node-a", id="annotation and term"),
+        pytest.param(PINNED_FIELDS, "node-a", id="annotation and term name the node"),
         pytest.param(
-            OURS | {"affinity": node_terms(TERM | {"matchExpressions": [SSD]}, TERM)}, "node-a", id="every term"
+            PINNED_FIELDS | {"affinity": node_terms(PINNED_TERM | {"matchExpressions": [SSD]}, PINNED_TERM)},
+            "node-a",
+            id="every term names the node",
         ),
-        pytest.param(OURS | {"affinity": node_terms(None, {}, TERM)}, "node-a", id="beside empty terms"),
-        pytest.param(OURS | {"affinity": node_terms(TERM, {"matchExpressions": [SSD]})}, "", id="not every term"),
         pytest.param(
-            OURS | {"affinity": node_terms({"matchFields": [NOT_B, PIN]})}, "node-a", id="beside other fields"
+            PINNED_FIELDS | {"affinity": node_terms(None, {}, PINNED_TERM)}, "node-a", id="empty terms are ignored"
         ),
-        pytest.param(OURS | {"affinity": node_terms({"matchFields": [node_named("node-b")]})}, "", id="another node"),
-        pytest.param(OURS | {"affinity": node_terms()}, "", id="no terms"),
-        pytest.param(OURS | {"affinity": {"nodeAffinity": {PREFERRED: [PREFERENCE]}}}, "", id="only preferred"),
-        pytest.param(OURS | {"affinity": None}, "", id="only the annotation"),
-        pytest.param(OURS | {"annotations": {}}, "", id="only the term: the user's own"),
         pytest.param(
-            OURS | {"annotations": {"kubevirt-scheduler/co-scheduled-node": None}}, "", id="a null annotation"
+            PINNED_FIELDS | {"affinity": node_terms(PINNED_TERM, {"matchExpressions": [SSD]})},
+            "",
+            id="one term without the pin is not our pin",
+        ),
+        pytest.param(
+            PINNED_FIELDS | {"affinity": node_terms({"matchFields": [NOT_B, PIN]})},
+            "node-a",
+            id="other matchFields are ignored",
+        ),
+        pytest.param(
+            PINNED_FIELDS | {"affinity": node_terms({"matchFields": [name_requirement("node-b")]})},
+            "",
+            id="a term for another node is not our pin",
+        ),
+        pytest.param(PINNED_FIELDS | {"affinity": node_terms()}, "", id="no terms are not our pin"),
+        pytest.param(
+            PINNED_FIELDS | {"affinity": {"nodeAffinity": {PREFERRED: [NODE_PREFERENCE]}}},
+            "",
+            id="a preference is not our pin",
+        ),
+        pytest.param(PINNED_FIELDS | {"affinity": None}, "", id="the annotation alone is not our pin"),
+        pytest.param(PINNED_FIELDS | {"annotations": {}}, "", id="the term alone is the user's pin"),
+        pytest.param(
+            PINNED_FIELDS | {"annotations": {"kubevirt-scheduler/co-scheduled-node": None}},
+            "",
+            id="a null annotation is not our pin",
         ),
     ],
 )
-def test_a_pod_is_pinned_by_us_where_annotation_and_every_term_say_so(fields: Object, node: str) -> None:
+def test_pinned_node_requires_the_annotation_and_every_term(fields: Object, node: str) -> None:
     assert pinned_node(virt_launcher("one", **fields)) == node
 
 
 @pytest.mark.parametrize(
     "affinity",
     [
-        pytest.param({"nodeAffinity": {}}, id="nothing of the user's"),
-        pytest.param(node_terms({"matchExpressions": [SSD]}) | ELSE, id="a term"),
-        pytest.param(node_terms({"matchExpressions": [SSD]}, None, {}, {"matchFields": [NOT_B]}), id="terms"),
-        pytest.param({"nodeAffinity": {PREFERRED: [WISH]}}, id="a wish"),
+        pytest.param({"nodeAffinity": {}}, id="no user affinity"),
+        pytest.param(node_terms({"matchExpressions": [SSD]}) | OTHER_AFFINITY, id="a user term"),
+        pytest.param(
+            node_terms({"matchExpressions": [SSD]}, None, {}, {"matchFields": [NOT_B]}), id="several user terms"
+        ),
+        pytest.param({"nodeAffinity": {PREFERRED: [USER_PREFERENCE]}}, id="a user preference"),
     ],
 )
-@pytest.mark.parametrize("pin", [True, False])
-def test_a_released_pod_is_as_the_user_wrote_it(affinity: Object, pin: bool) -> None:
-    ours = {"kubevirt-scheduler/co-scheduled-node": "node-a", "kubevirt-scheduler/decision": "x", "user": "y"}
-    made = pod(affinity=with_node(affinity, "node-a", pin=pin), annotations=ours, hostname="vm1")
-    before = deepcopy(made)
-    assert without_injection(made) == pod(affinity=affinity, annotations={"user": "y"}, hostname="vm1")
-    assert made == before
+@pytest.mark.parametrize("pin", [True, False], ids=["required", "preferred"])
+def test_without_injection_restores_the_users_pod(affinity: Object, pin: bool) -> None:
+    annotations = {"kubevirt-scheduler/co-scheduled-node": "node-a", "kubevirt-scheduler/decision": "x", "user": "y"}
+    injected_pod = pod(affinity=with_node(affinity, "node-a", pin=pin), annotations=annotations, hostname="vm1")
+    before = deepcopy(injected_pod)
+    assert without_injection(injected_pod) == pod(affinity=affinity, annotations={"user": "y"}, hostname="vm1")
+    assert injected_pod == before
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"affinity": None}, {"affinity": ELSE}, {"annotations": {"a": "b"}} | {"affinity": OURS["affinity"]}]
+    "fields",
+    [
+        {},
+        {"affinity": None},
+        {"affinity": OTHER_AFFINITY},
+        {"annotations": {"a": "b"}} | {"affinity": PINNED_FIELDS["affinity"]},
+    ],
+    ids=["no affinity", "null affinity", "a user affinity", "our terms without our annotation"],
 )
-def test_a_pod_that_is_not_ours_is_released_as_it_is(fields: Object) -> None:
+def test_without_injection_keeps_a_pod_that_was_not_injected(fields: Object) -> None:
     assert without_injection(pod(**fields)) == pod(**fields)
 
 
 @pytest.mark.parametrize(
     "required", [{"nodeSelectorTerms": []}, {"nodeSelectorTerms": None}, {}], ids=["empty", "null", "absent"]
 )
-def test_a_released_pod_still_matches_nothing_if_it_did(required: Object) -> None:
+def test_without_injection_keeps_an_affinity_that_matches_nothing(required: Object) -> None:
     affinity = with_node({"nodeAffinity": {REQUIRED: required}}, "node-a", pin=False)
-    made = without_injection(pod(affinity=affinity, annotations=OURS["annotations"]))
-    assert matches_nothing(made)
+    restored_pod = without_injection(pod(affinity=affinity, annotations=PINNED_FIELDS["annotations"]))
+    assert matches_no_node(restored_pod)

@@ -1,4 +1,4 @@
-"""What holds for every pod in every cluster, held against rules that somebody else wrote."""
+"""Properties of every decision, checked with random clusters against an independent model of the scheduler."""
 
 from copy import deepcopy
 from typing import Any
@@ -23,7 +23,7 @@ Object = dict[str, Any]
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Object, Object, Object, str]:
+def scenarios(draw: st.DrawFn) -> tuple[Object, Object, Object, str]:
     """Draw a pod, a cluster, the storage, and the node that serves it."""
     cluster = draw(clusters())
     node = draw(st.sampled_from(cluster["nodes"]))["metadata"]["name"]
@@ -34,39 +34,39 @@ def store_of(cluster: Object, storage: Object) -> Store:
     return catalog(*cluster["nodes"], *cluster["pods"], storage["pvc"], storage["pv"], storage["pod"])
 
 
-def applied(pod: Object, injection: Injection) -> Object:
+def apply_patch(pod: Object, injection: Injection) -> Object:
     assert injection.error is None, injection.error
     return jsonpatch.JsonPatch(injection.patch or []).apply(deepcopy(pod))
 
 
-def without_ours(value: Any, node: str) -> Any:
-    """Take out what only we may have put in, so that the rest can be compared with what the user wrote."""
-    ours = {"key": "metadata.name", "operator": "In", "values": [node]}
+def without_injected_terms(value: Any, node: str) -> Any:
+    """Remove the terms that the webhook may add, so that the rest can be compared with the user's pod."""
+    pin = {"key": "metadata.name", "operator": "In", "values": [node]}
     if isinstance(value, list):
-        preference = {"weight": 100, "preference": {"matchFields": [ours]}}
-        return [without_ours(item, node) for item in value if item not in (ours, preference)]
+        preference = {"weight": 100, "preference": {"matchFields": [pin]}}
+        return [without_injected_terms(item, node) for item in value if item not in (pin, preference)]
     if isinstance(value, dict):
-        return {key: without_ours(item, node) for key, item in value.items()}
+        return {key: without_injected_terms(item, node) for key, item in value.items()}
     return value
 
 
-def bare(value: Any) -> Any:
-    """Take out empty lists and maps: a missing parent that was added holds nothing else."""
+def without_empty_values(value: Any) -> Any:
+    """Remove empty lists and maps, because an added parent is empty without the webhook's terms."""
     if isinstance(value, list):
-        return [found for item in value if (found := bare(item)) not in ({}, [], None)]
+        return [kept for item in value if (kept := without_empty_values(item)) not in ({}, [], None)]
     if isinstance(value, dict):
-        return {key: found for key, item in value.items() if (found := bare(item)) not in ({}, [], None)}
+        return {key: kept for key, item in value.items() if (kept := without_empty_values(item)) not in ({}, [], None)}
     return value
 
 
 @thorough
-@given(world=worlds())
-def test_a_pod_that_could_be_scheduled_still_can_be(world: tuple[Object, Object, Object, str]) -> None:
-    pod, cluster, disk, node = world
+@given(scenario=scenarios())
+def test_a_schedulable_pod_is_still_schedulable_after_injection(scenario: tuple[Object, Object, Object, str]) -> None:
+    pod, cluster, disk, node = scenario
     injection = inject(request(pod), store_of(cluster, disk), Settings())
-    there = [*cluster["pods"], disk["pod"]]
-    before = feasible_nodes(pod, cluster["nodes"], there, [disk["pv"]])
-    after = feasible_nodes(applied(pod, injection), cluster["nodes"], there, [disk["pv"]])
+    existing_pods = [*cluster["pods"], disk["pod"]]
+    before = feasible_nodes(pod, cluster["nodes"], existing_pods, [disk["pv"]])
+    after = feasible_nodes(apply_patch(pod, injection), cluster["nodes"], existing_pods, [disk["pv"]])
     note(f"{injection.decision}\nbefore {before}, after {after}")
     event(str(injection.decision.reason))
     if before:
@@ -75,45 +75,49 @@ def test_a_pod_that_could_be_scheduled_still_can_be(world: tuple[Object, Object,
 
 
 @thorough
-@given(world=worlds())
-def test_the_guard_refuses_a_node_if_and_only_if_the_scheduler_would(world: tuple[Object, Object, Object, str]) -> None:
-    pod, cluster, disk, node = world
+@given(scenario=scenarios())
+def test_the_guard_rejects_a_node_if_and_only_if_the_scheduler_does(
+    scenario: tuple[Object, Object, Object, str],
+) -> None:
+    pod, cluster, disk, node = scenario
     decision = inject(request(pod), store_of(cluster, disk), Settings()).decision
     feasible = feasible_nodes(pod, cluster["nodes"], [*cluster["pods"], disk["pod"]], [disk["pv"]])
     assert (decision.reason is Reason.CO_SCHEDULED) == (node in feasible), decision
 
 
 @thorough
-@given(world=worlds(), guard=st.booleans())
-def test_a_second_application_changes_nothing(world: tuple[Object, Object, Object, str], guard: bool) -> None:
-    pod, cluster, disk, _ = world
-    chosen = Settings(node_guard=guard, scheduler_names={"default-scheduler": "my-scheduler"})
+@given(scenario=scenarios(), guard=st.booleans())
+def test_a_second_call_returns_no_patch(scenario: tuple[Object, Object, Object, str], guard: bool) -> None:
+    pod, cluster, disk, _ = scenario
+    overrides = Settings(node_guard=guard, scheduler_names={"default-scheduler": "my-scheduler"})
     store = store_of(cluster, disk)
-    first = inject(request(pod), store, chosen)
-    second = inject(request(applied(pod, first)), store, chosen)
+    first = inject(request(pod), store, overrides)
+    second = inject(request(apply_patch(pod, first)), store, overrides)
     assert second.patch is None
     added = first.decision.outcome is not Outcome.UNCHANGED
     assert second.decision.reason is (Reason.ALREADY_INJECTED if added else first.decision.reason)
 
 
 @thorough
-@given(world=worlds(), guard=st.booleans())
-def test_nothing_the_user_wrote_is_removed_or_reordered(world: tuple[Object, Object, Object, str], guard: bool) -> None:
-    pod, cluster, disk, node = world
+@given(scenario=scenarios(), guard=st.booleans())
+def test_user_fields_are_never_removed_or_reordered(scenario: tuple[Object, Object, Object, str], guard: bool) -> None:
+    pod, cluster, disk, node = scenario
     received = deepcopy(pod)
     injection = inject(request(pod), store_of(cluster, disk), Settings(node_guard=guard))
     assert pod == received
-    result = applied(pod, injection)
+    result = apply_patch(pod, injection)
     for key in ("co-scheduled-node", "decision"):
         result["metadata"]["annotations"].pop(f"kubevirt-scheduler/{key}", None)
-    # The universe never draws our own requirement for a node that serves the disk as the user's.
-    assert bare(without_ours(result, node)) == bare(without_ours(pod, node))
+    # The strategies never draw a user requirement that equals the webhook's own pin to the serving node.
+    assert without_empty_values(without_injected_terms(result, node)) == without_empty_values(
+        without_injected_terms(pod, node)
+    )
 
 
 @thorough
-@given(world=worlds(), mode=st.sampled_from(["required", "preferred", "nonsense", None]))
-def test_a_patch_stays_below_the_allowed_paths(world: tuple[Object, Object, Object, str], mode: str | None) -> None:
-    pod, cluster, disk, _ = world
+@given(scenario=scenarios(), mode=st.sampled_from(["required", "preferred", "nonsense", None]))
+def test_a_patch_changes_only_the_allowed_paths(scenario: tuple[Object, Object, Object, str], mode: str | None) -> None:
+    pod, cluster, disk, _ = scenario
     if mode is not None:
         pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-mode"] = mode
     injection = inject(request(pod), store_of(cluster, disk), Settings(node_guard=False))
@@ -124,9 +128,9 @@ def test_a_patch_stays_below_the_allowed_paths(world: tuple[Object, Object, Obje
 
 
 @thorough
-@given(world=worlds())
-def test_a_steered_share_manager_pod_only_gains_a_preference(world: tuple[Object, Object, Object, str]) -> None:
-    vm, cluster, disk, node = world
+@given(scenario=scenarios())
+def test_a_steered_share_manager_pod_only_gains_a_preference(scenario: tuple[Object, Object, Object, str]) -> None:
+    vm, cluster, disk, node = scenario
     vm["metadata"] |= {"name": "virt-launcher-vm1-x", "uid": "1", "namespace": "default"}
     vm["spec"]["nodeName"] = node
     disk["pv"]["spec"]["claimRef"] = {"namespace": "default", "name": "disk1"}
@@ -135,7 +139,7 @@ def test_a_steered_share_manager_pod_only_gains_a_preference(world: tuple[Object
     if injection.decision.reason is not Reason.CO_SCHEDULED:
         assert injection.patch is None
         return
-    before, after = (feasible_nodes(pod, cluster["nodes"], [vm]) for pod in (new, applied(new, injection)))
+    before, after = (feasible_nodes(pod, cluster["nodes"], [vm]) for pod in (new, apply_patch(new, injection)))
     assert after == before
     assert node in after
 
@@ -152,27 +156,27 @@ def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [prefix, *(path for key, item in children for path in paths(item, (*prefix, key)))]
 
 
-def with_wreck(value: Any, path: tuple[Any, ...], wreck: Any) -> Any:
-    """Put something else in the place of one field, however deep."""
+def with_replaced_field(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
+    """Return a copy in which the field at `path` is replaced, at any depth."""
     if not path:
-        return wreck
+        return replacement
     copy = deepcopy(value)
-    place = copy
+    parent = copy
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = wreck
+        parent = parent[key]
+    parent[path[-1]] = replacement
     return copy
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(world=worlds(), data=st.data(), wreck=JSON)
-def test_a_wrongly_typed_field_anywhere_never_breaks_an_answer(
-    world: tuple[Object, Object, Object, str], data: st.DataObject, wreck: Any
+@given(scenario=scenarios(), data=st.data(), replacement=JSON)
+def test_a_field_of_the_wrong_type_never_produces_an_invalid_answer(
+    scenario: tuple[Object, Object, Object, str], data: st.DataObject, replacement: Any
 ) -> None:
-    pod, cluster, disk, _ = world
-    whole = request(pod | virt_launcher()["metadata"] if data.draw(st.booleans()) else pod)
-    path = data.draw(st.sampled_from(paths(whole)[1:]))
-    broken = with_wreck(whole, path, wreck)
+    pod, cluster, disk, _ = scenario
+    admission_request = request(pod | virt_launcher()["metadata"] if data.draw(st.booleans()) else pod)
+    path = data.draw(st.sampled_from(paths(admission_request)[1:]))
+    broken = with_replaced_field(admission_request, path, replacement)
     injection = inject(broken, store_of(cluster, disk), Settings())
     event(str(injection.decision.reason))
     if injection.error is not None:

@@ -1,4 +1,4 @@
-"""Quantities are read as the API server reads them, and written for people."""
+"""Quantities are parsed as in the API server and formatted for people."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ from webhook.placement.shape import Malformed
         (1e21, 10**24, 10**21),
     ],
 )
-def test_a_quantity_is_read_in_milli_for_cpu_and_in_whole_units_for_others(
+def test_a_quantity_is_parsed_to_milli_for_cpu_and_to_whole_units_otherwise(
     quantity: Any, milli: int, units: int
 ) -> None:
     assert amounts({"cpu": quantity, "memory": quantity}) == {"cpu": milli, "memory": units}
@@ -58,13 +58,13 @@ def test_a_quantity_is_read_in_milli_for_cpu_and_in_whole_units_for_others(
 @pytest.mark.parametrize(
     "quantity", ["x", "1x", "1 ", " 1", "1e", "1e1.5", "--1", ".", "1.5.1", "1K", "1mi", "1_0", "inf"]
 )
-def test_what_is_no_quantity_is_malformed(quantity: str) -> None:
+def test_an_invalid_quantity_raises_malformed(quantity: str) -> None:
     with pytest.raises(Malformed, match="not a number with a unit"):
         amounts({"cpu": quantity})
 
 
 @pytest.mark.parametrize(
-    ("resource", "quantity", "said"),
+    ("resource", "quantity", "formatted"),
     [
         ("cpu", 0, "0"),
         ("cpu", 1000, "1"),
@@ -78,5 +78,5 @@ def test_what_is_no_quantity_is_malformed(quantity: str) -> None:
         ("hugepages-2Mi", 2**22, "4096Ki"),
     ],
 )
-def test_an_amount_is_written_for_people(resource: str, quantity: int, said: str) -> None:
-    assert format_quantity(resource, quantity) == said
+def test_an_amount_is_formatted_for_people(resource: str, quantity: int, formatted: str) -> None:
+    assert format_quantity(resource, quantity) == formatted

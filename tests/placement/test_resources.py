@@ -1,4 +1,4 @@
-"""How much room a pod asks for is counted as the scheduler counts it."""
+"""`effective_requests` counts the requests of a pod as the scheduler does."""
 
 import pytest
 
@@ -14,18 +14,32 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
 @pytest.mark.parametrize(
     ("spec", "requests"),
     [
-        pytest.param({"containers": []}, {}, id="nothing but itself"),
-        pytest.param({"containers": None, "initContainers": None, "overhead": None, "resources": None}, {}, id="nulls"),
-        pytest.param({"containers": [{"name": "c"}, {"name": "d", "resources": None}]}, {}, id="no resources"),
+        pytest.param({"containers": []}, {}, id="an empty pod requests only its slot"),
         pytest.param(
-            {"containers": [container(cpu="1"), container(cpu="2", memory="1")]}, {"cpu": 3000, "memory": 1}, id="sum"
+            {"containers": None, "initContainers": None, "overhead": None, "resources": None},
+            {},
+            id="null fields request nothing",
         ),
-        pytest.param({"containers": [container(cpu="0", memory="0")]}, {}, id="what is asked for as 0"),
-        pytest.param({"containers": [container(limits={"cpu": "2"})]}, {"cpu": 2000}, id="a limit alone is a request"),
         pytest.param(
-            {"containers": [container(limits={"cpu": "2"}, cpu="1")]}, {"cpu": 1000}, id="a request beside a limit"
+            {"containers": [{"name": "c"}, {"name": "d", "resources": None}]},
+            {},
+            id="containers without resources request nothing",
         ),
-        pytest.param({"containers": [container(limits={"cpu": "2"}, cpu="0")]}, {}, id="a request of 0 beside a limit"),
+        pytest.param(
+            {"containers": [container(cpu="1"), container(cpu="2", memory="1")]},
+            {"cpu": 3000, "memory": 1},
+            id="containers are summed",
+        ),
+        pytest.param({"containers": [container(cpu="0", memory="0")]}, {}, id="a request of zero is dropped"),
+        pytest.param(
+            {"containers": [container(limits={"cpu": "2"})]}, {"cpu": 2000}, id="a limit without a request is a request"
+        ),
+        pytest.param(
+            {"containers": [container(limits={"cpu": "2"}, cpu="1")]}, {"cpu": 1000}, id="a request overrides its limit"
+        ),
+        pytest.param(
+            {"containers": [container(limits={"cpu": "2"}, cpu="0")]}, {}, id="a request of zero overrides its limit"
+        ),
         pytest.param(
             {
                 "containers": [
@@ -33,35 +47,37 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
                 ]
             },
             {"devices.kubevirt.io/kvm": 1, "hugepages-2Mi": 2**22, "ephemeral-storage": 1000},
-            id="extended resources, huge pages, ephemeral storage",
+            id="extended resources, huge pages and ephemeral storage count",
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "overhead": {"cpu": "250m", "memory": "1"}},
             {"cpu": 1250, "memory": 1},
-            id="overhead",
+            id="overhead is added",
         ),
         pytest.param(
-            {"containers": [container(memory="100m"), container(memory="100m")]}, {"memory": 1}, id="rounded up once"
+            {"containers": [container(memory="100m"), container(memory="100m")]},
+            {"memory": 1},
+            id="memory is rounded up once per pod",
         ),
         pytest.param(
             {"containers": [container(cpu="0.0004"), container(cpu="0.0004")]},
             {"cpu": 2},
-            id="but to a milli at once",
+            id="cpu is rounded up to a milli per container",
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "initContainers": [container(cpu="3"), container(cpu="2")]},
             {"cpu": 3000},
-            id="the largest init container",
+            id="the largest init container counts",
         ),
         pytest.param(
             {"containers": [container(cpu="4")], "initContainers": [container(cpu="3", memory="1")]},
             {"cpu": 4000, "memory": 1},
-            id="each resource for itself",
+            id="each resource has its own maximum",
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "initContainers": [container(sidecar=True, cpu="2")]},
             {"cpu": 3000},
-            id="a sidecar stays",
+            id="a sidecar adds to the containers",
         ),
         pytest.param(
             {
@@ -69,7 +85,7 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
                 "initContainers": [container(sidecar=True, cpu="2"), container(cpu="5")],
             },
             {"cpu": 7000},
-            id="an init container beside the sidecar before it",
+            id="a sidecar adds to the init container after it",
         ),
         pytest.param(
             {
@@ -77,7 +93,7 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
                 "initContainers": [container(cpu="5"), container(sidecar=True, cpu="2")],
             },
             {"cpu": 5000},
-            id="an init container before the sidecar",
+            id="a sidecar does not add to the init container before it",
         ),
         pytest.param(
             {
@@ -89,22 +105,22 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
                 ],
             },
             {"cpu": 4000},
-            id="two sidecars",
+            id="two sidecars are summed",
         ),
         pytest.param(
             {"containers": [], "initContainers": [container(cpu="1") | {"restartPolicy": "Never"}]},
             {"cpu": 1000},
-            id="another restart policy",
+            id="another restart policy is not a sidecar",
         ),
         pytest.param(
             {"containers": [container(cpu="1", memory="9")], "resources": {"requests": {"cpu": "5"}}},
             {"cpu": 5000, "memory": 9},
-            id="pod-level requests",
+            id="a pod-level request replaces container requests",
         ),
         pytest.param(
             {"containers": [container(cpu="9")], "resources": {"requests": {"cpu": "5"}}},
             {"cpu": 5000},
-            id="pod-level requests below the containers'",
+            id="a smaller pod-level request replaces container requests",
         ),
         pytest.param(
             {
@@ -112,48 +128,50 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
                 "resources": {"requests": {"cpu": "5", "ephemeral-storage": "1", "a.b/c": "1", "hugepages-2Mi": "2Mi"}},
             },
             {"cpu": 5000, "hugepages-2Mi": 2**21},
-            id="only cpu, memory and huge pages are asked for by a pod as such",
+            id="other resources are ignored at pod level",
         ),
         pytest.param(
             {"containers": [container()], "resources": {"limits": {"cpu": "5"}}},
             {"cpu": 5000},
-            id="a pod-level limit alone",
+            id="a pod-level limit without requests is a request",
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "resources": {"limits": {"cpu": "5"}}},
             {"cpu": 1000},
-            id="a pod-level limit above its containers' requests",
+            id="a container request overrides a pod-level limit",
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "resources": {"requests": {"cpu": "5"}}, "overhead": {"cpu": "1"}},
             {"cpu": 6000},
-            id="overhead over pod-level requests",
+            id="overhead is added to pod-level requests",
         ),
         pytest.param(
             {"containers": [container(**{"hugepages-2Mi": "2Mi"})], "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
             {"hugepages-2Mi": 2**22},
-            id="a pod-level limit of huge pages is a request whatever its containers ask for",
+            id="a pod-level limit of huge pages overrides container requests",
         ),
     ],
 )
-def test_a_pod_asks_for_what_the_scheduler_reserves(spec: Object, requests: dict[str, int]) -> None:
+def test_effective_requests_match_what_the_scheduler_reserves(spec: Object, requests: dict[str, int]) -> None:
     assert effective_requests(pod(**spec)) == {"pods": 1} | requests
 
 
 @pytest.mark.parametrize(
     ("status", "cpu"),
     [
-        pytest.param({}, 2000, id="no status"),
-        pytest.param({"resources": {"requests": {"cpu": "3"}}}, 3000, id="still larger than asked for"),
-        pytest.param({"resources": {"requests": {"cpu": "1"}}}, 2000, id="still smaller than asked for"),
+        pytest.param({}, 2000, id="no status counts the spec"),
+        pytest.param({"resources": {"requests": {"cpu": "3"}}}, 3000, id="a larger actual request counts"),
+        pytest.param({"resources": {"requests": {"cpu": "1"}}}, 2000, id="a smaller actual request does not count"),
         pytest.param(
-            {"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "4"}}, 4000, id="allocated"
+            {"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "4"}},
+            4000,
+            id="larger allocated resources count",
         ),
-        pytest.param({"resources": None, "allocatedResources": None}, 2000, id="nulls"),
+        pytest.param({"resources": None, "allocatedResources": None}, 2000, id="null status fields count the spec"),
     ],
 )
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_until_a_resize_is_done_the_larger_amount_counts(status: Object, cpu: int, kind: str) -> None:
+def test_the_larger_amount_counts_during_a_container_resize(status: Object, cpu: int, kind: str) -> None:
     resized = pod(
         "one", node="node-a", **{"containers": [], kind: [container("main", sidecar=kind != "containers", cpu="2")]}
     )
@@ -165,7 +183,7 @@ def test_until_a_resize_is_done_the_larger_amount_counts(status: Object, cpu: in
     assert effective_requests(resized)["cpu"] == cpu
 
 
-def test_until_a_resize_of_the_pod_itself_is_done_the_larger_amount_counts() -> None:
+def test_the_larger_amount_counts_during_a_pod_level_resize() -> None:
     resized = pod("one", node="node-a", containers=[], resources={"requests": {"cpu": "1"}})
     resized["status"] |= {"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "2"}}
     assert effective_requests(resized)["cpu"] == 3000

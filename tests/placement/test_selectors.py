@@ -1,14 +1,13 @@
-"""Labels and nodes are matched as Kubernetes' selectors match them."""
+"""Label selectors and node selectors match as in Kubernetes."""
 
 from typing import Any
 
 import pytest
 
-from tests.support.builders import Object, node_named
+from tests.support.builders import Object, name_requirement
 from webhook.placement.selectors import is_empty_term, labels_match, node_matches
 
 LABELS = {"disk": "ssd", "rank": "5", "empty": ""}
-PARSE_INT = "strconv.ParseInt takes neither an underscore nor what does not fit into 64 bits; Python's int does"
 
 
 def requirement(key: str, operator: str, *values: str) -> Object:
@@ -33,7 +32,7 @@ REQUIREMENTS = [
     ({"key": "disk", "operator": "Exists", "values": None}, True),
     ({"key": "absent", "operator": "DoesNotExist"}, True),
 ]
-NUMBERS = [
+NUMERIC_REQUIREMENTS = [
     (requirement("rank", "Gt", "4"), True),
     (requirement("rank", "Gt", "5"), False),
     (requirement("rank", "Lt", "6"), True),
@@ -52,99 +51,124 @@ NUMBERS = [
 ]
 
 
-def said(value: Any) -> str | None:
+def requirement_id(value: Any) -> str | None:
     return " ".join([value["key"], str(value["operator"]), *(value.get("values") or [])]) if "key" in value else None
 
 
 @pytest.mark.parametrize(
-    ("wanted", "answer"), REQUIREMENTS, ids=lambda value: said(value) if value not in (True, False) else ""
+    ("expression", "expected"),
+    REQUIREMENTS,
+    ids=lambda value: requirement_id(value) if value not in (True, False) else "",
 )
-def test_a_requirement_matches_labels(wanted: Object, answer: bool) -> None:
-    assert labels_match({"matchExpressions": [wanted]}, LABELS) is answer
-    assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}, "node-a", LABELS) is answer
+def test_a_requirement_matches_labels(expression: Object, expected: bool) -> None:
+    assert labels_match({"matchExpressions": [expression]}, LABELS) is expected
+    assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS) is expected
 
 
 @pytest.mark.parametrize(
-    ("wanted", "answer"), NUMBERS, ids=lambda value: said(value) if value not in (True, False) else ""
+    ("expression", "expected"),
+    NUMERIC_REQUIREMENTS,
+    ids=lambda value: requirement_id(value) if value not in (True, False) else "",
 )
-def test_a_node_may_be_compared_by_number(wanted: Object, answer: bool) -> None:
-    assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}, "node-a", LABELS) is answer
+def test_gt_and_lt_compare_a_node_label_as_a_number(expression: Object, expected: bool) -> None:
+    assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS) is expected
 
 
+# Go's strconv.ParseInt rejects underscores and values beyond 64 bits, and Python's int accepts both.
 @pytest.mark.parametrize(
-    ("label", "wanted"),
+    ("label", "expression"),
     [
         ("1_000", requirement("rank", "Gt", "5")),
         ("99999999999999999999", requirement("rank", "Gt", "5")),
         ("5", requirement("rank", "Lt", "1_000")),
         ("5", requirement("rank", "Lt", "99999999999999999999")),
     ],
-    ids=["an underscore", "too large", "an underscore in the bound", "too large a bound"],
+    ids=["an underscore in the label", "a label above 64 bits", "an underscore in the bound", "a bound above 64 bits"],
 )
-def test_what_go_does_not_read_as_a_number_matches_nothing(label: str, wanted: Object) -> None:
-    assert not node_matches({"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}, "node-a", {"rank": label})
+def test_a_value_that_go_does_not_parse_as_a_number_matches_nothing(label: str, expression: Object) -> None:
+    assert not node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", {"rank": label})
 
 
 @pytest.mark.parametrize(
-    ("selector", "answer"),
+    ("selector", "expected"),
     [
         pytest.param(None, False, id="null selects nothing"),
-        pytest.param({}, True, id="an empty one selects everything"),
-        pytest.param({"matchLabels": None, "matchExpressions": None}, True, id="one of nulls, too"),
-        pytest.param({"matchLabels": {"disk": "ssd"}}, True, id="the label"),
-        pytest.param({"matchLabels": {"disk": "ssd", "rank": "6"}}, False, id="all labels"),
-        pytest.param({"matchLabels": {"absent": ""}}, False, id="absent is not empty"),
+        pytest.param({}, True, id="an empty selector selects everything"),
         pytest.param(
-            {"matchLabels": {"disk": "ssd"}, "matchExpressions": [requirement("rank", "Exists")]}, True, id="both"
+            {"matchLabels": None, "matchExpressions": None}, True, id="a selector of nulls selects everything"
+        ),
+        pytest.param({"matchLabels": {"disk": "ssd"}}, True, id="a matching label"),
+        pytest.param({"matchLabels": {"disk": "ssd", "rank": "6"}}, False, id="every label must match"),
+        pytest.param({"matchLabels": {"absent": ""}}, False, id="an absent label does not match an empty value"),
+        pytest.param(
+            {"matchLabels": {"disk": "ssd"}, "matchExpressions": [requirement("rank", "Exists")]},
+            True,
+            id="labels and expressions that match",
         ),
         pytest.param(
-            {"matchLabels": {"disk": "hdd"}, "matchExpressions": [requirement("rank", "Exists")]}, False, id="one"
+            {"matchLabels": {"disk": "hdd"}, "matchExpressions": [requirement("rank", "Exists")]},
+            False,
+            id="labels that do not match beside expressions that do",
         ),
         pytest.param(
-            {"matchLabels": {"disk": "ssd"}, "matchExpressions": [requirement("x", "Exists")]}, False, id="other"
+            {"matchLabels": {"disk": "ssd"}, "matchExpressions": [requirement("x", "Exists")]},
+            False,
+            id="expressions that do not match beside labels that do",
         ),
     ],
 )
-def test_a_label_selector_selects(selector: Object | None, answer: bool) -> None:
-    assert labels_match(selector, LABELS) is answer
+def test_a_label_selector_selects(selector: Object | None, expected: bool) -> None:
+    assert labels_match(selector, LABELS) is expected
 
 
 SSD, HDD = ({"matchExpressions": [requirement("disk", "In", kind)]} for kind in ("ssd", "hdd"))
-HERE, THERE = ({"matchFields": [node_named(name)]} for name in ("node-a", "node-b"))
+NODE_A, NODE_B = ({"matchFields": [name_requirement(name)]} for name in ("node-a", "node-b"))
 
 
 @pytest.mark.parametrize(
-    ("terms", "answer"),
+    ("terms", "expected"),
     [
-        pytest.param(None, False, id="a null list"),
-        pytest.param([], False, id="an empty list"),
-        pytest.param("ssd", False, id="no list"),
-        pytest.param([None], False, id="a null term"),
-        pytest.param([{}], False, id="an empty term"),
-        pytest.param([{"matchExpressions": [], "matchFields": None}], False, id="a term of empty lists"),
-        pytest.param([SSD], True, id="the label"),
-        pytest.param([HDD], False, id="another label"),
+        pytest.param(None, False, id="null terms match nothing"),
+        pytest.param([], False, id="an empty list of terms matches nothing"),
+        pytest.param("ssd", False, id="terms of the wrong type match nothing"),
+        pytest.param([None], False, id="a null term matches nothing"),
+        pytest.param([{}], False, id="an empty term matches nothing"),
+        pytest.param(
+            [{"matchExpressions": [], "matchFields": None}], False, id="a term of empty lists matches nothing"
+        ),
+        pytest.param([SSD], True, id="a matching label"),
+        pytest.param([HDD], False, id="another label value does not match"),
         pytest.param([HDD, SSD], True, id="terms are ORed"),
-        pytest.param([None, {}, SSD], True, id="beside terms that match nothing"),
+        pytest.param([None, {}, SSD], True, id="terms that match nothing are ignored"),
         pytest.param(
-            [{"matchExpressions": SSD["matchExpressions"] + HDD["matchExpressions"]}], False, id="in one: ANDed"
+            [{"matchExpressions": SSD["matchExpressions"] + HDD["matchExpressions"]}],
+            False,
+            id="expressions in one term are ANDed",
         ),
-        pytest.param([HERE], True, id="the name"),
-        pytest.param([THERE], False, id="another name"),
-        pytest.param([SSD | THERE], False, id="label and another name"),
-        pytest.param([HDD | HERE], False, id="another label and the name"),
-        pytest.param([SSD | HERE], True, id="label and name"),
-        pytest.param([{"matchFields": [node_named("node-b", "NotIn")]}], True, id="not the other name"),
-        pytest.param([{"matchFields": [node_named("node-a", "NotIn")]}], False, id="not the name"),
-        pytest.param([{"matchFields": [node_named("node-a"), node_named("node-b")]}], False, id="two names"),
+        pytest.param([NODE_A], True, id="the node's name matches"),
+        pytest.param([NODE_B], False, id="another node's name does not match"),
+        pytest.param([SSD | NODE_B], False, id="a matching label with another name does not match"),
+        pytest.param([HDD | NODE_A], False, id="another label with the matching name does not match"),
+        pytest.param([SSD | NODE_A], True, id="a matching label with the matching name matches"),
+        pytest.param([{"matchFields": [name_requirement("node-b", "NotIn")]}], True, id="NotIn another name matches"),
         pytest.param(
-            [{"matchExpressions": [requirement("metadata.name", "In", "node-a")]}], False, id="no label is a field"
+            [{"matchFields": [name_requirement("node-a", "NotIn")]}], False, id="NotIn the node's name does not match"
         ),
-        pytest.param([{"matchFields": [requirement("disk", "In", "ssd")]}], False, id="no field is a label"),
+        pytest.param(
+            [{"matchFields": [name_requirement("node-a"), name_requirement("node-b")]}],
+            False,
+            id="two name requirements are ANDed",
+        ),
+        pytest.param(
+            [{"matchExpressions": [requirement("metadata.name", "In", "node-a")]}],
+            False,
+            id="metadata.name is not a label",
+        ),
+        pytest.param([{"matchFields": [requirement("disk", "In", "ssd")]}], False, id="a label is not a field"),
     ],
 )
-def test_a_node_selector_selects_a_node(terms: Any, answer: bool) -> None:
-    assert node_matches({"nodeSelectorTerms": terms}, "node-a", LABELS) is answer
+def test_a_node_selector_selects_a_node(terms: Any, expected: bool) -> None:
+    assert node_matches({"nodeSelectorTerms": terms}, "node-a", LABELS) is expected
 
 
 @pytest.mark.parametrize(
@@ -155,7 +179,9 @@ def test_a_term_without_requirements_is_empty(term: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "term", [SSD, HERE, SSD | HERE, SSD | {"matchFields": None}], ids=["label", "name", "both", "null"]
+    "term",
+    [SSD, NODE_A, SSD | NODE_A, SSD | {"matchFields": None}],
+    ids=["a label", "a name", "a label and a name", "a label and null matchFields"],
 )
 def test_a_term_with_a_requirement_is_not_empty(term: Object) -> None:
     assert not is_empty_term(term)

@@ -1,4 +1,4 @@
-"""The settings are read once from the environment, and a wrong one is said in one line."""
+"""`read_settings` reads the environment and rejects an invalid value with a message of one line."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from webhook.placement.settings import (
     LogLevel,
     Settings,
     SettingsError,
-    is_subdomain,
+    is_dns_subdomain,
     read_settings,
     variables,
 )
@@ -20,7 +20,7 @@ from webhook.placement.settings import (
 DEFAULTS = Settings()
 
 
-def test_without_any_variable_the_defaults_are_the_products() -> None:
+def test_without_variables_the_settings_are_the_defaults() -> None:
     assert (
         read_settings({})
         == DEFAULTS
@@ -38,7 +38,7 @@ def test_without_any_variable_the_defaults_are_the_products() -> None:
     )
 
 
-ALLOWED = [
+VALID = [
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a", ("a",)),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "example.com/Co_schedule.x, b ,", ("example.com/Co_schedule.x", "b")),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "x/" + "a" * 63, ("x/" + "a" * 63,)),
@@ -60,33 +60,36 @@ ALLOWED = [
     *(("CO_SCHEDULE_LOG_LEVEL", level, LogLevel(level)) for level in ("debug", "info", "warning", "error")),
 ]
 
-TRUE_OR_FALSE = "allowed is 'true' or 'false'"
-A_KEY = "allowed are "
-A_NAMESPACE = "allowed is the name of one namespace"
-A_MAP = 'allowed is a JSON map of names, such as {"kubevirt-scheduler": "default-scheduler"}'
-NO_NAME = "is no scheduler's name (lower-case letters, digits, '-' and '.')"
+BOOLEAN_HINT = "allowed is 'true' or 'false'"
+KEY_HINT = "allowed are "
+NAMESPACE_HINT = "allowed is the name of one namespace"
+MAP_HINT = 'allowed is a JSON map of names, such as {"kubevirt-scheduler": "default-scheduler"}'
+NAME_HINT = "is no scheduler's name (lower-case letters, digits, '-' and '.')"
 
-REFUSED = [
+INVALID = [
     *(
-        ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", value, A_KEY)
+        ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", value, KEY_HINT)
         for value in (",", " ", "a b", "a/", "/b", "a/b/c", "-a", "x y/b")
     ),
-    ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a" * 64, A_KEY),
-    ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "Example.com/a", A_KEY),
+    ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a" * 64, KEY_HINT),
+    ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "Example.com/a", KEY_HINT),
     *(
         ("CO_SCHEDULE_AFFINITY_MODE", value, "allowed is 'required' or 'preferred'")
         for value in ("Required", "soft", " ")
     ),
-    *(("CO_SCHEDULE_NODE_GUARD", value, TRUE_OR_FALSE) for value in ("True", "yes", "1", "true ")),
-    ("CO_SCHEDULE_STEERING", "off", TRUE_OR_FALSE),
+    *(("CO_SCHEDULE_NODE_GUARD", value, BOOLEAN_HINT) for value in ("True", "yes", "1", "true ")),
+    ("CO_SCHEDULE_STEERING", "off", BOOLEAN_HINT),
     *(
-        ("CO_SCHEDULE_LONGHORN_NAMESPACE", value, A_NAMESPACE)
+        ("CO_SCHEDULE_LONGHORN_NAMESPACE", value, NAMESPACE_HINT)
         for value in ("A", "a.b", "-a", "a-", "a,b", "a" * 64, "a\n")
     ),
     ("CO_SCHEDULE_ACTION", "dry-run", "allowed is 'inject' or 'observe'"),
-    *(("CO_SCHEDULE_SCHEDULER_NAMES", value, A_MAP) for value in ("x", "[]", '{"a": 1}', '{"a": null}', "{'a': 'b'}")),
     *(
-        ("CO_SCHEDULE_SCHEDULER_NAMES", value, NO_NAME)
+        ("CO_SCHEDULE_SCHEDULER_NAMES", value, MAP_HINT)
+        for value in ("x", "[]", '{"a": 1}', '{"a": null}', "{'a': 'b'}")
+    ),
+    *(
+        ("CO_SCHEDULE_SCHEDULER_NAMES", value, NAME_HINT)
         for value in ('{"A": "b"}', '{"a": "B"}', '{"": "b"}', '{"a": ""}')
     ),
     (
@@ -104,51 +107,49 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("variable", "value", "setting"), ALLOWED)
-def test_a_value_that_is_allowed_is_read(variable: str, value: str, setting: Any) -> None:
+@pytest.mark.parametrize(("variable", "value", "setting"), VALID)
+def test_a_valid_value_is_read(variable: str, value: str, setting: Any) -> None:
     changed = dataclasses.replace(DEFAULTS, **{variables()[variable]: setting})
     assert read_settings({variable: value}) == changed
 
 
-@pytest.mark.parametrize(("variable", "value", "allowed"), REFUSED, ids=ascii)
-def test_a_value_that_is_not_allowed_is_refused_by_name_and_value_and_with_what_is(
-    variable: str, value: str, allowed: str
-) -> None:
+@pytest.mark.parametrize(("variable", "value", "hint"), INVALID, ids=ascii)
+def test_an_invalid_value_is_rejected_with_its_variable_and_a_hint(variable: str, value: str, hint: str) -> None:
     with pytest.raises(SettingsError) as raised:
         read_settings({variable: value})
-    said = str(raised.value)
-    assert said.startswith(f"{variable}={value!r}: ")
-    assert allowed in said
-    assert "\n" not in said
+    message = str(raised.value)
+    assert message.startswith(f"{variable}={value!r}: ")
+    assert hint in message
+    assert "\n" not in message
 
 
-def test_bytes_that_are_no_text_are_refused_with_what_is_allowed() -> None:
+def test_a_value_that_is_not_utf8_is_rejected_with_a_hint() -> None:
     with pytest.raises(SettingsError, match="allowed is a JSON map"):
         read_settings({"CO_SCHEDULE_SCHEDULER_NAMES": "\udcff"})
 
 
-def test_every_setting_has_values_that_are_allowed_and_values_that_are_not() -> None:
+def test_every_setting_has_valid_and_invalid_examples() -> None:
     names = [field.name for field in dataclasses.fields(Settings)]
     assert list(variables().values()) == names
-    assert {row[0] for row in ALLOWED} == {row[0] for row in REFUSED} == set(variables())
+    assert {row[0] for row in VALID} == {row[0] for row in INVALID} == set(variables())
 
 
 @pytest.mark.parametrize("variable", list(variables()))
-def test_an_empty_variable_means_the_default(variable: str) -> None:
+def test_an_empty_variable_uses_the_default(variable: str) -> None:
     assert read_settings({variable: ""}) == DEFAULTS
 
 
 @pytest.mark.parametrize("variable", ["CO_SCHEDULE_", "CO_SCHEDULE_NODEGUARD", "CO_SCHEDULE_node_guard"])
 @pytest.mark.parametrize("value", ["true", ""])
-def test_a_setting_that_does_not_exist_is_refused_with_all_that_do(variable: str, value: str) -> None:
+def test_an_unknown_variable_is_rejected_with_all_known_variables(variable: str, value: str) -> None:
     with pytest.raises(SettingsError, match="there is no such setting") as raised:
         read_settings({variable: value})
     assert str(raised.value).startswith(f"{variable}={value!r}: ")
     assert all(known in str(raised.value) for known in variables())
 
 
-def test_other_variables_are_not_ours() -> None:
-    """Kubernetes sets the second in every pod of a namespace with a Service of our name."""
+def test_variables_with_other_prefixes_are_ignored() -> None:
+    """Kubernetes sets KUBEVIRT_SCHEDULER_PORT in every pod of a namespace that has a Service with our name."""
     assert (
         read_settings({"PATH": "/bin", "KUBEVIRT_SCHEDULER_PORT": "tcp://10.0.0.1:443", "co_schedule_x": "y"})
         == DEFAULTS
@@ -156,22 +157,22 @@ def test_other_variables_are_not_ours() -> None:
 
 
 def test_all_settings_are_read_together() -> None:
-    found = read_settings(
+    settings = read_settings(
         {"CO_SCHEDULE_NODE_GUARD": "false", "CO_SCHEDULE_ACTION": "observe", "CO_SCHEDULE_STEERING": ""}
     )
-    assert found == dataclasses.replace(DEFAULTS, node_guard=False, action=Action.OBSERVE)
+    assert settings == dataclasses.replace(DEFAULTS, node_guard=False, action=Action.OBSERVE)
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         DEFAULTS.node_guard = False  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", ["a", "a-b", "a.b", "0", "n" * 253, "ip-10-0-0-1.ec2.internal"])
-def test_a_name_is_one_that_the_api_server_takes(name: str) -> None:
-    assert is_subdomain(name)
+def test_a_name_that_the_api_server_accepts_is_a_subdomain(name: str) -> None:
+    assert is_dns_subdomain(name)
 
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", "a..b", ".a", "a.", "n" * 254, "a\n", "ä", "a b"])
-def test_a_name_is_none_that_the_api_server_refuses(name: str) -> None:
-    assert not is_subdomain(name)
+def test_a_name_that_the_api_server_refuses_is_not_a_subdomain(name: str) -> None:
+    assert not is_dns_subdomain(name)

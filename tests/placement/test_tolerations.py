@@ -1,4 +1,4 @@
-"""A toleration is for a taint as the scheduler has it: k8s.io/api/core/v1/toleration.go ToleratesTaint."""
+"""A toleration matches a taint as in the scheduler: k8s.io/api/core/v1/toleration.go ToleratesTaint."""
 
 from typing import Any
 
@@ -9,33 +9,61 @@ from webhook.placement.feasibility import tolerates
 
 
 @pytest.mark.parametrize(
-    ("toleration", "taint", "answer"),
+    ("toleration", "taint", "expected"),
     [
-        pytest.param({"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}, {}, True, id="all equal"),
-        pytest.param({"key": "k", "value": "v"}, {}, True, id="no operator is Equal, no effect is every effect"),
-        pytest.param({"key": "k", "value": "v", "operator": "", "effect": ""}, {}, True, id="empty ones, too"),
-        pytest.param({"key": "k", "value": "w"}, {}, False, id="another value"),
-        pytest.param({"key": "k"}, {}, False, id="no value for a value"),
-        pytest.param({"key": "k"}, {"value": None}, True, id="no value for none"),
-        pytest.param({"key": "l", "value": "v"}, {}, False, id="another key"),
-        pytest.param({"key": "k", "value": "v", "effect": "NoExecute"}, {}, False, id="another effect"),
-        pytest.param({"key": "k", "operator": "Exists"}, {}, True, id="the key"),
-        pytest.param({"key": "l", "operator": "Exists"}, {}, False, id="another key exists"),
-        pytest.param({"operator": "Exists"}, {}, True, id="everything"),
-        pytest.param({"operator": "Exists", "effect": "NoSchedule"}, {}, True, id="everything of the effect"),
-        pytest.param({"operator": "Exists", "effect": "NoExecute"}, {}, False, id="everything of another effect"),
         pytest.param(
-            {"key": "k", "operator": "Exists", "tolerationSeconds": 0}, {"effect": "NoExecute"}, True, id="for a while"
+            {"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"},
+            {},
+            True,
+            id="equal key, value and effect match",
         ),
         pytest.param(
-            {"key": "k", "operator": "Gt", "value": "1"}, {"value": "2"}, False, id="an operator behind a feature gate"
+            {"key": "k", "value": "v"}, {}, True, id="no operator means Equal and no effect means every effect"
         ),
-        pytest.param({}, {}, False, id="nothing"),
+        pytest.param(
+            {"key": "k", "value": "v", "operator": "", "effect": ""},
+            {},
+            True,
+            id="an empty operator means Equal and an empty effect means every effect",
+        ),
+        pytest.param({"key": "k", "value": "w"}, {}, False, id="another value does not match"),
+        pytest.param({"key": "k"}, {}, False, id="an absent value does not match a value"),
+        pytest.param({"key": "k"}, {"value": None}, True, id="an absent value matches a null value"),
+        pytest.param({"key": "l", "value": "v"}, {}, False, id="another key does not match"),
+        pytest.param({"key": "k", "value": "v", "effect": "NoExecute"}, {}, False, id="another effect does not match"),
+        pytest.param({"key": "k", "operator": "Exists"}, {}, True, id="Exists matches the key"),
+        pytest.param({"key": "l", "operator": "Exists"}, {}, False, id="Exists does not match another key"),
+        pytest.param({"operator": "Exists"}, {}, True, id="Exists without a key matches everything"),
+        pytest.param(
+            {"operator": "Exists", "effect": "NoSchedule"}, {}, True, id="Exists without a key matches its effect"
+        ),
+        pytest.param(
+            {"operator": "Exists", "effect": "NoExecute"},
+            {},
+            False,
+            id="Exists without a key does not match another effect",
+        ),
+        pytest.param(
+            {"key": "k", "operator": "Exists", "tolerationSeconds": 0},
+            {"effect": "NoExecute"},
+            True,
+            id="tolerationSeconds is ignored",
+        ),
+        pytest.param(
+            {"key": "k", "operator": "Gt", "value": "1"},
+            {"value": "2"},
+            False,
+            id="an operator behind a feature gate does not match",
+        ),
+        pytest.param({}, {}, False, id="an empty toleration does not match"),
     ],
 )
-def test_a_toleration_is_for_a_taint(toleration: Object, taint: Object, answer: bool) -> None:
-    found = {"key": "k", "value": "v", "effect": "NoSchedule"} | taint
-    assert tolerates(virt_launcher(tolerations=[{"key": "other", "operator": "Exists"}, toleration]), found) is answer
+def test_a_toleration_matches_a_taint(toleration: Object, taint: Object, expected: bool) -> None:
+    full_taint = {"key": "k", "value": "v", "effect": "NoSchedule"} | taint
+    assert (
+        tolerates(virt_launcher(tolerations=[{"key": "other", "operator": "Exists"}, toleration]), full_taint)
+        is expected
+    )
 
 
 @pytest.mark.parametrize("tolerations", [None, [], [None], {}, "all"], ids=repr)

@@ -1,4 +1,4 @@
-"""A decision is said in one sentence, and a warning only where a person can act."""
+"""A decision is described in one sentence, and only an actionable decision causes a warning."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from tests.support.builders import (
     Object,
     claim,
-    decided,
-    injected,
+    decision_for,
+    injection_for,
     node,
     share_manager,
     share_manager_pod,
@@ -20,8 +20,8 @@ from webhook.placement import wording
 from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
 from webhook.placement.resolve import Choice
 
-# What these say depends on names and figures, so functions say it.
-SAID_BY_FUNCTIONS = {
+# These sentences contain names and amounts, so functions build them.
+WORDED_BY_FUNCTIONS = {
     Reason.CO_SCHEDULED,
     *CLAIM_REASONS,
     *GUARD_REASONS,
@@ -33,7 +33,7 @@ A, B, C = (ClaimFinding(name.lower(), node=node) for name, node in (("A", "node-
 
 
 def test_every_reason_has_a_sentence_or_a_function() -> None:
-    assert set(Reason) - set(wording.SENTENCES) == SAID_BY_FUNCTIONS
+    assert set(Reason) - set(wording.SENTENCES) == WORDED_BY_FUNCTIONS
 
 
 def test_every_reason_comes_with_advice() -> None:
@@ -41,7 +41,7 @@ def test_every_reason_comes_with_advice() -> None:
 
 
 @pytest.mark.parametrize("sentence", wording.SENTENCES.values())
-def test_a_sentence_goes_on_after_the_reason(sentence: str) -> None:
+def test_a_sentence_continues_after_the_reason(sentence: str) -> None:
     assert sentence
     assert not sentence.endswith(".")
     assert sentence[0].islower()
@@ -51,11 +51,11 @@ def test_a_sentence_goes_on_after_the_reason(sentence: str) -> None:
 def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
     assert advice.endswith(".")
     assert advice[0].isupper()
-    assert len(advice) <= wording.WARNING_LENGTH
+    assert len(advice) <= wording.MAX_WARNING_LENGTH
 
 
 @pytest.mark.parametrize(
-    ("sentence", "said"),
+    ("sentence", "expected"),
     [
         (wording.placed((A,), Choice("node-a"), Mode.REQUIRED), "pinned to node-a, which serves claim a"),
         (wording.placed((A,), Choice("node-a"), Mode.PREFERRED), "prefers node-a, which serves claim a"),
@@ -85,50 +85,50 @@ def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
         ),
     ],
 )
-def test_a_decision_is_said_with_its_names(sentence: str, said: str) -> None:
-    assert sentence == said
+def test_a_sentence_names_the_nodes_and_claims(sentence: str, expected: str) -> None:
+    assert sentence == expected
 
 
-def test_three_claims_are_listed_as_people_list_things() -> None:
+def test_three_claims_are_joined_with_a_comma_and_an_and() -> None:
     claims = [ClaimFinding(name, node="node-a") for name in ("a", "b", "c")]
     assert wording.placed(tuple(claims), Choice("node-a"), Mode.REQUIRED).endswith("serves claims a, b and c")
 
 
-@pytest.mark.parametrize(("length", "kept"), [(119, 119), (120, 120), (121, 120), (1000, 120)])
-def test_a_warning_is_cut_to_what_reaches_its_reader(length: int, kept: int) -> None:
-    cut = wording.shortened("x" * length)
-    assert len(cut) == kept
+@pytest.mark.parametrize(("length", "kept_length"), [(119, 119), (120, 120), (121, 120), (1000, 120)])
+def test_a_warning_is_cut_to_120_characters(length: int, kept_length: int) -> None:
+    cut = wording.truncated("x" * length)
+    assert len(cut) == kept_length
     assert cut.endswith("...") is (length > 120)
 
 
-MODE = {"annotations": {"kubevirt-scheduler/co-schedule-mode": "strict"}}
-BEHIND = [claim(), volume()]
+UNKNOWN_MODE = {"annotations": {"kubevirt-scheduler/co-schedule-mode": "strict"}}
+CLAIM_AND_PV = [claim(), volume()]
 
 
 @pytest.mark.parametrize(
-    ("made", "objects", "said"),
+    ("new_pod", "objects", "expected"),
     [
-        pytest.param(virt_launcher(), [*storage(), node()], [], id="all is well"),
+        pytest.param(virt_launcher(), [*storage(), node()], [], id="a pin does not warn"),
         pytest.param(
-            virt_launcher(**MODE),
+            virt_launcher(**UNKNOWN_MODE),
             storage(),
             ["co-schedule-mode 'strict' is none; 'required' and 'preferred' are: required is used"],
-            id="no such mode",
+            id="an unknown mode warns",
         ),
         pytest.param(
             virt_launcher(claims=["a", "b"]),
             [*storage("a", "node-a"), *storage("b", "node-b")],
             ["the claims are served by several nodes: node-a is meant, not node-b"],
-            id="a disagreement",
+            id="conflicting claims warn",
         ),
         pytest.param(
             virt_launcher(),
             [*storage(), node(ready="False")],
             ["NodeNotReady: node-a serves claim disk1, but it is not Ready; it is preferred, not required"],
-            id="softened",
+            id="a rejected pin warns",
         ),
         *(
-            pytest.param(virt_launcher(), objects, [f"no claim has a node: disk1 ({reason})"], id=reason)
+            pytest.param(virt_launcher(), objects, [f"no claim has a node: disk1 ({reason})"], id=f"{reason} warns")
             for objects, reason in (
                 ([], Reason.CLAIM_NOT_FOUND),
                 ([claim(modes=["ReadWriteOnce"])], Reason.CLAIM_NOT_RWX),
@@ -136,58 +136,72 @@ BEHIND = [claim(), volume()]
             )
         ),
         *(
-            pytest.param(virt_launcher(), objects, [], id=f"normal life: {reason}")
+            pytest.param(virt_launcher(), objects, [], id=f"{reason} does not warn")
             for objects, reason in (
                 ([claim(volume="")], Reason.CLAIM_NOT_BOUND),
-                (BEHIND, Reason.NO_SHARE_MANAGER),
-                ([*BEHIND, share_manager(state="stopped")], Reason.SHARE_MANAGER_STOPPED),
-                ([*BEHIND, share_manager(owner="")], Reason.SHARE_MANAGER_UNASSIGNED),
+                (CLAIM_AND_PV, Reason.NO_SHARE_MANAGER),
+                ([*CLAIM_AND_PV, share_manager(state="stopped")], Reason.SHARE_MANAGER_STOPPED),
+                ([*CLAIM_AND_PV, share_manager(owner="")], Reason.SHARE_MANAGER_UNASSIGNED),
             )
         ),
-        pytest.param(virt_launcher(claims=["disk1", "gone"]), BEHIND, [], id="one claim of two is normal"),
-        pytest.param(virt_launcher(opt_in=None, **MODE), [], [], id="not opted in"),
         pytest.param(
-            share_manager_pod(), [*BEHIND, virt_launcher("vm", node="node-a"), node("b")], [], id="not steered"
+            virt_launcher(claims=["disk1", "gone"]),
+            CLAIM_AND_PV,
+            [],
+            id="one claim without a share-manager does not warn",
+        ),
+        pytest.param(virt_launcher(opt_in=None, **UNKNOWN_MODE), [], [], id="a VM that is not opted in does not warn"),
+        pytest.param(
+            share_manager_pod(),
+            [*CLAIM_AND_PV, virt_launcher("vm", node="node-a"), node("b")],
+            [],
+            id="a share-manager pod does not warn",
         ),
     ],
 )
-def test_a_warning_is_given_only_where_a_person_can_act(made: Object, objects: list[Object], said: list[str]) -> None:
-    assert injected(made, *objects).warnings == tuple(f"kubevirt-scheduler: {sentence}" for sentence in said)
+def test_only_an_actionable_decision_warns(new_pod: Object, objects: list[Object], expected: list[str]) -> None:
+    assert injection_for(new_pod, *objects).warnings == tuple(
+        f"kubevirt-scheduler: {sentence}" for sentence in expected
+    )
 
 
-def test_several_warnings_are_given_one_by_one_and_none_is_too_long() -> None:
+def test_several_warnings_are_separate_and_each_is_within_the_limit() -> None:
     names = [f"{letter * 200}" for letter in "ab"]
-    served = [*storage(names[0], "node-a"), *storage(names[1], "node-b"), node(ready="False")]
-    found = injected(virt_launcher(claims=names, annotations={**MODE["annotations"], "x": "y"}), *served).warnings
-    assert len(found) == 3
-    assert all(len(warning) <= 120 for warning in found)
+    objects = [*storage(names[0], "node-a"), *storage(names[1], "node-b"), node(ready="False")]
+    warnings = injection_for(
+        virt_launcher(claims=names, annotations={**UNKNOWN_MODE["annotations"], "x": "y"}), *objects
+    ).warnings
+    assert len(warnings) == 3
+    assert all(len(warning) <= 120 for warning in warnings)
 
 
 @pytest.mark.parametrize(
-    "value", ["x" * 500, "\n", "ä\x00", ["required"]], ids=["long", "a line feed", "odd", "a list"]
+    "value",
+    ["x" * 500, "\n", "ä\x00", ["required"]],
+    ids=["a long value", "a line feed", "a control character", "a list"],
 )
-def test_a_mode_that_is_none_is_quoted_on_one_line(value: Any) -> None:
-    (warning,) = injected(
+def test_an_unknown_mode_is_quoted_on_one_line(value: Any) -> None:
+    (warning,) = injection_for(
         virt_launcher(annotations={"kubevirt-scheduler/co-schedule-mode": value}), *storage()
     ).warnings
     assert warning.isprintable()
     assert len(warning) <= 120
 
 
-def test_a_disagreement_names_only_the_nodes_that_were_voted_for() -> None:
+def test_a_conflict_warning_names_only_the_nodes_that_got_votes() -> None:
     state = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-c")[1:]]
-    made = virt_launcher(claims=["a", "b", "state"])
-    injection = injected(made, *storage("a", "node-a"), *storage("b", "node-b"), *state)
+    new_pod = virt_launcher(claims=["a", "b", "state"])
+    injection = injection_for(new_pod, *storage("a", "node-a"), *storage("b", "node-b"), *state)
     assert "node-c" not in injection.decision.message
     assert injection.warnings == (
         "kubevirt-scheduler: the claims are served by several nodes: node-a is meant, not node-b",
     )
 
 
-def test_a_decision_without_a_claim_warns_of_nothing() -> None:
+def test_a_decision_without_claims_does_not_warn() -> None:
     assert wording.warnings(Decision(Outcome.UNCHANGED, Reason.NO_CLAIMS, "", Mode.REQUIRED), None) == ()
 
 
-def test_the_decision_annotation_is_reason_and_sentence() -> None:
-    decision = decided(virt_launcher(), *storage())
+def test_the_decision_annotation_is_the_reason_and_the_sentence() -> None:
+    decision = decision_for(virt_launcher(), *storage())
     assert f"{decision.reason}: {decision.message}" == "CoScheduled: pinned to node-a, which serves claim disk1"

@@ -1,7 +1,7 @@
-"""The decision: a pure function of (request, catalog, settings).
+"""Decide where to place a pod: a pure function of (request, catalog, settings).
 
-Read `injector` first; it calls the other modules in the order of the decision. `catalog` declares what the decision
-asks about the cluster, `decision` what the answer is, and `wording` how the answer reads.
+Read `injector` first: it calls the other modules in the order of the decision. `catalog` declares the queries on the
+cluster, `decision` the result, and `wording` the sentences that operators read.
 
-A module here imports no clock, environment, logger, thread, socket or client, and nothing from another room.
+The modules import no clock, environment, logger, thread, socket or client, and no other package of the project.
 """

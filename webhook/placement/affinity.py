@@ -1,7 +1,7 @@
-"""Pin and prefer one node, and leave everything that the user asked for as it was.
+"""Add one node to a pod's node affinity, required or preferred, and keep the user's own terms.
 
-The node is named in `matchFields metadata.name`, not by its hostname label, which may differ from the node's name; and
-when every required term names a node so, the scheduler looks at that node alone instead of at all of them.
+A term names the node by `matchFields metadata.name`, because the hostname label may differ from the node's name. If
+every required term names one node this way, the scheduler evaluates only that node instead of all nodes.
 """
 
 from typing import Any
@@ -14,117 +14,117 @@ DECISION = "kubevirt-scheduler/decision"
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
-WEIGHT = 100  # the largest that the API allows: of all the user's preferences none outweighs the storage
+WEIGHT = 100  # the API's maximum, so that no preference of the user outweighs the storage
 
 
-def _named(node: str) -> JsonObject:
+def _node_field(node: str) -> JsonObject:
     return {"key": NODE_NAME_FIELD, "operator": "In", "values": [node]}
 
 
-def _preference(node: str) -> JsonObject:
-    return {"weight": WEIGHT, "preference": {"matchFields": [_named(node)]}}
+def _preferred_term(node: str) -> JsonObject:
+    return {"weight": WEIGHT, "preference": {"matchFields": [_node_field(node)]}}
 
 
-def _pin_term(term: Any, node: str) -> Any:
+def _pinned_term(term: Any, node: str) -> Any:
     if is_empty_term(term):
         return term
     fields = list_in(term, "matchFields")
-    return term if _named(node) in fields else {**term, "matchFields": [*fields, _named(node)]}
+    return term if _node_field(node) in fields else {**term, "matchFields": [*fields, _node_field(node)]}
 
 
-def _pin(required: JsonObject | None, node: str) -> JsonObject:
+def _with_pin(required: JsonObject | None, node: str) -> JsonObject:
     if required is None:
-        return {"nodeSelectorTerms": [{"matchFields": [_named(node)]}]}
-    # Terms are ORed, so a pin in one of them, or in one more, would void it: it goes into every term.
+        return {"nodeSelectorTerms": [{"matchFields": [_node_field(node)]}]}
+    # Terms are ORed, so a term without the pin would admit other nodes: every term needs the pin.
     terms = list_in(required, "nodeSelectorTerms")
-    if not terms:  # matches nothing, and can't carry a pin
+    if not terms:  # matches no node, and can't carry a pin
         return required
-    return {**required, "nodeSelectorTerms": [_pin_term(term, node) for term in terms]}
+    return {**required, "nodeSelectorTerms": [_pinned_term(term, node) for term in terms]}
 
 
-def _prefer(preferred: list[Any], node: str) -> list[Any]:
-    return preferred if _preference(node) in preferred else [*preferred, _preference(node)]
+def _with_preference(preferred: list[Any], node: str) -> list[Any]:
+    return preferred if _preferred_term(node) in preferred else [*preferred, _preferred_term(node)]
 
 
 def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
-    """Return a pod's affinity that also prefers `node` and, with `pin`, requires it. `affinity` is not changed.
+    """Return a copy of a pod's affinity that also prefers `node` and, with `pin`, requires it.
 
-    What is there already is not added twice. Raises Malformed for an affinity that the API server would refuse.
+    Adds no duplicate of an existing term. Raises Malformed for an affinity that the API server would reject.
     """
-    whole = map_in({"affinity": affinity}, "affinity")
-    inner = map_in(whole, "nodeAffinity")
-    changed = dict(inner)
+    original = map_in({"affinity": affinity}, "affinity")
+    node_affinity = map_in(original, "nodeAffinity")
+    changed = dict(node_affinity)
     if pin:
-        required = map_in(inner, REQUIRED) if inner.get(REQUIRED) is not None else None
-        changed[REQUIRED] = _pin(required, node)
-    changed[PREFERRED] = _prefer(list_in(inner, PREFERRED), node)
-    return {**whole, "nodeAffinity": changed}
+        required = map_in(node_affinity, REQUIRED) if node_affinity.get(REQUIRED) is not None else None
+        changed[REQUIRED] = _with_pin(required, node)
+    changed[PREFERRED] = _with_preference(list_in(node_affinity, PREFERRED), node)
+    return {**original, "nodeAffinity": changed}
 
 
-def is_voided(pod: JsonObject, node: str) -> bool:
-    """Say whether our pin stands in some of the required terms but not in all: another webhook added one after us."""
-    carried = _carried(pod, node)
-    return any(carried) and not all(carried)
+def is_partly_pinned(pod: JsonObject, node: str) -> bool:
+    """Return whether only some required terms carry the pin, for example because another webhook added a term."""
+    pinned = _pin_flags(pod, node)
+    return any(pinned) and not all(pinned)
 
 
-def _carried(pod: JsonObject, node: str) -> list[bool]:
-    """Say of each required term that is not empty whether it carries our pin."""
+def _pin_flags(pod: JsonObject, node: str) -> list[bool]:
+    """Return, for each non-empty required term, whether it carries the pin."""
     required = mapping(pod, "spec", "affinity", "nodeAffinity", REQUIRED)
     terms = [term for term in mappings(required, "nodeSelectorTerms") if not is_empty_term(term)]
-    return [_named(node) in mappings(term, "matchFields") for term in terms]
+    return [_node_field(node) in mappings(term, "matchFields") for term in terms]
 
 
-def prefers(pod: JsonObject, node: str) -> bool:
-    """Say whether the pod carries our preferred term for the node."""
-    return _preference(node) in mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
+def has_preferred_term(pod: JsonObject, node: str) -> bool:
+    """Return whether the pod carries the webhook's preferred term for the node."""
+    return _preferred_term(node) in mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
 
 
 def without_injection(pod: JsonObject) -> JsonObject:
-    """Return a pod as it was before we pinned it: without our annotations and our terms. `pod` is not changed."""
+    """Return a copy of a pod without the annotations and terms that the webhook added."""
     annotations = mapping(pod, "metadata", "annotations")
     node = annotations.get(CO_SCHEDULED_NODE)
     kept = {key: value for key, value in annotations.items() if key not in (CO_SCHEDULED_NODE, DECISION)}
-    bare = {**pod, "metadata": {**mapping(pod, "metadata"), "annotations": kept}}
-    inner = mapping(pod, "spec", "affinity", "nodeAffinity")
-    if not isinstance(node, str) or not inner:
-        return bare
-    changed = {key: value for key, value in inner.items() if key not in (REQUIRED, PREFERRED)}
-    required = map_in(inner, REQUIRED)
-    terms = [_unpin_term(term, node) for term in list_in(required, "nodeSelectorTerms")]
-    # A term in which nothing is left was ours as a whole: into an empty one we put nothing.
-    if left := [term for term in terms if term is not _OURS]:
-        changed[REQUIRED] = {**required, "nodeSelectorTerms": left}
-    elif REQUIRED in inner and not terms:
-        changed[REQUIRED] = inner[REQUIRED]
-    if wishes := [wish for wish in list_in(inner, PREFERRED) if wish != _preference(node)]:
-        changed[PREFERRED] = wishes
+    released = {**pod, "metadata": {**mapping(pod, "metadata"), "annotations": kept}}
+    node_affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
+    if not isinstance(node, str) or not node_affinity:
+        return released
+    changed = {key: value for key, value in node_affinity.items() if key not in (REQUIRED, PREFERRED)}
+    required = map_in(node_affinity, REQUIRED)
+    terms = [_without_pin(term, node) for term in list_in(required, "nodeSelectorTerms")]
+    # The webhook never pins an empty term. So a term that is empty without the pin was added by the webhook.
+    if remaining := [term for term in terms if term is not _ADDED_BY_WEBHOOK]:
+        changed[REQUIRED] = {**required, "nodeSelectorTerms": remaining}
+    elif REQUIRED in node_affinity and not terms:
+        changed[REQUIRED] = node_affinity[REQUIRED]
+    if preferences := [term for term in list_in(node_affinity, PREFERRED) if term != _preferred_term(node)]:
+        changed[PREFERRED] = preferences
     affinity = {**mapping(pod, "spec", "affinity"), "nodeAffinity": changed}
-    return {**bare, "spec": {**mapping(pod, "spec"), "affinity": affinity}}
+    return {**released, "spec": {**mapping(pod, "spec"), "affinity": affinity}}
 
 
-_OURS = object()
+_ADDED_BY_WEBHOOK = object()
 
 
-def _unpin_term(term: Any, node: str) -> Any:
-    if is_empty_term(term) or _named(node) not in list_in(term, "matchFields"):
+def _without_pin(term: Any, node: str) -> Any:
+    if is_empty_term(term) or _node_field(node) not in list_in(term, "matchFields"):
         return term
-    fields = [field for field in term["matchFields"] if field != _named(node)]
+    fields = [field for field in term["matchFields"] if field != _node_field(node)]
     rest = {key: value for key, value in term.items() if key != "matchFields"} | (
         {"matchFields": fields} if fields else {}
     )
-    return _OURS if is_empty_term(rest) else rest
+    return _ADDED_BY_WEBHOOK if is_empty_term(rest) else rest
 
 
-def matches_nothing(pod: JsonObject) -> bool:
-    """Say whether the pod's required node affinity has no term that matches any node, so that none can carry a pin."""
+def matches_no_node(pod: JsonObject) -> bool:
+    """Return whether the pod's required node affinity has no non-empty term. Such a pod matches no node."""
     required = mapping(pod, "spec", "affinity", "nodeAffinity").get(REQUIRED)
     return isinstance(required, dict) and all(is_empty_term(term) for term in mappings(required, "nodeSelectorTerms"))
 
 
 def pinned_node(pod: JsonObject) -> str:
-    """Return the node that annotation and every required term name: we pinned the pod to it. Empty where we did not."""
+    """Return the node that the annotation and every required term name. Empty if the webhook did not pin the pod."""
     node = mapping(pod, "metadata", "annotations").get(CO_SCHEDULED_NODE)
     if not isinstance(node, str):
         return ""
-    carried = _carried(pod, node)
-    return node if carried and all(carried) else ""
+    pinned = _pin_flags(pod, node)
+    return node if pinned and all(pinned) else ""

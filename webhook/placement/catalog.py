@@ -1,6 +1,6 @@
-"""What the decision knows of the cluster: the facts kept of each object, and the questions asked about them.
+"""The decision's view of the cluster: the facts about each object, and the queries on them.
 
-Two things answer the questions: a store that follows the live cluster, and one filled from files.
+A store answers the queries. The store mirrors the live cluster, reads objects on demand, or is filled from files.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim. `volume_name` is the PV's, empty while unbound; `shared` means ReadWriteMany."""
+    """A PersistentVolumeClaim.
+
+    `volume_name` is the name of the PV, empty while unbound. `shared` means ReadWriteMany. `persistent_state` marks the
+    claim of a persistent vTPM or EFI state.
+    """
 
     namespace: str
     name: str
@@ -25,13 +29,13 @@ class Claim:
 
     @property
     def key(self) -> Key:
-        """Namespace and name, as the API server tells objects of one kind apart."""
+        """Return the namespace and name, which identify an object within its kind."""
         return self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A PersistentVolume. `handle` is the Longhorn volume, empty where another driver made it; `claim` its claimRef."""
+    """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef."""
 
     name: str
     handle: str
@@ -40,13 +44,13 @@ class Volume:
 
     @property
     def key(self) -> Key:
-        """An empty namespace and the name."""
+        """Return an empty namespace and the name."""
         return "", self.name
 
 
 @dataclass(frozen=True, slots=True)
 class ShareManager:
-    """A ShareManager, named after its Longhorn volume. `state` and `owner` are empty where the status has none."""
+    """A Longhorn ShareManager, named after its volume. `state` and `owner` are empty if the status has none."""
 
     namespace: str
     name: str
@@ -56,13 +60,13 @@ class ShareManager:
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return the namespace and name."""
         return self.namespace, self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node. `ready` is None without a Ready condition, `allocatable` None where it is not told."""
+    """A node. `ready` is None without a Ready condition; `allocatable` is None if the status does not report it."""
 
     name: str
     labels: Mapping[str, str]
@@ -73,16 +77,17 @@ class Node:
 
     @property
     def key(self) -> Key:
-        """An empty namespace and the name."""
+        """Return an empty namespace and the name."""
         return "", self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """An unfinished pod.
+    """A pod that has not finished.
 
-    `effective_node` is the node that the pod is bound to; for an unbound pod, the node that we pinned it to. `alive` means
-    Pending or Running, and not terminating. `claims`, `true_annotations` and `owners` (uids) are kept of VMs' pods only.
+    `effective_node` is the node that the pod is bound to; for an unbound pod, the node that the webhook pinned it to.
+    `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` (the
+    keys of annotations with the value "true") and `owners` (UIDs).
     """
 
     namespace: str
@@ -101,12 +106,12 @@ class Pod:
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return the namespace and name."""
         return self.namespace, self.name
 
 
 class Catalog(Protocol):
-    """The questions. An object that is not there is None or absent, never an error."""
+    """The queries on the cluster. A missing object is None or absent, never an error."""
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """Find a claim."""
@@ -130,16 +135,16 @@ class Catalog(Protocol):
         """Find a node."""
 
     def has_nodes(self) -> bool:
-        """Say whether any node is known at all."""
+        """Return whether the catalog contains any node."""
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
-        """Sum up the effective requests of the pods whose site is `node`, without the pod `excluding`."""
+        """Sum the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
-        """List the pods of some namespaces that have a site."""
+        """List the pods in these namespaces that have an effective node."""
 
     def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
-        """List the pods that have a site and a required anti-affinity to pods of a namespace.
+        """List the pods that have an effective node and a required anti-affinity to pods in the namespace.
 
-        An empty name stands for the namespaces that a term selects by labels.
+        An empty name stands for anti-affinity terms with a namespace selector.
         """

@@ -1,4 +1,4 @@
-"""From a share-manager pod to the nodes of the VMs that it serves."""
+"""Find the node for a share-manager pod: the node of the VMs that use its volume."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """The running VMs behind a share-manager pod's volume. `claim` is empty where its PV has no claimRef."""
+    """The running VMs that use a share-manager pod's volume. `claim` is empty if the PV has no claimRef."""
 
     volume: str
     claim: str
@@ -19,7 +19,7 @@ class Consumers:
 
 
 def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Consumers:
-    """Find the opted-in virt-launcher pods that are bound, alive, and mount the claim of the volume served."""
+    """Find the opted-in virt-launcher pods that are bound, alive, and mount the claim of the share-manager's volume."""
     handle = text(mapping(pod, "metadata", "labels"), "longhorn.io/share-manager")
     volume = catalog.volume_by_handle(handle)
     if volume is None or volume.claim is None:
@@ -34,7 +34,7 @@ def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Con
 
 
 def avoided_nodes(pod: JsonObject) -> frozenset[str]:
-    """Return the nodes that the pod itself prefers against: Longhorn adds them after a stale lease."""
+    """Return the nodes that the pod prefers to avoid. Longhorn adds such a preference after a stale lease."""
     preferred = mappings(pod, "spec", "affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")
     return frozenset(
         name
@@ -46,10 +46,10 @@ def avoided_nodes(pod: JsonObject) -> frozenset[str]:
 
 
 def choose(consumers: Consumers, avoided: frozenset[str]) -> Choice | None:
-    """Let the VMs vote for a node that is not avoided; None where none is left.
+    """Choose the node with the most VMs among the nodes that are not avoided. None if no VM runs on such a node.
 
-    A tie goes to the pod that is no live-migration target, then to the oldest.
+    In a tie, the node of a pod that is not a live-migration target wins, then the node of the oldest pod.
     """
-    left = [pod for pod in consumers.pods if pod.node not in avoided]
-    left.sort(key=lambda pod: (bool(pod.labels.get("kubevirt.io/migrationJobUID")), pod.created, pod.key))
-    return most_voted(pod.node for pod in left)
+    candidates = [pod for pod in consumers.pods if pod.node not in avoided]
+    candidates.sort(key=lambda pod: (bool(pod.labels.get("kubevirt.io/migrationJobUID")), pod.created, pod.key))
+    return most_voted(pod.node for pod in candidates)

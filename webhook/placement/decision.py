@@ -1,6 +1,6 @@
-"""What was decided, and why.
+"""The result of a decision: what happens to the pod, and why.
 
-`Reason` is the one vocabulary: the same word stands in the log, the metric, the annotations, `explain` and the tests.
+`Reason` is the shared vocabulary: the log, the metrics, the annotations, `explain` and the tests use the same word.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from webhook.placement.catalog import Pod
 
 
 class Outcome(StrEnum):
-    """What happened to the pod's node affinity."""
+    """The change to the pod's node affinity."""
 
     PINNED = "pinned"
     PREFERRED = "preferred"
@@ -18,14 +18,14 @@ class Outcome(StrEnum):
 
 
 class Mode(StrEnum):
-    """How strongly a VM is bound to the node of its storage."""
+    """Whether a VM requires the node of its storage or only prefers it."""
 
     REQUIRED = "required"
     PREFERRED = "preferred"
 
 
 class Source(StrEnum):
-    """What told us a claim's node."""
+    """The kind of object that determined a claim's node."""
 
     SHARE_MANAGER_POD = "share-manager-pod"
     SHARE_MANAGER = "share-manager"
@@ -33,11 +33,11 @@ class Source(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why it was decided so, in the order in which the questions are asked."""
+    """The cause of a decision, in the order of the checks."""
 
     CO_SCHEDULED = "CoScheduled"
 
-    # Is the pod ours?
+    # Eligibility: does the webhook handle the pod?
     NOT_A_POD_CREATION = "NotAPodCreation"
     NOT_VIRT_LAUNCHER = "NotVirtLauncher"
     NOT_OPTED_IN = "NotOptedIn"
@@ -47,7 +47,7 @@ class Reason(StrEnum):
     NO_CLAIMS = "NoClaims"
     ALREADY_INJECTED = "AlreadyInjected"
 
-    # From each claim to a node
+    # Claims: which node serves each claim?
     CLAIM_NOT_FOUND = "ClaimNotFound"
     CLAIM_NOT_RWX = "ClaimNotRWX"
     CLAIM_NOT_BOUND = "ClaimNotBound"
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     SHARE_MANAGER_UNASSIGNED = "ShareManagerUnassigned"
     NO_SHARE_MANAGER = "NoShareManager"
 
-    # Can that node take the pod?
+    # Node guard: can the node run the pod?
     NODE_NOT_FOUND = "NodeNotFound"
     NODE_NOT_READY = "NodeNotReady"
     NODE_CORDONED = "NodeCordoned"
@@ -67,12 +67,12 @@ class Reason(StrEnum):
     POD_AFFINITY = "PodAffinity"
     UNJUDGED = "Unjudged"
 
-    # A share-manager pod follows its VM
+    # Share-manager pods: which node runs the VMs that use the volume?
     STEERING_OFF = "SteeringOff"
     NO_CONSUMER = "NoConsumer"
     NODE_AVOIDED = "NodeAvoided"
 
-    # We are unwell; the pod goes on without us
+    # The webhook is failing; the pod continues unchanged
     CACHE_NOT_SYNCED = "CacheNotSynced"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     INTERNAL_ERROR = "InternalError"
@@ -105,7 +105,7 @@ GUARD_REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class ClaimFinding:
-    """One claim of the pod: the Longhorn volume behind it and its node, or the reason why there is none."""
+    """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node."""
 
     claim: str
     volume: str | None = None
@@ -117,10 +117,10 @@ class ClaimFinding:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to one pod.
+    """The decision on one pod.
 
-    `node` is the one that was meant, also where the guard refused it. `recorded` says that the pod is told: it gets the
-    decision annotation. `reservation` is a pinned pod as it will be on the node, where the guard has looked at it.
+    `node` is the target node, even if the guard rejected it. If `recorded`, the pod gets the decision annotation.
+    `reservation` holds the facts of a pinned pod on its target node, if the guard evaluated that node.
     """
 
     outcome: Outcome

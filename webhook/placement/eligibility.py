@@ -1,9 +1,9 @@
-"""Whether this pod asks for our help, and if not, why not."""
+"""Whether the webhook handles a pod, and the reason if it does not."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, is_voided, prefers
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Mode, Reason
 from webhook.placement.settings import Settings
@@ -14,7 +14,7 @@ _MODES = {mode.value: mode for mode in Mode}
 
 
 def is_pod_creation(request: JsonObject) -> bool:
-    """Say whether the request creates a pod; a subresource such as `pods/binding` is none."""
+    """Return whether the request creates a pod. A subresource such as `pods/binding` does not count."""
     kind = mapping(request, "kind") or mapping(request, "object")
     return (
         text(request, "operation") == "CREATE"
@@ -26,7 +26,7 @@ def is_pod_creation(request: JsonObject) -> bool:
 
 
 def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) -> bool:
-    """Say whether the pod is Longhorn's NFS server of a volume."""
+    """Return whether the pod is a share-manager: Longhorn's NFS server for a volume."""
     labels = mapping(pod, "metadata", "labels")
     return (
         namespace == settings.longhorn_namespace
@@ -36,43 +36,44 @@ def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) ->
 
 
 def is_virt_launcher(pod: JsonObject) -> bool:
-    """Say whether a VM runs in the pod."""
+    """Return whether the pod runs a VM."""
     return mapping(pod, "metadata", "labels").get("kubevirt.io") == "virt-launcher"
 
 
 def is_opted_in(pod: JsonObject, settings: Settings) -> bool:
-    """Say whether one of the opt-in annotations is exactly "true"."""
+    """Return whether one of the opt-in annotations is exactly "true"."""
     annotations = mapping(pod, "metadata", "annotations")
     return any(annotations.get(key) == "true" for key in settings.opt_in_annotations)
 
 
 def is_bound(pod: JsonObject) -> bool:
-    """Say whether somebody has chosen the pod's node already."""
+    """Return whether the pod already has a node."""
     return bool(mapping(pod, "spec").get("nodeName"))
 
 
 def is_injected(pod: JsonObject, settings: Settings) -> bool:
-    """Say whether the pod carries our annotation and our terms for the node that it names."""
+    """Return whether the pod already carries the webhook's annotation and its terms for the annotated node."""
     annotations = mapping(pod, "metadata", "annotations")
     node = text(annotations, CO_SCHEDULED_NODE)
-    if not node or not prefers(pod, node):
+    if not node or not has_preferred_term(pod, node):
         return False
-    # Where we did pin, a pin that is in some terms only was voided by another webhook; elsewhere it is the user's.
+    # If the webhook pinned this pod, a pin in only some terms means that another webhook added a term, so pin again.
+    # Otherwise, the pin in those terms is the user's own.
     pinned = text(annotations, DECISION).startswith(Reason.CO_SCHEDULED) or DECISION not in annotations
-    return not (pinned and mode_of(pod, settings)[0] is Mode.REQUIRED and is_voided(pod, node))
+    return not (pinned and mode_of(pod, settings)[0] is Mode.REQUIRED and is_partly_pinned(pod, node))
 
 
 def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
-    """Return the mode that is in force for the pod, and the annotation's value where it is none that we know."""
-    wish = mapping(pod, "metadata", "annotations").get(MODE_ANNOTATION)
-    if isinstance(wish, str) and (mode := _MODES.get(wish)):
+    """Return the mode that applies to the pod, and the value of its mode annotation if that is not a known mode."""
+    value = mapping(pod, "metadata", "annotations").get(MODE_ANNOTATION)
+    if isinstance(value, str) and (mode := _MODES.get(value)):
         return mode, None
-    return settings.affinity_mode, None if wish is None else str(wish)
+    return settings.affinity_mode, None if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One question about the pod. Where `holds` answers no, the walk ends with the reason."""
+    """A condition for handling a pod. If `holds` returns False, the decision ends with `reason`."""
 
     reason: Reason
     question: str
@@ -110,5 +111,5 @@ STEERING_RULES = (
 
 
 def ineligible_reason(pod: JsonObject, settings: Settings, rules: tuple[Rule, ...] = RULES) -> Reason | None:
-    """Return the reason of the first rule that does not hold, or None for a pod that is ours."""
+    """Return the reason of the first rule that does not hold, or None if the webhook handles the pod."""
     return next((rule.reason for rule in rules if not rule.holds(pod, settings)), None)

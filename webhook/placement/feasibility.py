@@ -1,7 +1,7 @@
-"""Why a node could not take this pod, or nothing: the node guard.
+"""The node guard: check whether a node can run a pod before the pod is pinned.
 
-A required affinity to a node that can't take the pod leaves the VM Pending for ever: worse than remote storage. So
-these are the scheduler's own rules, asked before it is. What is unknown passes.
+A required affinity to a node that can't run the pod leaves the VM Pending forever, which is worse than remote storage.
+So the guard applies the scheduler's own rules before the scheduler does. A check passes if its facts are unknown.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,13 +17,15 @@ from webhook.placement.resources import PODS, format_quantity
 from webhook.placement.selectors import REQUIRED, node_matches, required_terms, selects_namespaces
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
-TERMS = 1000  # of a node affinity; a pin goes into each, and is proven there, at 0.05 ms a term
+MAX_NODE_SELECTOR_TERMS = (
+    1000  # limit per node affinity: to add the pin to a term and to verify the patch takes 0.05 ms
+)
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
-@dataclass(frozen=True)  # without slots, where nothing can be cached
+@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
 class Candidate:
-    """A pod, the node meant for it, and the PVs of the claims that it mounts."""
+    """A pod, its target node, and the PVs of the claims that it mounts."""
 
     pod: JsonObject
     namespace: str
@@ -33,25 +35,28 @@ class Candidate:
 
     @property
     def node(self) -> Node | None:
-        """The node, None where it is not known."""
+        """Return the target node, or None if it is unknown."""
         return self.catalog.node(self.node_name)
 
     @cached_property
     def pod_facts(self) -> Pod:
-        """The pod as others will see it on the node. While it has no name, the uid of its VMI is one: store.vm_of."""
+        """Return the facts of the pod as if it ran on the target node.
+
+        A pod without a name gets the UID of its VMI instead: the store's reservations use that UID, too.
+        """
         labels = mapping(self.pod, "metadata", "labels")
         name = text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
         return pod_facts(self.pod, self.namespace, name, self.node_name)
 
     @cached_property
     def pod_affinity(self) -> InterPodAffinity:
-        """The pods around the node."""
+        """Return the evaluator of required pod (anti-)affinity for this pod and the pods around the node."""
         affinity_terms = required_terms(self.pod, self.namespace, "podAffinity")
         return InterPodAffinity(self.pod_facts, affinity_terms, self.catalog)
 
 
 class ResourceFit(NamedTuple):
-    """One resource that a pod asks for on a node: cpu in milli, all others in whole units."""
+    """A pod's request for one resource and the free amount on a node: CPU in millicores, others in whole units."""
 
     resource: str
     requested: int
@@ -60,14 +65,14 @@ class ResourceFit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """The first check that failed, and in what way."""
+    """The first check that failed, and the failure in words."""
 
     reason: Reason
     detail: str
 
 
 def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
-    """Say whether one of the pod's tolerations is for this taint. An operator that we do not know tolerates nothing."""
+    """Return whether the pod tolerates the taint. A toleration with an unknown operator tolerates nothing."""
     for toleration in mappings(pod, "spec", "tolerations"):
         if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
             continue
@@ -80,7 +85,7 @@ def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
 
 
 def resource_fits(candidate: Candidate) -> list[ResourceFit]:
-    """Compare what the pod asks for with what the node has left, resource by resource; empty where it is not told."""
+    """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown."""
     node = candidate.node
     if node is None or node.allocatable is None:
         return []
@@ -88,12 +93,12 @@ def resource_fits(candidate: Candidate) -> list[ResourceFit]:
     return [
         ResourceFit(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
         for resource, requested in candidate.pod_facts.requests.items()
-        # Every kubelet tells how many pods it takes. A node that does not was written by hand.
+        # Every kubelet reports its pod capacity, so a node without one comes from a hand-written file.
         if resource != PODS or PODS in node.allocatable
     ]
 
 
-def _missing(candidate: Candidate) -> str | None:
+def _not_found(candidate: Candidate) -> str | None:
     if candidate.node is None and candidate.catalog.has_nodes():
         return "it does not exist"
     return None
@@ -115,7 +120,7 @@ def _tainted(candidate: Candidate) -> str | None:
     return None
 
 
-def _mismatched(candidate: Candidate) -> str | None:
+def _node_mismatch(candidate: Candidate) -> str | None:
     node = candidate.node
     if node is None:
         return None
@@ -129,7 +134,7 @@ def _mismatched(candidate: Candidate) -> str | None:
     return None
 
 
-def _unreachable(candidate: Candidate) -> str | None:
+def _volume_mismatch(candidate: Candidate) -> str | None:
     node = candidate.node
     if node is None:
         return None
@@ -142,22 +147,22 @@ def _unreachable(candidate: Candidate) -> str | None:
 def _full(candidate: Candidate) -> str | None:
     for item in resource_fits(candidate):
         if item.requested > item.free:
-            asked, free = (
+            requested, free = (
                 format_quantity(item.resource, item.requested),
                 format_quantity(item.resource, max(item.free, 0)),
             )
-            if asked == free:  # told apart by less than what is written
-                asked, free = str(item.requested), str(item.free)
-            return f"it is full ({item.resource}: {asked} asked for, {free} free)"
+            if requested == free:  # rounding hides the difference, so print exact amounts
+                requested, free = str(item.requested), str(item.free)
+            return f"it is full ({item.resource}: {requested} asked for, {free} free)"
     return None
 
 
-def _repelled(candidate: Candidate) -> str | None:
+def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.conflict()
 
 
-def unjudged_field(pod: JsonObject) -> str | None:
-    """Name the first field by which the scheduler might refuse the node and which we do not judge."""
+def unsupported_field(pod: JsonObject) -> str | None:
+    """Return the first field by which the scheduler might reject the node and that the guard can't evaluate."""
     spec = mapping(pod, "spec")
     if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in mappings(spec, "topologySpreadConstraints")):
         return "topologySpreadConstraints"
@@ -166,8 +171,8 @@ def unjudged_field(pod: JsonObject) -> str | None:
     for kind in ("containers", "initContainers"):
         if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
             return f"{kind}[].ports[].hostPort"
-    if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > TERMS:
-        return f"affinity.nodeAffinity, of more than {TERMS} terms,"
+    if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
+        return f"affinity.nodeAffinity, of more than {MAX_NODE_SELECTOR_TERMS} terms,"
     for kind in ("podAffinity", "podAntiAffinity"):
         terms = mappings(spec, "affinity", kind, REQUIRED)
         if any(selects_namespaces(term) for term in terms):
@@ -175,39 +180,39 @@ def unjudged_field(pod: JsonObject) -> str | None:
     return None
 
 
-def _unjudged(candidate: Candidate) -> str | None:
-    field = unjudged_field(candidate.pod)
-    what = f"the pod's spec.{field}" if field else candidate.pod_affinity.unjudged()
-    return f"{what} is not judged" if what else None
+def _unsupported(candidate: Candidate) -> str | None:
+    field = unsupported_field(candidate.pod)
+    constraint = f"the pod's spec.{field}" if field else candidate.pod_affinity.unjudged()
+    return f"{constraint} is not judged" if constraint else None
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question about the node. `ask` answers with what is in the way, or None."""
+    """One condition on the node. `find_failure` returns the failure in words, or None if the check passes."""
 
     reason: Reason
     question: str
-    ask: Callable[[Candidate], str | None]
+    find_failure: Callable[[Candidate], str | None]
 
 
 CHECKS = (
-    Check(Reason.NODE_NOT_FOUND, "does it exist?", _missing),
+    Check(Reason.NODE_NOT_FOUND, "does it exist?", _not_found),
     Check(Reason.NODE_NOT_READY, "is it Ready?", _not_ready),
     Check(Reason.NODE_CORDONED, "is it free of a cordon?", _cordoned),
     Check(Reason.NODE_TAINTED, "does the pod tolerate its taints?", _tainted),
-    Check(Reason.NODE_MISMATCH, "do nodeSelector and required node affinity select it?", _mismatched),
-    Check(Reason.VOLUME_MISMATCH, "does the node affinity of the claims' PVs select it?", _unreachable),
+    Check(Reason.NODE_MISMATCH, "do nodeSelector and required node affinity select it?", _node_mismatch),
+    Check(Reason.VOLUME_MISMATCH, "does the node affinity of the claims' PVs select it?", _volume_mismatch),
     Check(Reason.NODE_FULL, "has it room?", _full),
-    Check(Reason.POD_AFFINITY, "does required pod (anti-)affinity allow it?", _repelled),
-    Check(Reason.UNJUDGED, "can all that the pod asks for be judged?", _unjudged),
+    Check(Reason.POD_AFFINITY, "does required pod (anti-)affinity allow it?", _pod_affinity_conflict),
+    Check(Reason.UNJUDGED, "can all that the pod asks for be judged?", _unsupported),
 )
 
 
 def run_checks(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
-    """Ask one check after the other."""
-    return ((check, check.ask(candidate)) for check in CHECKS)
+    """Yield each check with its failure in words, or with None if the check passes."""
+    return ((check, check.find_failure(candidate)) for check in CHECKS)
 
 
 def first_failed_check(candidate: Candidate) -> FailedCheck | None:
-    """Return the first check that fails, or None where the node can take the pod."""
+    """Return the first check that fails, or None if the node can run the pod."""
     return next((FailedCheck(check.reason, detail) for check, detail in run_checks(candidate) if detail), None)

@@ -1,4 +1,4 @@
-"""What a pod becomes: the fields that the webhook may touch, before and after a decision."""
+"""Turn a decision into the pod's patch: annotations, affinity and schedulerName."""
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_node
 from webhook.placement.decision import Decision, Outcome, Reason
@@ -7,21 +7,21 @@ from webhook.placement.patch import Operation, cached_patch, patch_between
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed, map_in, text
 
-# The API server's limit for all annotations of an object together, in bytes; a pod beyond it is refused.
-ANNOTATIONS_SIZE = 256 * 1024
+# The API server's limit for all annotations of an object together, in bytes. It rejects a pod above the limit.
+MAX_ANNOTATIONS_SIZE = 256 * 1024
 
 
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
-    """Return the patch that makes a pod what was decided; empty where nothing is left to do.
+    """Return the patch that applies a decision to a pod; empty if nothing changes.
 
-    Only annotations, affinity and schedulerName are looked at: a copy of the whole pod costs a millisecond.
-    Raises Malformed or Unproven where the patch might not be right.
+    Copies only annotations, affinity and schedulerName, because a copy of the whole pod takes a millisecond.
+    Raises Malformed or PatchMismatch if the patch might be wrong.
     """
     metadata, spec = map_in(pod, "metadata"), map_in(pod, "spec")
-    before = {"metadata": _some(metadata, "annotations"), "spec": _some(spec, "affinity", "schedulerName")}
+    before = {"metadata": _subset(metadata, "annotations"), "spec": _subset(spec, "affinity", "schedulerName")}
     after = {"metadata": dict(before["metadata"]), "spec": dict(before["spec"])}
     if decision.recorded:
-        after["metadata"]["annotations"] = _annotated(map_in(metadata, "annotations"), decision)
+        after["metadata"]["annotations"] = _with_decision(map_in(metadata, "annotations"), decision)
     if decision.outcome is not Outcome.UNCHANGED and decision.node:
         if not spec:
             raise Malformed("spec is empty")
@@ -35,24 +35,24 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
     ]
 
 
-def _some(parent: JsonObject, *keys: str) -> JsonObject:
+def _subset(parent: JsonObject, *keys: str) -> JsonObject:
     return {key: parent[key] for key in keys if key in parent}
 
 
-def _annotated(annotations: JsonObject, decision: Decision) -> JsonObject:
+def _with_decision(annotations: JsonObject, decision: Decision) -> JsonObject:
     changed = {**annotations, DECISION: f"{decision.reason}: {decision.message}"}
     if decision.outcome is not Outcome.UNCHANGED and decision.node:
         changed[CO_SCHEDULED_NODE] = decision.node
     else:
-        changed.pop(CO_SCHEDULED_NODE, None)  # copied from another pod: nothing in this one stands behind it
-    return changed if _fits(changed) else annotations
+        changed.pop(CO_SCHEDULED_NODE, None)  # copied from another pod: no term of this pod backs the annotation
+    return changed if _within_limit(changed) else annotations
 
 
-def _fits(annotations: JsonObject) -> bool:
-    length = sum(map(len, annotations)) + sum(map(len, map(str, annotations.values())))
-    if length <= ANNOTATIONS_SIZE // 4:  # of UTF-8, whose characters have 4 bytes at the most
+def _within_limit(annotations: JsonObject) -> bool:
+    characters = sum(map(len, annotations)) + sum(map(len, map(str, annotations.values())))
+    if characters <= MAX_ANNOTATIONS_SIZE // 4:  # a UTF-8 character has at most 4 bytes
         return True
-    return sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) <= ANNOTATIONS_SIZE
+    return sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) <= MAX_ANNOTATIONS_SIZE
 
 
 def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str | None:
@@ -60,5 +60,5 @@ def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> 
         return None
     if decision.reason in (Reason.ALREADY_BOUND, Reason.NOT_A_POD_CREATION):
         return None
-    # A pod from a file may name none yet; the API server makes that the default scheduler.
+    # A pod from a file may have no schedulerName yet; the API server sets default-scheduler.
     return settings.scheduler_names.get(text(pod, "spec", "schedulerName") or "default-scheduler")

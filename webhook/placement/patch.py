@@ -1,7 +1,7 @@
-"""The JSON patch between two objects, proven to apply.
+"""Build the JSON patch between two objects, and verify that it applies.
 
-Built by hand, because a general differ walks the whole pod and writes `move`, `test` and index operations that the API
-server may refuse; proven by jsonpatch, because a patch that does not apply rejects the user's pod.
+The diff is our own: a general differ walks the whole pod and emits `move`, `test` and index operations that the API
+server may reject. jsonpatch verifies the patch, because a patch that does not apply rejects the user's pod.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,32 +15,32 @@ from webhook.placement.shape import JsonObject
 
 Operation = dict[str, Any]
 
-REMEMBERED_LENGTH = 16 * 1024  # bytes; what is larger is one of a kind, and must not fill the memory
+MAX_CACHED_LENGTH = 16 * 1024  # bytes; larger inputs rarely repeat, and would fill the memory
 
 
 class PatchMismatch(RuntimeError):
-    """A patch that did not lead from the received object to the intended one."""
+    """A patch that does not turn the received object into the intended one."""
 
 
 def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _between(before: Any, after: Any, path: str) -> Iterator[Operation]:
-    # The two differ: who calls has compared them, and once is enough.
+def _diff(before: Any, after: Any, path: str) -> Iterator[Operation]:
+    # `before` and `after` differ: the callers have compared them.
     if isinstance(before, dict) and isinstance(after, dict):
-        yield from _between_maps(before, after, path)
+        yield from _diff_maps(before, after, path)
     elif isinstance(before, list) and isinstance(after, list) and len(before) <= len(after):
         for index, old in enumerate(before):
             if old != after[index]:
-                yield from _between(old, after[index], f"{path}/{index}")
+                yield from _diff(old, after[index], f"{path}/{index}")
         for value in after[len(before) :]:
             yield {"op": "add", "path": f"{path}/-", "value": value}
     else:
         yield {"op": "replace", "path": path, "value": after}
 
 
-def _between_maps(before: JsonObject, after: JsonObject, path: str) -> Iterator[Operation]:
+def _diff_maps(before: JsonObject, after: JsonObject, path: str) -> Iterator[Operation]:
     for key in before:
         if key not in after:
             yield {"op": "remove", "path": f"{path}/{_escape(key)}"}
@@ -49,14 +49,14 @@ def _between_maps(before: JsonObject, after: JsonObject, path: str) -> Iterator[
         if old is value or old == value:
             continue
         if old is None:
-            # `add` also where a null stands: not every applier lets one replace it or step into it.
+            # Use `add` for a null, too: some JSON patch libraries can't replace a null or descend into it.
             yield {"op": "add", "path": f"{path}/{_escape(key)}", "value": value}
         else:
-            yield from _between(old, value, f"{path}/{_escape(key)}")
+            yield from _diff(old, value, f"{path}/{_escape(key)}")
 
 
 class _Pointer(jsonpatch.JsonPointer):
-    """A pointer that keeps its text; jsonpatch asks for it each time, and builds it anew."""
+    """A JSON pointer that stores its text; the pointer of jsonpatch rebuilds its text on each read."""
 
     path = ""
 
@@ -68,38 +68,39 @@ class _Pointer(jsonpatch.JsonPointer):
 _pointer = lru_cache(maxsize=256)(_Pointer)
 
 
-def applied(operations: list[Operation], before: JsonObject) -> JsonObject:
-    """Return a copy of `before` with the operations applied to it, by jsonpatch."""
-    result: JsonObject = msgspec.json.decode(msgspec.json.encode(before))  # the fastest copy of what came from JSON
+def apply_patch(operations: list[Operation], before: JsonObject) -> JsonObject:
+    """Return a copy of `before` with the operations applied by jsonpatch."""
+    result: JsonObject = msgspec.json.decode(msgspec.json.encode(before))  # the fastest way to copy JSON data
     for operation in operations:
-        # One by one and with pointers at hand, because the class for whole patches parses each of them twice.
+        # jsonpatch.JsonPatch parses each pointer twice, so apply single operations with cached pointers.
         located = operation | {"path": _pointer(operation["path"])}
         result = jsonpatch.JsonPatch.operations[operation["op"]](located).apply(result)
     return result
 
 
 def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
-    """Return the operations that lead from `before` to `after`; lists only grow at their end.
+    """Return the operations that turn `before` into `after`. A list grows only at its end; a shorter list is replaced.
 
-    Raises Unproven when jsonpatch, applying them, does not arrive at `after`.
+    Raises PatchMismatch if jsonpatch, applying the operations, does not produce `after`.
     """
-    operations = [] if before == after else list(_between(before, after, ""))
-    if operations and applied(operations, before) != after:
+    operations = [] if before == after else list(_diff(before, after, ""))
+    if operations and apply_patch(operations, before) != after:
         raise PatchMismatch("the patch does not lead to the intended object")
     return operations
 
 
 def cached_patch(before: JsonObject, after: JsonObject) -> Sequence[Operation]:
-    """Return what `patch_between` returns; what was proven a while ago is not proven again.
+    """Return the operations of `patch_between`, from a cache of verified patches if possible.
 
-    For what many pods have in common: KubeVirt gives all its VMs the same few affinities, and there are so many nodes.
+    Many pods need the same patch: KubeVirt gives all its VMs the same few affinities, and a cluster has a
+    limited number of nodes.
     """
     if before == after:
         return ()
-    both = msgspec.json.encode((before, after))
-    return _remembered(both) if len(both) <= REMEMBERED_LENGTH else patch_between(before, after)
+    encoded = msgspec.json.encode((before, after))
+    return _cached_operations(encoded) if len(encoded) <= MAX_CACHED_LENGTH else patch_between(before, after)
 
 
 @lru_cache(maxsize=1024)
-def _remembered(both: bytes) -> Sequence[Operation]:
-    return tuple(patch_between(*msgspec.json.decode(both)))
+def _cached_operations(encoded: bytes) -> Sequence[Operation]:
+    return tuple(patch_between(*msgspec.json.decode(encoded)))

@@ -1,4 +1,4 @@
-"""Whether a pod and the pods around a node attract or repel each other: required pod (anti-)affinity.
+"""Evaluate required pod affinity and anti-affinity between a pod and the pods around a node.
 
 Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filtering.go.
 """
@@ -9,47 +9,47 @@ from dataclasses import dataclass, field
 from webhook.placement.catalog import Catalog, Pod
 from webhook.placement.selectors import AffinityTerm
 
-# Comparisons of a pod with a value in a term: about 50 ms, in which nobody else is answered. Whoever may create pods
-# may write thousands of terms, and these times the pods of a large cluster would take minutes.
-COMPARISONS = 100_000
+# Limit for comparisons of a pod with a value in a term. 100,000 take about 50 ms and block all other requests.
+# A user who can create pods can write thousands of terms. With the pods of a large cluster, these would take minutes.
+MAX_COMPARISONS = 100_000
 
 
-class _TooMuch(Exception):
-    """There is more to compare than may be."""
+class _LimitExceeded(Exception):
+    """The comparisons exceed the limit."""
 
 
 @dataclass(slots=True)
 class InterPodAffinity:
-    """A pod, as it is to live on its site among the others, and whom it wants near; `left` is what may be compared."""
+    """A pod on its target node, its required affinity terms, and the number of comparisons `left` before the limit."""
 
     pod: Pod
     affinity_terms: tuple[AffinityTerm, ...]
     catalog: Catalog
-    left: int = COMPARISONS
+    comparisons_left: int = MAX_COMPARISONS
     _domains: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     def conflict(self) -> str | None:
-        """Say which pod affinity keeps the pod off the node, or None. What is too much is left to `unjudged`."""
+        """Return the pod (anti-)affinity that excludes the node, or None. `unjudged` reports an exceeded limit."""
         try:
-            return self._repelled() or self._repelling() or self._unattracted()
-        except _TooMuch:
+            return self._repelled_by_other() or self._repels_other() or self._unmet_affinity()
+        except _LimitExceeded:
             return None
 
     def unjudged(self) -> str | None:
-        """Say what might keep the pod off the node: an anti-affinity with a namespace selector, or too much of any."""
+        """Return what the guard can't evaluate: a namespace selector of an anti-affinity, or too many comparisons."""
         try:
-            self._spend(0)
+            self._spend(0)  # raises if `conflict` exceeded the limit
             for other, term in self._terms_of_others(""):
-                if term.any_namespace and self._weighed(term).might_select(self.pod.labels):
+                if term.has_namespace_selector and self._charged(term).might_select(self.pod.labels):
                     return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
-        except _TooMuch:
+        except _LimitExceeded:
             return "required pod (anti-)affinity with so many terms and pods"
         return None
 
     def _spend(self, comparisons: int) -> None:
-        self.left -= comparisons
-        if self.left < 0:
-            raise _TooMuch
+        self.comparisons_left -= comparisons
+        if self.comparisons_left < 0:
+            raise _LimitExceeded
 
     def _others(self, pods: Iterable[Pod], comparisons: int = 1) -> Iterator[Pod]:
         for pod in pods:
@@ -61,66 +61,69 @@ class InterPodAffinity:
         for other in self._others(self.catalog.pods_with_anti_affinity(namespace)):
             self._spend(len(other.anti_affinity))
             for term in other.anti_affinity:
-                if self._together(other, term):
+                if self._same_domain(other, term):
                     yield other, term
 
-    def _weighed(self, term: AffinityTerm) -> AffinityTerm:
-        self._spend(term.weight)
+    def _charged(self, term: AffinityTerm) -> AffinityTerm:
+        self._spend(term.cost)
         return term
 
     def _domain(self, node: str, topology_key: str) -> str | None:
-        place = node, topology_key
-        if place not in self._domains:
-            known = self.catalog.node(node)
-            # A node that we do not know is still a place of its own.
-            self._domains[place] = known.labels.get(topology_key) if known else f"node {node}"
-        return self._domains[place]
+        key = node, topology_key
+        if key not in self._domains:
+            found = self.catalog.node(node)
+            # An unknown node is a topology domain of its own.
+            self._domains[key] = found.labels.get(topology_key) if found else f"node {node}"
+        return self._domains[key]
 
-    def _together(self, other: Pod, term: AffinityTerm) -> bool:
+    def _same_domain(self, other: Pod, term: AffinityTerm) -> bool:
         domain = self._domain(self.pod.effective_node, term.topology_key)
         return domain is not None and domain == self._domain(other.effective_node, term.topology_key)
 
-    def _repelled(self) -> str | None:
+    def _repelled_by_other(self) -> str | None:
         for other, term in self._terms_of_others(self.pod.namespace):
-            about_us = self.pod.namespace in term.namespaces
-            if about_us and self._weighed(term).selects(self.pod.namespace, self.pod.labels):
+            in_namespace = self.pod.namespace in term.namespaces
+            if in_namespace and self._charged(term).selects(self.pod.namespace, self.pod.labels):
                 return f"{other.namespace}/{other.name} repels this pod (required pod anti-affinity)"
         return None
 
-    def _repelling(self) -> str | None:
+    def _repels_other(self) -> str | None:
         for term in self.pod.anti_affinity:
-            for other in self._others(self.catalog.placed_pods(term.namespaces), term.weight):
-                if self._together(other, term) and term.selects(other.namespace, other.labels):
+            for other in self._others(self.catalog.placed_pods(term.namespaces), term.cost):
+                if self._same_domain(other, term) and term.selects(other.namespace, other.labels):
                     return f"this pod repels {other.namespace}/{other.name} (required pod anti-affinity)"
         return None
 
-    def _unattracted(self) -> str | None:
+    def _unmet_affinity(self) -> str | None:
         if not self.affinity_terms or not self.catalog.has_nodes():
             return None
-        if any(term.any_namespace for term in self.affinity_terms):  # not to be judged
+        if any(term.has_namespace_selector for term in self.affinity_terms):  # unsupported_field reports the pod
             return None
         namespaces = frozenset().union(*(term.namespaces for term in self.affinity_terms))
-        weight = sum(term.weight for term in self.affinity_terms)
+        weight = sum(term.cost for term in self.affinity_terms)
         placed = [
             other
             for other in self._others(self.catalog.placed_pods(namespaces), weight)
-            if self.catalog.node(other.effective_node)  # the scheduler sees no pod on a node that is gone
+            if self.catalog.node(other.effective_node)  # the scheduler ignores pods on deleted nodes
             and all(term.selects(other.namespace, other.labels) for term in self.affinity_terms)
         ]
-        # A pod that we pinned but that is not bound yet may come first or last: both must work out.
-        if self._attracted([other for other in placed if other.node]) and self._attracted(placed):
+        # A pinned, unbound pod may be scheduled before or after this pod: the affinity must be met either way.
+        if self._affinity_met([other for other in placed if other.node]) and self._affinity_met(placed):
             return None
         return "no pod that this pod requires (required pod affinity) is there"
 
-    def _attracted(self, friends: list[Pod]) -> bool:
-        self._spend(len(self.affinity_terms) * len(friends))
+    def _affinity_met(self, matching: list[Pod]) -> bool:
+        self._spend(len(self.affinity_terms) * len(matching))
         if any(self._domain(self.pod.effective_node, term.topology_key) is None for term in self.affinity_terms):
             return False
-        if all(any(self._together(friend, term) for friend in friends) for term in self.affinity_terms):
+        if all(any(self._same_domain(other, term) for other in matching) for term in self.affinity_terms):
             return True
-        somewhere = any(
-            self._domain(friend.effective_node, term.topology_key) is not None
-            for friend in friends
+        any_in_a_domain = any(
+            self._domain(other.effective_node, term.topology_key) is not None
+            for other in matching
             for term in self.affinity_terms
         )
-        return not somewhere and all(term.selects(self.pod.namespace, self.pod.labels) for term in self.affinity_terms)
+        # The scheduler allows the first pod of a group to satisfy its own terms.
+        return not any_in_a_domain and all(
+            term.selects(self.pod.namespace, self.pod.labels) for term in self.affinity_terms
+        )

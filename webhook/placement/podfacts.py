@@ -1,4 +1,4 @@
-"""The facts of one pod, read from its manifest."""
+"""Read the facts about one pod from its manifest."""
 
 from sys import intern
 from typing import Any
@@ -9,19 +9,19 @@ from webhook.placement.resources import effective_requests
 from webhook.placement.selectors import required_terms
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
-# An empty set takes 216 bytes, and most pods need two.
+# Shared, because an empty set takes 216 bytes and most pods need two.
 NO_STRINGS: frozenset[str] = frozenset()
 
 
 def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) -> Pod:
-    """Read a pod that may not have a name, a namespace or a node yet.
+    """Read the facts about a pod, which may not have a name, a namespace or a node yet.
 
     Raises Malformed for a quantity that can't be parsed.
     """
     labels = labels_of(item)
-    of_a_vm = labels.get("kubevirt.io") in ("virt-launcher", "hotplug-disk")
-    annotations = mapping(item, "metadata", "annotations") if of_a_vm else {}
-    owners = mappings(item, "metadata", "ownerReferences") if of_a_vm else []
+    belongs_to_vm = labels.get("kubevirt.io") in ("virt-launcher", "hotplug-disk")
+    annotations = mapping(item, "metadata", "annotations") if belongs_to_vm else {}
+    owners = mappings(item, "metadata", "ownerReferences") if belongs_to_vm else []
     return Pod(
         namespace=namespace,
         name=name,
@@ -33,7 +33,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         labels=labels,
         requests=effective_requests(item),
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
-        claims=mounted_claims(item) if of_a_vm else (),
+        claims=mounted_claims(item) if belongs_to_vm else (),
         true_annotations=frozenset(key for key, value in annotations.items() if value == "true") or NO_STRINGS,
         owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,
     )
@@ -41,7 +41,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
 
 def labels_of(item: JsonObject) -> dict[str, str]:
     """Return the object's labels."""
-    # The same few keys and values stand in thousands of objects: keep one of each.
+    # Thousands of objects repeat the same few keys and values: interning stores each once.
     labels = mapping(item, "metadata", "labels").items()
     return {intern(key): intern(value) for key, value in labels if isinstance(value, str)}
 

@@ -1,6 +1,6 @@
-"""How much room a pod asks for, and how much a node has, in the scheduler's own units.
+"""Read a pod's resource requests and a node's resources, in the scheduler's units.
 
-A hand-written reader of quantities, because the one in the Kubernetes client costs that client's whole import (0.5 s).
+The quantity parser is our own: the parser of the Kubernetes client needs an import of the whole client (0.5 s).
 
 Source: k8s.io/component-helpers/resource `PodRequests`, k8s.io/apimachinery `resource.Quantity`.
 """
@@ -24,26 +24,26 @@ _SUFFIXES = {
     },
     **{suffix: Fraction(1024) ** power for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
-_HUGE = "hugepages-"
-_BYTES = ("memory", "ephemeral-storage", _HUGE)
-_BINARY = ("Ki", "Mi", "Gi", "Ti")
+_HUGE_PAGES = "hugepages-"
+_BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
+_BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti")
 
 
 @lru_cache(maxsize=8192)
-def _millis(quantity: str) -> int:
+def _parse_millis(quantity: str) -> int:
     match = _QUANTITY.fullmatch(quantity)
     if match is None:
         raise Malformed("a resource quantity is not a number with a unit")
     number, exponent, suffix = match.groups()
     value = Fraction(number + (exponent or "")) * _SUFFIXES[suffix or ""]
-    return -int(-value * 1000 // 1)  # the API server rounds each amount up to a milli, too
+    return -int(-value * 1000 // 1)  # like the API server, which rounds each amount up to a milli
 
 
-def _read(quantity: Any) -> int:
+def _millis(quantity: Any) -> int:
     if isinstance(quantity, str):
-        return _millis(quantity)
-    if isinstance(quantity, int | float) and not isinstance(quantity, bool):  # by hand: `cpu: 2`
-        return _millis(str(quantity))
+        return _parse_millis(quantity)
+    if isinstance(quantity, int | float) and not isinstance(quantity, bool):  # in a hand-written file: `cpu: 2`
+        return _parse_millis(str(quantity))
     raise Malformed("a resource quantity is neither a string nor a number")
 
 
@@ -52,29 +52,29 @@ def _in_units(resource: str, millis: int) -> int:
 
 
 def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
-    """Return each resource in the scheduler's unit, rounded up: cpu in milli, all others in whole units.
+    """Convert each quantity to the scheduler's unit, rounded up: CPU in millicores, others in whole units.
 
-    Raises Malformed for a quantity that can't be read.
+    Raises Malformed for a quantity that can't be parsed.
     """
-    return {resource: _in_units(resource, _read(quantity)) for resource, quantity in quantities.items()}
+    return {resource: _in_units(resource, _millis(quantity)) for resource, quantity in quantities.items()}
 
 
 def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject]) -> dict[str, int]:
     resources = mapping(container, "resources")
-    # A limit without a request is a request: the API server's default, which a file does not have yet.
+    # The API server copies a limit to a missing request. A pod from a file does not have that default yet.
     requests = {
-        name: _read(value) for name, value in (mapping(resources, "limits") | mapping(resources, "requests")).items()
+        name: _millis(value) for name, value in (mapping(resources, "limits") | mapping(resources, "requests")).items()
     }
     if statuses:
-        _enlarge(requests, statuses.get(text(container, "name"), {}))
+        _apply_resize(requests, statuses.get(text(container, "name"), {}))
     return requests
 
 
-def _enlarge(requests: dict[str, int], status: JsonObject) -> None:
-    # Until an in-place resize is done, the larger amount counts.
+def _apply_resize(requests: dict[str, int], status: JsonObject) -> None:
+    # Until an in-place resize is complete, the larger amount counts.
     for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
         for name, value in resized.items():
-            requests[name] = max(requests.get(name, 0), _read(value))
+            requests[name] = max(requests.get(name, 0), _millis(value))
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
@@ -82,36 +82,40 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[name] = total.get(name, 0) + value
 
 
-def _pod_level(spec: JsonObject, status: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
+def _pod_level_requests(spec: JsonObject, status: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
     resources = mapping(spec, "resources")
     limits = mapping(resources, "limits").items()
-    # The API server's defaults: a limit is a request where no container asks, and for huge pages in any case.
-    named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE)}
+    # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
+    named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
     named |= mapping(resources, "requests")
-    found = {name: _read(value) for name, value in named.items() if name in ("cpu", "memory") or name.startswith(_HUGE)}
+    found = {
+        name: _millis(value)
+        for name, value in named.items()
+        if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)
+    }
     if found:
-        _enlarge(found, status)
+        _apply_resize(found, status)
     return found
 
 
 def format_quantity(resource: str, quantity: int) -> str:
-    """Write a quantity as Kubernetes does: cpu in milli where it is not whole, bytes in the largest unit that fits."""
+    """Format a quantity like Kubernetes: CPU in milli if it is not whole, bytes in the largest unit that fits."""
     if resource == "cpu":
         return f"{quantity}m" if quantity % 1000 else f"{quantity // 1000}"
-    if not resource.startswith(_BYTES):
+    if not resource.startswith(_BYTE_RESOURCES):
         return str(quantity)
     size, unit = float(quantity), ""
-    for larger in _BINARY:
-        if size >= 10 * 1024:  # four digits at least: what is compared must not look equal
+    for larger in _BINARY_UNITS:
+        if size >= 10 * 1024:  # not 1024: more digits keep different amounts from looking equal
             size, unit = size / 1024, larger
     return f"{size:.1f}".removesuffix(".0") + unit
 
 
 def effective_requests(pod: JsonObject) -> dict[str, int]:
-    """Return what the scheduler reserves for a pod, itself (`pods`: 1) included; a resource asked for as 0 is left out.
+    """Return what the scheduler reserves for a pod, including the pod itself (`pods`: 1). Omits requests for 0.
 
-    Init containers run one after the other beside the sidecars started before them, so the largest moment counts.
-    Raises Malformed for a quantity that can't be read.
+    Init containers run in sequence, each along with the sidecars started before it, so the largest sum counts.
+    Raises Malformed for a quantity that can't be parsed.
     """
     spec = mapping(pod, "spec")
     found = mappings(pod, "status", "containerStatuses") + mappings(pod, "status", "initContainerStatuses")
@@ -122,17 +126,17 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = defaultdict(int)
     for container in mappings(spec, "initContainers"):
-        moment = _container_requests(container, statuses)
+        concurrent = _container_requests(container, statuses)
         if text(container, "restartPolicy") == "Always":
-            _add(total, moment)
-            _add(sidecars, moment)
-            moment = sidecars
+            _add(total, concurrent)
+            _add(sidecars, concurrent)
+            concurrent = sidecars
         else:
-            _add(moment, sidecars)
-        for name, value in moment.items():
+            _add(concurrent, sidecars)
+        for name, value in concurrent.items():
             peak[name] = max(peak[name], value)
     for name, value in peak.items():
         total[name] = max(total.get(name, 0), value)
-    total |= _pod_level(spec, mapping(pod, "status"), total)
-    _add(total, {name: _read(value) for name, value in mapping(spec, "overhead").items()})
+    total |= _pod_level_requests(spec, mapping(pod, "status"), total)
+    _add(total, {name: _millis(value) for name, value in mapping(spec, "overhead").items()})
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}

@@ -1,4 +1,4 @@
-"""Match labels and nodes as Kubernetes' selectors do.
+"""Match label selectors, node selectors and affinity terms like Kubernetes.
 
 Source: k8s.io/apimachinery `labels.Requirement.Matches`, k8s.io/component-helpers/scheduling/corev1/nodeaffinity.
 """
@@ -18,7 +18,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def _integer(value: Any) -> int | None:
-    # As Go's ParseInt, which knows no underscores, no other digits, and 64 bits.
+    # Like Go's ParseInt, which accepts no underscores, only ASCII digits, and at most 64 bits.
     if not isinstance(value, str) or not _INTEGER.fullmatch(value) or len(value) > 20:
         return None
     number = int(value)
@@ -38,14 +38,14 @@ def _matches(requirement: JsonObject, values: Mapping[str, str]) -> bool:
         case "DoesNotExist":
             return key not in values
         case "Gt" | "Lt":
-            have, bound = _integer(values.get(key)), _integer(wanted[0] if len(wanted) == 1 else None)
-            return have is not None and bound is not None and (have > bound if operator == "Gt" else have < bound)
+            actual, bound = _integer(values.get(key)), _integer(wanted[0] if len(wanted) == 1 else None)
+            return actual is not None and bound is not None and (actual > bound if operator == "Gt" else actual < bound)
         case _:
             return False
 
 
 def labels_match(selector: JsonObject | None, labels: Mapping[str, str]) -> bool:
-    """Say whether a label selector selects these labels: null selects nothing, an empty one everything."""
+    """Return whether a label selector selects these labels. Null selects nothing, an empty selector everything."""
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in mapping(selector, "matchLabels").items()) and all(
@@ -54,15 +54,15 @@ def labels_match(selector: JsonObject | None, labels: Mapping[str, str]) -> bool
 
 
 def is_empty_term(term: Any) -> bool:
-    """Say whether a node selector term is null or empty: such a term matches no node at all, and must stay so."""
+    """Return whether a node selector term is null or empty. Such a term matches no node, and must stay empty."""
     return not (isinstance(term, dict) and (term.get("matchExpressions") or term.get("matchFields")))
 
 
 def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> bool:
-    """Say whether a node selector selects a node: its terms are ORed, what is inside one is ANDed.
+    """Return whether a node selector selects a node: terms are ORed, the requirements of a term are ANDed.
 
-    A list without terms, and a term without requirements, match nothing. Without a name its requirements are not asked,
-    as the scheduler does with a PV's node affinity.
+    A list without terms and a term without requirements match nothing. An empty `name` skips matchFields, as the
+    scheduler does for a PV's node affinity.
     """
     for term in mappings(selector, "nodeSelectorTerms"):
         if is_empty_term(term):
@@ -77,31 +77,32 @@ def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class AffinityTerm:
-    """One required term. `any_namespace` marks a namespace selector: we do not watch namespaces, so can't judge it.
+    """A required pod affinity or anti-affinity term.
 
-    `weight` is how many values and requirements a pod is compared with, itself 1.
+    `has_namespace_selector` marks a namespace selector. The webhook can't evaluate it, because it does not watch namespaces.
+    `weight` is the cost of comparing one pod with the term: 1 plus the number of requirements and their values.
     """
 
     namespaces: frozenset[str]
-    any_namespace: bool
+    has_namespace_selector: bool
     selector: JsonObject | None
     topology_key: str
-    weight: int = 1
+    cost: int = 1
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Say whether the term is about a pod with these labels, as far as we can judge."""
+        """Return whether the term selects a pod with these labels. Ignores a namespace selector."""
         return namespace in self.namespaces and labels_match(self.selector, labels)
 
     def might_select(self, labels: Mapping[str, str]) -> bool:
-        """Say whether the term is about a pod with these labels if its namespace selector is."""
-        return self.any_namespace and labels_match(self.selector, labels)
+        """Return whether the term selects a pod with these labels if its namespace selector selects the namespace."""
+        return self.has_namespace_selector and labels_match(self.selector, labels)
 
 
-def _selector(term: JsonObject, labels: Mapping[str, str]) -> JsonObject | None:
+def _merged_selector(term: JsonObject, labels: Mapping[str, str]) -> JsonObject | None:
     if not isinstance(term.get("labelSelector"), dict):
         return None
     selector = mapping(term, "labelSelector")
-    # The API server merges these keys into the selector, but only after the webhooks have been called.
+    # The API server merges these keys into the selector, but only after it has called the webhooks.
     merged = [
         {"key": key, "operator": operator, "values": [labels[key]]}
         for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
@@ -115,11 +116,11 @@ def required_terms(pod: JsonObject, namespace: str, kind: str) -> tuple[Affinity
     """Read a pod's required terms; `kind` is podAffinity or podAntiAffinity."""
     labels = mapping(pod, "metadata", "labels")
     terms = mappings(pod, "spec", "affinity", kind, REQUIRED)
-    return tuple(_term(term, namespace, labels) for term in terms)
+    return tuple(_affinity_term(term, namespace, labels) for term in terms)
 
 
-def _term(term: JsonObject, namespace: str, labels: Mapping[str, str]) -> AffinityTerm:
-    selector = _selector(term, labels)
+def _affinity_term(term: JsonObject, namespace: str, labels: Mapping[str, str]) -> AffinityTerm:
+    selector = _merged_selector(term, labels)
     wanted = [requirement.get("values") or () for requirement in mappings(selector, "matchExpressions")]
     return AffinityTerm(
         frozenset(term.get("namespaces") or (() if selects_namespaces(term) else (namespace,))),
@@ -131,5 +132,5 @@ def _term(term: JsonObject, namespace: str, labels: Mapping[str, str]) -> Affini
 
 
 def selects_namespaces(term: JsonObject) -> bool:
-    """Say whether a term chooses namespaces by their labels; null does not, and an empty selector does: all of them."""
+    """Return whether a term has a namespace selector. Null is none; an empty selector selects all namespaces."""
     return term.get("namespaceSelector") is not None

@@ -1,4 +1,4 @@
-"""The settings: one frozen value, read once from the environment and checked before anything starts."""
+"""The settings: a frozen value, loaded once from the environment and validated before startup."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,34 +10,34 @@ import msgspec
 
 from webhook.placement.decision import Mode
 
-# Not KUBEVIRT_SCHEDULER_: Kubernetes itself sets KUBEVIRT_SCHEDULER_PORT and its like in every pod of a namespace that
-# has a Service of our name (service links), and a wrong variable of ours could not be told from those.
+# Not KUBEVIRT_SCHEDULER_: in a namespace with a Service of that name, Kubernetes sets KUBEVIRT_SCHEDULER_PORT and
+# similar variables in every pod (service links). A misspelled setting would look like one of those.
 PREFIX = "CO_SCHEDULE_"
 
-# The key of our own annotations, and the one that the Go scheduler's users still have in their VM templates.
+# The webhook's own annotation, and the Go scheduler's annotation, which its users still have in their VM templates.
 OPT_IN_ANNOTATIONS = ("kubevirt-scheduler/co-schedule", "scheduler.kubevirt-scheduler.io/co-schedule")
 
-_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_NAME}(\.{_NAME})*")
-_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
+_QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class Action(StrEnum):
-    """Whether decisions are carried out."""
+    """Whether the webhook applies its decisions."""
 
     INJECT = "inject"
     OBSERVE = "observe"
 
 
 class LogFormat(StrEnum):
-    """How a log line is written."""
+    """The format of a log line."""
 
     JSON = "json"
     TEXT = "text"
 
 
 class LogLevel(StrEnum):
-    """The least important line that is still written."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -46,50 +46,50 @@ class LogLevel(StrEnum):
 
 
 class SettingsError(ValueError):
-    """A variable that can't be used. Its text names the variable, the value, and what is allowed."""
+    """An invalid environment variable. The text names the variable, the value, and the allowed values."""
 
 
-def is_subdomain(name: str) -> bool:
-    """Say whether the API server takes `name` for a node or a scheduler (a DNS-1123 subdomain)."""
+def is_dns_subdomain(name: str) -> bool:
+    """Return whether the API server accepts `name` for a node or a scheduler (a DNS-1123 subdomain)."""
     return len(name) <= 253 and _SUBDOMAIN.fullmatch(name) is not None
 
 
-def _choice(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+def _enum_parser(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
     allowed = " or ".join(repr(item.value) for item in kind)
 
-    def read(value: str) -> StrEnum:
+    def parse(value: str) -> StrEnum:
         try:
             return kind(value)
         except ValueError:
             raise ValueError(f"allowed is {allowed}") from None
 
-    return read
+    return parse
 
 
-def _switch(value: str) -> bool:
+def _parse_boolean(value: str) -> bool:
     if value not in ("true", "false"):
         raise ValueError("allowed is 'true' or 'false'")
     return value == "true"
 
 
-def _namespace(value: str) -> str:
-    if len(value) > 63 or not re.fullmatch(_NAME, value):
+def _parse_namespace(value: str) -> str:
+    if len(value) > 63 or not re.fullmatch(_DNS_LABEL, value):
         raise ValueError("allowed is the name of one namespace")
     return value
 
 
-def _annotations(value: str) -> tuple[str, ...]:
+def _parse_annotations(value: str) -> tuple[str, ...]:
     keys = tuple(key.strip() for key in value.split(",") if key.strip())
     for key in keys:
         prefix, slash, name = key.rpartition("/")
-        if not _QUALIFIED.fullmatch(name) or (slash and not is_subdomain(prefix)):
+        if not _QUALIFIED_NAME.fullmatch(name) or (slash and not is_dns_subdomain(prefix)):
             raise ValueError(f"{key!r} is no annotation key; allowed are keys such as {OPT_IN_ANNOTATIONS[0]!r}")
     if not keys:
         raise ValueError(f"allowed are annotation keys, separated by commas, such as {OPT_IN_ANNOTATIONS[0]!r}")
     return keys
 
 
-def _scheduler_names(value: str) -> Mapping[str, str]:
+def _parse_scheduler_names(value: str) -> Mapping[str, str]:
     try:
         names = msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeError):
@@ -97,9 +97,9 @@ def _scheduler_names(value: str) -> Mapping[str, str]:
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ValueError('allowed is a JSON map of names, such as {"kubevirt-scheduler": "default-scheduler"}')
     for name in (*names.keys(), *names.values()):
-        if not is_subdomain(name):
+        if not is_dns_subdomain(name):
             raise ValueError(f"{name!r} is no scheduler's name (lower-case letters, digits, '-' and '.')")
-    # The API server may call us twice for one pod; the second call must find nothing left to do.
+    # The API server may call the webhook twice for one pod; the second call must not change the pod.
     for name, target in names.items():
         if names.get(target, target) != target:
             raise ValueError(f"{name!r} leads to {target!r}, which is mapped itself; map {name!r} to where it ends")
@@ -108,32 +108,32 @@ def _scheduler_names(value: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to decide and how to speak. The defaults are the product's; `metadata` says how a variable is read."""
+    """The settings, with their defaults. `metadata` holds the parser of each environment variable."""
 
-    opt_in_annotations: tuple[str, ...] = field(default=OPT_IN_ANNOTATIONS, metadata={"read": _annotations})
-    affinity_mode: Mode = field(default=Mode.REQUIRED, metadata={"read": _choice(Mode)})
-    node_guard: bool = field(default=True, metadata={"read": _switch})
-    steering: bool = field(default=True, metadata={"read": _switch})
-    longhorn_namespace: str = field(default="longhorn-system", metadata={"read": _namespace})
-    action: Action = field(default=Action.INJECT, metadata={"read": _choice(Action)})
-    scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"read": _scheduler_names})
-    log_format: LogFormat = field(default=LogFormat.JSON, metadata={"read": _choice(LogFormat)})
-    log_level: LogLevel = field(default=LogLevel.INFO, metadata={"read": _choice(LogLevel)})
+    opt_in_annotations: tuple[str, ...] = field(default=OPT_IN_ANNOTATIONS, metadata={"parse": _parse_annotations})
+    affinity_mode: Mode = field(default=Mode.REQUIRED, metadata={"parse": _enum_parser(Mode)})
+    node_guard: bool = field(default=True, metadata={"parse": _parse_boolean})
+    steering: bool = field(default=True, metadata={"parse": _parse_boolean})
+    longhorn_namespace: str = field(default="longhorn-system", metadata={"parse": _parse_namespace})
+    action: Action = field(default=Action.INJECT, metadata={"parse": _enum_parser(Action)})
+    scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
+    log_format: LogFormat = field(default=LogFormat.JSON, metadata={"parse": _enum_parser(LogFormat)})
+    log_level: LogLevel = field(default=LogLevel.INFO, metadata={"parse": _enum_parser(LogLevel)})
 
 
 def variables() -> dict[str, str]:
-    """Return each variable's name with the name of its setting."""
+    """Map the name of each environment variable to the name of its setting."""
     return {PREFIX + item.name.upper(): item.name for item in fields(Settings)}
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the settings; an empty variable means its default.
+    """Load the settings from the environment. An empty variable means the default.
 
-    Raises SettingsError for a value that is not allowed, and for a variable with our prefix that we do not know: a
-    misspelt setting must not pass for one that was made.
+    Raises SettingsError for a value that is not allowed, and for an unknown variable with our prefix: a misspelled
+    setting must not be ignored silently.
     """
     known = variables()
-    readers = {item.name: item.metadata["read"] for item in fields(Settings)}
+    parsers = {item.name: item.metadata["parse"] for item in fields(Settings)}
     values: dict[str, Any] = {}
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX):
@@ -143,7 +143,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         if not value:
             continue
         try:
-            values[known[variable]] = readers[known[variable]](value)
+            values[known[variable]] = parsers[known[variable]](value)
         except ValueError as error:
             raise SettingsError(f"{variable}={value!r}: {error}") from None
     return Settings(**values)

@@ -1,8 +1,8 @@
-"""Read a field of a Kubernetes object, whatever the object really holds.
+"""Read fields of a Kubernetes object that may be absent, null or of an unexpected type.
 
-Objects stay plain dicts, because typed models lose the fields that they do not know. So any field may be absent, null
-or of another type, and these read it as Kubernetes does: null and absent are the same, and empty. JSON and YAML make
-plain dicts, lists and strings; to look for those alone takes half as long, some hundred times in a decision.
+Objects stay plain dicts, because typed models lose unknown fields. Like Kubernetes, these functions treat null and
+absent as empty. JSON and YAML parsers produce plain dicts, lists and strings. So the functions check for exactly these
+types, which takes half as long and happens some hundred times per decision.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ JsonObject = dict[str, Any]
 
 
 class Malformed(ValueError):
-    """A field of another type than Kubernetes gives it. Names the field and never its value, which may be a secret."""
+    """A field with an unexpected type. The text names the field, and never its value, which may be a secret."""
 
 
 def mapping(value: Any, *path: str) -> JsonObject:
-    """Follow `path` to a map; empty where there is none."""
+    """Return the map at `path`, or an empty map."""
     for key in path:
         if type(value) is not dict:
             return {}
@@ -24,7 +24,7 @@ def mapping(value: Any, *path: str) -> JsonObject:
 
 
 def mappings(value: Any, *path: str) -> list[JsonObject]:
-    """Follow `path` to a list and return the maps in it, in order; empty where there is none."""
+    """Return the maps in the list at `path`, in order, or an empty list."""
     for key in path:
         if type(value) is not dict:
             return []
@@ -33,7 +33,7 @@ def mappings(value: Any, *path: str) -> list[JsonObject]:
 
 
 def text(value: Any, *path: str) -> str:
-    """Follow `path` to a string; empty where there is none."""
+    """Return the string at `path`, or an empty string."""
     for key in path:
         if type(value) is not dict:
             return ""
@@ -42,9 +42,9 @@ def text(value: Any, *path: str) -> str:
 
 
 def map_in(parent: JsonObject, key: str) -> JsonObject:
-    """Return a map that is about to be changed; empty where it is null or absent.
+    """Return the map under `key` for a change; empty if it is null or absent.
 
-    Raises Malformed for anything else: nothing of another type may pass for empty here, or it would be overwritten.
+    Raises Malformed for another type: if it counted as empty, the change would overwrite it.
     """
     value = parent.get(key)
     if value is None:
@@ -55,7 +55,7 @@ def map_in(parent: JsonObject, key: str) -> JsonObject:
 
 
 def list_in(parent: JsonObject, key: str) -> list[Any]:
-    """Return a list that is about to be changed, as `map_in` returns a map."""
+    """Return the list under `key` for a change, by the rules of `map_in`."""
     value = parent.get(key)
     if value is None:
         return []

@@ -1,11 +1,11 @@
-"""A decision in one sentence, and what to do when it is not the one that was wanted."""
+"""The sentences that operators read: the message of a decision, the advice for each reason, and the warnings."""
 
 from collections.abc import Iterable
 
 from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason
 from webhook.placement.resolve import Choice
 
-WARNING_LENGTH = 120  # the API server's clients cut longer ones, or drop them
+MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
 
 SENTENCES = {
     Reason.NOT_A_POD_CREATION: "the request does not create a pod",
@@ -55,7 +55,7 @@ ADVICE = {
     Reason.INTERNAL_ERROR: "Look for this reason in the log of the webhook, and report what it says.",
 }
 
-# Only what a person can change: a warning that tells of normal life teaches people not to read warnings.
+# Warn only about what a user can change: warnings about normal operation train users to ignore warnings.
 _ACTIONABLE = frozenset({Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN})
 
 
@@ -74,47 +74,50 @@ def _elsewhere(findings: tuple[ClaimFinding, ...], choice: Choice) -> str:
 
 
 def placed(findings: tuple[ClaimFinding, ...], choice: Choice, mode: Mode) -> str:
-    """Say that a VM was pinned to its storage, or prefers it."""
+    """Return the message for a VM that is pinned to the node of its storage or prefers that node."""
     verb = "pinned to" if mode is Mode.REQUIRED else "prefers"
     return f"{verb} {choice.node}, which serves {_served(findings, choice.node)}{_elsewhere(findings, choice)}"
 
 
 def softened(findings: tuple[ClaimFinding, ...], choice: Choice, detail: str, outcome: Outcome) -> str:
-    """Say why a VM was not pinned to its storage."""
+    """Return the message for a VM that is not pinned to the node of its storage."""
     instead = "it is preferred, not required" if outcome is Outcome.PREFERRED else "nothing was added"
     return f"{choice.node} serves {_served(findings, choice.node)}, but {detail}; {instead}"
 
 
 def unserved(findings: Iterable[ClaimFinding]) -> str:
-    """Say why no claim of a VM has a node."""
+    """Return the message for a VM whose claims have no node, with the reason for each claim."""
     return f"no claim has a node: {', '.join(f'{finding.claim} ({finding.reason})' for finding in findings)}"
 
 
 def steered(node: str, vms: int) -> str:
-    """Say that a share-manager pod follows its VMs."""
+    """Return the message for a share-manager pod that prefers the node of its VMs."""
     return f"prefers {node}, where {vms} {'VM' if vms == 1 else 'VMs'} of this volume {'runs' if vms == 1 else 'run'}"
 
 
 def not_steered(node: str, detail: str) -> str:
-    """Say why a share-manager pod does not follow its VMs."""
+    """Return the message for a share-manager pod that does not prefer the node of its VMs."""
     return f"{node} runs a VM of this volume, but {detail}; nothing was added"
 
 
-def shortened(sentence: str) -> str:
-    """Cut a warning to the length that survives the way to its reader."""
-    return sentence if len(sentence) <= WARNING_LENGTH else sentence[: WARNING_LENGTH - 3] + "..."
+def truncated(sentence: str) -> str:
+    """Truncate a warning to the length that API server clients display."""
+    return sentence if len(sentence) <= MAX_WARNING_LENGTH else sentence[: MAX_WARNING_LENGTH - 3] + "..."
 
 
 def warnings(decision: Decision, unknown_mode: str | None) -> tuple[str, ...]:
-    """Return what a person can act on, each at most 120 characters; `unknown_mode` is a mode that does not exist."""
+    """Return warnings that a user can act on, each at most 120 characters.
+
+    `unknown_mode` is the value of the pod's mode annotation if that is not a known mode.
+    """
     found = []
     if unknown_mode is not None:
         found.append(
             f"co-schedule-mode {unknown_mode!r} is none; 'required' and 'preferred' are: {decision.mode} is used"
         )
     if decision.conflict:
-        # Where disks disagree, the claim of a persistent state had no vote.
-        voters = [one for one in decision.claims if not one.persistent_state] or decision.claims
+        # If any disk has a node, the claim of a persistent vTPM or EFI state had no vote.
+        voters = [finding for finding in decision.claims if not finding.persistent_state] or decision.claims
         nodes = dict.fromkeys(finding.node for finding in voters if finding.node)
         others = ", ".join(node for node in nodes if node != decision.node)
         found.append(f"the claims are served by several nodes: {decision.node} is meant, not {others}")
@@ -122,4 +125,4 @@ def warnings(decision: Decision, unknown_mode: str | None) -> tuple[str, ...]:
         found.append(f"{decision.reason}: {decision.message}")
     if decision.claims and all(finding.reason in _ACTIONABLE for finding in decision.claims):
         found.append(decision.message)
-    return tuple(shortened(f"kubevirt-scheduler: {sentence}") for sentence in found)
+    return tuple(truncated(f"kubevirt-scheduler: {sentence}") for sentence in found)
