@@ -1,1 +1,1 @@
-"""Caches, snapshots and events, against a fake API server that speaks HTTP."""
+"""Tests of webhook.cluster: caches, snapshots and events, with a fake HTTP API server."""

@@ -1,4 +1,4 @@
-"""Files become Kubernetes objects, and a bad one is told in one line that quotes nothing of it."""
+"""Tests of reading Kubernetes objects from files. Errors are one line and quote no file content."""
 
 import io
 import os
@@ -17,24 +17,24 @@ SECRET = "correct-horse"
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A standard input with these bytes in it."""
+    """A function that sets the bytes of standard input; None closes standard input."""
 
-    def holds(content: bytes | None) -> None:
+    def set_content(content: bytes | None) -> None:
         monkeypatch.setattr(sys, "stdin", content if content is None else SimpleNamespace(buffer=io.BytesIO(content)))
 
-    return holds
+    return set_content
 
 
-def file(folder: Path, content: str | bytes, name: str = "pod.yaml") -> Path:
+def write_file(folder: Path, content: str | bytes, name: str = "pod.yaml") -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
-def refusal(path: Path) -> str:
-    with pytest.raises(BadInput) as refused:
+def error_message(path: Path) -> str:
+    with pytest.raises(BadInput) as caught:
         [list(document.objects()) for document in read_all([path])]
-    sentence = str(refused.value)
+    sentence = str(caught.value)
     assert "\n" not in sentence
     assert SECRET not in sentence
     return sentence.replace(f"{path.parent}{os.sep}", "")
@@ -44,44 +44,47 @@ def kinds(content: Any) -> list[Kind]:
     return [kind for kind, _ in Document("file", 1, content).objects()]
 
 
-def test_several_documents_are_numbered_as_they_stand_and_empty_ones_are_left_out(tmp_path: Path) -> None:
-    found = read(file(tmp_path, f"---\n{POD}---\n---\n# nothing\n---\n{POD}"))
+def test_empty_documents_are_skipped_but_still_numbered(tmp_path: Path) -> None:
+    found = read(write_file(tmp_path, f"---\n{POD}---\n---\n# nothing\n---\n{POD}"))
     assert [(document.number, document.content["kind"]) for document in found] == [(1, "Pod"), (4, "Pod")]
 
 
 @pytest.mark.parametrize("name", ["pod.json", "pod.yaml", "pod"])
-def test_json_is_read_whatever_the_name_of_its_file(tmp_path: Path, name: str) -> None:
-    (found,) = read(file(tmp_path, '\n\t{"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}', name))
+def test_json_is_read_from_a_file_of_any_name(tmp_path: Path, name: str) -> None:
+    (found,) = read(write_file(tmp_path, '\n\t{"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}', name))
     assert found.content == {"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}
 
 
-def test_yaml_may_begin_like_json(tmp_path: Path) -> None:
-    assert [document.content for document in read(file(tmp_path, "{kind: Pod}\n---\n[1]\n"))] == [{"kind": "Pod"}, [1]]
+def test_yaml_may_start_with_a_brace(tmp_path: Path) -> None:
+    assert [document.content for document in read(write_file(tmp_path, "{kind: Pod}\n---\n[1]\n"))] == [
+        {"kind": "Pod"},
+        [1],
+    ]
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.yaml", ""), ("a.yaml", "# no\n---\n"), ("a.json", " \n")])
 def test_an_empty_file_has_no_documents(tmp_path: Path, name: str, content: str) -> None:
-    assert read(file(tmp_path, content, name)) == []
+    assert read(write_file(tmp_path, content, name)) == []
 
 
-def test_a_byte_order_mark_is_no_content(tmp_path: Path) -> None:
-    assert read(file(tmp_path, b"\xef\xbb\xbf{}", "a.json"))[0].content == {}
-    assert read(file(tmp_path, b"\xef\xbb\xbfkind: Pod"))[0].content == {"kind": "Pod"}
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    assert read(write_file(tmp_path, b"\xef\xbb\xbf{}", "a.json"))[0].content == {}
+    assert read(write_file(tmp_path, b"\xef\xbb\xbfkind: Pod"))[0].content == {"kind": "Pod"}
 
 
-def test_standard_input_is_called_so(stdin: Any) -> None:
+def test_a_dash_reads_standard_input(stdin: Any) -> None:
     stdin(POD.encode())
     assert read(Path("-"))[0].file == "standard input"
 
 
-def test_a_closed_standard_input_is_told(stdin: Any) -> None:
+def test_a_closed_standard_input_raises_an_error(stdin: Any) -> None:
     stdin(None)
-    assert refusal(Path("-")) == "standard input: it is closed; name a file, or - for standard input"
+    assert error_message(Path("-")) == "standard input: it is closed; name a file, or - for standard input"
 
 
-def test_a_folder_is_read_in_the_order_of_names_without_hidden_and_other_files(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_name_order_without_hidden_and_other_files(tmp_path: Path) -> None:
     for name in ("c.json", "a.yaml", "b.yml", ".hidden.yaml", "README.md"):
-        file(tmp_path, '{"kind": "Pod"}', name)
+        write_file(tmp_path, '{"kind": "Pod"}', name)
     assert [Path(document.file).name for document in read_all([tmp_path])] == ["a.yaml", "b.yml", "c.json"]
 
 
@@ -111,40 +114,40 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_and_other_files(t
         ),
     ],
 )
-def test_a_bad_file_is_told_in_one_line(tmp_path: Path, name: str, content: str | bytes, sentence: str) -> None:
-    assert refusal(file(tmp_path, content, name)).startswith(f"{name}: {sentence}")
+def test_a_bad_file_raises_a_one_line_error(tmp_path: Path, name: str, content: str | bytes, sentence: str) -> None:
+    assert error_message(write_file(tmp_path, content, name)).startswith(f"{name}: {sentence}")
 
 
-def test_a_path_that_leads_to_no_file_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_raises_an_error(tmp_path: Path) -> None:
     advice = "name a file, or - for standard input"
-    assert refusal(tmp_path / "missing.yaml") == f"missing.yaml: No such file or directory; {advice}"
-    assert refusal(tmp_path / "a\0b") == f"a\N{REPLACEMENT CHARACTER}b: that is no name of a file; {advice}"
+    assert error_message(tmp_path / "missing.yaml") == f"missing.yaml: No such file or directory; {advice}"
+    assert error_message(tmp_path / "a\0b") == f"a\N{REPLACEMENT CHARACTER}b: that is no name of a file; {advice}"
     with pytest.raises(BadInput, match="Is a directory"):
         read(tmp_path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_and_a_folder_without_permission_are_told(tmp_path: Path) -> None:
-    path = file(tmp_path, POD)
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_a_file_or_folder_without_read_permission_raises_an_error(tmp_path: Path) -> None:
+    path = write_file(tmp_path, POD)
     path.chmod(0)
-    assert "Permission denied" in refusal(path)
+    assert "Permission denied" in error_message(path)
     tmp_path.chmod(0)
-    assert "Permission denied" in refusal(tmp_path)
+    assert "Permission denied" in error_message(tmp_path)
     tmp_path.chmod(0o700)
 
 
-def test_a_folder_without_objects_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_manifests_raises_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    assert refusal(folder) == "folder: the folder has no file ending in .yaml, .yml, .json"
+    assert error_message(folder) == "folder: the folder has no file ending in .yaml, .yml, .json"
 
 
-def test_a_name_can_not_break_the_line_or_command_the_terminal() -> None:
+def test_control_characters_in_a_file_name_are_replaced() -> None:
     assert display_name(Path("a\nb\x1b[31m")) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31m"
     assert printable("größe → ✓") == "größe → ✓"
 
 
-def test_lists_are_unpacked_in_lists_and_an_item_of_a_typed_list_has_its_kind() -> None:
+def test_nested_lists_are_unpacked_and_items_of_a_typed_list_inherit_its_kind() -> None:
     pods = {"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {}}, {"apiVersion": "x/v1", "kind": "Own"}]}
     managers = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManagerList", "items": [{}]}
     allowed = {"apiVersion": "x/v1", "kind": "AllowList", "spec": {}}
@@ -159,11 +162,11 @@ def test_lists_are_unpacked_in_lists_and_an_item_of_a_typed_list_has_its_kind() 
     assert kinds({"apiVersion": "v1", "kind": "List"}) == []
 
 
-def test_a_list_stays_a_list_with_its_fields_in_their_order() -> None:
+def test_rewriting_a_list_keeps_its_fields_in_order() -> None:
     item = {"kind": "Pod", "apiVersion": "v1"}
     content = {"kind": "List", "items": [item, item], "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
     document = Document("file", 1, content)
-    changed = document.rewritten(lambda kind, one: one | {"seen": kind[1]})
+    changed = document.map_objects(lambda kind, one: one | {"seen": kind[1]})
     assert list(changed) == list(content)
     assert changed["items"] == [item | {"seen": "Pod"}] * 2
     assert content["items"] == [item, item]

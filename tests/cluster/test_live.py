@@ -1,4 +1,4 @@
-"""Decisions on a live cluster: what a cache missed is read, what was pinned takes its room, and nobody waits long."""
+"""Tests of decisions on a live cluster: live reads of missing objects, reservations of pinned pods, and deadlines."""
 
 import json
 import threading
@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 
 from tests.support.builders import (
     Object,
+    apply_injection,
     claim,
     hotplug_pod,
     node,
-    patched,
     pod,
     request,
     settings,
@@ -28,10 +28,28 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from tests.support.fake_api_server import CUT, ApiServer, body, dribble, forbidden, refusal, silence, status, stream
-from tests.support.threads import threads
+from tests.support.fake_api_server import (
+    CUT,
+    ApiServer,
+    body,
+    error_response,
+    forbidden,
+    no_response,
+    status,
+    stream,
+    trickle,
+)
+from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.live import READ_TIMEOUT, READING, READS_AT_ONCE, RESERVATION, Live, LiveReader, Overlay
+from webhook.cluster.live import (
+    MAX_CONCURRENT_READS,
+    READ_BUDGET,
+    READ_TIMEOUT,
+    RESERVATION_SECONDS,
+    Live,
+    LiveReader,
+    Overlay,
+)
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reflector import Reflector
 from webhook.cluster.store import Store
@@ -41,12 +59,12 @@ from webhook.placement.injector import Injection
 from webhook.placement.settings import Action
 
 CLAIMS, VOLUMES, MANAGERS = "persistentvolumeclaims", "persistentvolumes", "sharemanagers"
-ROOM_FOR_TEN = {"cpu": "10", "pods": "110"}
-IN_TIME = 20.0  # seconds, many times what anything here takes
+CAPACITY_FOR_TEN = {"cpu": "10", "pods": "110"}
+LONG_TIMEOUT = 20.0  # seconds; many times what any step here needs
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that advances only when a test changes `now`."""
 
     now = 1000.0
 
@@ -65,23 +83,23 @@ def server() -> Iterator[ApiServer]:
         yield server
 
 
-class Patient(ClusterClient):
-    """Waits for an answer while a busy machine makes it; where none comes, a test says so and takes a Cluster."""
+class PatientClient(ClusterClient):
+    """A client with a longer read timeout, for busy machines. Tests of missing responses use ClusterClient."""
 
-    def get(self, path: str, timeout: float = IN_TIME) -> bytes | None:
-        return super().get(path, max(timeout, IN_TIME))
+    def get(self, path: str, timeout: float = LONG_TIMEOUT) -> bytes | None:
+        return super().get(path, max(timeout, LONG_TIMEOUT))
 
 
 @pytest.fixture
 def live(server: ApiServer, clock: Clock) -> Live:
-    return made(server, clock, Patient)
+    return make_live(server, clock, PatientClient)
 
 
-def made(
-    server: ApiServer, clock: Any = monotonic, speaking: type[ClusterClient] = ClusterClient, **chosen: Any
+def make_live(
+    server: ApiServer, clock: Any = monotonic, client_class: type[ClusterClient] = ClusterClient, **options: Any
 ) -> Live:
-    cluster = speaking(lambda: Configuration(host=server.url), silence=IN_TIME)
-    return Live(cluster, settings(**chosen), clock)
+    cluster = client_class(lambda: Configuration(host=server.url), silence=LONG_TIMEOUT)
+    return Live(cluster, settings(**options), clock)
 
 
 def reflector(live: Live, plural: str) -> Reflector:
@@ -89,17 +107,17 @@ def reflector(live: Live, plural: str) -> Reflector:
 
 
 def follow(live: Live, server: ApiServer, plural: str, *lines: bytes) -> None:
-    """List one kind again, and take these events."""
+    """List one kind again, then apply these watch events."""
     stop = threading.Event()
     server.script("watch", plural, stream(*lines, then=stop.set))
     found = reflector(live, plural)
-    clock, found._clock = found._clock, iter(range(0, 10_000, 60)).__next__  # each watch lasts a minute
+    clock, found._clock = found._clock, iter(range(0, 10_000, 60)).__next__  # by this clock, each watch lasts a minute
     found.follow(stop)
     found._clock = clock
 
 
-def know(live: Live, server: ApiServer) -> None:
-    """List all kinds once."""
+def sync_caches(live: Live, server: ApiServer) -> None:
+    """List every kind once."""
     for each in live.reflectors:
         follow(live, server, each.kind.plural)
 
@@ -113,95 +131,95 @@ def decision(live: Live, pod: Object, **rest: Any) -> Decision:
     return live.inject(request(pod, **rest)).decision
 
 
-def shown(pod: Object, injection: Injection, name: str) -> Object:
+def stored_pod(pod: Object, injection: Injection, name: str) -> Object:
     """The pod as the API server stores it."""
-    stored: Object = patched(deepcopy(pod), injection)
+    stored: Object = apply_injection(deepcopy(pod), injection)
     stored["metadata"] |= {"name": name, "uid": f"uid-{name}"}
     return stored
 
 
-# What the caches missed
+# Live reads of objects that the caches miss
 
 
-def test_what_the_caches_know_is_not_read(server: ApiServer, live: Live) -> None:
+def test_cached_objects_are_not_read_live(server: ApiServer, live: Live) -> None:
     server.put(*storage(), node())
-    know(live, server)
-    server.asked.clear()
+    sync_caches(live, server)
+    server.requests.clear()
     assert decision(live, vm()).node == "node-a"
-    assert server.asked == []
+    assert server.requests == []
     assert set(live.reader.results.values()) == {0}
 
 
-def test_a_claim_created_a_moment_ago_is_found_with_its_volume_and_its_share_manager(
-    server: ApiServer, live: Live
-) -> None:
-    know(live, server)
+def test_a_recently_created_claim_is_read_with_its_volume_and_share_manager(server: ApiServer, live: Live) -> None:
+    sync_caches(live, server)
     server.put(claim(), volume(), share_manager(owner="node-a"))
     decided = decision(live, vm())
     assert (decided.outcome, decided.node) == (Outcome.PINNED, "node-a")
-    assert [(asked.verb, asked.plural) for asked in server.asked[-4:]] == [
+    assert [(sent.verb, sent.plural) for sent in server.requests[-4:]] == [
         ("get", CLAIMS),
         ("get", VOLUMES),
-        ("get", MANAGERS),  # by the name of the PV, which most often is the volume's
+        ("get", MANAGERS),  # by the name of the PV, which usually equals the Longhorn volume's
         ("get", MANAGERS),
     ]
     assert live.reader.results == {"found": 3, "absent": 1, "failed": 0, "skipped": 0}
 
 
-def test_what_was_read_is_not_kept_for_the_next_decision(server: ApiServer, live: Live) -> None:
-    """The watch will bring it, and knows when it changes."""
-    know(live, server)
+def test_a_live_read_is_not_cached(server: ApiServer, live: Live) -> None:
+    """The watch adds the object to the cache and reports its changes."""
+    sync_caches(live, server)
     server.put(claim(), volume(), share_manager(owner="node-a"))
     decision(live, vm())
     assert len(live.store.claims) == len(live.store.volumes) == 0
 
 
-def test_a_volume_whose_share_manager_pod_comes_up_is_read_to_find_its_vm(server: ApiServer, live: Live) -> None:
+def test_a_new_share_manager_pod_is_placed_with_its_vm_after_a_live_read_of_the_volume(
+    server: ApiServer, live: Live
+) -> None:
     server.put(node(), virt_launcher("vm1", node="node-a"))
-    know(live, server)
+    sync_caches(live, server)
     server.put(volume(name="vol-disk1"))
     decided = decision(live, share_manager_pod(), namespace="longhorn-system")
     assert (decided.reason, decided.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
-def test_each_thing_is_read_once_however_often_it_is_asked_for(server: ApiServer, live: Live) -> None:
-    know(live, server)
-    server.asked.clear()
+def test_a_decision_reads_each_missing_object_once(server: ApiServer, live: Live) -> None:
+    sync_caches(live, server)
+    server.requests.clear()
     assert decision(live, vm(claims=["disk1", "disk2"])).reason is Reason.NO_SHARE_MANAGER
-    assert Counter(asked.path for asked in server.asked) == {
+    assert Counter(sent.path for sent in server.requests) == {
         f"/api/v1/namespaces/default/persistentvolumeclaims/{name}": 1 for name in ("disk1", "disk2")
     }
     assert live.reader.results["absent"] == 2
 
 
-def test_what_is_absent_is_asked_for_again_by_the_next_decision_and_no_sooner(server: ApiServer, live: Live) -> None:
-    know(live, server)
+def test_each_decision_reads_an_absent_object_again(server: ApiServer, live: Live) -> None:
+    sync_caches(live, server)
     for times in (1, 2):
         decision(live, vm())
         assert server.count("get", CLAIMS) == times
 
 
-def test_a_long_chain_of_misses_ends(server: ApiServer, live: Live) -> None:
-    know(live, server)
+def test_a_long_chain_of_misses_ends_without_a_share_manager(server: ApiServer, live: Live) -> None:
+    sync_caches(live, server)
     server.script("get", CLAIMS, body(claim(volume="pvc-other")))
     server.script("get", VOLUMES, body(volume(name="pvc-other", handle="vol-third")))
     assert decision(live, vm()).claims[0].reason is Reason.NO_SHARE_MANAGER
-    assert [asked.path.rpartition("/")[2] for asked in server.asked if asked.plural == MANAGERS][-2:] == [
+    assert [sent.path.rpartition("/")[2] for sent in server.requests if sent.plural == MANAGERS][-2:] == [
         "pvc-other",
         "vol-third",
     ]
 
 
 @pytest.mark.parametrize("name", ["..", "", "a/b", "a b", "UPPER", "x" * 254, "%2e%2e", "?limit=1"])
-def test_a_name_that_nothing_can_have_is_not_asked_for(server: ApiServer, live: Live, name: str) -> None:
-    know(live, server)
-    server.asked.clear()
+def test_an_invalid_name_is_not_read(server: ApiServer, live: Live, name: str) -> None:
+    sync_caches(live, server)
+    server.requests.clear()
     assert decision(live, vm(claims=[name or " "])).reason is Reason.NO_SHARE_MANAGER
     assert live.reader.read((Volume, ("", name))) is None
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_a_name_of_253_characters_is_asked_for(server: ApiServer, live: Live) -> None:
+def test_a_long_valid_name_is_read(server: ApiServer, live: Live) -> None:
     name = ".".join(["x" * 62] * 4)[:253]
     server.put(claim(name))
     assert live.reader.read((Claim, ("default", name)))
@@ -210,16 +228,16 @@ def test_a_name_of_253_characters_is_asked_for(server: ApiServer, live: Live) ->
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param(refusal(status(500, "etcd")), id="refused"),
-        pytest.param(body(b"garbage"), id="garbage"),
+        pytest.param(error_response(status(500, "etcd")), id="HTTP 500"),
+        pytest.param(body(b"garbage"), id="not JSON"),
         pytest.param(body(b'{"metadata":{"name":"\xff"}}'), id="invalid UTF-8"),
-        pytest.param(body(b'{"metadata":{"labels":' + b"[" * 50_000), id="too deep"),
-        pytest.param(body({"metadata": []}), id="strange types"),
-        pytest.param(lambda connection: connection.end(cut=True), id="broken off"),
+        pytest.param(body(b'{"metadata":{"labels":' + b"[" * 50_000), id="nested too deeply"),
+        pytest.param(body({"metadata": []}), id="unexpected types"),
+        pytest.param(lambda connection: connection.end(cut=True), id="connection cut"),
     ],
 )
-def test_a_read_that_fails_is_counted_and_nothing_more(server: ApiServer, live: Live, answer: Any) -> None:
-    know(live, server)
+def test_a_failed_read_is_counted_and_treated_as_absent(server: ApiServer, live: Live, answer: Any) -> None:
+    sync_caches(live, server)
     server.script("get", CLAIMS, answer)
     decided = decision(live, vm())
     assert (decided.reason, decided.claims[0].reason) == (Reason.NO_SHARE_MANAGER, Reason.CLAIM_NOT_FOUND)
@@ -227,23 +245,23 @@ def test_a_read_that_fails_is_counted_and_nothing_more(server: ApiServer, live: 
     assert live.reader.problem
 
 
-def test_a_right_to_read_that_is_missing_is_named_once(server: ApiServer, live: Live) -> None:
+def test_a_missing_read_permission_is_logged_once(server: ApiServer, live: Live) -> None:
     server.forbidden.add(("get", CLAIMS))
     with capture_logs() as logs:
         for _ in range(3):
             live.reader.read((Claim, ("default", "disk1")))
     sentence = forbidden("get", CLAIMS)["message"]
     assert live.reader.problem == sentence
-    assert logs == [{"event": "a live read failed", "log_level": "warning", "error": sentence}]
+    assert logs == [{"event": "live read failed", "log_level": "warning", "error": sentence}]
     server.forbidden.clear()
     live.reader.read((Claim, ("default", "disk1")))
     assert live.reader.problem == ""
 
 
-@pytest.mark.parametrize("answer", [silence, dribble])
-def test_a_silent_api_server_costs_a_decision_no_more_than_it_may(server: ApiServer, answer: Any) -> None:
-    def took() -> float:
-        live = made(server)
+@pytest.mark.parametrize("answer", [no_response, trickle])
+def test_an_unresponsive_api_server_delays_a_decision_by_a_limited_time(server: ApiServer, answer: Any) -> None:
+    def decision_seconds() -> float:
+        live = make_live(server)
         server.script("get", CLAIMS, *[answer] * 9)
         started = monotonic()
         decided = decision(live, vm(claims=[f"disk{number}" for number in range(9)]))
@@ -252,32 +270,32 @@ def test_a_silent_api_server_costs_a_decision_no_more_than_it_may(server: ApiSer
         assert live.reader.results["failed"] + live.reader.results["skipped"] == 9
         return monotonic() - started
 
-    # Tried again where it took longer: a machine that stalls can only add to it.
-    assert any(READ_TIMEOUT <= took() < READING + READ_TIMEOUT for _ in range(5))
+    # Retry a decision that took longer: a stalling machine can only add time.
+    assert any(READ_TIMEOUT <= decision_seconds() < READ_BUDGET + READ_TIMEOUT for _ in range(5))
 
 
-def test_no_more_than_four_are_read_at_once(server: ApiServer, live: Live) -> None:
-    together, go_on = threading.Barrier(READS_AT_ONCE + 1), threading.Event()
+def test_at_most_four_reads_run_concurrently(server: ApiServer, live: Live) -> None:
+    all_reading, release = threading.Barrier(MAX_CONCURRENT_READS + 1), threading.Event()
 
-    def wait(connection: Any) -> None:
-        together.wait(20)
-        go_on.wait(20)
+    def hold(connection: Any) -> None:
+        all_reading.wait(20)
+        release.wait(20)
         connection.answer(200, claim())
 
-    server.script("get", CLAIMS, *[wait] * READS_AT_ONCE)
+    server.script("get", CLAIMS, *[hold] * MAX_CONCURRENT_READS)
     miss = (Claim, ("default", "disk1"))
     with ThreadPoolExecutor() as pool:
-        reading = [pool.submit(live.reader.read, miss) for _ in range(READS_AT_ONCE)]
-        together.wait(20)
+        reading = [pool.submit(live.reader.read, miss) for _ in range(MAX_CONCURRENT_READS)]
+        all_reading.wait(20)
         assert live.reader.read(miss) is None
-        go_on.set()
+        release.set()
         assert all(found.result() for found in reading)
-    assert live.reader.results == {"found": READS_AT_ONCE, "absent": 0, "failed": 0, "skipped": 1}
+    assert live.reader.results == {"found": MAX_CONCURRENT_READS, "absent": 0, "failed": 0, "skipped": 1}
 
 
-def test_no_lock_is_held_while_something_is_read(server: ApiServer, live: Live) -> None:
+def test_a_live_read_does_not_block_another_decision(server: ApiServer, live: Live) -> None:
     server.put(*storage("disk2"), node())
-    know(live, server)
+    sync_caches(live, server)
     meanwhile: list[Decision] = []
 
     def decide_another(connection: Any) -> None:
@@ -289,19 +307,19 @@ def test_no_lock_is_held_while_something_is_read(server: ApiServer, live: Live) 
     assert [decided.node for decided in meanwhile] == ["node-a"]
 
 
-def test_a_relist_during_a_read_is_seen(server: ApiServer, live: Live) -> None:
-    know(live, server)
+def test_a_decision_uses_a_relist_that_happens_during_its_read(server: ApiServer, live: Live) -> None:
+    sync_caches(live, server)
 
     def relist(connection: Any) -> None:
         server.put(*storage(), node())
-        know(live, server)
+        sync_caches(live, server)
         connection.answer(404, status(404, "not found"))
 
     server.script("get", CLAIMS, relist)
     assert decision(live, vm()).node == "node-a"
 
 
-def test_an_overlay_prefers_what_the_store_knows() -> None:
+def test_an_overlay_prefers_the_store_to_a_live_read() -> None:
     overlay = Overlay(Store())
     assert overlay.claim("default", "disk1") is None
     assert overlay.share_manager("longhorn-system", "vol-disk1") is None
@@ -325,181 +343,183 @@ def burst(live: Live, numbers: range, **rest: Any) -> Counter[Reason]:
 
 
 @pytest.fixture
-def small(server: ApiServer, live: Live) -> Live:
-    """A cluster whose storage is on a node with room for ten VMs."""
-    server.put(*storage(), node(allocatable=ROOM_FOR_TEN))
-    know(live, server)
+def small_live(server: ApiServer, live: Live) -> Live:
+    """A synced Live; its storage is on a node with free capacity for ten VMs."""
+    server.put(*storage(), node(allocatable=CAPACITY_FOR_TEN))
+    sync_caches(live, server)
     return live
 
 
-def test_a_burst_of_thirty_for_a_node_with_room_for_ten_pins_ten(small: Live) -> None:
-    assert burst(small, range(30)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
+def test_a_burst_of_thirty_vms_pins_the_ten_that_fit(small_live: Live) -> None:
+    assert burst(small_live, range(30)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
 
 
-def test_threads_that_decide_together_do_not_pin_too_many(small: Live) -> None:
+def test_concurrent_decisions_pin_only_the_ten_vms_that_fit(small_live: Live) -> None:
     with ThreadPoolExecutor(8) as pool:
-        decided = list(pool.map(lambda number: decision(small, vm(number, requests={"cpu": "1"})), range(200)))
+        decided = list(pool.map(lambda number: decision(small_live, vm(number, requests={"cpu": "1"})), range(200)))
     assert Counter(each.reason for each in decided) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 190}
 
 
-def test_threads_that_decide_while_the_pods_appear_do_not_pin_too_many(small: Live) -> None:
-    """Each pinned pod is counted once: as reserved, or as seen by the watch."""
-    pods = reflector(small, "pods")
+def test_concurrent_decisions_and_pod_events_pin_only_the_ten_vms_that_fit(small_live: Live) -> None:
+    """Each pinned pod counts once: as a reservation or as a pod from the watch."""
+    pods = reflector(small_live, "pods")
 
     def start(number: int) -> Reason:
         created = vm(number, requests={"cpu": "1"})
-        injection = small.inject(request(created))
-        stored = shown(created, injection, f"vm-{number}")
-        pods._take("ADDED", json.dumps(stored).encode())
+        injection = small_live.inject(request(created))
+        stored = stored_pod(created, injection, f"vm-{number}")
+        pods._apply("ADDED", json.dumps(stored).encode())
         return injection.decision.reason
 
     with ThreadPoolExecutor(8) as pool:
         assert Counter(pool.map(start, range(100))) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 90}
-    assert len(small.store.reservations) == 0
+    assert len(small_live.store.reservations) == 0
 
 
-def test_vms_that_repel_each_other_are_not_pinned_together_in_a_burst(small: Live) -> None:
+def test_a_burst_of_vms_with_anti_affinity_pins_only_one_to_the_node(small_live: Live) -> None:
     term = {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"}
     repelling = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    reasons = [decision(small, vm(number, labels={"app": "db"}, affinity=repelling)).reason for number in range(2)]
+    reasons = [decision(small_live, vm(number, labels={"app": "db"}, affinity=repelling)).reason for number in range(2)]
     assert reasons == [Reason.CO_SCHEDULED, Reason.POD_AFFINITY]
 
 
-def test_a_dry_run_reserves_nothing(small: Live) -> None:
-    assert burst(small, range(30), dryRun=True) == {Reason.CO_SCHEDULED: 30}
-    assert len(small.store.reservations) == 0
+def test_a_dry_run_reserves_nothing(small_live: Live) -> None:
+    assert burst(small_live, range(30), dryRun=True) == {Reason.CO_SCHEDULED: 30}
+    assert len(small_live.store.reservations) == 0
 
 
 @pytest.mark.parametrize(
-    "chosen", [{"action": Action.OBSERVE}, {"affinity_mode": Mode.PREFERRED}, {"node_guard": False}]
+    "options", [{"action": Action.OBSERVE}, {"affinity_mode": Mode.PREFERRED}, {"node_guard": False}]
 )
-def test_what_is_not_pinned_with_the_guard_reserves_nothing(server: ApiServer, chosen: Object) -> None:
-    live = made(server, **chosen)
-    server.put(*storage(), node(allocatable=ROOM_FOR_TEN))
-    know(live, server)
+def test_observe_mode_preferred_affinity_and_a_disabled_guard_reserve_nothing(
+    server: ApiServer, options: Object
+) -> None:
+    live = make_live(server, **options)
+    server.put(*storage(), node(allocatable=CAPACITY_FOR_TEN))
+    sync_caches(live, server)
     assert burst(live, range(30)) == {Reason.CO_SCHEDULED: 30}
     assert len(live.store.reservations) == 0
 
 
-def test_a_reservation_ends_when_the_pod_shows_up(server: ApiServer, small: Live) -> None:
+def test_a_relist_with_the_pod_ends_its_reservation(server: ApiServer, small_live: Live) -> None:
     created = vm(requests={"cpu": "4"})
-    injection = small.inject(request(created))
-    assert small.store.requested("node-a", ("", ""))["cpu"] == 4000
-    server.put(shown(created, injection, "virt-launcher-vm1-abcde"))
-    follow(small, server, "pods")
-    assert len(small.store.reservations) == 0
-    assert small.store.requested("node-a", ("", ""))["cpu"] == 4000
+    injection = small_live.inject(request(created))
+    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
+    server.put(stored_pod(created, injection, "virt-launcher-vm1-abcde"))
+    follow(small_live, server, "pods")
+    assert len(small_live.store.reservations) == 0
+    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
 
 
-def test_a_reservation_ends_with_an_event_too(server: ApiServer, small: Live) -> None:
+def test_a_watch_event_for_the_pod_ends_its_reservation(server: ApiServer, small_live: Live) -> None:
     created = vm(requests={"cpu": "4"})
-    stored = shown(created, small.inject(request(created)), "virt-launcher-vm1-abcde")
-    follow(small, server, "pods", json.dumps({"type": "ADDED", "object": stored}).encode())
-    assert len(small.store.reservations) == 0
-    assert small.store.requested("node-a", ("", ""))["cpu"] == 4000
+    stored = stored_pod(created, small_live.inject(request(created)), "virt-launcher-vm1-abcde")
+    follow(small_live, server, "pods", json.dumps({"type": "ADDED", "object": stored}).encode())
+    assert len(small_live.store.reservations) == 0
+    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
 
 
-def test_a_node_that_is_full_of_pods_on_their_way_is_contested_until_they_are_bound(small: Live, clock: Clock) -> None:
-    assert burst(small, range(10))[Reason.CO_SCHEDULED] == 10
-    refused = small.inject(request(vm(11, requests={"cpu": "1"})))
+def test_a_full_node_is_contested_until_its_pinned_pods_are_bound(small_live: Live, clock: Clock) -> None:
+    assert burst(small_live, range(10))[Reason.CO_SCHEDULED] == 10
+    refused = small_live.inject(request(vm(11, requests={"cpu": "1"})))
     assert refused.decision.reason is Reason.NODE_FULL
-    assert small.contested(refused)
-    assert not small.contested(small.inject(request(pod())))  # no VM of ours
-    small.store.put(read_pod(pod("bound", node="node-a", requests={"cpu": "10"})))
-    clock.now += RESERVATION
-    full = small.inject(request(vm(12, requests={"cpu": "1"})))
+    assert small_live.contested(refused)
+    assert not small_live.contested(small_live.inject(request(pod())))  # not an opted-in VM
+    small_live.store.put(read_pod(pod("bound", node="node-a", requests={"cpu": "10"})))
+    clock.now += RESERVATION_SECONDS
+    full = small_live.inject(request(vm(12, requests={"cpu": "1"})))
     assert full.decision.reason is Reason.NODE_FULL
-    assert not small.contested(full)
+    assert not small_live.contested(full)
 
 
-def test_a_reservation_ends_after_ten_seconds(small: Live, clock: Clock) -> None:
-    assert burst(small, range(10)) == {Reason.CO_SCHEDULED: 10}
-    clock.now += RESERVATION - 0.1
-    assert burst(small, range(10, 11)) == {Reason.NODE_FULL: 1}
+def test_a_reservation_expires_after_ten_seconds(small_live: Live, clock: Clock) -> None:
+    assert burst(small_live, range(10)) == {Reason.CO_SCHEDULED: 10}
+    clock.now += RESERVATION_SECONDS - 0.1
+    assert burst(small_live, range(10, 11)) == {Reason.NODE_FULL: 1}
     clock.now += 0.1
-    assert burst(small, range(20, 21)) == {Reason.CO_SCHEDULED: 1}
-    assert len(small.store.reservations) == 1
+    assert burst(small_live, range(20, 21)) == {Reason.CO_SCHEDULED: 1}
+    assert len(small_live.store.reservations) == 1
 
 
-def test_a_reservation_survives_a_relist_that_does_not_know_the_pod_yet(server: ApiServer, small: Live) -> None:
-    burst(small, range(10))
+def test_a_reservation_survives_a_relist_without_its_pod(server: ApiServer, small_live: Live) -> None:
+    burst(small_live, range(10))
     server.put(pod("another", "kube-system", node="node-b"))
-    follow(small, server, "pods")
-    assert burst(small, range(10, 11)) == {Reason.NODE_FULL: 1}
+    follow(small_live, server, "pods")
+    assert burst(small_live, range(10, 11)) == {Reason.NODE_FULL: 1}
 
 
-def test_a_pod_that_was_refused_after_us_and_comes_again_is_not_in_its_own_way(small: Live) -> None:
+def test_a_retried_pod_is_not_blocked_by_its_own_reservation(small_live: Live) -> None:
     whole_node = vm(requests={"cpu": "10"})
-    assert [decision(small, whole_node).reason for _ in range(3)] == [Reason.CO_SCHEDULED] * 3
-    assert decision(small, vm(2, requests={"cpu": "1"})).reason is Reason.NODE_FULL
+    assert [decision(small_live, whole_node).reason for _ in range(3)] == [Reason.CO_SCHEDULED] * 3
+    assert decision(small_live, vm(2, requests={"cpu": "1"})).reason is Reason.NODE_FULL
 
 
-def test_a_dry_run_and_a_migration_leave_the_reservation_of_their_vm(small: Live) -> None:
+def test_a_dry_run_or_migration_does_not_end_the_reservation_of_its_vm(small_live: Live) -> None:
     whole_node = vm(requests={"cpu": "10"})
-    decision(small, whole_node)
-    decision(small, whole_node, dryRun=True)
-    decision(small, vm(labels={"kubevirt.io/migrationJobUID": "uid-of-migration"}))
-    assert decision(small, vm(2, requests={"cpu": "1"})).reason is Reason.NODE_FULL
+    decision(small_live, whole_node)
+    decision(small_live, whole_node, dryRun=True)
+    decision(small_live, vm(labels={"kubevirt.io/migrationJobUID": "uid-of-migration"}))
+    assert decision(small_live, vm(2, requests={"cpu": "1"})).reason is Reason.NODE_FULL
 
 
-def test_pods_that_name_no_vmi_are_told_apart_by_their_requests(small: Live) -> None:
+def test_pods_without_a_vmi_uid_are_reserved_by_request_uid(small_live: Live) -> None:
     pods = [request(virt_launcher(requests={"cpu": "1"}), uid=f"request-{number}") for number in range(30)]
-    reasons = Counter(small.inject(each).decision.reason for each in pods)
+    reasons = Counter(small_live.inject(each).decision.reason for each in pods)
     assert reasons == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
 
 
-def test_what_is_read_live_is_reserved_as_well(server: ApiServer, live: Live) -> None:
-    server.put(node(allocatable=ROOM_FOR_TEN))
-    know(live, server)
+def test_a_pin_that_is_based_on_live_reads_is_reserved(server: ApiServer, live: Live) -> None:
+    server.put(node(allocatable=CAPACITY_FOR_TEN))
+    sync_caches(live, server)
     server.put(claim(), volume(), share_manager())
     assert burst(live, range(12)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 2}
 
 
-def test_a_request_of_any_shape_is_answered(live: Live) -> None:
-    for strange in ({}, {"object": 5}, {"object": {"metadata": {"labels": {"kubevirt.io/created-by": []}}}}):
-        assert live.inject(strange).decision.outcome is Outcome.UNCHANGED
+def test_a_malformed_request_is_left_unchanged(live: Live) -> None:
+    for malformed in ({}, {"object": 5}, {"object": {"metadata": {"labels": {"kubevirt.io/created-by": []}}}}):
+        assert live.inject(malformed).decision.outcome is Outcome.UNCHANGED
 
 
-# All together
+# Live as a whole
 
 
-def test_it_is_synced_when_each_kind_was_listed(server: ApiServer, live: Live) -> None:
+def test_live_is_synced_after_every_kind_is_listed(server: ApiServer, live: Live) -> None:
     for each in live.reflectors:
         assert not live.synced()
         follow(live, server, each.kind.plural)
     assert live.synced()
 
 
-def until(holds: Any) -> None:
-    last = monotonic() + IN_TIME
-    while not holds():
-        assert monotonic() < last, "in vain"
+def wait_until(condition: Any) -> None:
+    deadline = monotonic() + LONG_TIMEOUT
+    while not condition():
+        assert monotonic() < deadline, "the condition was not met in time"
         sleep(0.005)
 
 
-def test_it_follows_a_cluster_in_threads_through_a_loss(server: ApiServer) -> None:
-    """The one test with real threads and a real clock: what is right before the API server is lost is right after."""
+def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiServer) -> None:
+    """Only this test has real reflector threads and a real clock. Decisions are right before and after the loss."""
     server.put(*storage(), node(), hotplug_pod(virt_launcher("vm0")))
-    live, stop, before = made(server), threading.Event(), threads()
+    live, stop, before = make_live(server), threading.Event(), own_threads()
     live.start(stop)
-    until(live.synced)
+    wait_until(live.synced)
     assert decision(live, vm(1)).node == "node-a"
-    until(lambda: server.watching == 5)
+    wait_until(lambda: server.watching == 5)
     moved = share_manager_pod("vol-disk1", node="node-b")
     server.put(node("node-b"), moved)
-    until(lambda: decision(live, vm(2), dryRun=True).node == "node-b")
+    wait_until(lambda: decision(live, vm(2), dryRun=True).node == "node-b")
     server.end_watches(CUT)
     server.compact()
     server.put(share_manager_pod("vol-disk1", node="node-a"))
-    until(lambda: decision(live, vm(3), dryRun=True).node == "node-a")
-    until(lambda: server.watching == 5)
+    wait_until(lambda: decision(live, vm(3), dryRun=True).node == "node-a")
+    wait_until(lambda: server.watching == 5)
     assert sum(each.health.watch_errors for each in live.reflectors) >= 5
     stop.set()
     server.end_watches()
-    until(lambda: threads() <= before)
+    wait_until(lambda: own_threads() <= before)
 
 
-def test_a_reader_of_another_namespace_of_longhorn_reads_there(server: ApiServer) -> None:
+def test_the_live_reader_uses_the_configured_longhorn_namespace(server: ApiServer) -> None:
     server.put(share_manager(namespace="storage"))
     reader = LiveReader(ClusterClient(lambda: Configuration(host=server.url)), "storage")
     assert reader.read((ShareManager, ("storage", "vol-disk1")))

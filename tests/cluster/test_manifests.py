@@ -1,4 +1,4 @@
-"""YAML is read as Kubernetes reads it, and written so that every reader finds what was meant."""
+"""Tests of the YAML reader and writer: scalars as in Kubernetes, aliases, limits, errors and round trips."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.cluster.manifests import DEEPEST, InvalidYaml, documents, to_yaml
+from webhook.cluster.manifests import MAX_DEPTH, InvalidYaml, documents, to_yaml
 
-CHARACTERS = st.characters(exclude_categories=["Cs"])  # a lone surrogate is in no file
-TREACHEROUS = "y n on ~ null true 1e3 12e4567 0o7 0777 0x1f 12:30 1_000 .5 .inf = << 2026-11-21 - | > # a:\n\tb a\n\n"
-STRINGS = st.text(CHARACTERS) | st.sampled_from(TREACHEROUS.split(" "))
+CHARACTERS = st.characters(exclude_categories=["Cs"])  # a UTF-8 file can't contain a lone surrogate
+AMBIGUOUS = "y n on ~ null true 1e3 12e4567 0o7 0777 0x1f 12:30 1_000 .5 .inf = << 2026-11-21 - | > # a:\n\tb a\n\n"
+STRINGS = st.text(CHARACTERS) | st.sampled_from(AMBIGUOUS.split(" "))
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | STRINGS
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 OBJECTS = st.recursive(
@@ -26,10 +26,10 @@ def read(text: str) -> Any:
     return content
 
 
-def refusal(text: str) -> tuple[str, int | None]:
-    with pytest.raises(InvalidYaml) as refused:
+def error_and_line(text: str) -> tuple[str, int | None]:
+    with pytest.raises(InvalidYaml) as caught:
         list(documents(text))
-    return str(refused.value), refused.value.line
+    return str(caught.value), caught.value.line
 
 
 @pytest.mark.parametrize(
@@ -71,23 +71,23 @@ def refusal(text: str) -> tuple[str, int | None]:
         ("!!bool yes", True),
     ],
 )
-def test_a_scalar_is_what_kubernetes_takes_it_for(scalar: str, value: object) -> None:
+def test_a_scalar_has_the_value_and_type_that_kubernetes_reads(scalar: str, value: object) -> None:
     found = read(f"field: {scalar}")["field"]
     assert (found, type(found)) == (value, type(value))
 
 
-def test_documents_come_one_by_one_and_an_empty_one_is_none() -> None:
+def test_documents_are_read_in_order_and_an_empty_one_is_none() -> None:
     assert list(documents("a: 1\n---\n---\n# only a comment\n---\n[b]\n...\n")) == [{"a": 1}, None, None, ["b"]]
     assert list(documents("")) == []
 
 
-def test_an_alias_repeats_what_its_anchor_stands_for() -> None:
+def test_an_alias_is_a_copy_of_its_anchored_value() -> None:
     content = read("a: &it {b: [1, &key c]}\nd: *it\n*key : e\n")
     assert content == {"a": {"b": [1, "c"]}, "d": {"b": [1, "c"]}, "c": "e"}
     assert content["a"] is not content["d"]
 
 
-def test_a_merge_key_adds_what_is_not_there_yet() -> None:
+def test_a_merge_key_adds_only_missing_keys() -> None:
     text = "a: &a {k: 1, l: 1}\nb: &b {l: 2, m: 2}\nc:\n  m: 3\n  <<: [*a, *b]\nd: {<<: *a}\ne: {'<<': 4}\n"
     content = read(text)
     assert content["c"] == {"k": 1, "l": 1, "m": 3}
@@ -96,7 +96,7 @@ def test_a_merge_key_adds_what_is_not_there_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "what", "line"),
+    ("text", "message", "line"),
     [
         ("a: 1\nb: [\n", "it is no YAML: did not find expected node content", 3),
         ("a: \0", "it is no YAML: control characters are not allowed", None),
@@ -119,48 +119,50 @@ def test_a_merge_key_adds_what_is_not_there_yet() -> None:
         ("<<: [{}, 1]", "what is merged by << is no map", 1),
     ],
 )
-def test_what_is_no_yaml_of_kubernetes_is_refused(text: str, what: str, line: int | None) -> None:
-    assert refusal(text) == (what, line)
+def test_invalid_or_unsupported_yaml_raises_an_error_with_its_line(text: str, message: str, line: int | None) -> None:
+    assert error_and_line(text) == (message, line)
 
 
-@pytest.mark.parametrize("text", ["[" * 200_000, "{a: " * 200_000, "- " * 2_000], ids=["lists", "maps", "block"])
-def test_deep_nesting_is_refused_where_it_becomes_too_deep(text: str) -> None:
-    assert refusal(text) == (f"it is nested deeper than {DEEPEST} levels", 1)
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, "{a: " * 200_000, "- " * 2_000], ids=["flow sequences", "flow mappings", "block sequences"]
+)
+def test_nesting_over_the_limit_raises_an_error(text: str) -> None:
+    assert error_and_line(text) == (f"it is nested deeper than {MAX_DEPTH} levels", 1)
 
 
-def test_nesting_as_deep_as_is_allowed_is_read() -> None:
-    assert to_yaml(read("[" * DEEPEST + "]" * DEEPEST)).count("-") == DEEPEST - 1
+def test_nesting_at_the_limit_is_read() -> None:
+    assert to_yaml(read("[" * MAX_DEPTH + "]" * MAX_DEPTH)).count("-") == MAX_DEPTH - 1
 
 
-def test_aliases_can_not_nest_deeper_than_text_can() -> None:
-    half = DEEPEST // 2
+def test_aliases_count_toward_the_nesting_limit() -> None:
+    half = MAX_DEPTH // 2
     text = f"a: &a {'[' * half}{']' * half}\nb: {'[' * half}*a{']' * half}"
-    assert refusal(text) == (f"it is nested deeper than {DEEPEST} levels", 2)
+    assert error_and_line(text) == (f"it is nested deeper than {MAX_DEPTH} levels", 2)
 
 
-def test_an_alias_bomb_does_not_go_off() -> None:
+def test_an_alias_bomb_raises_an_error() -> None:
     lines = ["a0: &a0 [lol]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))]
-    assert refusal("\n".join(lines)) == ("its aliases stand for more than 1,000,000 values", 7)
+    assert error_and_line("\n".join(lines)) == ("its aliases stand for more than 1,000,000 values", 7)
 
 
 @given(OBJECTS)
-def test_what_is_written_is_read_as_the_same(content: Any) -> None:
+def test_written_yaml_is_read_back_unchanged(content: Any) -> None:
     text = to_yaml(content)
     assert repr(read(text)) == repr(content)
 
 
 @given(OBJECTS)
-def test_a_reader_of_another_make_finds_the_same(content: Any) -> None:
+def test_pyyaml_reads_written_yaml_unchanged(content: Any) -> None:
     assert yaml.safe_load(to_yaml(content)) == content
 
 
-def test_keys_keep_their_order_strings_their_quotes_and_lines_their_length() -> None:
+def test_written_yaml_keeps_key_order_quotes_ambiguous_strings_and_folds_no_lines() -> None:
     content = {"z": "a word " * 50 + "more", "a": {"c": "1", "b": [{"x": "true", "e": ""}]}, "m": "two\nlines\n"}
     assert to_yaml(content) == (
         f'z: {content["z"]}\na:\n  c: "1"\n  b:\n  - x: "true"\n    e: ""\nm: |\n  two\n  lines\n'
     )
 
 
-def test_what_stands_in_two_places_is_written_twice() -> None:
+def test_a_shared_object_is_written_twice_without_an_alias() -> None:
     label = {"app": "vm"}
     assert to_yaml([label, label]) == "- app: vm\n- app: vm\n"

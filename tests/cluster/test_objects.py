@@ -1,4 +1,4 @@
-"""Of each Kubernetes object only the facts that a decision uses are kept."""
+"""Tests of the readers that reduce each Kubernetes object to the facts a decision uses."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import pytest
 from tests.support.builders import (
     HOSTNAME,
     Object,
-    apart,
     claim,
     hotplug_pod,
     node,
-    pinned,
+    pinned_fields,
     pod,
+    pod_anti_affinity,
     pod_term,
     share_manager,
     share_manager_pod,
@@ -27,14 +27,14 @@ from webhook.placement.shape import Malformed
 FINISHED = ("Succeeded", "Failed")
 
 
-def test_a_claim_is_read() -> None:
+def test_a_claim_is_reduced_to_its_facts() -> None:
     assert objects.read_claim(claim()) == Claim("default", "disk1", "pvc-disk1", shared=True, persistent_state=False)
 
 
 @pytest.mark.parametrize(
     ("item", "fact"),
     [
-        pytest.param({}, Claim("default", "", "", shared=False, persistent_state=False), id="nothing"),
+        pytest.param({}, Claim("default", "", "", shared=False, persistent_state=False), id="empty object"),
         pytest.param(
             claim(volume=""), Claim("default", "disk1", "", shared=True, persistent_state=False), id="unbound"
         ),
@@ -46,49 +46,49 @@ def test_a_claim_is_read() -> None:
         pytest.param(
             claim() | {"spec": {"accessModes": "ReadWriteMany"}},
             Claim("default", "disk1", "", shared=False, persistent_state=False),
-            id="modes that are a string",
+            id="accessModes is a string",
         ),
         pytest.param(
             claim(labels={"persistent-state-for": "vm1"}),
             Claim("default", "disk1", "pvc-disk1", shared=True, persistent_state=True),
-            id="a VM's state",
+            id="persistent state of a VM",
         ),
         pytest.param(
             claim() | {"spec": None, "metadata": {"name": "disk1", "labels": None}},
             Claim("default", "disk1", "", shared=False, persistent_state=False),
-            id="nulls",
+            id="null fields",
         ),
     ],
 )
-def test_a_claim_may_lack_anything(item: Object, fact: Claim) -> None:
+def test_a_claim_with_missing_or_unusual_fields_is_read(item: Object, fact: Claim) -> None:
     assert objects.read_claim(item) == fact
 
 
 @pytest.mark.parametrize(
     ("item", "fact"),
     [
-        pytest.param(volume(), Volume("pvc-disk1", "vol-disk1", ("default", "disk1"), None), id="Longhorn's"),
-        pytest.param(volume(driver="nfs"), Volume("pvc-disk1", "", ("default", "disk1"), None), id="another driver's"),
-        pytest.param(volume(claim="", name="x", handle="y"), Volume("x", "y", None, None), id="claimed by nobody"),
+        pytest.param(volume(), Volume("pvc-disk1", "vol-disk1", ("default", "disk1"), None), id="Longhorn volume"),
+        pytest.param(volume(driver="nfs"), Volume("pvc-disk1", "", ("default", "disk1"), None), id="other CSI driver"),
+        pytest.param(volume(claim="", name="x", handle="y"), Volume("x", "y", None, None), id="without a claimRef"),
         pytest.param(
             volume(required={"nodeSelectorTerms": []}),
             Volume("pvc-disk1", "vol-disk1", ("default", "disk1"), {"nodeSelectorTerms": []}),
-            id="tied",
+            id="with node affinity",
         ),
         pytest.param(
             {"metadata": {"name": "x"}, "spec": {"csi": None, "claimRef": None, "nodeAffinity": {"required": None}}},
             Volume("x", "", None, None),
-            id="nulls",
+            id="null fields",
         ),
         pytest.param(
             {"metadata": {"name": "x"}, "spec": {"claimRef": {"name": "y"}, "nodeAffinity": "ssd"}},
             Volume("x", "", ("default", "y"), None),
-            id="a claimRef without a namespace",
+            id="claimRef without a namespace",
         ),
-        pytest.param({}, Volume("", "", None, None), id="nothing"),
+        pytest.param({}, Volume("", "", None, None), id="empty object"),
     ],
 )
-def test_a_pv_is_read(item: Object, fact: Volume) -> None:
+def test_a_persistent_volume_is_reduced_to_its_facts(item: Object, fact: Volume) -> None:
     assert objects.read_volume(item) == fact
 
 
@@ -103,18 +103,18 @@ def test_a_pv_is_read(item: Object, fact: Volume) -> None:
         (share_manager(owner=None, state=None), ShareManager("longhorn-system", "vol-disk1", "", "", deleting=False)),
         (share_manager() | {"status": None}, ShareManager("longhorn-system", "vol-disk1", "", "", deleting=False)),
     ],
-    ids=["running", "being deleted", "no fields in its status", "no status"],
+    ids=["running", "being deleted", "empty status", "no status"],
 )
-def test_a_share_manager_is_read(item: Object, fact: ShareManager) -> None:
+def test_a_share_manager_is_reduced_to_its_facts(item: Object, fact: ShareManager) -> None:
     assert objects.read_share_manager(item) == fact
 
 
 @pytest.mark.parametrize(
     ("item", "changed"),
     [
-        pytest.param(node(), {}, id="a healthy one"),
+        pytest.param(node(), {}, id="healthy"),
         pytest.param(node(ready="False"), {"ready": False}, id="not Ready"),
-        pytest.param(node(ready="Unknown"), {"ready": False}, id="of which nothing is heard"),
+        pytest.param(node(ready="Unknown"), {"ready": False}, id="Ready is Unknown"),
         pytest.param(node(ready=None), {"ready": None}, id="without conditions"),
         pytest.param(node(unschedulable=True), {"unschedulable": True}, id="cordoned"),
         pytest.param(
@@ -125,18 +125,18 @@ def test_a_share_manager_is_read(item: Object, fact: ShareManager) -> None:
         pytest.param(
             node(allocatable={"cpu": "1500m", "pods": "110"}),
             {"allocatable": {"cpu": 1500, "pods": 110}},
-            id="with room",
+            id="with allocatable resources",
         ),
-        pytest.param(node(allocatable={}), {"allocatable": {}}, id="with no room at all"),
-        pytest.param(node() | {"spec": None, "status": None}, {"ready": None}, id="nulls"),
+        pytest.param(node(allocatable={}), {"allocatable": {}}, id="with empty allocatable"),
+        pytest.param(node() | {"spec": None, "status": None}, {"ready": None}, id="null fields"),
     ],
 )
-def test_a_node_is_read(item: Object, changed: Any) -> None:
+def test_a_node_is_reduced_to_its_facts(item: Object, changed: Any) -> None:
     healthy = {"name": "node-a", "labels": {HOSTNAME: "node-a"}, "ready": True, "unschedulable": False, "taints": ()}
     assert objects.read_node(item) == Node(**{**healthy, "allocatable": None, **changed})
 
 
-ORDINARY = Pod(
+ORDINARY_POD = Pod(
     namespace="default",
     name="one",
     uid="uid-one",
@@ -151,15 +151,15 @@ ORDINARY = Pod(
     true_annotations=frozenset(),
     owners=frozenset(),
 )
-OF_A_VM = {"labels": {"kubevirt.io": "virt-launcher"}, "claims": ("disk1",)}
-OPTED_IN = {**OF_A_VM, "true_annotations": frozenset({"kubevirt-scheduler/co-schedule"})}
-REPELS = (
+VM_FIELDS = {"labels": {"kubevirt.io": "virt-launcher"}, "claims": ("disk1",)}
+OPTED_IN_FIELDS = {**VM_FIELDS, "true_annotations": frozenset({"kubevirt-scheduler/co-schedule"})}
+ANTI_AFFINITY = (
     AffinityTerm(
         frozenset({"default"}),
-        any_namespace=False,
+        has_namespace_selector=False,
         selector={"matchLabels": {"a": "b"}},
         topology_key=HOSTNAME,
-        weight=2,
+        cost=2,
     ),
 )
 
@@ -167,26 +167,36 @@ REPELS = (
 @pytest.mark.parametrize(
     ("item", "changed"),
     [
-        pytest.param(pod("one", node="node-a"), {}, id="an ordinary one"),
+        pytest.param(pod("one", node="node-a"), {}, id="ordinary"),
         pytest.param(pod("one"), {"node": "", "effective_node": ""}, id="unbound"),
-        pytest.param(pod("one", **pinned("node-b")), {"node": "", "effective_node": "node-b"}, id="pinned by us"),
-        pytest.param(pod("one", node="node-a", **pinned("node-b")), {}, id="bound elsewhere than pinned"),
+        pytest.param(
+            pod("one", **pinned_fields("node-b")), {"node": "", "effective_node": "node-b"}, id="pinned by the webhook"
+        ),
+        pytest.param(pod("one", node="node-a", **pinned_fields("node-b")), {}, id="bound to another node than pinned"),
         pytest.param(pod("one", node="node-a", deleting=True), {"alive": False}, id="terminating"),
         pytest.param(pod("one", node="node-a", phase="Pending"), {}, id="Pending"),
-        pytest.param(pod("one", node="node-a", phase="Unknown"), {"alive": False}, id="of an unknown phase"),
+        pytest.param(pod("one", node="node-a", phase="Unknown"), {"alive": False}, id="phase Unknown"),
         pytest.param(pod("one", node="node-a") | {"status": None}, {}, id="without a status"),
         pytest.param(
-            pod("one", node="node-a", requests={"cpu": "1"}), {"requests": {"pods": 1, "cpu": 1000}}, id="asks"
+            pod("one", node="node-a", requests={"cpu": "1"}), {"requests": {"pods": 1, "cpu": 1000}}, id="with requests"
         ),
         pytest.param(
-            pod("one", node="node-a", affinity=apart(pod_term({"a": "b"}))), {"anti_affinity": REPELS}, id="repels"
+            pod("one", node="node-a", affinity=pod_anti_affinity(pod_term({"a": "b"}))),
+            {"anti_affinity": ANTI_AFFINITY},
+            id="with anti-affinity",
         ),
         pytest.param(
-            pod("one", node="node-a", claims=["a"], annotations={"x": "true"}), {}, id="no VM's claims are not kept"
+            pod("one", node="node-a", claims=["a"], annotations={"x": "true"}),
+            {},
+            id="claims of a non-VM pod are dropped",
         ),
-        pytest.param(pod("one", node="node-a", labels={"a": "b", "c": 1}), {"labels": {"a": "b"}}, id="labels"),
-        pytest.param(virt_launcher("one", node="node-a"), OPTED_IN, id="a VM's"),
-        pytest.param(virt_launcher("one", node="node-a", opt_in=True), OF_A_VM, id="a VM's that is not opted in"),
+        pytest.param(
+            pod("one", node="node-a", labels={"a": "b", "c": 1}),
+            {"labels": {"a": "b"}},
+            id="non-string labels are dropped",
+        ),
+        pytest.param(virt_launcher("one", node="node-a"), OPTED_IN_FIELDS, id="opted-in VM pod"),
+        pytest.param(virt_launcher("one", node="node-a", opt_in=True), VM_FIELDS, id="VM pod that is not opted in"),
         pytest.param(
             hotplug_pod(virt_launcher("x"), node="node-a"),
             {
@@ -196,32 +206,32 @@ REPELS = (
                 "claims": ("disk1",),
                 "owners": frozenset({"uid-x"}),
             },
-            id="a hotplug pod",
+            id="hotplug pod",
         ),
     ],
 )
-def test_a_pod_is_read(item: Object, changed: Any) -> None:
-    fields = {name: getattr(ORDINARY, name) for name in Pod.__dataclass_fields__}
+def test_a_pod_is_reduced_to_its_facts(item: Object, changed: Any) -> None:
+    fields = {name: getattr(ORDINARY_POD, name) for name in Pod.__dataclass_fields__}
     assert objects.read_pod(item) == Pod(**{**fields, **changed})
 
 
 @pytest.mark.parametrize("phase", FINISHED)
-def test_a_finished_pod_is_not_kept(phase: str) -> None:
+def test_a_finished_pod_is_dropped(phase: str) -> None:
     assert objects.read_pod(pod("one", node="node-a", phase=phase)) is None
 
 
 @pytest.mark.parametrize(
     "quantity", ["many", "1 Gi", "", "0x10", "1e1000", "1Kib", "NaN", True, None, [], {}], ids=repr
 )
-def test_a_quantity_that_can_not_be_read_is_said_without_its_value(quantity: Any) -> None:
-    with pytest.raises(Malformed, match="a resource quantity is n") as raised:
+def test_the_error_for_an_invalid_quantity_does_not_contain_its_value(quantity: Any) -> None:
+    with pytest.raises(Malformed, match="a resource quantity is n") as caught:
         objects.read_node(node(allocatable={"cpu": quantity}))
-    assert not quantity or str(quantity) not in str(raised.value)
+    assert not quantity or str(quantity) not in str(caught.value)
     with pytest.raises(Malformed, match="a resource quantity is n"):
         objects.read_pod(pod("one", requests={"cpu": quantity}))
 
 
-def test_nothing_of_a_passphrase_is_kept() -> None:
+def test_a_passphrase_is_dropped() -> None:
     secret = [{"name": "main", "env": [{"name": "PASSPHRASE", "value": "tell-nobody"}]}]
-    kept = objects.read_pod(share_manager_pod(node="node-a", containers=secret, annotations={"x": "tell-nobody"}))
-    assert "tell-nobody" not in repr(kept)
+    fact = objects.read_pod(share_manager_pod(node="node-a", containers=secret, annotations={"x": "tell-nobody"}))
+    assert "tell-nobody" not in repr(fact)

@@ -1,4 +1,7 @@
-"""A cache is kept like the cluster, whatever the API server does. Tests drive its passes: no thread, no clock."""
+"""Tests of Reflector: a cache mirrors one resource kind despite API server errors.
+
+Tests call `follow` and `run` directly, with a fake clock and without real waits.
+"""
 
 import gc
 import json
@@ -11,38 +14,38 @@ import pytest
 from kubernetes.client import Configuration
 from structlog.testing import capture_logs
 
-from tests.support.builders import Object, apart, claim, node, pod, share_manager, virt_launcher, volume
+from tests.support.builders import Object, claim, node, pod, pod_anti_affinity, share_manager, virt_launcher, volume
 from tests.support.fake_api_server import (
     CUT,
-    Answer,
     ApiServer,
+    Responder,
     body,
     bookmark,
+    error_response,
     event,
     expired,
     forbidden,
-    refusal,
-    silence,
+    no_response,
     status,
     stream,
 )
 from tests.support.paths import REVIEWS
-from tests.support.threads import threads
+from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import Kind, kinds, object_path
 from webhook.cluster.objects import Fact
-from webhook.cluster.reflector import FIRST_WAIT, LONGEST_WAIT, MISSING, MISSING_WAIT, Reflector
+from webhook.cluster.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.store import Store
 from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
 
 PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"
-IN_TIME = 20.0  # seconds, many times what a server takes that answers
-SOON = 0.2  # seconds: what one that says nothing may cost a test
+LONG_TIMEOUT = 20.0  # seconds; many times what a responding server needs
+SHORT_TIMEOUT = 0.2  # seconds; for tests where the server never completes its response
 
 
 class Clock:
-    """Seconds that pass by themselves: so many between one look and the next."""
+    """A clock that advances by `step` seconds on each call."""
 
     def __init__(self, step: float = 60.0) -> None:
         self.now, self.step = 0.0, step
@@ -52,8 +55,8 @@ class Clock:
         return self.now
 
 
-class Stop(threading.Event):
-    """What ends a thread, and counts how long it wanted to wait instead of waiting; after so many times it ends it."""
+class StopAfterWaits(threading.Event):
+    """A stop event that records its timeouts and never waits; wait number `after` calls `then` and sets the event."""
 
     def __init__(self, after: int, then: Callable[[], Any] = lambda: None) -> None:
         super().__init__()
@@ -68,15 +71,15 @@ class Stop(threading.Event):
         return self.is_set()
 
 
-class Lock(AbstractContextManager[None]):
-    """A lock that is looked at whenever it is let go."""
+class ProbeLock(AbstractContextManager[None]):
+    """A lock that records the result of `probe` on each release."""
 
-    def __init__(self, look: Callable[[], Any]) -> None:
-        self.seen: list[Any] = []
-        self._look = look
+    def __init__(self, probe: Callable[[], Any]) -> None:
+        self.results: list[Any] = []
+        self._probe = probe
 
     def __exit__(self, *_: object) -> None:
-        self.seen.append(self._look())
+        self.results.append(self._probe())
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def kind_of(fact: type[Fact]) -> Kind:
 
 
 class Cache:
-    """One kind of a fake cluster, and the passes that a test drives."""
+    """A reflector of one kind, its store, and a fake API server. Tests drive the passes."""
 
     def __init__(
         self,
@@ -99,23 +102,23 @@ class Cache:
         *,
         step: float = 60.0,
         lock: Any = None,
-        silence: float = IN_TIME,
+        silence: float = LONG_TIMEOUT,
     ) -> None:
         cluster = ClusterClient(lambda: Configuration(host=server.url), silence=silence)
         self.server, self.kind, self.store = server, kind_of(fact), Store()
         self.reflector = Reflector(self.kind, cluster, self.store, lock or nullcontext(), Clock(step))
         self.health = self.reflector.health
 
-    def follow(self, *watches: Answer) -> None:
-        """List once, and watch as often as there are answers."""
+    def follow(self, *watches: Responder) -> None:
+        """List once, then open one watch per answer and a last one that stops the reflector."""
         stop = threading.Event()
         last = stream(then=stop.set)
         self.server.script("watch", self.kind.plural, *watches, last)
         self.reflector.follow(stop)
 
     def run(self, waits: int, then: Callable[[], Any] = lambda: None) -> list[float]:
-        """Run until it has waited so many times, and return for how long."""
-        stop = Stop(waits, then)
+        """Run until the reflector has waited `waits` times; return the timeouts in seconds."""
+        stop = StopAfterWaits(waits, then)
         self.reflector.run(stop)
         return stop.waits
 
@@ -143,7 +146,7 @@ def cache(server: ApiServer) -> Cache:
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
-def test_each_kind_is_listed_and_followed(server: ApiServer, fact: type[Fact], item: Object, key: Any) -> None:
+def test_each_kind_is_listed_and_watched(server: ApiServer, fact: type[Fact], item: Object, key: Any) -> None:
     cache = Cache(server, fact)
     server.put(item)
     cache.follow()
@@ -155,16 +158,16 @@ def test_each_kind_is_listed_and_followed(server: ApiServer, fact: type[Fact], i
     assert cache.health.objects == 0
 
 
-def test_a_list_of_many_pages_is_put_in_its_place_at_once(server: ApiServer) -> None:
+def test_a_list_of_many_pages_is_swapped_in_under_one_lock(server: ApiServer) -> None:
     server.put(*(claim(f"disk{number}") for number in range(1201)))
-    lock = Lock(lambda: len(cache.store.claims))
+    lock = ProbeLock(lambda: len(cache.store.claims))
     cache = Cache(server, lock=lock)
     cache.follow()
-    assert lock.seen == [1201]
+    assert lock.results == [1201]
     assert server.count("list", CLAIMS) == 3
 
 
-def test_a_reader_never_sees_a_relist_half_done(server: ApiServer, cache: Cache) -> None:
+def test_a_reader_never_sees_a_partial_relist(server: ApiServer, cache: Cache) -> None:
     server.put(*(claim(f"disk{number}") for number in range(501)))
     cache.follow()
     known, seen = cache.store.claims, list[Any]()
@@ -180,39 +183,39 @@ def test_a_reader_never_sees_a_relist_half_done(server: ApiServer, cache: Cache)
     assert cache.names == ["new"]
 
 
-def test_what_a_relist_replaces_is_dismantled_when_nobody_waits_for_it(server: ApiServer) -> None:
+def test_a_relist_clears_the_old_table_after_it_releases_the_lock(server: ApiServer) -> None:
     tables: list[Any] = []
-    lock = Lock(lambda: [len(table) for table in tables])
+    lock = ProbeLock(lambda: [len(table) for table in tables])
     cache = Cache(server, lock=lock)
     server.put(claim(), claim("disk2"))
     cache.follow()
     tables.append(cache.store.claims)
     cache.follow()
-    assert lock.seen[-1] == [2]
+    assert lock.results[-1] == [2]
     assert [len(table) for table in tables] == [0]
     assert cache.names == ["disk1", "disk2"]
 
 
-def test_a_relist_that_breaks_off_leaves_what_was_known(server: ApiServer, cache: Cache) -> None:
+def test_a_failed_relist_leaves_the_cache_unchanged(server: ApiServer, cache: Cache) -> None:
     server.put(claim())
     cache.follow()
     page = {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": []}
-    server.script("list", CLAIMS, body(page), refusal(status(500, "etcdserver: request timed out")))
+    server.script("list", CLAIMS, body(page), error_response(status(500, "etcdserver: request timed out")))
     with pytest.raises(ClusterError, match="timed out"):
         cache.follow()
     assert cache.names == ["disk1"]
 
 
-def test_pods_that_have_finished_are_not_asked_for(server: ApiServer) -> None:
+def test_the_field_selector_excludes_finished_pods(server: ApiServer) -> None:
     cache = Cache(server, Pod)
     cache.follow()
-    chosen = {"status.phase!=Succeeded,status.phase!=Failed"}
-    assert {server.last(verb, PODS).query["fieldSelector"] for verb in ("list", "watch")} == chosen
+    expected = {"status.phase!=Succeeded,status.phase!=Failed"}
+    assert {server.last(verb, PODS).query["fieldSelector"] for verb in ("list", "watch")} == expected
 
 
 def test_a_cache_is_synced_after_its_first_list(server: ApiServer, cache: Cache) -> None:
     server.put(claim())
-    assert (cache.health.synced, cache.health.heard) == (False, None)
+    assert (cache.health.synced, cache.health.last_contact) == (False, None)
     with capture_logs() as logs:
         cache.follow()
         cache.follow()
@@ -223,7 +226,7 @@ def test_a_cache_is_synced_after_its_first_list(server: ApiServer, cache: Cache)
 # Watches
 
 
-def test_what_happens_is_followed(server: ApiServer, cache: Cache) -> None:
+def test_watch_events_update_the_cache(server: ApiServer, cache: Cache) -> None:
     server.put(claim("old"))
     events = [
         event("ADDED", claim("new", volume="")),
@@ -236,8 +239,8 @@ def test_what_happens_is_followed(server: ApiServer, cache: Cache) -> None:
     assert cache.store.claim("default", "new").volume_name == "pvc-7"
 
 
-def test_a_bookmark_of_pods_is_no_pod_and_no_error(server: ApiServer) -> None:
-    """The real one has null for the containers."""
+def test_a_pod_bookmark_adds_no_pod_and_counts_no_error(server: ApiServer) -> None:
+    """A bookmark of a real API server has null for `containers`."""
     cache = Cache(server, Pod)
     cache.follow(stream(bookmark("Pod", "2000")))
     assert server.last("watch", PODS).query["resourceVersion"] == "2000"
@@ -246,7 +249,7 @@ def test_a_bookmark_of_pods_is_no_pod_and_no_error(server: ApiServer) -> None:
 
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_that_finishes_leaves(server: ApiServer, kind: str, phase: str) -> None:
+def test_a_finished_pod_is_removed(server: ApiServer, kind: str, phase: str) -> None:
     cache = Cache(server, Pod)
     server.put(pod("one", node="node-a"), pod("two", node="node-a"))
     cache.follow(stream(event(kind, pod("one", node="node-a", phase=phase))))
@@ -254,72 +257,72 @@ def test_a_pod_that_finishes_leaves(server: ApiServer, kind: str, phase: str) ->
     assert cache.store.requested("node-a", ("", "")) == {"pods": 1}
 
 
-def test_a_deletion_of_what_is_not_there_changes_nothing(server: ApiServer, cache: Cache) -> None:
+def test_deleting_an_unknown_object_changes_nothing(server: ApiServer, cache: Cache) -> None:
     server.put(claim())
     cache.follow(stream(event("DELETED", claim("another"))))
     assert cache.names == ["disk1"]
 
 
-def test_a_watch_that_ended_goes_on_where_it_was_without_a_list(server: ApiServer, cache: Cache) -> None:
+def test_a_new_watch_resumes_at_the_last_resource_version_without_a_relist(server: ApiServer, cache: Cache) -> None:
     server.put(claim())
     item = claim("disk2")
     item["metadata"]["resourceVersion"] = "1500"
     cache.follow(stream(event("ADDED", item)), stream(bookmark("PersistentVolumeClaim", "1600")), stream())
-    versions = [asked.query["resourceVersion"] for asked in server.asked if asked.verb == "watch"]
+    versions = [request.query["resourceVersion"] for request in server.requests if request.verb == "watch"]
     assert versions == [server.version, "1500", "1600", "1600"]
     assert server.count("list", CLAIMS) == 1
     assert cache.names == ["disk1", "disk2"]
     assert (cache.health.problem, cache.health.watch_errors, dict(cache.health.relists)) == ("", 0, {"start": 1})
 
 
-def test_an_event_without_a_version_does_not_lose_the_place(server: ApiServer, cache: Cache) -> None:
+def test_an_event_without_a_resource_version_does_not_change_the_last_one(server: ApiServer, cache: Cache) -> None:
     cache.follow(stream(event("ADDED", claim())))
     assert server.last("watch", CLAIMS).query["resourceVersion"] == server.version
 
 
-def test_a_watch_is_of_a_length_that_replicas_do_not_share(server: ApiServer, cache: Cache) -> None:
+def test_watch_timeouts_vary_between_150_and_300_seconds(server: ApiServer, cache: Cache) -> None:
     cache.follow(*[stream()] * 30)
-    lengths = {int(asked.query["timeoutSeconds"]) for asked in server.asked if asked.verb == "watch"}
+    lengths = {int(request.query["timeoutSeconds"]) for request in server.requests if request.verb == "watch"}
     assert len(lengths) > 5
     assert all(150 <= length <= 300 for length in lengths)
 
 
-def test_a_watch_that_ends_at_once_is_no_busy_loop(server: ApiServer) -> None:
+def test_a_watch_that_ends_immediately_is_retried_with_backoff(server: ApiServer) -> None:
     cache = Cache(server, step=0.001)
     server.script("watch", CLAIMS, *[stream()] * 9)
     waits = cache.run(8)
     assert server.count("watch", CLAIMS) == 8
     assert all(wait >= FIRST_WAIT / 2 for wait in waits)
-    assert all(wait >= LONGEST_WAIT / 2 for wait in waits[3:])
+    assert all(wait >= MAX_WAIT / 2 for wait in waits[3:])
     assert cache.health.problem == "the watch ended at once"
 
 
-def test_each_event_and_bookmark_is_a_sign_of_life(cache: Cache) -> None:
+def test_a_bookmark_updates_the_time_of_last_contact(cache: Cache) -> None:
     cache.follow()
-    listed = cache.health.heard
+    listed = cache.health.last_contact
     cache.follow(stream(bookmark("PersistentVolumeClaim", "2000")))
-    after_bookmark = cache.health.heard
+    after_bookmark = cache.health.last_contact
     assert listed
     assert after_bookmark
     assert after_bookmark > listed + 60
 
 
-# What goes wrong
+# Errors
 
 
-GONE = pytest.mark.parametrize(
+EACH_410_RESPONSE = pytest.mark.parametrize(
     ("verb", "answer"),
     [
-        pytest.param("watch", stream(event("ERROR", expired())), id="an event of the watch"),
-        pytest.param("watch", refusal(expired()), id="the answer to a watch"),
-        pytest.param("list", refusal(expired()), id="the answer to a list"),
+        pytest.param("watch", stream(event("ERROR", expired())), id="ERROR event of a watch"),
+        pytest.param("watch", error_response(expired()), id="response to a watch"),
+        pytest.param("list", error_response(expired()), id="response to a list"),
     ],
 )
 
 
-@GONE
-def test_a_version_that_is_too_old_makes_a_new_list_at_once(
-    server: ApiServer, cache: Cache, verb: str, answer: Answer
+@EACH_410_RESPONSE
+def test_an_expired_resource_version_relists_without_a_wait(
+    server: ApiServer, cache: Cache, verb: str, answer: Responder
 ) -> None:
     server.script(verb, CLAIMS, answer)
     server.script("watch", CLAIMS, stream(end=CUT))
@@ -330,22 +333,22 @@ def test_a_version_that_is_too_old_makes_a_new_list_at_once(
     assert cache.names == ["disk1"]
 
 
-def test_a_version_that_is_too_old_again_and_again_is_waited_for(server: ApiServer, cache: Cache) -> None:
-    server.script("list", CLAIMS, *[refusal(expired())] * 5)
+def test_repeatedly_expired_resource_versions_relist_with_backoff(server: ApiServer, cache: Cache) -> None:
+    server.script("list", CLAIMS, *[error_response(expired())] * 5)
     waits = cache.run(5)
     assert waits[0] == 0.0
     assert all(wait >= FIRST_WAIT for wait in waits[1:])
 
 
-def test_a_list_that_expires_between_its_pages_begins_anew(server: ApiServer, cache: Cache) -> None:
+def test_a_list_that_expires_between_two_pages_is_restarted(server: ApiServer, cache: Cache) -> None:
     server.put(*(claim(f"disk{number}") for number in range(501)))
 
-    def compacted(connection: Any) -> None:
+    def compact_and_respond_410(connection: Any) -> None:
         server.compact()
         connection.answer(410, expired())
 
     page = {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": []}
-    server.script("list", CLAIMS, body(page), compacted)
+    server.script("list", CLAIMS, body(page), compact_and_respond_410)
     server.script("watch", CLAIMS, stream(end=CUT))
     cache.run(2)
     assert len(cache.names) == 501
@@ -355,21 +358,21 @@ def test_a_list_that_expires_between_its_pages_begins_anew(server: ApiServer, ca
 @pytest.mark.parametrize(
     ("verb", "answer"),
     [
-        pytest.param("list", refusal(status(500, "etcdserver: leader changed")), id="a list fails"),
-        pytest.param("list", body(b"garbage"), id="a list is garbage"),
-        pytest.param("list", lambda connection: connection.end(cut=True), id="a list breaks off"),
-        pytest.param("watch", refusal(status(503, "unavailable")), id="a watch is refused"),
-        pytest.param("watch", stream(end=CUT), id="a watch breaks off"),
-        pytest.param("watch", stream(event("ADDED", claim("x")), b"garbage"), id="a watch turns into garbage"),
+        pytest.param("list", error_response(status(500, "etcdserver: leader changed")), id="list returns 500"),
+        pytest.param("list", body(b"garbage"), id="list is not JSON"),
+        pytest.param("list", lambda connection: connection.end(cut=True), id="list is cut"),
+        pytest.param("watch", error_response(status(503, "unavailable")), id="watch returns 503"),
+        pytest.param("watch", stream(end=CUT), id="watch is cut"),
+        pytest.param("watch", stream(event("ADDED", claim("x")), b"garbage"), id="watch sends invalid JSON"),
         pytest.param("watch", stream(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}'), id="invalid UTF-8"),
-        pytest.param("watch", stream(event("CHANGED", claim())), id="an event of an unknown type"),
-        pytest.param("watch", stream(event("ERROR", status(500, "etcd"))), id="an error in a watch"),
-        pytest.param("watch", stream(end=None), id="a watch goes silent"),
-        pytest.param("watch", silence, id="a watch is not answered"),
+        pytest.param("watch", stream(event("CHANGED", claim())), id="unknown event type"),
+        pytest.param("watch", stream(event("ERROR", status(500, "etcd"))), id="ERROR event"),
+        pytest.param("watch", stream(end=None), id="silent watch"),
+        pytest.param("watch", no_response, id="watch without a response"),
     ],
 )
-def test_any_error_makes_a_new_list_after_a_short_wait(server: ApiServer, verb: str, answer: Answer) -> None:
-    cache = Cache(server, silence=SOON)  # where a busy machine is late with another answer, that is an error as well
+def test_any_error_relists_after_a_short_wait(server: ApiServer, verb: str, answer: Responder) -> None:
+    cache = Cache(server, silence=SHORT_TIMEOUT)  # on a busy machine another answer may be late, which is an error too
     server.put(claim())
     server.script(verb, CLAIMS, answer)
     server.script("watch", CLAIMS, stream(end=CUT))
@@ -379,45 +382,43 @@ def test_any_error_makes_a_new_list_after_a_short_wait(server: ApiServer, verb: 
     assert cache.health.relists == {"start": 1, "error": 1}
 
 
-def test_what_failed_is_counted_by_where_it_failed(server: ApiServer, cache: Cache) -> None:
-    server.script("list", CLAIMS, *[refusal(status(500, "etcd"))] * 2)
+def test_list_errors_and_watch_errors_are_counted_separately(server: ApiServer, cache: Cache) -> None:
+    server.script("list", CLAIMS, *[error_response(status(500, "etcd"))] * 2)
     server.script("watch", CLAIMS, *[stream(end=CUT)] * 3)
     cache.run(5)
     assert (cache.health.list_errors, cache.health.watch_errors) == (2, 3)
 
 
-def test_waits_grow_are_jittered_and_end_at_three_seconds(server: ApiServer, cache: Cache) -> None:
-    """So that decisions are right within 5 s of the API server's return."""
-    server.script("list", CLAIMS, *[refusal(status(500, "etcd"))] * 40)
+def test_the_backoff_grows_with_jitter_up_to_three_seconds(server: ApiServer, cache: Cache) -> None:
+    """With this limit, decisions are correct within 5 s after the API server returns."""
+    server.script("list", CLAIMS, *[error_response(status(500, "etcd"))] * 40)
     waits = cache.run(40)
     for wait, longest in zip(waits, [0.5, 1.0, 2.0, *[3.0] * 37], strict=True):
         assert longest / 2 <= wait <= longest
     assert len(set(waits[3:])) > 30
 
 
-def test_the_waits_are_short_again_once_a_watch_has_lasted(server: ApiServer, cache: Cache) -> None:
-    server.script("list", CLAIMS, *[refusal(status(500, "etcd"))] * 5)
+def test_the_backoff_resets_after_a_long_watch(server: ApiServer, cache: Cache) -> None:
+    server.script("list", CLAIMS, *[error_response(status(500, "etcd"))] * 5)
     server.script("watch", CLAIMS, stream(end=CUT))
     waits = cache.run(6)
     assert waits[4] > 1.0
     assert waits[5] <= FIRST_WAIT
 
 
-def test_a_cluster_that_can_be_listed_but_not_watched_is_listed_every_few_seconds_and_no_oftener(
-    server: ApiServer,
-) -> None:
+def test_a_kind_that_can_be_listed_but_not_watched_is_relisted_with_backoff(server: ApiServer) -> None:
     cache = Cache(server, step=0.001)
     server.put(claim())
     server.forbidden.add(("watch", CLAIMS))
     with capture_logs() as logs:
         waits = cache.run(8)
-    assert all(wait >= LONGEST_WAIT / 2 for wait in waits[3:])
+    assert all(wait >= MAX_WAIT / 2 for wait in waits[3:])
     assert cache.names == ["disk1"]
     assert cache.health.problem == forbidden("watch", CLAIMS)["message"]
-    assert [entry["event"] for entry in logs] == ["synced", "lost"]
+    assert [entry["event"] for entry in logs] == ["synced", "list or watch failed, relisting"]
 
 
-def test_a_list_without_a_version_counts_but_is_not_watched(server: ApiServer, cache: Cache) -> None:
+def test_a_list_without_a_resource_version_fills_the_cache_but_is_not_watched(server: ApiServer, cache: Cache) -> None:
     server.script("list", CLAIMS, body({"metadata": {}, "items": [claim()]}))
     cache.run(1)
     assert cache.names == ["disk1"]
@@ -425,7 +426,7 @@ def test_a_list_without_a_version_counts_but_is_not_watched(server: ApiServer, c
     assert cache.health.problem == "the list has no resource version to watch from"
 
 
-def test_a_right_that_is_missing_is_named_by_the_api_server_and_logged_once(server: ApiServer, cache: Cache) -> None:
+def test_a_missing_permission_is_logged_once_with_the_api_servers_message(server: ApiServer, cache: Cache) -> None:
     server.forbidden.add(("list", CLAIMS))
     with capture_logs() as logs:
         cache.run(6)
@@ -433,136 +434,152 @@ def test_a_right_that_is_missing_is_named_by_the_api_server_and_logged_once(serv
     assert sentence.startswith('persistentvolumeclaims is forbidden: User "system:serviceaccount:kubevirt-scheduler:')
     assert (cache.health.problem, cache.health.code, cache.health.synced) == (sentence, 403, False)
     assert cache.health.relists == {"start": 1, "forbidden": 5}
-    assert logs == [{"event": "lost", "log_level": "warning", "resource": CLAIMS, "code": 403, "error": sentence}]
+    assert logs == [
+        {
+            "event": "list or watch failed, relisting",
+            "log_level": "warning",
+            "resource": CLAIMS,
+            "code": 403,
+            "error": sentence,
+        }
+    ]
 
 
-def test_a_right_that_was_given_back_ends_the_problem(server: ApiServer, cache: Cache) -> None:
+def test_a_restored_permission_clears_the_problem(server: ApiServer, cache: Cache) -> None:
     server.forbidden.add(("list", CLAIMS))
     cache.run(1, then=server.forbidden.clear)
     cache.follow()
     assert (cache.health.problem, cache.health.code, cache.health.synced) == ("", 0, True)
 
 
-def test_a_problem_that_comes_back_after_a_good_while_is_logged_again(server: ApiServer, cache: Cache) -> None:
+def test_a_problem_that_returns_after_a_long_watch_is_logged_again(server: ApiServer, cache: Cache) -> None:
     server.script("watch", CLAIMS, *[stream(bookmark("PersistentVolumeClaim", "2000"), end=CUT)] * 2)
     with capture_logs() as logs:
         cache.run(2)
-    assert [entry["event"] for entry in logs] == ["synced", "lost", "lost"]
+    assert [entry["event"] for entry in logs] == [
+        "synced",
+        "list or watch failed, relisting",
+        "list or watch failed, relisting",
+    ]
 
 
-def test_a_surprise_inside_is_told_with_its_traceback_and_does_not_end_the_thread(server: ApiServer) -> None:
-    class Broken(Store):
+def test_an_unexpected_error_is_logged_with_its_traceback_and_does_not_end_the_thread(server: ApiServer) -> None:
+    class BrokenStore(Store):
         def swap_table(self, *_: Any) -> None:
             raise ZeroDivisionError
 
     cache = Cache(server)
-    cache.reflector._store = Broken()
+    cache.reflector._store = BrokenStore()
     with capture_logs() as logs:
         waits = cache.run(3)
     assert len(waits) == 3
     assert cache.health.problem == "ZeroDivisionError in persistentvolumeclaims"
-    assert [(entry["event"], entry["log_level"]) for entry in logs[:2]] == [("surprised", "error"), ("lost", "warning")]
+    assert [(entry["event"], entry["log_level"]) for entry in logs[:2]] == [
+        ("unexpected error", "error"),
+        ("list or watch failed, relisting", "warning"),
+    ]
     assert logs[0]["exc_info"]
 
 
-def test_many_reconnections_leave_nothing_behind(server: ApiServer, cache: Cache) -> None:
+def test_reconnections_leak_no_objects_threads_or_connections(server: ApiServer, cache: Cache) -> None:
     server.put(*(claim(f"disk{number}") for number in range(50)))
 
-    def lose(times: int) -> int:
+    def reconnect(times: int) -> int:
         server.script("watch", CLAIMS, *[stream(event("ADDED", claim()), end=CUT)] * times)
         cache.run(times)
-        server.asked.clear()
+        server.requests.clear()
         gc.collect()
-        # What coverage, say, makes of the lines that it sees is not ours.
-        ours = ("webhook", "urllib3", "http", "ssl", "socket", "msgspec", "kubernetes")
-        return sum(str(type(one).__module__).startswith(ours) for one in gc.get_objects())
+        # Don't count objects of other tools, such as coverage.
+        counted_modules = ("webhook", "urllib3", "http", "ssl", "socket", "msgspec", "kubernetes")
+        return sum(str(type(one).__module__).startswith(counted_modules) for one in gc.get_objects())
 
-    lose(20)
-    running, before = threads(), lose(20)
-    after = lose(200)
+    reconnect(20)
+    running, before = own_threads(), reconnect(20)
+    after = reconnect(200)
     assert after - before < 100
-    assert threads() <= running
+    assert own_threads() <= running
     assert server.connections <= 3
 
 
-# Strange objects
+# Malformed objects
 
 
-STRANGE = [
+MALFORMED = [
     pytest.param(Claim, {"metadata": {"name": "strange", "namespace": 5}, "spec": {"accessModes": 7}}, id="claim"),
     pytest.param(Volume, {"spec": {"csi": [], "nodeAffinity": ""}}, id="volume"),
     pytest.param(ShareManager, {"status": [[]]}, id="share-manager"),
     pytest.param(Node, {"status": {"allocatable": {"cpu": "many"}}}, id="node"),
-    pytest.param(Node, {"status": 7}, id="node's status"),
+    pytest.param(Node, {"status": 7}, id="node status"),
     pytest.param(Pod, {"spec": {"containers": 3}, "status": "x"}, id="pod"),
-    pytest.param(Pod, {"spec": {"affinity": apart({"namespaces": [{}]})}}, id="affinity"),
-    pytest.param(Pod, {"metadata": {"name": "strange", "labels": {"a": {}}}, "spec": []}, id="pod's labels"),
+    pytest.param(Pod, {"spec": {"affinity": pod_anti_affinity({"namespaces": [{}]})}}, id="affinity"),
+    pytest.param(Pod, {"metadata": {"name": "strange", "labels": {"a": {}}}, "spec": []}, id="pod labels"),
 ]
 NAMELESS = [{}, [], 7, None, "x", {"metadata": None}, {"metadata": {"name": 7}}, {"metadata": {"name": ""}}]
 
 
-def good(fact: type[Fact]) -> Object:
-    made = {Claim: claim, Volume: volume, ShareManager: share_manager, Node: node, Pod: lambda: pod("one")}
-    return dict(made[fact]())
+def valid_object(fact: type[Fact]) -> Object:
+    builders = {Claim: claim, Volume: volume, ShareManager: share_manager, Node: node, Pod: lambda: pod("one")}
+    return dict(builders[fact]())
 
 
-@pytest.mark.parametrize(("fact", "item"), STRANGE)
-def test_an_object_of_strange_types_does_not_take_the_others_along(
-    server: ApiServer, fact: type[Fact], item: Object
-) -> None:
+@pytest.mark.parametrize(("fact", "item"), MALFORMED)
+def test_a_malformed_object_does_not_affect_the_others(server: ApiServer, fact: type[Fact], item: Object) -> None:
     cache = Cache(server, fact)
     kind, item = cache.kind, {"metadata": {"name": "strange"}} | item
-    page = {"metadata": {"resourceVersion": "9"}, "items": [item, good(fact)]}
+    page = {"metadata": {"resourceVersion": "9"}, "items": [item, valid_object(fact)]}
     server.script("list", kind.plural, body(page))
-    cache.follow(stream(event("MODIFIED", item), event("ADDED", good(fact))))
-    assert good(fact)["metadata"]["name"] in cache.names
+    cache.follow(stream(event("MODIFIED", item), event("ADDED", valid_object(fact))))
+    assert valid_object(fact)["metadata"]["name"] in cache.names
     assert (cache.health.watch_errors, cache.health.list_errors) == (0, 0)
 
 
 @pytest.mark.parametrize("fact", [Claim, Volume, ShareManager, Node, Pod])
-def test_what_has_no_name_is_skipped_and_counted(server: ApiServer, fact: type[Fact]) -> None:
+def test_an_object_without_a_name_is_skipped_and_counted(server: ApiServer, fact: type[Fact]) -> None:
     cache = Cache(server, fact)
-    page = {"metadata": {"resourceVersion": "9"}, "items": [*NAMELESS, good(fact)]}
+    page = {"metadata": {"resourceVersion": "9"}, "items": [*NAMELESS, valid_object(fact)]}
     server.script("list", cache.kind.plural, body(page))
     cache.follow(stream(*(event("ADDED", item) for item in NAMELESS)))
-    assert cache.names == [good(fact)["metadata"]["name"]]
+    assert cache.names == [valid_object(fact)["metadata"]["name"]]
     assert cache.health.skipped == 2 * len(NAMELESS)
 
 
-def test_an_object_that_is_no_json_is_skipped_in_a_list(server: ApiServer, cache: Cache) -> None:
+def test_a_list_item_that_is_not_json_is_skipped(server: ApiServer, cache: Cache) -> None:
     page = json.dumps({"metadata": {"resourceVersion": "9"}, "items": [claim("broken"), claim()]}).encode()
     server.script("list", CLAIMS, body(page.replace(b"broken", b"\xff\xfe")))
     cache.follow()
     assert (cache.names, cache.health.skipped) == (["disk1"], 1)
 
 
-def test_a_pod_whose_request_can_no_longer_be_read_is_forgotten_and_told(server: ApiServer) -> None:
+def test_a_pod_with_an_invalid_request_is_removed_and_logged(server: ApiServer) -> None:
     cache = Cache(server, Pod)
     server.put(pod("one", node="node-a", requests={"cpu": "1"}))
     with capture_logs() as logs:
         cache.follow(stream(event("MODIFIED", pod("one", node="node-a", requests={"cpu": PASSPHRASE}))))
     assert cache.names == []
-    assert [(entry["event"], entry.get("name")) for entry in logs] == [("synced", None), ("skipped", "one")]
+    assert [(entry["event"], entry.get("name")) for entry in logs] == [
+        ("synced", None),
+        ("malformed object skipped", "one"),
+    ]
     assert PASSPHRASE not in str(logs)
 
 
-# A CRD that is not there
+# A missing CRD
 
 
-def test_a_missing_crd_is_an_empty_cache_and_one_warning(server: ApiServer) -> None:
+def test_a_missing_crd_gives_an_empty_cache_and_one_warning(server: ApiServer) -> None:
     cache = Cache(server, ShareManager)
     server.missing.add(MANAGERS)
     with capture_logs() as logs:
         waits = cache.run(4)
     assert waits == [MISSING_WAIT] * 4
     assert (cache.health.synced, cache.health.objects, cache.health.code) == (True, 0, 404)
-    assert cache.health.heard is not None
+    assert cache.health.last_contact is not None
     assert (cache.health.list_errors, cache.health.watch_errors) == (0, 0)
     assert cache.health.relists == {"start": 1, "missing": 3}
-    assert [(entry["log_level"], entry["error"]) for entry in logs] == [("warning", MISSING)]
+    assert [(entry["log_level"], entry["error"]) for entry in logs] == [("warning", CRD_MISSING)]
 
 
-def test_a_crd_is_picked_up_when_it_appears(server: ApiServer) -> None:
+def test_a_crd_that_is_installed_later_is_listed(server: ApiServer) -> None:
     cache = Cache(server, ShareManager)
     server.missing.add(MANAGERS)
     server.put(share_manager())
@@ -571,7 +588,7 @@ def test_a_crd_is_picked_up_when_it_appears(server: ApiServer) -> None:
     assert (cache.names, cache.health.problem) == (["vol-disk1"], "")
 
 
-def test_a_crd_that_goes_takes_its_objects_along_and_is_told_again(server: ApiServer) -> None:
+def test_removing_the_crd_empties_the_cache_and_logs_a_warning_each_time(server: ApiServer) -> None:
     cache = Cache(server, ShareManager)
     server.put(share_manager())
     with capture_logs() as logs:
@@ -581,10 +598,10 @@ def test_a_crd_that_goes_takes_its_objects_along_and_is_told_again(server: ApiSe
             cache.run(1, then=lambda: server.missing.add(MANAGERS))
             cache.run(1)
             assert cache.names == []
-    assert sum(entry.get("error") == MISSING for entry in logs) == 2
+    assert sum(entry.get("error") == CRD_MISSING for entry in logs) == 2
 
 
-def test_a_resource_that_kubernetes_itself_lacks_is_an_error(server: ApiServer, cache: Cache) -> None:
+def test_a_missing_core_resource_is_an_error(server: ApiServer, cache: Cache) -> None:
     server.missing.add(CLAIMS)
     cache.run(1)
     assert (cache.health.synced, cache.health.code) == (False, 404)
@@ -593,7 +610,7 @@ def test_a_resource_that_kubernetes_itself_lacks_is_an_error(server: ApiServer, 
 # Threads and secrets
 
 
-def test_a_thread_ends_when_it_is_told_to(server: ApiServer, cache: Cache) -> None:
+def test_the_thread_ends_when_stopped(server: ApiServer, cache: Cache) -> None:
     stop = threading.Event()
     server.script("watch", CLAIMS, stream(then=stop.set))
     thread = threading.Thread(target=cache.reflector.run, args=(stop,))
@@ -603,7 +620,7 @@ def test_a_thread_ends_when_it_is_told_to(server: ApiServer, cache: Cache) -> No
 
 
 def reachable(*roots: Any) -> Iterator[Any]:
-    """All that can be reached from here but code, classes and modules."""
+    """Yield all objects reachable from `roots` except code, classes and modules."""
     seen, todo = set[int](), list(roots)
     while todo:
         found = todo.pop()
@@ -613,26 +630,28 @@ def reachable(*roots: Any) -> Iterator[Any]:
             todo += gc.get_referents(found)
 
 
-def test_the_passphrase_of_an_encrypted_volume_is_not_kept_anywhere(server: ApiServer) -> None:
+def test_the_passphrase_of_an_encrypted_volume_is_not_retained(server: ApiServer) -> None:
     review = json.loads((REVIEWS / "share-manager-avoiding-a-node.json").read_text())
     item = review["request"]["object"]
     assert PASSPHRASE in json.dumps(item)
-    strange = json.loads(json.dumps(item))  # of a shape that is decoded whole, to see what can be read
-    strange["metadata"]["name"] = "strange"
-    strange["spec"]["initContainers"] = strange["spec"]["containers"][0]
+    malformed = json.loads(json.dumps(item))  # the reflector decodes a malformed pod in full
+    malformed["metadata"]["name"] = "strange"
+    malformed["spec"]["initContainers"] = malformed["spec"]["containers"][0]
     cache = Cache(server, Pod)
     server.put(item)
     with capture_logs() as logs:
-        cache.follow(stream(event("MODIFIED", item), event("ADDED", strange)))
+        cache.follow(stream(event("MODIFIED", item), event("ADDED", malformed)))
         server.script("watch", PODS, stream(event("CHANGED", item)))
         cache.run(1)
     assert item["metadata"]["name"] in cache.names
-    kept = list(reachable(vars(cache.store), cache.health.problem, cache.health.relists, logs, cache.reflector._told))
+    kept = list(
+        reachable(vars(cache.store), cache.health.problem, cache.health.relists, logs, cache.reflector._last_error)
+    )
     assert item["metadata"]["name"] in kept
     assert not [found for found in kept if isinstance(found, str | bytes) and PASSPHRASE in str(found)]
 
 
-def test_where_an_object_is_read_depends_on_its_kind() -> None:
+def test_object_path_depends_on_the_kind() -> None:
     assert object_path(kind_of(Claim), ("my-ns", "disk1")) == "/api/v1/namespaces/my-ns/persistentvolumeclaims/disk1"
     assert object_path(kind_of(Pod), ("my-ns", "a/b")) == "/api/v1/namespaces/my-ns/pods/a%2Fb"
     assert object_path(kind_of(Volume), ("", "pvc-1")) == "/api/v1/persistentvolumes/pvc-1"
@@ -640,7 +659,7 @@ def test_where_an_object_is_read_depends_on_its_kind() -> None:
     assert object_path(kind_of(ShareManager), ("longhorn-system", "v")) == f"{managers}/v"
 
 
-def test_a_vms_pod_is_kept_with_what_makes_it_a_consumer(server: ApiServer) -> None:
+def test_a_vm_pod_is_found_by_the_claim_that_it_mounts(server: ApiServer) -> None:
     cache = Cache(server, Pod)
     cache.follow(stream(event("ADDED", virt_launcher("vm1", node="node-a"))))
     assert [found.name for found in cache.store.mounting_pods("default", "disk1")] == ["vm1"]

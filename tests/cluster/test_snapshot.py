@@ -1,4 +1,4 @@
-"""A snapshot is what kubectl wrote: the same store comes of it as of the objects themselves."""
+"""Tests of snapshots: files that kubectl wrote fill a Store with the same objects as the cluster."""
 
 import json
 from pathlib import Path
@@ -28,26 +28,26 @@ from webhook.placement.settings import Settings
 CLUSTER = [*storage(), share_manager(), node(), virt_launcher("vm", node="node-a")]
 
 
-def listed(*items: Any, kind: str = "List") -> Object:
+def list_of(*items: Any, kind: str = "List") -> Object:
     return {"apiVersion": "v1", "items": list(items), "kind": kind, "metadata": {"resourceVersion": ""}}
 
 
-def file(folder: Path, *contents: Any, name: str = "cluster.yaml") -> Path:
+def write_file(folder: Path, *contents: Any, name: str = "cluster.yaml") -> Path:
     path = folder / name
     path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 
-def refusal(path: Path) -> str:
-    with pytest.raises(BadInput) as refused:
+def error_message(path: Path) -> str:
+    with pytest.raises(BadInput) as caught:
         load([path])
-    assert "\n" not in str(refused.value)
-    return str(refused.value).removeprefix(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("contents", [[listed(*CLUSTER)], CLUSTER, [listed(listed(*CLUSTER[:2]), *CLUSTER[2:])]])
-def test_objects_are_found_in_lists_and_in_documents(tmp_path: Path, contents: list[Object]) -> None:
-    found, known = load([file(tmp_path, *contents)]), catalog(*CLUSTER)
+@pytest.mark.parametrize("contents", [[list_of(*CLUSTER)], CLUSTER, [list_of(list_of(*CLUSTER[:2]), *CLUSTER[2:])]])
+def test_objects_are_read_from_lists_and_documents(tmp_path: Path, contents: list[Object]) -> None:
+    found, known = load([write_file(tmp_path, *contents)]), catalog(*CLUSTER)
     assert found.claim("default", "disk1") == known.claim("default", "disk1") is not None
     assert found.volume_by_handle("vol-disk1") == known.volume_by_handle("vol-disk1") is not None
     assert found.share_manager("longhorn-system", "vol-disk1") is not None
@@ -56,50 +56,50 @@ def test_objects_are_found_in_lists_and_in_documents(tmp_path: Path, contents: l
     assert found.share_manager_pods("longhorn-system", "vol-disk1") != []
 
 
-def test_json_and_folders_and_several_paths_are_one_cluster(tmp_path: Path) -> None:
+def test_json_and_yaml_in_files_and_folders_form_one_cluster(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    file(folder, claim(), name="claims.yaml")
-    folder.joinpath("volumes.json").write_text(json.dumps(listed(volume())))
-    store = load([folder, file(tmp_path, share_manager())])
+    write_file(folder, claim(), name="claims.yaml")
+    folder.joinpath("volumes.json").write_text(json.dumps(list_of(volume())))
+    store = load([folder, write_file(tmp_path, share_manager())])
     decision = decide(request(virt_launcher()), store, Settings())
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
-def test_items_of_the_apis_own_lists_need_no_kind(tmp_path: Path) -> None:
+def test_items_of_a_typed_list_need_no_kind(tmp_path: Path) -> None:
     bare = {key: value for key, value in node().items() if key not in ("kind", "apiVersion")}
-    assert load([file(tmp_path, listed(bare, kind="NodeList"))]).node("node-a") is not None
+    assert load([write_file(tmp_path, list_of(bare, kind="NodeList"))]).node("node-a") is not None
 
 
-def test_of_an_object_that_comes_twice_the_later_one_counts(tmp_path: Path) -> None:
-    found = load([file(tmp_path, share_manager(owner="node-a"), share_manager(owner="node-b"))])
+def test_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> None:
+    found = load([write_file(tmp_path, share_manager(owner="node-a"), share_manager(owner="node-b"))])
     manager = found.share_manager("longhorn-system", "vol-disk1")
     assert manager is not None
     assert manager.owner == "node-b"
 
 
-def test_a_finished_pod_is_no_load_but_an_object_of_the_cluster(tmp_path: Path) -> None:
-    store = load([file(tmp_path, pod("done", node="node-a", phase="Succeeded", requests={"cpu": "1"}))])
+def test_a_finished_pod_is_accepted_but_adds_no_load(tmp_path: Path) -> None:
+    store = load([write_file(tmp_path, pod("done", node="node-a", phase="Succeeded", requests={"cpu": "1"}))])
     assert store.requested("node-a", ("", "")) == {}
 
 
-def test_other_kinds_are_counted_and_left_out(tmp_path: Path) -> None:
-    strange = [
+def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
+    unsupported = [
         {"apiVersion": "v1", "kind": "ConfigMap"},
         {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "Node", "metadata": {"name": "node-a"}},
         {"apiVersion": "example.org/v1", "kind": "ShareManager"},
         {"apiVersion": "v1", "kind": "ConfigMap"},
     ]
-    store, ignored = read([file(tmp_path, listed(*strange), claim())])
+    store, ignored = read([write_file(tmp_path, list_of(*unsupported), claim())])
     assert ignored == {"ConfigMap": 2, "Node": 1, "ShareManager": 1}
     assert not store.has_nodes()
 
 
-@pytest.mark.parametrize("contents", [[], [listed()], [{"apiVersion": "v1", "kind": "Secret"}]])
-def test_files_without_any_object_of_a_cluster_say_how_to_write_a_snapshot(tmp_path: Path, contents: Any) -> None:
+@pytest.mark.parametrize("contents", [[], [list_of()], [{"apiVersion": "v1", "kind": "Secret"}]])
+def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(tmp_path: Path, contents: Any) -> None:
     command = "kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml"
     sentence = f"no object of the cluster is in it; a snapshot is written by: {command}"
-    assert refusal(file(tmp_path, *contents)) == sentence
+    assert error_message(write_file(tmp_path, *contents)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,8 @@ def test_files_without_any_object_of_a_cluster_say_how_to_write_a_snapshot(tmp_p
         ),
     ],
 )
-def test_a_malformed_object_is_named_with_its_file_and_document(tmp_path: Path, item: Any, sentence: str) -> None:
-    path = file(tmp_path, claim("good"), listed(item))
-    assert refusal(path).startswith(f"document 2: {sentence}")
+def test_the_error_for_a_malformed_object_names_the_document_and_the_object(
+    tmp_path: Path, item: Any, sentence: str
+) -> None:
+    path = write_file(tmp_path, claim("good"), list_of(item))
+    assert error_message(path).startswith(f"document 2: {sentence}")

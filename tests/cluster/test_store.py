@@ -1,4 +1,4 @@
-"""The store answers with what was put in last, and forgets what was dropped."""
+"""Tests of Store: lookups find the latest objects, and removed objects leave no index entries."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -9,13 +9,13 @@ import pytest
 from tests.support.builders import (
     HOSTNAME,
     Object,
-    apart,
     catalog,
     claim,
     hotplug_pod,
     node,
-    pinned,
+    pinned_fields,
     pod,
+    pod_anti_affinity,
     pod_term,
     request,
     settings,
@@ -31,87 +31,87 @@ from webhook.placement.catalog import Node, Pod
 from webhook.placement.decision import Reason
 from webhook.placement.injector import decide
 
-REPELLING = {"affinity": apart(pod_term({"app": "web"}, HOSTNAME))}
+ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
 
 
-def pods(*found: Object) -> Pods:
-    kept = Pods()
+def pod_table(*found: Object) -> Pods:
+    table = Pods()
     for item in found:
         fact = read_pod(item)
         assert fact
-        kept.put(fact)
-    return kept
+        table.put(fact)
+    return table
 
 
-def traces(kept: Pods) -> dict[str, Any]:
-    """What a store of pods still holds, whatever it is indexed by."""
-    indexes = {name: getattr(kept, name) for name in vars(kept)}
+def index_entries(table: Pods) -> dict[str, Any]:
+    """The non-empty indexes of a pod table."""
+    indexes = {name: getattr(table, name) for name in vars(table)}
     left = {name: {key: value for key, value in index.items() if value} for name, index in indexes.items()}
     left["_load"] = {node: load for node, load in left["_load"].items() if any(load.values())}
     return {name: index for name, index in left.items() if index}
 
 
-def test_an_empty_store_knows_nothing() -> None:
-    empty = Store()
-    assert empty.claim("default", "disk1") is None
-    assert empty.volume("pvc-disk1") is None
-    assert empty.volume_by_handle("vol-disk1") is None
-    assert empty.share_manager("longhorn-system", "vol-disk1") is None
-    assert empty.node("node-a") is None
-    assert not empty.has_nodes()
-    assert dict(empty.requested("node-a", ("", ""))) == {}
-    assert [*empty.share_manager_pods("longhorn-system", "v"), *empty.mounting_pods("default", "disk1")] == []
-    assert [*empty.placed_pods(["default"]), *empty.pods_with_anti_affinity("default")] == []
+def test_an_empty_store_finds_nothing() -> None:
+    store = Store()
+    assert store.claim("default", "disk1") is None
+    assert store.volume("pvc-disk1") is None
+    assert store.volume_by_handle("vol-disk1") is None
+    assert store.share_manager("longhorn-system", "vol-disk1") is None
+    assert store.node("node-a") is None
+    assert not store.has_nodes()
+    assert dict(store.requested("node-a", ("", ""))) == {}
+    assert [*store.share_manager_pods("longhorn-system", "v"), *store.mounting_pods("default", "disk1")] == []
+    assert [*store.placed_pods(["default"]), *store.pods_with_anti_affinity("default")] == []
 
 
-def test_an_object_put_again_replaces_what_was_known() -> None:
-    known = catalog(
+def test_putting_an_object_again_replaces_it() -> None:
+    store = catalog(
         *(claim(volume=""), claim()),
         *(volume(required={}), volume()),
         *(share_manager(state="starting"), share_manager()),
         *(node(ready="False"), node()),
         *(pod("one", node="node-a", requests={"cpu": "1"}), pod("one", node="node-b", requests={"cpu": "2"})),
     )
-    assert known.claim("default", "disk1").volume_name == "pvc-disk1"
-    assert known.volume("pvc-disk1").node_affinity is None
-    assert known.share_manager("longhorn-system", "vol-disk1").state == "running"
-    assert known.node("node-a").ready
-    assert (known.requested("node-a", ("", "")).get("cpu", 0), known.requested("node-b", ("", ""))["cpu"]) == (0, 2000)
+    assert store.claim("default", "disk1").volume_name == "pvc-disk1"
+    assert store.volume("pvc-disk1").node_affinity is None
+    assert store.share_manager("longhorn-system", "vol-disk1").state == "running"
+    assert store.node("node-a").ready
+    assert (store.requested("node-a", ("", "")).get("cpu", 0), store.requested("node-b", ("", ""))["cpu"]) == (0, 2000)
 
 
-def test_a_pv_is_found_by_its_name_and_by_its_handle() -> None:
-    known = catalog(
+def test_a_pv_is_found_by_its_name_and_its_volume_handle() -> None:
+    store = catalog(
         volume(), volume("static", name="disk", handle="vol-disk1-restored"), volume("nfs", driver="nfs", handle="x")
     )
-    assert known.volume("pvc-disk1") is known.volume_by_handle("vol-disk1")
-    assert known.volume_by_handle("vol-disk1-restored").name == "disk"
-    assert known.volume_by_handle("disk").name == "disk"
-    assert known.volume_by_handle("x") is None
+    assert store.volume("pvc-disk1") is store.volume_by_handle("vol-disk1")
+    assert store.volume_by_handle("vol-disk1-restored").name == "disk"
+    assert store.volume_by_handle("disk").name == "disk"
+    assert store.volume_by_handle("x") is None
 
 
-def test_share_manager_pods_come_in_the_order_of_their_names() -> None:
+def test_share_manager_pods_are_sorted_by_name() -> None:
     second, first = share_manager_pod(), share_manager_pod()
     second["metadata"]["name"], first["metadata"]["name"] = "b", "a"
-    known = catalog(second, first, share_manager_pod("vol-disk2"))
-    assert [found.name for found in known.share_manager_pods("longhorn-system", "vol-disk1")] == ["a", "b"]
+    store = catalog(second, first, share_manager_pod("vol-disk2"))
+    assert [found.name for found in store.share_manager_pods("longhorn-system", "vol-disk1")] == ["a", "b"]
 
 
-def test_the_load_of_a_node_is_that_of_the_pods_bound_or_pinned_to_it() -> None:
-    known = catalog(
+def test_node_load_is_the_sum_of_pods_bound_or_pinned_to_the_node() -> None:
+    store = catalog(
         pod("bound", node="node-a", requests={"cpu": "1"}),
         pod("terminating", node="node-a", requests={"cpu": "10"}, deleting=True),
-        pod("pinned", requests={"cpu": "100"}, **pinned("node-a")),
+        pod("pinned", requests={"cpu": "100"}, **pinned_fields("node-a")),
         pod("elsewhere", node="node-b", requests={"cpu": "1k"}),
         pod("nowhere", requests={"cpu": "10k"}),
         pod("finished", node="node-a", requests={"cpu": "100k"}, phase="Succeeded"),
-        pod("bound-elsewhere", node="node-b", requests={"memory": "1"}, **pinned("node-a")),
+        pod("bound-elsewhere", node="node-b", requests={"memory": "1"}, **pinned_fields("node-a")),
     )
-    assert dict(known.requested("node-a", ("", ""))) == {"pods": 3, "cpu": 111_000}
-    assert dict(known.requested("node-b", ("", ""))) == {"pods": 2, "cpu": 1_000_000, "memory": 1}
+    assert dict(store.requested("node-a", ("", ""))) == {"pods": 3, "cpu": 111_000}
+    assert dict(store.requested("node-b", ("", ""))) == {"pods": 2, "cpu": 1_000_000, "memory": 1}
 
 
 @pytest.mark.parametrize(
-    ("besides", "cpu"),
+    ("excluded", "cpu"),
     [
         (("default", "one"), 2000),
         (("other", "one"), 3000),
@@ -119,147 +119,152 @@ def test_the_load_of_a_node_is_that_of_the_pods_bound_or_pinned_to_it() -> None:
         (("default", "gone"), 3000),
         (("default", ""), 3000),
     ],
-    ids=["on it", "of that name in another namespace", "on another node", "not known", "without a name"],
+    ids=["on the node", "same name in another namespace", "on another node", "unknown pod", "without a name"],
 )
-def test_a_pod_is_no_load_to_itself(besides: tuple[str, str], cpu: int) -> None:
-    known = catalog(
+def test_node_load_omits_the_excluded_pod(excluded: tuple[str, str], cpu: int) -> None:
+    store = catalog(
         pod("one", node="node-a", requests={"cpu": "1"}),
         pod("two", node="node-a", requests={"cpu": "2"}),
         pod("elsewhere", node="node-b", requests={"cpu": "4"}),
     )
-    assert known.requested("node-a", besides)["cpu"] == cpu
+    assert store.requested("node-a", excluded)["cpu"] == cpu
 
 
-def test_only_pods_with_a_site_are_placed_or_repel() -> None:
-    known = catalog(
-        pod("bound", node="node-a", **REPELLING),
+def test_only_pods_with_a_node_are_listed_as_placed_or_repelling() -> None:
+    store = catalog(
+        pod("bound", node="node-a", **ANTI_AFFINITY),
         pod("plain", node="node-a"),
-        pod("nowhere", **REPELLING),
-        pod("other", "other", node="node-a", **REPELLING),
+        pod("nowhere", **ANTI_AFFINITY),
+        pod("other", "other", node="node-a", **ANTI_AFFINITY),
     )
-    assert [found.name for found in known.placed_pods(["default"])] == ["bound", "plain"]
-    assert [found.name for found in known.placed_pods(["other", "gone", "default"])] == ["other", "bound", "plain"]
-    assert [found.name for found in known.pods_with_anti_affinity("default")] == ["bound"]
-    assert [found.name for found in known.pods_with_anti_affinity("other")] == ["other"]
+    assert [found.name for found in store.placed_pods(["default"])] == ["bound", "plain"]
+    assert [found.name for found in store.placed_pods(["other", "gone", "default"])] == ["other", "bound", "plain"]
+    assert [found.name for found in store.pods_with_anti_affinity("default")] == ["bound"]
+    assert [found.name for found in store.pods_with_anti_affinity("other")] == ["other"]
 
 
-def test_pods_that_repel_others_are_found_by_whom_their_terms_are_about() -> None:
+def test_pods_with_anti_affinity_are_found_by_the_namespaces_of_their_terms() -> None:
     named = pod_term({"app": "web"}, namespaces=["shop", "blog"])
     selected = pod_term({"app": "web"}, namespaceSelector={})
-    both = pod("both", node="node-a", affinity=apart(named, selected, named))
-    known = catalog(both, pod("any", node="node-a", affinity=apart(selected)))
+    both = pod("both", node="node-a", affinity=pod_anti_affinity(named, selected, named))
+    store = catalog(both, pod("any", node="node-a", affinity=pod_anti_affinity(selected)))
     where = ("shop", "blog", "default", "")
-    assert [[found.name for found in known.pods_with_anti_affinity(name)] for name in where] == [
+    assert [[found.name for found in store.pods_with_anti_affinity(name)] for name in where] == [
         ["both"],
         ["both"],
         [],
         ["both", "any"],
     ]
-    known.pods.remove(("default", "both"))
-    assert [[found.name for found in known.pods_with_anti_affinity(name)] for name in where] == [[], [], [], ["any"]]
+    store.pods.remove(("default", "both"))
+    assert [[found.name for found in store.pods_with_anti_affinity(name)] for name in where] == [[], [], [], ["any"]]
 
 
-EVERY_KIND = [
+POD_KINDS = [
     pytest.param(pod("one"), id="unbound"),
-    pytest.param(pod("one", node="node-a", requests={"cpu": "1"}, **REPELLING), id="bound and repelling"),
-    pytest.param(pod("one", requests={"cpu": "1"}, **pinned("node-a")), id="pinned"),
-    pytest.param(share_manager_pod(node="node-a"), id="a share-manager pod"),
-    pytest.param(virt_launcher("one", node="node-a", claims=["a", "b"]), id="a virt-launcher pod"),
-    pytest.param(hotplug_pod(virt_launcher("one"), node="node-a"), id="a hotplug pod"),
+    pytest.param(pod("one", node="node-a", requests={"cpu": "1"}, **ANTI_AFFINITY), id="bound with anti-affinity"),
+    pytest.param(pod("one", requests={"cpu": "1"}, **pinned_fields("node-a")), id="pinned"),
+    pytest.param(share_manager_pod(node="node-a"), id="share-manager pod"),
+    pytest.param(virt_launcher("one", node="node-a", claims=["a", "b"]), id="virt-launcher pod"),
+    pytest.param(hotplug_pod(virt_launcher("one"), node="node-a"), id="hotplug pod"),
 ]
 
 
-@pytest.mark.parametrize("item", EVERY_KIND)
-def test_a_dropped_pod_leaves_no_trace(item: Object) -> None:
-    kept, fact = pods(item), read_pod(item)
-    assert traces(kept)
-    kept.remove(fact.key)
-    assert traces(kept) == {}
+@pytest.mark.parametrize("item", POD_KINDS)
+def test_a_removed_pod_leaves_no_index_entries(item: Object) -> None:
+    table, fact = pod_table(item), read_pod(item)
+    assert index_entries(table)
+    table.remove(fact.key)
+    assert index_entries(table) == {}
 
 
-@pytest.mark.parametrize("item", EVERY_KIND)
-def test_a_pod_put_twice_counts_once(item: Object) -> None:
-    assert traces(pods(item, item)) == traces(pods(item))
+@pytest.mark.parametrize("item", POD_KINDS)
+def test_a_pod_put_twice_is_indexed_once(item: Object) -> None:
+    assert index_entries(pod_table(item, item)) == index_entries(pod_table(item))
 
 
-def test_dropping_a_pod_that_is_not_there_changes_nothing() -> None:
-    kept = pods(pod("one", node="node-a"))
-    before = traces(kept)
-    kept.remove(("default", "two"))
-    kept.remove(("other", "one"))
-    assert traces(kept) == before
+def test_removing_an_unknown_pod_changes_nothing() -> None:
+    table = pod_table(pod("one", node="node-a"))
+    before = index_entries(table)
+    table.remove(("default", "two"))
+    table.remove(("other", "one"))
+    assert index_entries(table) == before
 
 
-def test_a_pod_of_the_same_name_takes_the_place_of_the_first() -> None:
+def test_a_pod_with_the_same_name_replaces_the_first() -> None:
     old, new = virt_launcher("one", node="node-a"), virt_launcher("one", node="node-b")
     new["metadata"]["uid"] = "another"
-    kept = pods(old, new)
-    assert [found.node for found in kept.mounting("default", "disk1")] == ["node-b"]
-    kept.put(read_pod(hotplug_pod(old, claims=["hot"], node="node-a")))
-    assert kept.mounting("default", "hot") == []
+    table = pod_table(old, new)
+    assert [found.node for found in table.mounting("default", "disk1")] == ["node-b"]
+    table.put(read_pod(hotplug_pod(old, claims=["hot"], node="node-a")))
+    assert table.mounting("default", "hot") == []
 
 
-def test_a_hotplug_pod_stands_for_the_vm_that_owns_it() -> None:
+def test_a_claim_of_a_hotplug_pod_is_mounted_by_the_vm_that_owns_the_pod() -> None:
     vm = virt_launcher("one", node="node-a", claims=["root"])
-    kept = pods(vm, hotplug_pod(vm, node="node-a"))
-    assert [found.name for found in kept.mounting("default", "disk1")] == ["one"]
-    kept.remove(("default", "one"))
-    assert kept.mounting("default", "disk1") == []
+    table = pod_table(vm, hotplug_pod(vm, node="node-a"))
+    assert [found.name for found in table.mounting("default", "disk1")] == ["one"]
+    table.remove(("default", "one"))
+    assert table.mounting("default", "disk1") == []
 
 
-def test_a_pv_that_is_dropped_leaves_another_one_of_the_same_volume() -> None:
+def test_removing_a_pv_leaves_another_pv_of_the_same_volume() -> None:
     first, second = volume(name="first"), volume(name="second")
-    known = catalog(first, second)
-    known.volumes.remove(("", "first"))
-    assert known.volume_by_handle("vol-disk1").name == "second"
-    known.volumes.remove(("", "second"))
-    assert known.volume_by_handle("vol-disk1") is None
+    store = catalog(first, second)
+    store.volumes.remove(("", "first"))
+    assert store.volume_by_handle("vol-disk1").name == "second"
+    store.volumes.remove(("", "second"))
+    assert store.volume_by_handle("vol-disk1") is None
 
 
-def test_a_relist_replaces_the_objects_of_one_kind_and_no_others() -> None:
-    known = catalog(node("node-a"), node("node-b"), claim(), pod("one", node="node-a"))
-    known.swap_table(Node, known.new_table(Node, [read_node(node("node-c"))]))
-    assert [known.node(name) is not None for name in ("node-a", "node-b", "node-c")] == [False, False, True]
-    assert known.claim("default", "disk1")
-    gone = known.swap_table(Pod, known.new_table(Pod, []))
-    assert dict(known.requested("node-a", ("", ""))) == {}
-    assert (len(gone), len(known.pods)) == (1, 0)
+def test_swapping_a_table_replaces_the_objects_of_only_that_kind() -> None:
+    store = catalog(node("node-a"), node("node-b"), claim(), pod("one", node="node-a"))
+    store.swap_table(Node, store.new_table(Node, [read_node(node("node-c"))]))
+    assert [store.node(name) is not None for name in ("node-a", "node-b", "node-c")] == [False, False, True]
+    assert store.claim("default", "disk1")
+    old_table = store.swap_table(Pod, store.new_table(Pod, []))
+    assert dict(store.requested("node-a", ("", ""))) == {}
+    assert (len(old_table), len(store.pods)) == (1, 0)
 
 
-def test_a_table_is_dismantled_to_the_last_object() -> None:
-    known = catalog(claim(), claim("disk2"), volume(), pod("one", node="node-a"))
-    for table in (known.claims, known.volumes, known.pods):
+def test_clear_stepwise_removes_every_object() -> None:
+    store = catalog(claim(), claim("disk2"), volume(), pod("one", node="node-a"))
+    for table in (store.claims, store.volumes, store.pods):
         table.clear_stepwise()
         assert len(table) == 0
 
 
-MADE = virt_launcher(labels={"kubevirt.io/created-by": "uid-of-vmi", "app": "web"}, requests={"cpu": "1"}, **REPELLING)
-SERVED = [claim(), volume(), share_manager(), node(allocatable={"cpu": "1", "pods": "9"})]
+VM_POD = virt_launcher(
+    labels={"kubevirt.io/created-by": "uid-of-vmi", "app": "web"}, requests={"cpu": "1"}, **ANTI_AFFINITY
+)
+STORAGE_AND_NODE = [claim(), volume(), share_manager(), node(allocatable={"cpu": "1", "pods": "9"})]
 
 
-def reserving(*found: Object) -> Store:
-    """A store that has just seen MADE pinned to node-a, as webhook.live reserves its room."""
-    known, fact = catalog(*SERVED, *found), read_pod(MADE)
+def store_with_reservation(*found: Object) -> Store:
+    """A store with a reservation of VM_POD on node-a, as webhook.cluster.live makes it."""
+    store, fact = catalog(*STORAGE_AND_NODE, *found), read_pod(VM_POD)
     assert fact
-    known.reservations.put(replace(fact, name=vm_key(fact)[1], effective_node="node-a"))
-    return known
+    store.reservations.put(replace(fact, name=vm_key(fact)[1], effective_node="node-a"))
+    return store
 
 
-def test_a_pod_that_was_pinned_a_moment_ago_counts_until_it_shows() -> None:
-    known, shown = reserving(), deepcopy(MADE)
-    assert dict(known.requested("node-a", ("", ""))) == {"pods": 1, "cpu": 1000}
-    assert [*known.placed_pods(["default"])] == [*known.pods_with_anti_affinity("default")] != []
+def test_a_reserved_pod_counts_until_the_real_pod_appears() -> None:
+    store, shown = store_with_reservation(), deepcopy(VM_POD)
+    assert dict(store.requested("node-a", ("", ""))) == {"pods": 1, "cpu": 1000}
+    assert [*store.placed_pods(["default"])] == [*store.pods_with_anti_affinity("default")] != []
     shown["metadata"]["name"] = "virt-launcher-vm1-abcde"
-    known.put(read_pod(shown))
-    assert not any(known.requested("node-a", ("", "")).values())
+    store.put(read_pod(shown))
+    assert not any(store.requested("node-a", ("", "")).values())
 
 
-def test_a_reservation_adds_to_what_is_there() -> None:
-    known = reserving(pod("two", node="node-a", requests={"cpu": "2", "memory": "1"}))
-    assert dict(known.requested("node-a", ("", ""))) == {"pods": 2, "cpu": 3000, "memory": 1}
-    assert decide(request(virt_launcher(requests={"cpu": "1"})), reserving(), settings()).reason is Reason.NODE_FULL
+def test_a_reservation_adds_to_the_node_load() -> None:
+    store = store_with_reservation(pod("two", node="node-a", requests={"cpu": "2", "memory": "1"}))
+    assert dict(store.requested("node-a", ("", ""))) == {"pods": 2, "cpu": 3000, "memory": 1}
+    assert (
+        decide(request(virt_launcher(requests={"cpu": "1"})), store_with_reservation(), settings()).reason
+        is Reason.NODE_FULL
+    )
 
 
-def test_a_reservation_does_not_count_against_the_same_vms_next_try() -> None:
-    """The API server asks again when an answer was lost, virt-controller when another webhook refused the pod."""
-    assert decide(request(MADE), reserving(), settings()).reason is Reason.CO_SCHEDULED
+def test_a_reservation_does_not_count_against_a_retry_of_the_same_vm() -> None:
+    """The API server retries after a lost response, virt-controller after another webhook rejects the pod."""
+    assert decide(request(VM_POD), store_with_reservation(), settings()).reason is Reason.CO_SCHEDULED

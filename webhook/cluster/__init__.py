@@ -1,8 +1,8 @@
-"""What the webhook knows about the cluster, and what it writes to the cluster.
+"""Cluster access: cached reads of Kubernetes objects, and writes of Events.
 
-Read `live` first: it answers the decision's questions from caches (`store`, `tables`, `objects`) that `reflector` keeps
-up to date through `client`. `snapshot` fills the same store from files, `ondemand` by reading single objects. `events`
-writes Events.
+Read `live` first: it decides from caches (`store`, `tables`, `objects`). `reflector` updates the caches through
+`client`. `snapshot` fills the same store from files, and `ondemand` fills it with reads of single objects. `events`
+writes Events to the API server.
 
-This is the only room that imports `kubernetes`. It may import `placement`.
+Only this package imports `kubernetes`. It may import `placement`.
 """

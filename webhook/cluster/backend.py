@@ -1,4 +1,4 @@
-"""What stands behind the routes: a snapshot of a cluster, or a live one."""
+"""The interface between the HTTP routes and the cluster, which is a snapshot or a live cluster."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,25 +10,29 @@ from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
-def _always() -> bool:
+def _always_synced() -> bool:
     return True
 
 
-def _never(_injection: Injection) -> bool:
+def _never_contested(_injection: Injection) -> bool:
     return False
 
 
-def _nobody(_request: JsonObject, _decision: Decision) -> None:
+def _record_nothing(_request: JsonObject, _decision: Decision) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """How one cache of a live cluster is doing. `age` is in seconds since it last heard of the cluster."""
+    """The state of one cache of a live cluster.
+
+    `age` is the number of seconds since the last list or watch event (bookmarks included), None before the first list.
+    `problem` is the current error, empty without one.
+    """
 
     resource: str
     synced: bool
@@ -39,23 +43,24 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """How to decide; the defaults are those of a snapshot, which is there from the start and has nobody to tell.
+    """The functions that the routes call. The defaults suit a snapshot, which is always synced and records no Events.
 
-    `decide` may wait for the API server for so many seconds; where it would and may not at all, there is no decision.
-    `tell` has the VM's owner told of a decision. `start` is called after the fork, since threads do not survive one,
-    and `stop` at the end. `caches` may be asked by any thread. What is `contested` is worth asking again in a second.
-    `synced` says whether the cluster was read completely; every request asks it.
+    `decide` may wait for the API server for the given seconds. With 0 seconds it returns None if it needs to wait.
+    `record` queues an Event that reports the decision on the VMI. The server calls `start` after the fork, because
+    threads don't survive a fork, and `stop` at shutdown. Any thread may call `caches`. `contested` returns whether the
+    API server should retry the review in a second. `synced` returns whether the cluster was read completely; every
+    request calls it.
     """
 
     decide: Callable[[JsonObject, float], Injection | None]
-    record: Callable[[JsonObject, Decision], None] = _nobody
-    start: Callable[[], None] = _nothing
-    stop: Callable[[], None] = _nothing
+    record: Callable[[JsonObject, Decision], None] = _record_nothing
+    start: Callable[[], None] = _do_nothing
+    stop: Callable[[], None] = _do_nothing
     caches: Callable[[], list[Cache]] = field(default=list)
-    contested: Callable[[Injection], bool] = _never
-    synced: Callable[[], bool] = _always
+    contested: Callable[[Injection], bool] = _never_contested
+    synced: Callable[[], bool] = _always_synced
 
 
 def from_snapshot(store: Store, settings: Settings) -> Backend:
-    """Answer from a store that stays as it is."""
+    """Return a backend that decides from a store that never changes."""
     return Backend(lambda request, _seconds: inject(request, store, settings))

@@ -1,7 +1,8 @@
-"""The API server as iterators of bytes and plain dicts: the one place that knows the Kubernetes client.
+"""A Kubernetes API client that returns raw JSON bytes and plain dicts. Only this module imports `kubernetes`.
 
-Of the client we use credentials, trust and connections. Its informer can't hold custom resources, its `Watch` turns a
-410 into a KeyError unless it builds typed models, and those models lose the fields that they do not know.
+The module uses the library only for credentials, TLS trust and connections. The library's informer can't hold custom
+resources. Its `Watch` turns a 410 into a KeyError unless `Watch` builds typed models, and typed models drop unknown
+fields.
 """
 
 import os
@@ -26,9 +27,10 @@ from webhook.placement.shape import JsonObject
 PAGE_SIZE = 500
 CONNECT_TIMEOUT = 5.0  # seconds
 LIST_TIMEOUT = 60.0  # seconds for one page
-# A quiet watch hears its first bookmark after 60 to 120 s (seen on 1.36), then one a minute. After longer all is lost.
-SILENCE = 150.0  # seconds
-AT_ONCE = 1024 * 1024  # bytes
+# A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
+# any data for longer is treated as broken.
+WATCH_SILENCE_TIMEOUT = 150.0  # seconds
+READ_SIZE = 1024 * 1024  # bytes
 
 T = TypeVar("T")
 Query = dict[str, str]
@@ -37,173 +39,175 @@ _PAGE = msgspec.json.Decoder(Page)
 _EVENT = msgspec.json.Decoder(Event)
 _STATUS = msgspec.json.Decoder(Status)
 _OBJECT = msgspec.json.Decoder(JsonObject)
-_BROKEN = (ApiException, config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError)
+_REQUEST_ERRORS = (ApiException, config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError)
 
 
 class ClusterError(ApiError):
-    """The API server refused, or could not be asked. `code` is the HTTP status, 0 where there was no answer."""
+    """A failed request to the API server. `code` is the HTTP status, 0 without a response."""
 
 
 class ClusterClient:
-    """One API server, and who we are to it. Threads may share it.
+    """A client for one API server with one set of credentials. Thread-safe.
 
-    `load` reads the credentials, at first and whenever the API server does not take them any more. `silence` is for how
-    many seconds a watch may say nothing. `namespace` is the one that is meant where none is named.
+    `load` reads the credentials: once in the constructor, and again after a 401 response. `silence` is how many seconds
+    a watch may receive nothing. `namespace` is the default namespace.
     """
 
     def __init__(
         self,
         load: Callable[[], Configuration],
-        silence: float = SILENCE,
+        silence: float = WATCH_SILENCE_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         namespace: str = "default",
     ) -> None:
         self.namespace = namespace
         self._load, self._silence, self._clock = load, silence, clock
-        self._loading = threading.Lock()
-        self._client = _client(load())
+        self._reload_lock = threading.Lock()
+        self._client = _api_client(load())
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
-        """Find the credentials: a kubeconfig that is named, else the usual one, else those of the pod that we run in.
+        """Create a client from the given kubeconfig, else the default kubeconfig, else the pod's service account.
 
-        Raises ClusterError where there are none that can be used.
+        Raises ClusterError if no credentials are usable.
         """
-        usual = os.environ.get("KUBECONFIG") or "~/.kube/config"
-        files = kubeconfig or usual
-        if kubeconfig or context or any(Path(file).expanduser().is_file() for file in usual.split(os.pathsep)):
-            load = partial(_configured, f"kubeconfig {files}", config.load_kube_config, files, context)
-            return cls(load, namespace=_namespace(files, context))
-        # Not the client's own `load_config`: it says on standard output what it tries.
-        return cls(lambda: _configured(f"no kubeconfig {usual}, and no pod around us", config.load_incluster_config))
+        default = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        files = kubeconfig or default
+        if kubeconfig or context or any(Path(file).expanduser().is_file() for file in default.split(os.pathsep)):
+            load = partial(_load_configuration, f"kubeconfig {files}", config.load_kube_config, files, context)
+            return cls(load, namespace=_context_namespace(files, context))
+        # The library's own `load_config` prints its attempts to standard output.
+        return cls(
+            lambda: _load_configuration(f"no kubeconfig {default}, and no pod around us", config.load_incluster_config)
+        )
 
     def pages(self, path: str, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
-        """List the objects at a path, a page at a time, each with the list's resource version. Raises ClusterError."""
+        """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
         query["limit"] = str(PAGE_SIZE)
         while True:
-            page = _decoded(_PAGE, self._answer("GET", path, query, LIST_TIMEOUT))
+            page = _decode(_PAGE, self._read_body("GET", path, query, LIST_TIMEOUT))
             yield page.metadata.version, page.items or []
             if not page.metadata.more:
                 return
             query["continue"] = page.metadata.more
 
     def watch(self, path: str, version: str, seconds: int, **query: str) -> Iterator[tuple[str, msgspec.Raw]]:
-        """Begin to watch from a resource version, for about so many seconds: the type and the object of each event.
+        """Start a watch at a resource version and iterate over the type and the object of each event.
 
-        The iterator ends when the server ends it. Both the call and the iterator raise ClusterError, with code 410
-        when the version is too old to go on from.
+        The API server ends the watch after about `seconds`, which also ends the iterator. Both the call and the
+        iterator raise ClusterError, with code 410 if the version is too old.
         """
         query |= {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
         return _events(self._send("GET", path, query | {"timeoutSeconds": str(seconds)}, self._silence))
 
     def get(self, path: str, timeout: float = LIST_TIMEOUT) -> bytes | None:
-        """Read one object; None where there is none. Raises ClusterError."""
+        """Read one object; return None if it doesn't exist. Raises ClusterError."""
         try:
-            return self._answer("GET", path, {}, timeout)
+            return self._read_body("GET", path, {}, timeout)
         except ClusterError as error:
             if error.code != 404:
                 raise
         return None
 
     def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
-        """Write one object and return what became of it. Raises ClusterError."""
-        return _decoded(_OBJECT, self._answer(method, path, {}, timeout, body))
+        """Write one object and return the object in the response. Raises ClusterError."""
+        return _decode(_OBJECT, self._read_body(method, path, {}, timeout, body))
 
-    def _answer(self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None) -> bytes:
-        last, parts = self._clock() + timeout, []
+    def _read_body(self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None) -> bytes:
+        deadline, chunks = self._clock() + timeout, []
         response = self._send(method, path, query, timeout, body)
         try:
-            # Bit by bit: the client's own timeout begins anew with each of them.
-            while part := response.read1(AT_ONCE):
-                parts.append(part)
-                if self._clock() > last:
+            # Read in chunks: the library's timeout restarts with each chunk, so only this loop limits the total time.
+            while chunk := response.read1(READ_SIZE):
+                chunks.append(chunk)
+                if self._clock() > deadline:
                     raise ClusterError(0, f"{method} {path}: the answer takes too long")
-        except _BROKEN as error:
+        except _REQUEST_ERRORS as error:
             raise ClusterError(0, f"{method} {path}: the answer broke off ({type(error).__name__})") from None
         finally:
-            response.close()  # where all was read, the connection is back in the pool and stays open
-        return b"".join(parts)
+            response.close()  # after a complete read, the connection is already back in the pool and stays open
+        return b"".join(chunks)
 
     def _send(
         self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None
     ) -> urllib3.BaseHTTPResponse:
-        client, request = self._client, (method, path, timeout, list(query.items()), body)
-        response = _ask(client, *request)
+        client, arguments = self._client, (method, path, timeout, list(query.items()), body)
+        response = _request(client, *arguments)
         if response.status == 401:
             response.close()
-            response = _ask(self._renewed(client), *request)
+            response = _request(self._reloaded(client), *arguments)
         if response.status >= 400:
-            raise ClusterError(response.status, _complaint(response))
+            raise ClusterError(response.status, _error_message(response))
         return response
 
-    def _renewed(self, refused: Any) -> ApiClient:
-        # The client itself looks at a service account's token once a minute, and never again at a kubeconfig's.
-        with self._loading:
+    def _reloaded(self, rejected: Any) -> ApiClient:
+        # The library rereads a service account's token once a minute, but never a kubeconfig's.
+        with self._reload_lock:
             old: Any = self._client
-            if old is refused:
-                self._client = _client(self._load())
+            if old is rejected:
+                self._client = _api_client(self._load())
                 old.close()
             return self._client
 
 
-def _namespace(files: str, context: str | None) -> str:
+def _context_namespace(files: str, context: str | None) -> str:
     try:
-        known, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
-        chosen = next((one for one in known if one["name"] == context), current)
+        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+        chosen = next((each for each in contexts if each["name"] == context), current)
         return str(chosen["context"].get("namespace") or "default")
     except (config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError):
-        return "default"  # what is wrong with the file was said when it was loaded
+        return "default"  # loading the credentials from the same file reports the error
 
 
-def _configured(what: str, load: Any, *arguments: str | None) -> Configuration:
+def _load_configuration(source: str, load: Any, *arguments: str | None) -> Configuration:
     configuration = Configuration()
     try:
         load(*arguments, client_configuration=configuration)
     except config.ConfigException as error:
-        # The client names an entry by its content: what stands in braces may be a user with its token.
+        # The library quotes an entry's content in braces; for a user, that may include the token.
         problem = str(error).removeprefix("Invalid kube-config file. ").partition("{")[0]
     except (OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         problem = f"it can't be read ({type(error).__name__})"
     else:
         return configuration
-    raise ClusterError(0, f"no credentials for a cluster: {what}: {problem}")
+    raise ClusterError(0, f"no credentials for a cluster: {source}: {problem}")
 
 
-def _client(configuration: Configuration) -> ApiClient:
-    configuration.retries = False  # who asks knows better when to ask again
-    configuration.keep_alive = True  # TCP's: a server that went without a word and is back cuts off whoever asks
-    configuration.connection_pool_maxsize = 16  # one for each watch and a few for lists, reads and events
+def _api_client(configuration: Configuration) -> ApiClient:
+    configuration.retries = False  # the caller decides when to retry
+    configuration.keep_alive = True  # TCP keepalive: a server that vanished and came back resets the probed connection
+    configuration.connection_pool_maxsize = 16  # one for each watch, and a few for lists, reads and Events
     return ApiClient(configuration)
 
 
-def _ask(client: Any, method: str, path: str, timeout: float, *content: Any) -> urllib3.BaseHTTPResponse:
+def _request(client: Any, method: str, path: str, timeout: float, *content: Any) -> urllib3.BaseHTTPResponse:
     query, body = content
     headers = {"Accept": "application/json"}
     if body is not None:
         headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
     try:
         request = client.param_serialize(method, path, None, query, headers, body, auth_settings=["BearerToken"])
-        if "authorization" in request[2]:  # a token file may end with a line break, which no header may
+        if "authorization" in request[2]:  # a token file may end with a newline, which a header must not contain
             request[2]["authorization"] = request[2]["authorization"].strip()
-        # One number is the time for both: to connect, and to hear the first word.
-        limit = timeout if timeout <= CONNECT_TIMEOUT else (CONNECT_TIMEOUT, timeout)
-        answer = client.call_api(*request, _request_timeout=limit)
-    except _BROKEN as error:
-        # The client hides a certificate that is not trusted behind an exception of its own.
-        why = str(error.reason).replace("\n", ": ") if isinstance(error, ApiException) else type(error).__name__
-        raise ClusterError(0, f"{method} {path}: {why}") from None
+        # A single number limits the sum: the time to connect plus the time to the first byte.
+        limits = timeout if timeout <= CONNECT_TIMEOUT else (CONNECT_TIMEOUT, timeout)
+        answer = client.call_api(*request, _request_timeout=limits)
+    except _REQUEST_ERRORS as error:
+        # The library wraps the error for an untrusted certificate in an ApiException.
+        reason = str(error.reason).replace("\n", ": ") if isinstance(error, ApiException) else type(error).__name__
+        raise ClusterError(0, f"{method} {path}: {reason}") from None
     response: urllib3.BaseHTTPResponse = answer.response
     return response
 
 
-def _complaint(response: urllib3.BaseHTTPResponse) -> str:
+def _error_message(response: urllib3.BaseHTTPResponse) -> str:
     try:
         return _STATUS.decode(response.data).message or str(response.reason)
-    except (*_BROKEN, RecursionError):
+    except (*_REQUEST_ERRORS, RecursionError):
         return str(response.reason)
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError):
@@ -212,14 +216,14 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, msgspec.Raw]]:
     try:
-        for line in lines(iter(lambda: response.read1(AT_ONCE), b"")):
-            event = _decoded(_EVENT, line)
+        for line in lines(iter(lambda: response.read1(READ_SIZE), b"")):
+            event = _decode(_EVENT, line)
             if event.type == "ERROR":
-                status = _decoded(_STATUS, event.object)
+                status = _decode(_STATUS, event.object)
                 raise ClusterError(status.code, status.message or "the watch failed")
             yield event.type, event.object
-    except _BROKEN as error:
+    except _REQUEST_ERRORS as error:
         raise ClusterError(0, f"the watch broke off ({type(error).__name__})") from None
     finally:
-        # Not given back to the pool: what is left of the answer would never end.
+        # Don't return the connection to the pool: the rest of the watch response would never end.
         response.close()

@@ -1,4 +1,4 @@
-"""Read Kubernetes objects from YAML or JSON files, and say where one is wrong."""
+"""Read Kubernetes objects from YAML or JSON files, and report where an object is invalid."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,57 +19,62 @@ Kind = tuple[str, str]  # apiVersion and kind
 
 
 class BadInput(ValueError):
-    """A file that can't be used. Its text is one line: file, document, what is wrong, what to do; never content."""
+    """An input file that can't be used.
+
+    The message is one line: file, document, problem and remedy. It never quotes the file's content.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One Kubernetes object as it stands in a file, a list perhaps; `number` counts the file's documents from 1."""
+    """One document of a file: a Kubernetes object or a list. `number` counts the file's documents from 1."""
 
     file: str
     number: int
     content: JsonObject
 
-    def bad(self, what: str) -> BadInput:
-        """Say what is wrong with the document."""
-        return BadInput(f"{self.file}: document {self.number}: {what}")
+    def error(self, problem: str) -> BadInput:
+        """Return an error that names the file and the document."""
+        return BadInput(f"{self.file}: document {self.number}: {problem}")
 
     def objects(self) -> Iterator[tuple[Kind, JsonObject]]:
-        """Unpack the lists. Raises BadInput for an item that is no object."""
+        """Yield each object with its kind; lists are unpacked. Raises BadInput for an item that isn't an object."""
         found: list[tuple[Kind, JsonObject]] = []
 
-        def keep(kind: Kind, item: JsonObject) -> JsonObject:
+        def collect(kind: Kind, item: JsonObject) -> JsonObject:
             found.append((kind, item))
             return item
 
-        self.rewritten(keep)
+        self.map_objects(collect)
         return iter(found)
 
-    def rewritten(self, change: Callable[[Kind, JsonObject], JsonObject]) -> JsonObject:
-        """Return the content with each object replaced by what `change` makes of it; lists stay lists."""
-        return self._rewritten("", self.content, ("", ""), change)
+    def map_objects(self, change: Callable[[Kind, JsonObject], JsonObject]) -> JsonObject:
+        """Return the content with `change` applied to each object; lists stay lists. Raises BadInput like `objects`."""
+        return self._rewritten_item("", self.content, ("", ""), change)
 
-    def _rewritten(
-        self, place: str, item: Any, inherited: Kind, change: Callable[[Kind, JsonObject], JsonObject]
+    def _rewritten_item(
+        self, location: str, item: Any, inherited: Kind, change: Callable[[Kind, JsonObject], JsonObject]
     ) -> JsonObject:
-        kind = self._kind(place, item, inherited)
+        kind = self._kind_of(location, item, inherited)
         if not _is_list(kind, item):
             return change(kind, item)
         items = item.get("items") or []
         if not isinstance(items, list):
-            raise self.bad(f"{place}items is no list")
-        # The API's own lists, such as a PodList, leave the kind of their items out.
-        of = ("", "") if kind[1] == "List" else (kind[0], kind[1].removesuffix("List"))
-        changed = [self._rewritten(f"{place}items[{i}].", one, of, change) for i, one in enumerate(items)]
+            raise self.error(f"{location}items is no list")
+        # Typed lists, such as a PodList, omit the kind of their items.
+        item_kind = ("", "") if kind[1] == "List" else (kind[0], kind[1].removesuffix("List"))
+        changed = [
+            self._rewritten_item(f"{location}items[{i}].", each, item_kind, change) for i, each in enumerate(items)
+        ]
         return {**item, "items": changed} if changed else item
 
-    def _kind(self, place: str, item: Any, inherited: Kind) -> Kind:
-        what = place.removesuffix(".") or "it"
+    def _kind_of(self, location: str, item: Any, inherited: Kind) -> Kind:
+        subject = location.removesuffix(".") or "it"
         if not isinstance(item, dict):
-            raise self.bad(f"{what} is no Kubernetes object: a map is wanted")
+            raise self.error(f"{subject} is no Kubernetes object: a map is wanted")
         kind = text(item, "apiVersion") or inherited[0], text(item, "kind") or inherited[1]
         if not all(kind):
-            raise self.bad(f"{what} is no Kubernetes object: give it an apiVersion and a kind")
+            raise self.error(f"{subject} is no Kubernetes object: give it an apiVersion and a kind")
         return kind
 
 
@@ -77,23 +82,23 @@ def _is_list(kind: Kind, item: JsonObject) -> bool:
     return kind == ("v1", "List") or (kind[1].endswith("List") and isinstance(item.get("items"), list))
 
 
-def printable(words: str) -> str:
-    """Return words as they may be shown: in one line, and without what a terminal takes for a command."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in words)
+def printable(value: str) -> str:
+    """Return a string that is safe to print: on one line, and without terminal control characters."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in value)
 
 
 def read_all(paths: Iterable[Path]) -> Iterator[Document]:
-    """Read files, and of each folder the files ending in .yaml, .yml or .json in order of their names."""
+    """Read files; in a folder, read the .yaml, .yml and .json files sorted by name. Raises BadInput."""
     for path in paths:
-        for file in _files(path):
+        for file in _files_of(path):
             yield from read(file)
 
 
-def _files(path: Path) -> list[Path]:
+def _files_of(path: Path) -> list[Path]:
     if path == STANDARD_INPUT or not path.is_dir():
         return [path]
     try:
-        # Not the hidden ones: editors and ConfigMap volumes keep their own there.
+        # Skip hidden files: editors and ConfigMap volumes store internal files there.
         found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.name[0] != ".")
     except OSError as error:
         raise BadInput(f"{display_name(path)}: {error.strerror}") from None
@@ -103,29 +108,29 @@ def _files(path: Path) -> list[Path]:
 
 
 def read(path: Path) -> list[Document]:
-    """Read the documents of one file, or of standard input for `-`; empty ones are left out. Raises BadInput."""
+    """Read the documents of one file, or of standard input for `-`; skip empty documents. Raises BadInput."""
     name = display_name(path)
     try:
-        words = _bytes(path).decode("utf-8-sig")
+        content = _read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadInput(f"{name}: byte {error.start + 1} is not UTF-8; save it as YAML or JSON in UTF-8") from None
     except (OSError, ValueError) as error:
-        what = error.strerror if isinstance(error, OSError) else "that is no name of a file"
-        raise BadInput(f"{name}: {what}; name a file, or - for standard input") from None
+        problem = error.strerror if isinstance(error, OSError) else "that is no name of a file"
+        raise BadInput(f"{name}: {problem}; name a file, or - for standard input") from None
     if path.suffix == ".json":
-        return _json(name, words)
-    if words.lstrip()[:1] in ("{", "["):
-        with suppress(BadInput):  # YAML may begin so as well, and tells the line of what is wrong
-            return _json(name, words)
-    return _yaml(name, words)
+        return _parse_json(name, content)
+    if content.lstrip()[:1] in ("{", "["):
+        with suppress(BadInput):  # YAML can start like JSON, and the YAML parser reports the line of an error
+            return _parse_json(name, content)
+    return _parse_yaml(name, content)
 
 
 def display_name(path: Path) -> str:
-    """Return the name of a file as it may be shown."""
+    """Return the name of a file for messages."""
     return "standard input" if path == STANDARD_INPUT else printable(str(path))
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path != STANDARD_INPUT:
         return path.read_bytes()
     if sys.stdin is None:
@@ -133,24 +138,24 @@ def _bytes(path: Path) -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _json(name: str, words: str) -> list[Document]:
-    if not words.strip():
+def _parse_json(name: str, content: str) -> list[Document]:
+    if not content.strip():
         return []
     try:
-        content = msgspec.json.decode(words)
-        too_deep = _is_too_deep(content)
+        value = msgspec.json.decode(content)
+        too_deep = _is_too_deep(value)
     except msgspec.DecodeError as error:
         raise BadInput(f"{name}: document 1: it is no JSON: {error}") from None
     except RecursionError:
         too_deep = True
     if too_deep:
-        raise BadInput(f"{name}: document 1: it is nested deeper than {manifests.DEEPEST} levels")
-    return [Document(name, 1, content)]
+        raise BadInput(f"{name}: document 1: it is nested deeper than {manifests.MAX_DEPTH} levels")
+    return [Document(name, 1, value)]
 
 
-def _is_too_deep(content: Any) -> bool:
-    level = [content]
-    for _ in range(manifests.DEEPEST):
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(manifests.MAX_DEPTH):
         level = [
             inner
             for outer in level
@@ -159,14 +164,14 @@ def _is_too_deep(content: Any) -> bool:
     return bool(level)
 
 
-def _yaml(name: str, words: str) -> list[Document]:
+def _parse_yaml(name: str, content: str) -> list[Document]:
     found: list[Document] = []
     number = 0
     try:
-        for number, content in enumerate(manifests.documents(words), 1):
-            if content is not None:
-                found.append(Document(name, number, content))
+        for number, value in enumerate(manifests.documents(content), 1):
+            if value is not None:
+                found.append(Document(name, number, value))
     except manifests.InvalidYaml as error:
-        place = f", line {error.line}" if error.line else ""
-        raise BadInput(f"{name}: document {number + 1}{place}: {error}") from None
+        location = f", line {error.line}" if error.line else ""
+        raise BadInput(f"{name}: document {number + 1}{location}: {error}") from None
     return found

@@ -1,4 +1,4 @@
-"""Tell the VM's owner what was decided and why, by an Event about the VMI; nothing else here writes to the cluster."""
+"""Record decisions as Kubernetes Events on the VMI. No other module in this package creates or changes objects."""
 
 import secrets
 import threading
@@ -14,38 +14,42 @@ from webhook.cluster.client import ClusterError
 from webhook.placement import wording
 from webhook.placement.decision import ClaimFinding, Decision, Reason
 from webhook.placement.injector import namespace_of
-from webhook.placement.settings import is_subdomain
+from webhook.placement.settings import is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, text
 
 COMPONENT = "kubevirt-scheduler"
-QUEUED, REMEMBERED = 512, 1024  # events; one takes 2 KiB
-# Seconds: in which the same again raises an event's count; of one write; before its second try, as long as a busy API
-# server asks for (`Retry-After: 1`); for what is still queued at the end; until the thread notices its end.
-WINDOW, DEADLINE, RETRY_WAIT, FAREWELL, TICK = 600.0, 2.0, 1.0, 1.0, 0.2
-PAUSE = 1.0  # seconds between two writes about the same: no VM starts oftener, and the API server is spared a storm
+MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB
+# Seconds. WINDOW: a repeated event raises the count of the existing Event. DEADLINE: one write. RETRY_WAIT: before the
+# only retry, as long as a busy API server demands (`Retry-After: 1`). FAREWELL: for queued events at shutdown.
+# POLL_INTERVAL: between checks of the queue, and until the thread notices the shutdown.
+AGGREGATION_WINDOW, WRITE_TIMEOUT, RETRY_WAIT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 1.0, 0.2
+MIN_WRITE_INTERVAL = 1.0  # seconds between two writes of one topic: no VM starts more often, and it limits write storms
 # Limits: https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/apis/core/validation/events.go
 MESSAGE_SIZE, NAME_LENGTH, INSTANCE_LENGTH, UID_LENGTH = 1024, 253, 128, 63
 
-CLAIMS = 16  # more than a VM has disks
+MAX_CLAIMS = 16  # more than a VM has disks
 
 log = structlog.get_logger("webhook.events")
 
 
 class Subject(NamedTuple):
-    """The VMI that an Event is about. Not the uid alone: anybody can write a label in a namespace of his own."""
+    """The VMI that an Event is about.
+
+    The uid alone isn't trustworthy: it comes from a pod label, and namespace users control labels.
+    """
 
     namespace: str
     name: str
     uid: str
 
 
-Topic = tuple[Subject, Reason, str]  # what makes two events the same: whom it is about, the reason, the sentence
-Writing = tuple[Topic, JsonObject, int]  # an event, and of how many decisions it tells
-NEVER = ("", 0, float("-inf"))  # name, count and time of an event that is not there
+Topic = tuple[Subject, Reason, str]  # events with the same VMI, reason and message are one topic
+PendingWrite = tuple[Topic, JsonObject, int]  # the topic, the Event, and the number of decisions that it reports
+NOT_WRITTEN = ("", 0, float("-inf"))  # name, count and time of a topic without an Event
 
 
-class Told(NamedTuple):
-    """What is to be written of a topic: what was decided, when it was told last, and how often."""
+class PendingTopic(NamedTuple):
+    """A topic in the queue: its decision, when the decision was last recorded (`at`), and how often (`times`)."""
 
     decision: Decision
     at: float
@@ -53,17 +57,17 @@ class Told(NamedTuple):
 
 
 def subject_of(request: JsonObject, decision: Decision) -> Subject | None:
-    """Return whom a decision is about; None for a dry run, and for what concerns no opted-in VM."""
+    """Return the VMI that a decision is about. Return None for a dry run, and for the pod of no opted-in VM."""
     metadata, namespace = mapping(request, "object", "metadata"), namespace_of(request)
     vmi = text(mapping(metadata, "annotations"), "kubevirt.io/domain")
     uid = text(mapping(metadata, "labels"), "kubevirt.io/created-by")
-    # Nobody has validated the pod yet: its fields may be any text of any length.
-    of_a_vmi = is_subdomain(namespace) and is_subdomain(vmi) and 0 < len(uid) <= UID_LENGTH
+    # The API server hasn't validated the pod yet: a field may hold any text of any length.
+    of_a_vmi = is_dns_subdomain(namespace) and is_dns_subdomain(vmi) and 0 < len(uid) <= UID_LENGTH
     return Subject(namespace, vmi, uid) if of_a_vmi and decision.recorded and not request.get("dryRun") else None
 
 
-def event_on(subject: Subject, decision: Decision, instance: str, at: float) -> JsonObject:
-    """Return the Event that tells of a decision."""
+def build_event(subject: Subject, decision: Decision, instance: str, at: float) -> JsonObject:
+    """Return the Event that reports a decision. `at` is in seconds since the epoch."""
     about = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": subject.name, "uid": subject.uid}
     suffix = f".{secrets.token_hex(8)}"
     name = subject.name[: NAME_LENGTH - len(suffix)].rstrip("-.") + suffix
@@ -81,23 +85,23 @@ def event_on(subject: Subject, decision: Decision, instance: str, at: float) -> 
 
 
 def _type(decision: Decision) -> str:
-    # One rule of where a person can act, that of the response's warnings: the guard refused the node, or no claim can
-    # ever have a share-manager. A VM beside its storage is what was wanted, and a cold start is normal life.
+    # An Event is a warning in the same cases as the response, where a user can act: the guard refused the node, or no
+    # claim can ever have a share-manager. A VM on the node of its share-manager and a cold start are normal.
     return "Warning" if decision.reason is not Reason.CO_SCHEDULED and wording.warnings(decision, None) else "Normal"
 
 
 def _message(decision: Decision) -> str:
     reasons: list[Reason] = [] if decision.reason is Reason.CO_SCHEDULED else [decision.reason]
-    if decision.reason is Reason.NO_SHARE_MANAGER:  # what to do depends on why each claim has none
+    if decision.reason is Reason.NO_SHARE_MANAGER:  # the advice depends on why each claim has no share-manager
         reasons = [finding.reason for finding in decision.claims if finding.reason]
     advice = "".join(dict.fromkeys(f" {wording.ADVICE[reason]}" for reason in reasons))
-    raw, room = f"{decision.message}.".encode(errors="replace"), MESSAGE_SIZE - len(advice.encode())
-    return (raw.decode() if len(raw) <= room else raw[: room - 3].decode(errors="ignore") + "...") + advice
+    raw, limit = f"{decision.message}.".encode(errors="replace"), MESSAGE_SIZE - len(advice.encode())
+    return (raw.decode() if len(raw) <= limit else raw[: limit - 3].decode(errors="ignore") + "...") + advice
 
 
-def _short(decision: Decision) -> Decision:
-    """Return what is written of a decision, without names and sentences as long as a pod may hold."""
-    if len(decision.message) <= MESSAGE_SIZE and len(decision.claims) <= CLAIMS:
+def _bounded(decision: Decision) -> Decision:
+    """Return a decision with only the content of its Event, at a bounded size: a pod's fields may be long."""
+    if len(decision.message) <= MESSAGE_SIZE and len(decision.claims) <= MAX_CLAIMS:
         return decision
     reasons = dict.fromkeys(finding.reason for finding in decision.claims)
     claims = tuple(ClaimFinding("", reason=reason) for reason in reasons)
@@ -105,63 +109,64 @@ def _short(decision: Decision) -> Decision:
 
 
 class EventRecorder:
-    """Writes what it was told, in a thread of its own. `dropped` counts what was not written: `full`, `failed`.
+    """Writes queued events to the API server from a background thread.
 
-    `send` is Cluster.send or speaks like it, `instance` the name of our pod, `clock` the wall clock in seconds.
+    `dropped` counts the events that were not written: `full`, `failed`. `send` has the signature of
+    `ClusterClient.send`, `instance` is the name of the webhook's pod, and `clock` returns wall-clock seconds.
     """
 
     def __init__(self, send: Callable[..., JsonObject], instance: str, clock: Callable[[], float] = time.time) -> None:
         self.dropped = Counter(full=0, failed=0)
         self._send, self._instance, self._clock, self._lock = send, instance, clock, threading.Lock()
-        # What is to be written, in the order in which it came.
-        self._waiting: dict[Topic, Told] = {}
-        self._again: Writing | None = None
-        # Name, count and time of an event that is there. Only the one thread looks at it.
+        # Events to write, in order of arrival.
+        self._queue: dict[Topic, PendingTopic] = {}
+        self._retry: PendingWrite | None = None
+        # Name, count and time of each topic's Event. Only the writer thread uses it.
         self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
-        self._complaints: set[tuple[str, int]] = set()
+        self._logged_errors: set[tuple[str, int]] = set()
 
     def record(self, request: JsonObject, decision: Decision) -> None:
-        """Have the VM's owner told of a decision. Any thread may call it; it neither waits nor raises.
+        """Queue an Event that reports the decision on the VMI. Thread-safe; neither waits nor raises.
 
-        Nobody is woken: the thread looks for itself. To wake it for each event took a review a fifth of its time.
+        The writer thread polls the queue, because waking it for each event took a fifth of a review's time.
         """
         try:
             if (subject := subject_of(request, decision)) is None:
                 return
-            kept = _short(decision)
-            topic = subject, kept.reason, kept.message
+            bounded = _bounded(decision)
+            topic = subject, bounded.reason, bounded.message
             with self._lock:
-                before = self._waiting.get(topic)
-                if before or len(self._waiting) < QUEUED:
-                    self._waiting[topic] = Told(kept, self._clock(), before.times + 1 if before else 1)
+                queued = self._queue.get(topic)
+                if queued or len(self._queue) < MAX_QUEUED:
+                    self._queue[topic] = PendingTopic(bounded, self._clock(), queued.times + 1 if queued else 1)
                     return
             self._drop("full")
-        except Exception as error:  # noqa: BLE001 (the decision is made; nothing here may spoil its answer)
+        except Exception as error:  # noqa: BLE001 (a failed Event must not fail the response)
             self._drop("failed", error=error)
 
     def start(self, stop: threading.Event) -> threading.Thread:
-        """Start to write, in the thread that is returned: join it, for FAREWELL + TICK at most, when `stop` is set."""
+        """Start the writer thread and return it. After `stop` is set, join it for at most FAREWELL + POLL_INTERVAL."""
         thread = threading.Thread(target=self.run, args=(stop,), name="events", daemon=True)
         thread.start()
         return thread
 
     def run(self, stop: threading.Event) -> None:
-        """Write until told to stop and for a second more, then give up what is left."""
+        """Write events until `stop` is set, then for FAREWELL seconds more, and drop the rest."""
         while not stop.is_set():
             busy = self.step()
-            stop.wait(RETRY_WAIT if self._again else 0 if busy else TICK)
-        end = self._clock() + FAREWELL
-        while (left := end - self._clock()) > 0 and self.step(min(left, DEADLINE), pause=0):
+            stop.wait(RETRY_WAIT if self._retry else 0 if busy else POLL_INTERVAL)
+        end = self._clock() + SHUTDOWN_TIMEOUT
+        while (left := end - self._clock()) > 0 and self.step(min(left, WRITE_TIMEOUT), pause=0):
             pass
-        given_up = sum(told.times for told in self._waiting.values()) + (self._again[2] if self._again else 0)
-        if given_up:
-            self._drop("failed", given_up)
-            log.warning("given up", resource="events", number=given_up)
+        unwritten = sum(pending.times for pending in self._queue.values()) + (self._retry[2] if self._retry else 0)
+        if unwritten:
+            self._drop("failed", unwritten)
+            log.warning("events dropped at shutdown", resource="events", number=unwritten)
 
-    def step(self, deadline: float = DEADLINE, pause: float = PAUSE) -> bool:
-        """Write one event, that of the last step anew if it failed; say whether there was something to do."""
-        event = failed = self._again
-        self._again = None
+    def step(self, deadline: float = WRITE_TIMEOUT, pause: float = MIN_WRITE_INTERVAL) -> bool:
+        """Write one event, first the one to retry. Return False if there was nothing to write."""
+        event = failed = self._retry
+        self._retry = None
         try:
             event = failed or self._next(pause)
             if event is None:
@@ -169,47 +174,50 @@ class EventRecorder:
             self._write(*event, deadline)
         except ClusterError as error:
             if failed is None and (error.code in (0, 429) or error.code >= 500):
-                self._again = event
+                self._retry = event
             else:
                 self._drop("failed", event[2] if event else 1)
-        except Exception as error:  # noqa: BLE001 (a thread that has ended tells nobody anything)
+        except Exception as error:  # noqa: BLE001 (an exception would end the writer thread)
             self._drop("failed", error=error)
         return True
 
-    def _next(self, pause: float) -> Writing | None:
+    def _next(self, pause: float) -> PendingWrite | None:
         with self._lock:
             now = self._clock()
-            for topic, told in self._waiting.items():
-                if now - self._written.get(topic, NEVER)[2] >= pause:
-                    del self._waiting[topic]
-                    return topic, event_on(topic[0], told.decision, self._instance, told.at), told.times
+            for topic, pending in self._queue.items():
+                if now - self._written.get(topic, NOT_WRITTEN)[2] >= pause:
+                    del self._queue[topic]
+                    return topic, build_event(topic[0], pending.decision, self._instance, pending.at), pending.times
         return None
 
     def _write(self, topic: Topic, event: JsonObject, times: int, deadline: float) -> None:
         path, now = f"/api/v1/namespaces/{event['metadata']['namespace']}/events", self._clock()
-        name, count, before = self._written.get(topic, NEVER)
-        # A number and no increment, and below a name of its own: a try that got no answer may have been heard.
+        name, count, written_at = self._written.get(topic, NOT_WRITTEN)
+        # A write without a response may have succeeded. A retry is safe: the count is absolute, and the name is unique.
         change = {"count": count + times, "lastTimestamp": event["lastTimestamp"]}
-        if now - before >= WINDOW or not self._sent("PATCH", f"{path}/{name}", change, deadline, unless=404):
-            self._sent("POST", path, event | {"count": times}, deadline, unless=409)
+        if now - written_at >= AGGREGATION_WINDOW or not self._try_send(
+            "PATCH", f"{path}/{name}", change, deadline, tolerated=404
+        ):
+            self._try_send("POST", path, event | {"count": times}, deadline, tolerated=409)
             name, count = event["metadata"]["name"], 0
         self._remember(topic, name, count + times, now)
 
     def _remember(self, topic: Topic, name: str, count: int, at: float) -> None:
         self._written[topic] = name, count, at
         self._written.move_to_end(topic)
-        while len(self._written) > REMEMBERED:
+        while len(self._written) > MAX_REMEMBERED:
             self._written.popitem(last=False)
 
-    def _sent(self, method: str, path: str, body: JsonObject, deadline: float, unless: int) -> bool:
+    def _try_send(self, method: str, path: str, body: JsonObject, deadline: float, tolerated: int) -> bool:
         try:
             self._send(method, path, body, deadline)
         except ClusterError as error:
-            if error.code == unless:
+            if error.code == tolerated:
                 return False
-            if (method, error.code) not in self._complaints:  # a 403 says which right is missing, and to whom
-                self._complaints.add((method, error.code))
-                log.warning("refused", resource="events", method=method, code=error.code, error=str(error))
+            # Log each error once. The text of a 403 names the missing right and the service account.
+            if (method, error.code) not in self._logged_errors:
+                self._logged_errors.add((method, error.code))
+                log.warning("event write failed", resource="events", method=method, code=error.code, error=str(error))
             raise
         return True
 
@@ -217,4 +225,4 @@ class EventRecorder:
         with self._lock:
             self.dropped[cause] += number
         if error is not None:
-            log.error("an event failed", exc_info=error)
+            log.error("unexpected error, event dropped", exc_info=error)

@@ -1,4 +1,4 @@
-"""The kinds of objects that are listed and watched: where they are, and what is kept of each."""
+"""The resource kinds that the webhook lists and watches: their API paths, and the facts that it stores of each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,11 @@ from webhook.placement.shape import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is listed and watched. `read` gives None for an object that does not count; `optional`: a CRD."""
+    """A resource kind. `query` holds the parameters of its list and watch requests.
+
+    The API server's JSON decodes to `shape`; `read` extracts the `fact`, or returns None for an object to ignore.
+    `optional` marks a CRD, which may be missing.
+    """
 
     fact: type[Fact]
     plural: str
@@ -25,7 +29,7 @@ class Kind:
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:
-    """Return all that a decision asks for; `longhorn` is Longhorn's namespace."""
+    """Return the kinds that a decision needs; `longhorn` is Longhorn's namespace."""
     unfinished = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
     managers = f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers"
     return (
@@ -38,7 +42,7 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
 
 
 def object_path(kind: Kind, key: Key) -> str:
-    """Return where one object is read."""
+    """Return the API path of one object."""
     namespace, name = (quote(part, safe="") for part in key)
     if kind.fact in (Claim, Pod):
         return f"/api/v1/namespaces/{namespace}/{kind.plural}/{name}"

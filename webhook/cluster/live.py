@@ -1,4 +1,4 @@
-"""The live cluster behind a decision: what follows it, what it missed a moment ago, and what was pinned just now."""
+"""Decide on a live cluster: caches, live reads of objects that the caches lack, and reservations for pinned pods."""
 
 import threading
 import time
@@ -18,16 +18,17 @@ from webhook.cluster.store import Store
 from webhook.placement.catalog import Claim, Key, Pod, ShareManager, Volume
 from webhook.placement.decision import Reason
 from webhook.placement.injector import Injection, inject, namespace_of
-from webhook.placement.settings import Settings, is_subdomain
+from webhook.placement.settings import Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, text
 
-# Seconds of one live read, and of all of them for one decision: whoever creates the VM waits for that.
-READ_TIMEOUT, READING = 0.5, 1.0
-READS_AT_ONCE = 4
-# From a claim to its PV to its ShareManager: as many things can be missing one after the other.
-ROUNDS = 3
-# Seconds for which a pod that we pinned counts though the cluster does not show it; it may have been refused after us.
-RESERVATION = 10.0
+# Seconds for one live read, and for all live reads of one decision. The creation of the VM waits for these reads.
+READ_TIMEOUT, READ_BUDGET = 0.5, 1.0
+MAX_CONCURRENT_READS = 4
+# A claim names its PV, and the PV its ShareManager: each round can reveal one more missing object.
+READ_ROUNDS = 3
+# Seconds until the reservation of a pinned pod expires if the pod doesn't show up in the cache: the pod may
+# have been rejected after the webhook's response.
+RESERVATION_SECONDS = 10.0
 
 Miss = tuple[type[Fact], Key]
 
@@ -35,36 +36,37 @@ log = structlog.get_logger("webhook.live")
 
 
 class LiveReader:
-    """Reads one object that the caches do not have: a claim created a moment ago. Never raises, never waits long.
+    """Reads single objects that the caches lack, such as a recently created claim. Never raises.
 
-    `results` counts what came of it; `problem` is why the last read failed, empty where it did not.
+    A read takes at most READ_TIMEOUT. `results` counts the reads by result. `problem` is the error of the last read,
+    empty if that read succeeded.
     """
 
     def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
         self.results = Counter(found=0, absent=0, failed=0, skipped=0)
         self.problem = ""
         self._cluster = cluster
-        self._places = threading.BoundedSemaphore(READS_AT_ONCE)
-        self._counting = threading.Lock()
+        self._slots = threading.BoundedSemaphore(MAX_CONCURRENT_READS)
+        self._results_lock = threading.Lock()
         self._kinds: dict[type[Fact], Kind] = {kind.fact: kind for kind in kinds(longhorn)}
 
     def read(self, miss: Miss, seconds: float = READ_TIMEOUT) -> Fact | None:
-        """Read one object; None where there is none, and where it can't be had in so many seconds."""
+        """Read one object. Return None if it doesn't exist or can't be read within `seconds`."""
         kind, key = self._kinds[miss[0]], miss[1]
-        if not is_subdomain(key[1]):  # nothing has such a name, and its path may lead elsewhere
+        if not is_dns_subdomain(key[1]):  # no object has an invalid name, and its path might address another resource
             return None
-        if seconds <= 0 or not self._places.acquire(blocking=False):
-            with self._counting:
+        if seconds <= 0 or not self._slots.acquire(blocking=False):
+            with self._results_lock:
                 self.results["skipped"] += 1
             return None
         try:
             fact = self._get(kind, key, min(seconds, READ_TIMEOUT))
         except ClusterError as error:
-            self._note("failed", str(error))
+            self._count("failed", str(error))
             return None
         finally:
-            self._places.release()
-        self._note("absent" if fact is None else "found")
+            self._slots.release()
+        self._count("absent" if fact is None else "found")
         return fact
 
     def _get(self, kind: Kind, key: Key, seconds: float) -> Fact | None:
@@ -74,66 +76,66 @@ class LiveReader:
         except (ValueError, TypeError, RecursionError):
             raise ClusterError(0, f"one of the {kind.plural} is not what an API server sends") from None
 
-    def _note(self, result: str, problem: str = "") -> None:
-        with self._counting:
+    def _count(self, result: str, problem: str = "") -> None:
+        with self._results_lock:
             self.results[result] += 1
-            told, self.problem = self.problem, problem
-        if problem and problem != told:
-            log.warning("a live read failed", error=problem)
+            previous, self.problem = self.problem, problem
+        if problem and problem != previous:
+            log.warning("live read failed", error=problem)
 
 
 class Overlay(Store):
-    """A store, and beside it what was read live because the store did not have it; notes what neither has."""
+    """A store extended by live reads for one decision. `missed` lists the objects that still need a live read."""
 
     def __init__(self, store: Store) -> None:
         self.refresh(store)
-        self._read: dict[Miss, Any] = {}
-        self.missed: dict[Miss, None] = {}  # each once, in order
+        self._live_facts: dict[Miss, Any] = {}
+        self.missed: dict[Miss, None] = {}  # an ordered set
 
     def refresh(self, store: Store) -> None:
-        """Share the store's tables as they are now: a relist puts others in their place."""
+        """Use the store's current tables: a relist replaces them."""
         self.__dict__.update(store.__dict__)
 
     def fill(self, read: Callable[[Miss], Fact | None]) -> None:
-        """Read what was missed."""
-        self._read |= {miss: read(miss) for miss in self.missed}
+        """Read each missed object with `read`, and clear `missed`."""
+        self._live_facts |= {miss: read(miss) for miss in self.missed}
         self.missed = {}
 
-    def _else_read(self, kind: type[Fact], key: Key) -> Any:
-        if (kind, key) not in self._read:
+    def _live_fact(self, kind: type[Fact], key: Key) -> Any:
+        if (kind, key) not in self._live_facts:
             self.missed[kind, key] = None
-        return self._read.get((kind, key))
+        return self._live_facts.get((kind, key))
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """Find a claim."""
-        found: Claim | None = super().claim(namespace, name) or self._else_read(Claim, (namespace, name))
+        found: Claim | None = super().claim(namespace, name) or self._live_fact(Claim, (namespace, name))
         return found
 
     def volume(self, name: str) -> Volume | None:
         """Find a PV by its own name."""
-        found: Volume | None = super().volume(name) or self._else_read(Volume, ("", name))
+        found: Volume | None = super().volume(name) or self._live_fact(Volume, ("", name))
         return found
 
     def volume_by_handle(self, handle: str) -> Volume | None:
-        """Find the PV of a Longhorn volume; only by its name, which most often is the same, can it be read live."""
+        """Find the PV of a Longhorn volume. A live read works only by name, which usually equals the handle."""
         return super().volume_by_handle(handle) or self.volume(handle)
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         """Find the ShareManager of a Longhorn volume."""
         known = super().share_manager(namespace, volume)
-        found: ShareManager | None = known or self._else_read(ShareManager, (namespace, volume))
+        found: ShareManager | None = known or self._live_fact(ShareManager, (namespace, volume))
         return found
 
 
 class Live:
-    """The catalog that follows a cluster, and the decision on it. Threads may share it."""
+    """Decides from caches that mirror a live cluster. Thread-safe."""
 
     def __init__(self, cluster: ClusterClient, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = Store()
         self.reader = LiveReader(cluster, settings.longhorn_namespace)
         self._settings = settings
         self._clock = clock
-        # Held while a decision reads and while a reflector writes: each takes a fraction of a millisecond.
+        # Decisions hold the lock while they read, reflectors while they write. Each takes a fraction of a millisecond.
         self._lock = threading.Lock()
         self._reserved_until: dict[Key, float] = {}
         self.reflectors = [
@@ -141,37 +143,37 @@ class Live:
         ]
 
     def start(self, stop: threading.Event) -> None:
-        """Start to follow the cluster, in one thread a kind, until told to stop."""
+        """Start one reflector thread per kind. The threads end when `stop` is set."""
         for reflector in self.reflectors:
             name = f"reflector-{reflector.kind.plural}"
             threading.Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
 
     def synced(self) -> bool:
-        """Say whether each kind was listed at least once."""
+        """Return whether each kind was listed at least once."""
         return all(reflector.health.synced for reflector in self.reflectors)
 
-    def inject(self, request: JsonObject, seconds: float = READING) -> Injection | None:
-        """Decide on a request; a pod that is pinned takes its room at once.
+    def inject(self, request: JsonObject, seconds: float = READ_BUDGET) -> Injection | None:
+        """Decide on a request, and reserve the resources of a pinned pod immediately.
 
-        What the caches miss is read live, within so many seconds and no more than READING; with none at all nothing is
-        read, and the answer is None where something is missed.
+        Objects that the caches lack are read live, within `seconds` and at most READING. With 0 seconds nothing is
+        read, and the result is None if an object is missing.
         """
-        overlay, last = Overlay(self.store), self._clock() + min(seconds, READING)
-        for _ in range(ROUNDS):
+        overlay, deadline = Overlay(self.store), self._clock() + min(seconds, READ_BUDGET)
+        for _ in range(READ_ROUNDS):
             with self._lock:
                 if injection := self._inject(request, overlay):
                     return injection
             if not seconds:
                 return None
-            # Outside of the lock: nobody else waits for it.
-            overlay.fill(lambda miss: self.reader.read(miss, last - self._clock()))
+            # Outside the lock, so that other decisions don't wait for the reads.
+            overlay.fill(lambda miss: self.reader.read(miss, deadline - self._clock()))
         with self._lock:
-            return self._inject(request, overlay, whatever_is_missed=True)
+            return self._inject(request, overlay, accept_missing=True)
 
     def contested(self, injection: Injection) -> bool:
-        """Say whether room is short on the node because pods that we pinned to it are on their way.
+        """Return whether the guard refused the node while pods that are pinned to it aren't bound yet.
 
-        Sent there softly before they are bound, this VM might be bound first, and one of them would stay Pending.
+        If this VM only preferred the node, the scheduler might bind the VM first. Then a pinned pod would stay Pending.
         """
         decision = injection.decision
         if decision.reason not in (Reason.NODE_FULL, Reason.POD_AFFINITY) or not decision.node:
@@ -179,35 +181,38 @@ class Live:
         with self._lock:
             return self.store.has_unbound_pins(decision.node)
 
-    def _inject(self, request: JsonObject, overlay: Overlay, *, whatever_is_missed: bool = False) -> Injection | None:
+    def _inject(self, request: JsonObject, overlay: Overlay, *, accept_missing: bool = False) -> Injection | None:
         overlay.refresh(self.store)
-        self._forget_reservations()
-        # A pod that was refused after us, and comes again, is not in its own way.
-        vm = _vm_of(request)
-        own = self.store.reservations.remove(vm)
+        self._expire_reservations()
+        # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
+        vm = _vm_key_of(request)
+        earlier = self.store.reservations.remove(vm)
         injection = inject(request, overlay, self._settings)
-        is_final = whatever_is_missed or not overlay.missed
-        if counting := (is_final and self._reservation(injection, request, vm)) or own:
-            self.store.reservations.put(counting)
+        is_final = accept_missing or not overlay.missed
+        if reservation := (is_final and self._reserve(injection, request, vm)) or earlier:
+            self.store.reservations.put(reservation)
         return injection if is_final else None
 
-    def _reservation(self, injection: Injection, request: JsonObject, vm: Key) -> Pod | None:
-        """Make a pod count that the cluster does not show yet, or a burst of VMs would be pinned into the same room."""
+    def _reserve(self, injection: Injection, request: JsonObject, vm: Key) -> Pod | None:
+        """Return the reservation for a pinned pod that the cache doesn't show yet, None for other pods.
+
+        Without reservations, a burst of VMs would be pinned into the same free capacity.
+        """
         pod = injection.decision.reservation
         if pod is None or not injection.patch or request.get("dryRun") is True:
             return None
-        self._reserved_until[vm] = self._clock() + RESERVATION
+        self._reserved_until[vm] = self._clock() + RESERVATION_SECONDS
         return pod if pod.key == vm else replace(pod, name=vm[1])
 
-    def _forget_reservations(self) -> None:
+    def _expire_reservations(self) -> None:
         now = self._clock()
         for key in [key for key, until in self._reserved_until.items() if until <= now]:
             self.store.reservations.remove(key)
             del self._reserved_until[key]
 
 
-def _vm_of(request: JsonObject) -> Key:
-    """Return what store.vm_of will, once the pod shows; a pod that names no VMI is told apart by its request."""
+def _vm_key_of(request: JsonObject) -> Key:
+    """Return the key that `vm_key` will give the created pod. A pod without a VMI and a name gets the request's uid."""
     metadata = mapping(request, "object", "metadata")
     vmi = text(mapping(metadata, "labels"), "kubevirt.io/created-by")
     return namespace_of(request), vmi or text(metadata, "name") or text(request, "uid")

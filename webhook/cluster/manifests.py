@@ -1,7 +1,8 @@
-"""YAML as Kubernetes reads and writes it.
+"""Read and write YAML as Kubernetes does.
 
-A reader of its own upon libyaml's events: PyYAML's loaders do not read scalars as Kubernetes does (see scalars), die of
-deep nesting (a segmentation fault in the C loader), and build whatever an alias bomb asks for.
+The module builds values from libyaml's parser events instead of using PyYAML's loaders. Those don't read scalars as
+Kubernetes does (see `scalars`), crash on deep nesting (a segmentation fault in the C loader), and expand alias bombs
+without a limit.
 """
 
 import re
@@ -12,22 +13,22 @@ import yaml
 
 from webhook.cluster import scalars
 
-DEEPEST = 100  # levels; a CustomResourceDefinition, the deepest object in daily use, has about 40
-MOST_REPEATED = 1_000_000  # values that the aliases of a document may stand for: half a second
+MAX_DEPTH = 100  # levels; a CustomResourceDefinition, the deepest object in daily use, has about 40
+MAX_ALIAS_VALUES = 1_000_000  # values that the aliases of a document may expand to; that takes half a second
 
 _UNKNOWN_TAG = "it has a tag that Kubernetes does not know"
 
 
 class InvalidYaml(ValueError):
-    """YAML that can't be read, or is none of Kubernetes'. Its text never quotes it; `line` counts from 1."""
+    """YAML that is invalid or that Kubernetes rejects. The message never quotes the input; `line` counts from 1."""
 
-    def __init__(self, what: str, line: int | None = None) -> None:
-        super().__init__(what)
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem)
         self.line = line
 
 
 class _Parser(yaml.CSafeLoader):
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's way: each class has its own, filled below)
+    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML reads this class attribute; the loop below fills it)
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -35,15 +36,15 @@ class _Dumper(yaml.CSafeDumper):
         return True
 
 
-for _tag, _look, _first in scalars.LOOKS:
-    _Parser.add_implicit_resolver(_tag, re.compile(rf"(?:{_look})\Z"), _first)
-    # Beside PyYAML's own: a string that any reader would take for something else is put in quotes.
-    _Dumper.add_implicit_resolver(_tag, re.compile(rf"(?:{_look})\Z"), _first)
+for _tag, _pattern, _first in scalars.SCALAR_PATTERNS:
+    _Parser.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
+    # In addition to PyYAML's resolvers: quote a string that any YAML parser would read as another type.
+    _Dumper.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
 
 
 def _string_node(dumper: _Dumper, value: str) -> yaml.ScalarNode:
-    look: Callable[..., str] = dumper.resolve
-    plain = look(yaml.ScalarNode, value, (True, False)) == scalars.STRING
+    resolve: Callable[..., str] = dumper.resolve
+    plain = resolve(yaml.ScalarNode, value, (True, False)) == scalars.STRING
     style = "|" if "\n" in value else None if plain else '"'  # as kubectl writes them
     return dumper.represent_scalar(scalars.STRING, value, style=style)
 
@@ -52,14 +53,17 @@ _Dumper.add_representer(str, _string_node)
 
 
 def to_yaml(value: Any) -> str:
-    """Return an object as YAML: its keys in their order, its strings such that every reader finds strings."""
-    # Without a width: folded lines are hard to compare.
+    """Return an object as YAML.
+
+    Keys stay in order. A string is quoted if a YAML parser would read another type.
+    """
+    # No line folding: folded lines are hard to compare.
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=-1)
     return text
 
 
 def documents(text: str) -> Iterator[Any]:
-    """Read one document after the other; an empty one is None. Raises Unreadable."""
+    """Yield each document of a text; an empty document is None. Raises InvalidYaml."""
     parser = _Parser(text)
     events = _events(parser)
     for event in events:
@@ -79,16 +83,16 @@ def _events(parser: _Parser) -> Iterator[Any]:
 
 
 class _Document:
-    """The values of one document; to be read once."""
+    """Builds the value of one document from its parser events. Each instance works once."""
 
     def __init__(self, parser: _Parser, events: Iterator[Any]) -> None:
-        self._look: Callable[[type[yaml.Node], str, tuple[bool, bool]], str] = parser.resolve
+        self._resolve: Callable[[type[yaml.Node], str, tuple[bool, bool]], str] = parser.resolve
         self._events = events
         self._anchors: dict[str, Any] = {}
-        self._repeated = 0
+        self._expanded_values = 0
 
     def value(self, event: Any, depth: int) -> Any:
-        """Read the value that begins with an event."""
+        """Build the value that starts with an event."""
         _check_depth(event, depth)
         match event:
             case yaml.AliasEvent():
@@ -96,16 +100,16 @@ class _Document:
             case yaml.ScalarEvent():
                 value = self._scalar(event)
             case yaml.SequenceStartEvent(tag=None):
-                value = [self.value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
+                value = [self.value(item, depth + 1) for item in self._events_until(yaml.SequenceEndEvent)]
             case yaml.MappingStartEvent(tag=None):
                 value = self._mapping(depth)
             case _:
-                raise _refused(event, _UNKNOWN_TAG)
+                raise _error_at(event, _UNKNOWN_TAG)
         if event.anchor:
             self._anchors[event.anchor] = value
         return value
 
-    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
+    def _events_until(self, end: type[yaml.Event]) -> Iterator[Any]:
         for event in self._events:
             if isinstance(event, end):
                 return
@@ -113,59 +117,59 @@ class _Document:
 
     def _scalar(self, event: Any) -> Any:
         tag = scalars.STRING if event.tag == "!" else event.tag
-        look = self._look(yaml.ScalarNode, event.value, (True, False) if tag else event.implicit)
-        if tag not in (None, look, scalars.STRING):
-            raise _refused(event, _UNKNOWN_TAG)
+        resolved = self._resolve(yaml.ScalarNode, event.value, (True, False) if tag else event.implicit)
+        if tag not in (None, resolved, scalars.STRING):
+            raise _error_at(event, _UNKNOWN_TAG)
         try:
-            return scalars.value_of(tag or look, event.value)
+            return scalars.value_of(tag or resolved, event.value)
         except ValueError:
-            raise _refused(event, "it has a number that JSON can not hold") from None
+            raise _error_at(event, "it has a number that JSON can not hold") from None
 
     def _mapping(self, depth: int) -> dict[str, Any]:
-        own: dict[str, Any] = {}
+        pairs: dict[str, Any] = {}
         merged: dict[str, Any] = {}
-        for event in self._until(yaml.MappingEndEvent):
+        for event in self._events_until(yaml.MappingEndEvent):
             key = self.value(event, depth + 1)
             value = self.value(next(self._events), depth + 1)
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
-                merged = _merged(event, value) | merged
+                merged = _merged_mapping(event, value) | merged
             elif not isinstance(key, str):
-                raise _refused(event, "a key is no string: put it in quotes")
-            elif key in own:
-                raise _refused(event, "a key stands twice in one map")
+                raise _error_at(event, "a key is no string: put it in quotes")
+            elif key in pairs:
+                raise _error_at(event, "a key stands twice in one map")
             else:
-                own[key] = value
-        return merged | own if merged else own
+                pairs[key] = value
+        return merged | pairs if merged else pairs
 
     def _alias(self, event: Any, depth: int) -> Any:
         if event.anchor not in self._anchors:
-            raise _refused(event, "an alias has no anchor before it")
-        return self._copy(self._anchors[event.anchor], event, depth)
+            raise _error_at(event, "an alias has no anchor before it")
+        return self._expanded(self._anchors[event.anchor], event, depth)
 
-    def _copy(self, value: Any, event: Any, depth: int) -> Any:
+    def _expanded(self, value: Any, event: Any, depth: int) -> Any:
         _check_depth(event, depth)
-        self._repeated += 1
-        if self._repeated > MOST_REPEATED:
-            raise _refused(event, f"its aliases stand for more than {MOST_REPEATED:,} values")
+        self._expanded_values += 1
+        if self._expanded_values > MAX_ALIAS_VALUES:
+            raise _error_at(event, f"its aliases stand for more than {MAX_ALIAS_VALUES:,} values")
         match value:
             case dict():
-                return {key: self._copy(item, event, depth + 1) for key, item in value.items()}
+                return {key: self._expanded(item, event, depth + 1) for key, item in value.items()}
             case list():
-                return [self._copy(item, event, depth + 1) for item in value]
+                return [self._expanded(item, event, depth + 1) for item in value]
         return value
 
 
-def _refused(event: Any, what: str) -> InvalidYaml:
-    return InvalidYaml(what, event.start_mark.line + 1)
+def _error_at(event: Any, problem: str) -> InvalidYaml:
+    return InvalidYaml(problem, event.start_mark.line + 1)
 
 
 def _check_depth(event: Any, depth: int) -> None:
-    if depth > DEEPEST:
-        raise _refused(event, f"it is nested deeper than {DEEPEST} levels")
+    if depth > MAX_DEPTH:
+        raise _error_at(event, f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def _merged(event: Any, value: Any) -> dict[str, Any]:
-    found = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, dict) for each in found):
-        raise _refused(event, "what is merged by << is no map")
-    return dict(item for each in reversed(found) for item in each.items())
+def _merged_mapping(event: Any, value: Any) -> dict[str, Any]:
+    sources = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, dict) for each in sources):
+        raise _error_at(event, "what is merged by << is no map")
+    return dict(item for each in reversed(sources) for item in each.items())

@@ -1,6 +1,6 @@
-"""Cut each Kubernetes object down to the facts that a decision uses, and not a byte more.
+"""Extract the facts that a decision uses from Kubernetes objects, and drop the rest.
 
-What is not kept can't leak: the share-manager pod of an encrypted volume carries its passphrase.
+Dropped fields can't leak: the share-manager pod of an encrypted volume carries its passphrase.
 """
 
 from webhook.placement.affinity import pinned_node
@@ -14,21 +14,21 @@ LONGHORN_DRIVER = "driver.longhorn.io"
 Fact = Claim | Volume | ShareManager | Node | Pod
 
 
-def _name(item: JsonObject) -> tuple[str, str]:
+def _key(item: JsonObject) -> tuple[str, str]:
     return text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")
 
 
 def read_claim(item: JsonObject) -> Claim:
-    """Read a PersistentVolumeClaim."""
-    namespace, name = _name(item)
+    """Extract the facts of a PersistentVolumeClaim."""
+    namespace, name = _key(item)
     modes = mapping(item, "spec").get("accessModes")
     shared = isinstance(modes, list) and "ReadWriteMany" in modes
-    state = bool(mapping(item, "metadata", "labels").get("persistent-state-for"))
-    return Claim(namespace, name, text(item, "spec", "volumeName"), shared, state)
+    persistent_state = bool(mapping(item, "metadata", "labels").get("persistent-state-for"))
+    return Claim(namespace, name, text(item, "spec", "volumeName"), shared, persistent_state)
 
 
 def read_volume(item: JsonObject) -> Volume:
-    """Read a PersistentVolume."""
+    """Extract the facts of a PersistentVolume."""
     csi, claim = mapping(item, "spec", "csi"), mapping(item, "spec", "claimRef")
     handle = text(csi, "volumeHandle") if csi.get("driver") == LONGHORN_DRIVER else ""
     affinity = mapping(item, "spec", "nodeAffinity").get("required")
@@ -41,14 +41,14 @@ def read_volume(item: JsonObject) -> Volume:
 
 
 def read_share_manager(item: JsonObject) -> ShareManager:
-    """Read a ShareManager."""
+    """Extract the facts of a ShareManager."""
     status = mapping(item, "status")
-    return ShareManager(*_name(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
+    return ShareManager(*_key(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
 
 
 def read_node(item: JsonObject) -> Node:
-    """Read a node. Raises Malformed for a quantity that can't be read."""
-    conditions = {text(found, "type"): text(found, "status") for found in mappings(item, "status", "conditions")}
+    """Extract the facts of a node. Raises Malformed for an invalid quantity."""
+    conditions = {text(each, "type"): text(each, "status") for each in mappings(item, "status", "conditions")}
     allocatable = mapping(item, "status").get("allocatable")
     return Node(
         text(item, "metadata", "name"),
@@ -61,7 +61,7 @@ def read_node(item: JsonObject) -> Node:
 
 
 def read_pod(item: JsonObject) -> Pod | None:
-    """Read a pod; None for one that has finished. Raises Malformed for a quantity that can't be read."""
+    """Extract the facts of a pod; return None for a finished pod. Raises Malformed for an invalid quantity."""
     if text(item, "status", "phase") in ("Succeeded", "Failed"):
         return None
-    return pod_facts(item, *_name(item), text(item, "spec", "nodeName") or pinned_node(item))
+    return pod_facts(item, *_key(item), text(item, "spec", "nodeName") or pinned_node(item))

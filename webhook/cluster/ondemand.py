@@ -1,4 +1,4 @@
-"""A catalog that reads of a cluster what it is asked for, and only that: for a command, which asks about one pod."""
+"""A catalog for the commands, which decide on one pod: it reads an object from the cluster on first use."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
@@ -15,41 +15,41 @@ from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volum
 T = TypeVar("T")
 
 
-def _asked(question: Callable[[], T]) -> T:
+def _request(send: Callable[[], T]) -> T:
     try:
-        return question()
+        return send()
     except ClusterError as error:
         raise BadInput(f"the cluster does not answer: {error}") from None
 
 
 class OnDemand(Store):
-    """A store that is filled by the questions. Each raises BadInput where the cluster does not answer it."""
+    """A store whose queries read missing objects. Each query raises BadInput if the API server request fails."""
 
     def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
         super().__init__()
         self._cluster = cluster
         self._kinds = {kind.fact: kind for kind in kinds(longhorn)}
-        self._asked: set[tuple[Any, ...]] = set()
+        self._queried: set[tuple[Any, ...]] = set()
 
-    def _once(self, *question: Any) -> bool:
-        if question in self._asked:
+    def _is_first_query(self, *query: Any) -> bool:
+        if query in self._queried:
             return False
-        self._asked.add(question)
+        self._queried.add(query)
         return True
 
     def _get(self, fact: type[Fact], key: Key) -> None:
-        if self._once(fact, key):
+        if self._is_first_query(fact, key):
             kind = self._kinds[fact]
-            body = _asked(lambda: self._cluster.get(object_path(kind, key)))
-            self._keep(kind, [] if body is None else [msgspec.Raw(body)])
+            body = _request(lambda: self._cluster.get(object_path(kind, key)))
+            self._store_items(kind, [] if body is None else [msgspec.Raw(body)])
 
     def _list(self, fact: type[Fact], path: str = "", **query: str) -> None:
         kind = self._kinds[fact]
-        if self._once(fact, path, *query.items()):
-            for _, items in _asked(lambda: list(self._cluster.pages(path or kind.path, **kind.query, **query))):
-                self._keep(kind, items)
+        if self._is_first_query(fact, path, *query.items()):
+            for _, items in _request(lambda: list(self._cluster.pages(path or kind.path, **kind.query, **query))):
+                self._store_items(kind, items)
 
-    def _keep(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
+    def _store_items(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
         for item in items:
             found = kind.read(msgspec.json.decode(item, type=kind.shape))
             if found is not None:
@@ -66,14 +66,14 @@ class OnDemand(Store):
         return super().volume(name)
 
     def volume_by_handle(self, handle: str) -> Volume | None:
-        """Read the PV of a Longhorn volume: most often it has the volume's name, else all have to be looked through."""
+        """Read the PV of a Longhorn volume. Usually the PV has the volume's name; otherwise list all PVs."""
         named = self.volume(handle)
         if named is None or named.handle != handle:
             self._list(Volume)
         return super().volume_by_handle(handle)
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
-        """Read a ShareManager; none where the CRD is missing."""
+        """Read a ShareManager; return None if the object or the CRD is missing."""
         self._get(ShareManager, (namespace, volume))
         return super().share_manager(namespace, volume)
 
@@ -84,7 +84,7 @@ class OnDemand(Store):
         return super().share_manager_pods(namespace, volume)
 
     def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
-        """Read the VMs' pods of a namespace."""
+        """Read the VM pods of a namespace, and return the virt-launcher pods that mount a claim."""
         selector = "kubevirt.io in (virt-launcher,hotplug-disk)"
         self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
         return super().mounting_pods(namespace, claim)
@@ -95,20 +95,20 @@ class OnDemand(Store):
         return super().node(name)
 
     def has_nodes(self) -> bool:
-        """Say that nodes are known: a cluster without any has no pods either."""
+        """Return True without a read: a cluster without nodes has no pods either."""
         return True
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
-        """Sum up what is asked for on a node."""
+        """Sum up the requests of the pods on a node, without the pod `excluding`. Reads all pods."""
         self._list(Pod)
         return super().requested(node, excluding)
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
-        """List the pods of some namespaces that have a site."""
+        """List the pods of some namespaces that have an effective node. Reads all pods."""
         self._list(Pod)
         return super().placed_pods(namespaces)
 
     def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
-        """List the pods that repel others, wherever they are: the API server can't choose them for us."""
+        """List the pods with anti-affinity to a namespace. Reads all pods: the API server can't filter by affinity."""
         self._list(Pod)
         return super().pods_with_anti_affinity(namespace)

@@ -1,4 +1,4 @@
-"""A pod that is there already: find it, and see it as it was before it had a node."""
+"""Find an existing pod, and restore the pod to its state before scheduling."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 
 def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
-    """Read a pod. Raises BadInput."""
+    """Read a pod. Raises BadInput if the pod doesn't exist or the request fails."""
     body = _read(cluster, f"/api/v1/namespaces/{namespace}/pods/{name}")
     if body is None:
         raise BadInput(f"there is no pod {name} in namespace {namespace}; look with: kubectl get pods -n {namespace}")
@@ -17,7 +17,7 @@ def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
 
 
 def find_vm(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
-    """Read the newest unfinished pod of a VM. Raises BadInput."""
+    """Read the newest unfinished pod of a VM. Raises BadInput if there is none or the request fails."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
         pages = [items for _, items in cluster.pages(path, labelSelector="kubevirt.io=virt-launcher")]
@@ -25,10 +25,10 @@ def find_vm(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
         raise BadInput(f"the cluster does not answer: {error}") from None
     pods = [msgspec.json.decode(raw, type=JsonObject) for items in pages for raw in items]
     own = [pod for pod in pods if mapping(pod, "metadata", "annotations").get("kubevirt.io/domain") == name]
-    alive = [pod for pod in own if text(pod, "status", "phase") not in ("Succeeded", "Failed")]
-    if not alive:
+    unfinished = [pod for pod in own if text(pod, "status", "phase") not in ("Succeeded", "Failed")]
+    if not unfinished:
         raise BadInput(f"VM {name} in namespace {namespace} has no pod; start it, or use -f with a pod from a file")
-    return max(alive, key=lambda pod: text(pod, "metadata", "creationTimestamp"))
+    return max(unfinished, key=lambda pod: text(pod, "metadata", "creationTimestamp"))
 
 
 def _read(cluster: ClusterClient, path: str) -> JsonObject | None:
@@ -40,24 +40,24 @@ def _read(cluster: ClusterClient, path: str) -> JsonObject | None:
 
 
 def before_scheduling(pod: JsonObject) -> JsonObject:
-    """Return a pod as it was when it was created: without node, our terms, and what the scheduler wrote."""
-    bare = without_injection(pod)
-    spec = {key: value for key, value in mapping(bare, "spec").items() if key != "nodeName"}
-    return {key: value for key, value in bare.items() if key != "status"} | {"spec": spec}
+    """Return a pod as it was at creation: without the node, the webhook's changes and the status."""
+    original = without_injection(pod)
+    spec = {key: value for key, value in mapping(original, "spec").items() if key != "nodeName"}
+    return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
 
 
-def whereabouts(pod: JsonObject) -> list[str]:
-    """Tell where a pod is, since when, and what was decided when it was created."""
+def describe_placement(pod: JsonObject) -> list[str]:
+    """Describe where a pod is, what the scheduler reports, and what the webhook decided at creation."""
     node = text(pod, "spec", "nodeName")
     phase = text(pod, "status", "phase") or "without a phase"
-    found = [f"{phase}, on {node}" if node else f"{phase}, not bound to a node"]
-    found.extend(
+    lines = [f"{phase}, on {node}" if node else f"{phase}, not bound to a node"]
+    lines.extend(
         f"the scheduler says: {text(condition, 'message')}"
         for condition in mappings(pod, "status", "conditions")
         if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False")
     )
     annotations = mapping(pod, "metadata", "annotations")
-    found.append(f"decided when it was created: {text(annotations, DECISION) or 'nothing, no annotation says so'}")
-    if meant := text(annotations, CO_SCHEDULED_NODE):
-        found.append(f"meant to be on {meant}{', and it is' if meant == node else ''}")
-    return found
+    lines.append(f"decided when it was created: {text(annotations, DECISION) or 'nothing, no annotation says so'}")
+    if target := text(annotations, CO_SCHEDULED_NODE):
+        lines.append(f"meant to be on {target}{', and it is' if target == node else ''}")
+    return lines

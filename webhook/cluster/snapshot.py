@@ -1,4 +1,7 @@
-"""Fill a store from files, as `kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml` writes them."""
+"""Load a snapshot: fill a store from files that `kubectl` wrote.
+
+The command is `kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,27 +26,27 @@ _READERS: dict[Kind, Reader] = {
 
 
 def load(paths: Sequence[Path]) -> Store:
-    """Fill a store from files and folders; of an object that comes twice the later one counts. Raises BadInput."""
+    """Fill a store from files and folders; a later object replaces an earlier one of the same name. Raises BadInput."""
     return read(paths)[0]
 
 
 def read(paths: Sequence[Path]) -> tuple[Store, Counter[str]]:
-    """Do the same, and count what was left out, by its kind."""
-    store, ignored, known = Store(), Counter[str](), 0
+    """Fill a store like `load`, and count the skipped objects by kind. Raises BadInput."""
+    store, skipped, loaded = Store(), Counter[str](), 0
     for document in read_all(paths):
         for kind, item in document.objects():
             reader = _reader(kind)
             if reader is None:
-                ignored[kind[1]] += 1
+                skipped[kind[1]] += 1
                 continue
-            known += 1
+            loaded += 1
             fact = _fact(document, kind, item, reader)
             if fact is not None:
                 store.put(fact)
-    if not known:
+    if not loaded:
         where = printable(", ".join(map(str, paths)))
         raise BadInput(f"{where}: no object of the cluster is in it; a snapshot is written by: {COMMAND}")
-    return store, ignored
+    return store, skipped
 
 
 def _reader(kind: Kind) -> Reader | None:
@@ -55,9 +58,9 @@ def _reader(kind: Kind) -> Reader | None:
 def _fact(document: Document, kind: Kind, item: JsonObject, reader: Reader) -> Fact | None:
     name, namespace = text(item, "metadata", "name"), text(item, "metadata", "namespace")
     if not name:
-        raise document.bad(f"a {kind[1]} has no metadata.name; every object of a cluster has one")
+        raise document.error(f"a {kind[1]} has no metadata.name; every object of a cluster has one")
     try:
         return reader(item)
     except (Malformed, TypeError) as error:
         what = error if isinstance(error, Malformed) else "a field has another type than Kubernetes gives it"
-        raise document.bad(f"{kind[1]} {namespace}{'/' if namespace else ''}{name}: {what}") from None
+        raise document.error(f"{kind[1]} {namespace}{'/' if namespace else ''}{name}: {what}") from None

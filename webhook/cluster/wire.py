@@ -1,7 +1,7 @@
-"""The shapes of what the API server sends, as far as it is read.
+"""Types for decoding the API server's JSON, with only the fields that the webhook reads.
 
-All else is skipped while decoding. That halves its time, and what was never decoded can't leak: no environment of a
-container, no passphrase in it. A field is `Any` where its content is kept whole, or where any type must do.
+The decoder skips all other fields. That halves the decoding time, and a skipped field can't leak, such as a container's
+environment with a passphrase. A field is `Any` if its whole content is used, or if any type must be accepted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,8 +11,8 @@ import msgspec
 
 from webhook.placement.shape import JsonObject
 
-# The API server stores no object over 3 MiB: what goes on for longer without an end of line is no event.
-LONGEST_LINE = 16 * 1024 * 1024  # bytes
+# The API server stores no object over 3 MiB, so a line over this limit isn't a watch event.
+MAX_LINE_BYTES = 16 * 1024 * 1024  # bytes
 
 
 class Container(TypedDict, total=False):
@@ -25,7 +25,7 @@ class Container(TypedDict, total=False):
 
 
 class Metadata(TypedDict, total=False):
-    """The metadata of any object; managedFields alone are half of a pod."""
+    """The metadata of any object, without managedFields, which alone are half of a pod."""
 
     name: Any
     namespace: Any
@@ -40,7 +40,7 @@ class Metadata(TypedDict, total=False):
 
 
 class PodSpec(TypedDict, total=False):
-    """A pod's spec; a bookmark's has null for containers."""
+    """A pod's spec. In a bookmark, `containers` is null."""
 
     affinity: Any
     containers: list[Container] | None
@@ -95,13 +95,13 @@ class PodStatus(TypedDict, total=False):
 
 
 class StoredPod(PodObject, total=False):
-    """A pod as it is stored."""
+    """A pod in the API server's storage, with its status."""
 
     status: PodStatus
 
 
 class Node(TypedDict, total=False):
-    """A node; its list of images, the largest part of it, is left out."""
+    """A node, without its list of images, which is the largest part."""
 
     metadata: Metadata
     spec: Any
@@ -152,45 +152,45 @@ class ShareManager(TypedDict, total=False):
 
 
 class ListMetadata(msgspec.Struct, frozen=True):
-    """The metadata of one page; `more` leads to the next one."""
+    """The metadata of one page. `more` is the token for the next page, empty on the last one."""
 
     version: str = msgspec.field(name="resourceVersion", default="")
     more: str = msgspec.field(name="continue", default="")
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page of a list. Each object is decoded for itself, so that a strange one does not take the others along."""
+    """One page of a list. Each object is decoded separately, so that a malformed object doesn't fail the page."""
 
     metadata: ListMetadata = ListMetadata()
     items: list[msgspec.Raw] | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One line of a watch. The object's shape depends on the type: that of an ERROR is a Status."""
+    """One event of a watch. The type determines the object: the object of an ERROR event is a Status."""
 
     type: str
     object: msgspec.Raw
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What the API server answers when it refuses."""
+    """The API server's error response."""
 
     code: int = 0
     message: str = ""
 
 
-def lines(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Split what comes in parts of any size into lines. Raises ValueError for one that does not end."""
+def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Split chunks of any size into lines. Raises ValueError for a line over LONGEST_LINE."""
     rest = bytearray()
-    for part in parts:
-        *ends, begin = part.split(b"\n")
+    for chunk in chunks:
+        *ends, tail = chunk.split(b"\n")
         for end in ends:
             line = bytes(rest + end)
             rest.clear()
             if line:
                 yield line
-        rest += begin
-        if len(rest) > LONGEST_LINE:
+        rest += tail
+        if len(rest) > MAX_LINE_BYTES:
             raise ValueError("a line does not end")
     if rest:
         yield bytes(rest)
