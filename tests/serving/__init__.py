@@ -1,1 +1,1 @@
-"""The server: its parts in this process, and `serve` in a process of its own, over real sockets."""
+"""Tests of webhook.serving: its parts in the test process, and `serve` as a separate process over real sockets."""

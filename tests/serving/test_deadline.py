@@ -1,4 +1,4 @@
-"""How long the API server still waits."""
+"""Parsing the webhook timeout, and the retry budget within it."""
 
 import pytest
 
@@ -22,49 +22,49 @@ from webhook.serving.deadline import DEFAULT_TIMEOUT, RetryBudget, parse_timeout
         ("9" * 400 + "s", float("inf")),
     ],
 )
-def test_a_go_duration_is_read(duration, expected):
+def test_a_go_duration_is_parsed(duration, expected):
     assert parse_timeout(duration) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("duration", [None, "", "10", "s", "-3s", "3 s", "3s ", "ten seconds", "1e3s", "٣s", "3s\n"])
-def test_what_is_no_duration_passes_for_the_default(duration):
+def test_an_invalid_duration_yields_the_default(duration):
     assert parse_timeout(duration) == DEFAULT_TIMEOUT
 
 
-def test_a_request_is_sent_back_until_less_than_another_try_is_left():
-    patience = RetryBudget()
-    answers = [patience.may_retry("uid", 10.0, second + 100.0) for second in range(12)]
-    assert answers == [True] * 9 + [False] * 3
+def test_a_request_may_retry_while_its_timeout_leaves_time_for_another_attempt():
+    budget = RetryBudget()
+    allowed = [budget.may_retry("uid", 10.0, second + 100.0) for second in range(12)]
+    assert allowed == [True] * 9 + [False] * 3
 
 
-def test_a_short_timeout_leaves_no_second_try():
+def test_a_one_second_timeout_allows_no_retry():
     assert not RetryBudget().may_retry("uid", 1.0, 0.0)
 
 
-def test_two_seconds_are_just_enough_for_a_second_try():
-    patience = RetryBudget()
-    assert patience.may_retry("uid", 2.0, 0.0)
-    assert not patience.may_retry("uid", 2.0, 1.001)
+def test_a_retry_needs_two_seconds_of_remaining_time():
+    budget = RetryBudget()
+    assert budget.may_retry("uid", 2.0, 0.0)
+    assert not budget.may_retry("uid", 2.0, 1.001)
 
 
-def test_a_long_timeout_does_not_use_up_the_tries_of_the_api_server():
-    patience, tries = RetryBudget(), 0
-    while patience.may_retry("uid", 30.0, float(tries)):
-        tries += 1
-    assert tries < 10
+def test_a_long_timeout_allows_fewer_retries_than_the_api_server_makes():
+    budget, retries = RetryBudget(), 0
+    while budget.may_retry("uid", 30.0, float(retries)):
+        retries += 1
+    assert retries < 10
 
 
-def test_each_request_has_its_own_time():
-    patience = RetryBudget()
-    assert patience.may_retry("first", 3.0, 0.0)
-    assert patience.may_retry("second", 3.0, 2.0)
-    assert not patience.may_retry("first", 3.0, 2.0)
+def test_each_request_has_its_own_budget():
+    budget = RetryBudget()
+    assert budget.may_retry("first", 3.0, 0.0)
+    assert budget.may_retry("second", 3.0, 2.0)
+    assert not budget.may_retry("first", 3.0, 2.0)
 
 
-def test_the_memory_is_bounded_and_forgets_the_oldest_first():
-    patience = RetryBudget(capacity=2)
+def test_the_capacity_is_bounded_and_evicts_the_oldest_request():
+    budget = RetryBudget(capacity=2)
     for uid in ("first", "second", "third"):
-        patience.may_retry(uid, 3.0, 0.0)
-    assert not patience.may_retry("second", 3.0, 2.0)
-    assert not patience.may_retry("third", 3.0, 2.0)
-    assert patience.may_retry("first", 3.0, 2.0)
+        budget.may_retry(uid, 3.0, 0.0)
+    assert not budget.may_retry("second", 3.0, 2.0)
+    assert not budget.may_retry("third", 3.0, 2.0)
+    assert budget.may_retry("first", 3.0, 2.0)

@@ -1,4 +1,4 @@
-"""HTTP on a stream of bytes: the same requests come out wherever it is cut, and what is none is refused."""
+"""Parsing HTTP/1.1 requests from a byte stream, handing them to WSGI, and serializing responses."""
 
 from http import HTTPStatus
 from itertools import pairwise
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.memory import traced
+from tests.support.memory import traced_memory
 from webhook.serving.exchange import Response, serialize
 from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, FIELDS_LIMIT, HEAD_LIMIT, RequestParser
 from webhook.serving.wsgi import wsgi_response
@@ -21,58 +21,60 @@ NOT_HTTP = (HTTPStatus.BAD_REQUEST, "not HTTP")
 BROKEN = (HTTPStatus.BAD_REQUEST, BODY_BROKEN)
 
 
-def read(*pieces):
-    """All whole requests in these pieces, and why what follows them is of no use."""
-    reader, found = RequestParser(), []
+def parse(*pieces):
+    """The complete requests in these pieces, and the failure that ended parsing, or None."""
+    parser, requests = RequestParser(), []
     for piece in pieces:
-        reader.feed(piece.encode() if isinstance(piece, str) else piece, 0.0)
-        while reader.complete:
-            found.append(reader.take(0.0))
-        if reader.failure:
+        parser.feed(piece.encode() if isinstance(piece, str) else piece, 0.0)
+        while parser.complete:
+            requests.append(parser.take(0.0))
+        if parser.failure:
             break
-    return found, reader.failure
+    return requests, parser.failure
 
 
-def only(*pieces):
-    """The one request in these pieces."""
-    [found], failure = read(*pieces)
+def parse_one(*pieces):
+    """The only request in these pieces."""
+    [request], failure = parse(*pieces)
     assert failure is None
-    return found
+    return request
 
 
-def failure_of(*pieces):
-    """Why these pieces hold no request."""
-    found, failure = read(*pieces)
-    assert found == []
+def failure_for(*pieces):
+    """The failure for these pieces, which contain no complete request."""
+    requests, failure = parse(*pieces)
+    assert requests == []
     return failure
 
 
-# Wherever the bytes are cut
+# Splitting the stream
 
 
 @st.composite
 def requests(draw):
-    """A request as bytes, and what is to come out of them."""
+    """A request as bytes, and its method, target, body and keep-alive flag."""
     method = draw(st.sampled_from(["GET", "POST", "HEAD", "OPTIONS"]))
     target = draw(st.sampled_from(["/", "/mutate?timeout=10s", "/%41", "http://host/x?y"]))
-    version, kept = draw(st.sampled_from([("1.1", True), ("1.0", False)]))
+    version, keep_alive = draw(st.sampled_from([("1.1", True), ("1.0", False)]))
     fields = draw(
         st.lists(st.sampled_from(["a: b", "Long: " + "x" * 300, "empty:", "Expect: 100-continue"]), max_size=4)
     )
     chunks = draw(st.lists(st.binary(min_size=1, max_size=300), max_size=4))
     body = b"".join(chunks)
     if version == "1.1" and draw(st.booleans()):
-        ends = draw(st.lists(st.sampled_from([b"\r\n", b";a=b\r\n", b' ;a="\x80"\r\n']), min_size=4, max_size=4))
-        framed = b"".join(b"%x%s%s\r\n" % (len(chunk), end, chunk) for chunk, end in zip(chunks, ends, strict=False))
-        fields, sent = (
+        line_ends = draw(st.lists(st.sampled_from([b"\r\n", b";a=b\r\n", b' ;a="\x80"\r\n']), min_size=4, max_size=4))
+        chunked = b"".join(
+            b"%x%s%s\r\n" % (len(chunk), line_end, chunk) for chunk, line_end in zip(chunks, line_ends, strict=False)
+        )
+        fields, payload = (
             [*fields, "Transfer-Encoding: chunked"],
-            framed + draw(st.sampled_from([b"0\r\n\r\n", b"0\r\nTrailing: x\r\n\r\n"])),
+            chunked + draw(st.sampled_from([b"0\r\n\r\n", b"0\r\nTrailing: x\r\n\r\n"])),
         )
     else:
-        fields, sent = [*fields, f"Content-Length: {len(body)}"], body
-    first = draw(st.sampled_from(["", "\r\n"]))
-    head = first + f"{method} {target} HTTP/{version}\r\n" + "".join(f"{field}\r\n" for field in fields) + "\r\n"
-    return head.encode() + sent, (method, target, body, kept)
+        fields, payload = [*fields, f"Content-Length: {len(body)}"], body
+    leading_line = draw(st.sampled_from(["", "\r\n"]))
+    head = leading_line + f"{method} {target} HTTP/{version}\r\n" + "".join(f"{field}\r\n" for field in fields) + "\r\n"
+    return head.encode() + payload, (method, target, body, keep_alive)
 
 
 TAILS = [b"", b"GET", b"GET /\r\n\r\n", b"\x16\x03\x01\x02\x00", b"POST / HTTP/1.1\r\nA :\r\n\r\n", b"\n\n", b"\0" * 9]
@@ -84,30 +86,32 @@ TAILS = [b"", b"GET", b"GET /\r\n\r\n", b"\x16\x03\x01\x02\x00", b"POST / HTTP/1
     st.sampled_from([*TAILS, CHUNKED + b"5\r\nab", CHUNKED + b"x\r\n"]),
     st.lists(st.integers(0, 3000), max_size=12),
 )
-def test_wherever_the_bytes_are_cut_the_same_requests_come_out(sent, tail, cuts):
-    stream = b"".join(each for each, _ in sent) + tail
-    whole, failure = read(stream)
+def test_splitting_the_stream_anywhere_yields_the_same_requests(sent, tail, cuts):
+    stream = b"".join(payload for payload, _ in sent) + tail
+    found, failure = parse(stream)
     edges = [0, *sorted({cut for cut in cuts if cut < len(stream)}), len(stream)]
-    assert read(*(stream[begin:end] for begin, end in pairwise(edges))) == (whole, failure)
-    assert read(*(bytes([byte]) for byte in stream)) == (whole, failure)
-    assert [(each.method, each.target, each.body, each.keep) for each in whole] == [out for _, out in sent]
+    assert parse(*(stream[begin:end] for begin, end in pairwise(edges))) == (found, failure)
+    assert parse(*(bytes([byte]) for byte in stream)) == (found, failure)
+    assert [(request.method, request.target, request.body, request.keep_alive) for request in found] == [
+        expected for _, expected in sent
+    ]
 
 
 @thorough
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
-def test_any_bytes_are_a_request_or_a_refusal_and_never_a_surprise(stream, cuts):
+def test_arbitrary_bytes_are_parsed_or_rejected_without_an_unexpected_error(stream, cuts):
     edges = [0, *sorted(cuts), 200]
-    _, failure = read(*(stream[begin:end] for begin, end in pairwise(edges)))
+    _, failure = parse(*(stream[begin:end] for begin, end in pairwise(edges)))
     assert failure in (None, NOT_HTTP, BROKEN)
 
 
 @thorough
 @given(st.sampled_from([HEAD.encode(), CHUNKED]), st.binary(max_size=100))
-def test_any_bytes_behind_a_good_beginning_are_no_surprise_either(beginning, rest):
-    assert read(beginning + rest)[1] in (None, NOT_HTTP, BROKEN)
+def test_arbitrary_bytes_after_a_valid_prefix_raise_no_unexpected_error(prefix, rest):
+    assert parse(prefix + rest)[1] in (None, NOT_HTTP, BROKEN)
 
 
-# What is no request
+# Invalid requests
 
 
 @pytest.mark.parametrize(
@@ -160,10 +164,10 @@ def test_any_bytes_behind_a_good_beginning_are_no_surprise_either(beginning, res
     ],
     ids=lambda fields: repr(fields[:60]),
 )
-def test_a_head_that_two_readers_could_read_in_two_ways_is_refused(fields):
+def test_an_ambiguous_or_malformed_head_is_rejected(fields):
     head = f"{HEAD}{fields}\r\n\r\n".encode("latin-1")
-    assert failure_of(head + b"hello") == NOT_HTTP
-    assert failure_of(*(bytes([byte]) for byte in head)) == NOT_HTTP
+    assert failure_for(head + b"hello") == NOT_HTTP
+    assert failure_for(*(bytes([byte]) for byte in head)) == NOT_HTTP
 
 
 @pytest.mark.parametrize(
@@ -191,12 +195,12 @@ def test_a_head_that_two_readers_could_read_in_two_ways_is_refused(fields):
     ],
     ids=lambda line: repr(line[:40]),
 )
-def test_a_line_that_is_no_request_line_is_refused(line):
-    assert failure_of(f"{line}Host: x\r\n\r\n".encode("latin-1")) == NOT_HTTP
+def test_an_invalid_request_line_is_rejected(line):
+    assert failure_for(f"{line}Host: x\r\n\r\n".encode("latin-1")) == NOT_HTTP
 
 
-def test_a_chunked_body_in_http_1_0_is_refused():
-    assert failure_of(CHUNKED.replace(b"1.1", b"1.0")) == NOT_HTTP
+def test_a_chunked_body_in_http_1_0_is_rejected():
+    assert failure_for(CHUNKED.replace(b"1.1", b"1.0")) == NOT_HTTP
 
 
 @pytest.mark.parametrize(
@@ -222,12 +226,12 @@ def test_a_chunked_body_in_http_1_0_is_refused():
     ],
     ids=repr,
 )
-def test_chunks_that_are_none_are_refused(body):
-    assert failure_of(CHUNKED + body) == BROKEN
-    assert failure_of(CHUNKED, *(bytes([byte]) for byte in body)) == BROKEN
+def test_invalid_chunks_are_rejected(body):
+    assert failure_for(CHUNKED + body) == BROKEN
+    assert failure_for(CHUNKED, *(bytes([byte]) for byte in body)) == BROKEN
 
 
-# What is a request
+# Valid requests
 
 
 @pytest.mark.parametrize(
@@ -242,12 +246,12 @@ def test_chunks_that_are_none_are_refused(body):
         (f"{HEAD}X: \xe9\r\nContent-Length: 2\r\n\r\nok".encode("latin-1"), b"ok"),
     ],
 )
-def test_the_body_is_what_was_framed(stream, body):
-    assert only(stream).body == body
+def test_the_body_is_extracted_from_its_framing(stream, body):
+    assert parse_one(stream).body == body
 
 
 @pytest.mark.parametrize(
-    ("version", "field", "keep"),
+    ("version", "field", "keep_alive"),
     [
         ("1.1", "A: b", True),
         ("1.1", "Connection: close", False),
@@ -257,34 +261,34 @@ def test_the_body_is_what_was_framed(stream, body):
         ("1.0", "Connection: close", False),
     ],
 )
-def test_the_peer_says_whether_it_uses_the_connection_again(version, field, keep):
-    assert only(f"GET / HTTP/{version}\r\n{field}\r\n\r\n").keep is keep
+def test_keep_alive_follows_the_http_version_and_the_connection_header(version, field, keep_alive):
+    assert parse_one(f"GET / HTTP/{version}\r\n{field}\r\n\r\n").keep_alive is keep_alive
 
 
-def test_behind_a_connect_nothing_is_read():
-    assert not only("CONNECT host:443 HTTP/1.1\r\nHost: host\r\n\r\n").keep
+def test_connect_closes_the_connection_after_the_response():
+    assert not parse_one("CONNECT host:443 HTTP/1.1\r\nHost: host\r\n\r\n").keep_alive
 
 
-def test_a_request_begins_with_its_first_byte():
-    reader = RequestParser()
+def test_received_is_the_time_of_the_first_byte():
+    parser = RequestParser()
     for now, piece in enumerate((HEAD, "Content-Length: 2\r\n", "\r\no", "kGET / HTTP/1.1\r\n")):
-        reader.feed(piece.encode(), 100.0 + now)
-    assert reader.take(200.0).received == 100.0
-    reader.feed(b"\r\n", 300.0)
-    assert reader.take(300.0).received == 200.0
+        parser.feed(piece.encode(), 100.0 + now)
+    assert parser.take(200.0).received == 100.0
+    parser.feed(b"\r\n", 300.0)
+    assert parser.take(300.0).received == 200.0
 
 
 @pytest.mark.parametrize("sent", ["", "G", HEAD, f"{HEAD}Content-Length: 5\r\n\r\nhell"])
-def test_an_end_in_the_middle_of_a_request_is_a_failure_and_between_two_it_is_none(sent):
-    reader = RequestParser()
+def test_end_of_stream_is_a_failure_only_inside_a_request(sent):
+    parser = RequestParser()
     if sent:
-        reader.feed(sent.encode(), 0.0)
-    reader.end_of_stream()
-    assert reader.failure == (BROKEN if sent else None)
+        parser.feed(sent.encode(), 0.0)
+    parser.end_of_stream()
+    assert parser.failure == (BROKEN if sent else None)
 
 
 @pytest.mark.parametrize(
-    ("fields", "body", "waits"),
+    ("fields", "body", "expected"),
     [
         ("Expect: 100-continue\r\nContent-Length: 5", "", True),
         ("expect: 100-Continue\r\nTransfer-Encoding: chunked", "", True),
@@ -294,31 +298,31 @@ def test_an_end_in_the_middle_of_a_request_is_a_failure_and_between_two_it_is_no
         ("Content-Length: 5", "", False),
     ],
 )
-def test_who_waits_to_go_on_is_told_once(fields, body, waits):
-    reader = RequestParser()
-    reader.feed(f"{HEAD}{fields}\r\n\r\n{body}".encode(), 0.0)
-    assert [reader.expects_continue(), reader.expects_continue()] == [waits, False]
+def test_expects_continue_is_true_at_most_once(fields, body, expected):
+    parser = RequestParser()
+    parser.feed(f"{HEAD}{fields}\r\n\r\n{body}".encode(), 0.0)
+    assert [parser.expects_continue(), parser.expects_continue()] == [expected, False]
 
 
-def test_nobody_who_speaks_http_1_0_is_told_to_go_on():
-    reader = RequestParser()
-    reader.feed(b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 0.0)
-    assert not reader.expects_continue()
+def test_an_http_1_0_request_never_expects_continue():
+    parser = RequestParser()
+    parser.feed(b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 0.0)
+    assert not parser.expects_continue()
 
 
-# How much is kept
+# Limits
 
 
 @pytest.mark.parametrize(("size", "status"), [(BODY_LIMIT, None), (BODY_LIMIT + 1, 413), (10**30, 413)])
-def test_a_body_over_8_mib_is_refused_for_its_head_alone(size, status):
-    failure = failure_of(f"{HEAD}Content-Length: {size}\r\n\r\n")
+def test_a_content_length_over_8_mib_is_rejected_before_the_body_arrives(size, status):
+    failure = failure_for(f"{HEAD}Content-Length: {size}\r\n\r\n")
     assert (failure[0] if failure else None) == status
 
 
-@pytest.mark.parametrize(("more", "status"), [(0, None), (1, 413)])
-def test_a_chunked_body_over_8_mib_is_refused_at_the_first_byte_too_many(more, status):
+@pytest.mark.parametrize(("excess", "status"), [(0, None), (1, 413)])
+def test_a_chunked_body_is_rejected_at_the_first_byte_over_8_mib(excess, status):
     megabyte = b"100000\r\n" + b"x" * 2**20 + b"\r\n"
-    failure = failure_of(CHUNKED, *[megabyte] * 8, b"%x\r\nx" % 2**20 if more else b"")
+    failure = failure_for(CHUNKED, *[megabyte] * 8, b"%x\r\nx" % 2**20 if excess else b"")
     assert (failure[0] if failure else None) == status
 
 
@@ -329,51 +333,51 @@ def test_a_chunked_body_over_8_mib_is_refused_at_the_first_byte_too_many(more, s
         HEAD + f"A: {'x' * 8190}",
         HEAD + f"A: {'x' * 4000}\r\n" * (HEAD_LIMIT // 4000 + 1),
     ],
-    ids=["too many fields", "a field that is too long", "too much of it"],
+    ids=["too many fields", "field too long", "head too large"],
 )
-def test_a_head_that_does_not_end_is_refused(head):
-    assert failure_of(*(head[begin : begin + 1000] for begin in range(0, len(head), 1000))) == NOT_HTTP
+def test_a_head_over_a_limit_is_rejected(head):
+    assert failure_for(*(head[begin : begin + 1000] for begin in range(0, len(head), 1000))) == NOT_HTTP
 
 
-def test_what_is_held_is_counted_and_let_go_of():
-    reader = RequestParser()
+def test_buffered_counts_unread_bytes_and_shrinks_after_take():
+    parser = RequestParser()
     stream = f"{HEAD}Content-Length: 5\r\n\r\nhello".encode()
-    reader.feed(stream + b"GET /", 0.0)
-    assert reader.buffered == len(stream) + 5
-    reader.take(0.0)
-    assert reader.buffered == 5
+    parser.feed(stream + b"GET /", 0.0)
+    assert parser.buffered == len(stream) + 5
+    parser.take(0.0)
+    assert parser.buffered == 5
 
 
-def test_a_body_in_tiny_chunks_takes_little_more_memory_than_it_is_long():
+def test_a_body_in_tiny_chunks_uses_memory_proportional_to_its_size():
     wire, size = b"2\r\nab\r\n" * 4096, 2 * 4096
-    with traced(__file__) as taken:
-        reader = RequestParser()
-        reader.feed(CHUNKED, 0.0)
-        before = taken()
+    with traced_memory(__file__) as allocated:
+        parser = RequestParser()
+        parser.feed(CHUNKED, 0.0)
+        before = allocated()
         for begin in range(0, len(wire), 1024):
-            reader.feed(wire[begin : begin + 1024], 0.0)
-        held = taken() - before
+            parser.feed(wire[begin : begin + 1024], 0.0)
+        held = allocated() - before
     assert held < 4 * size + 4096
 
 
 @pytest.mark.parametrize(
     "chunk",
     [b"2\r\nab\r\n", b"6\r\nabcdef\r\n", b"1;" + b"x" * 4000 + b"\r\na\r\n"],
-    ids=["tiny", "small", "much said"],
+    ids=["2-byte chunks", "6-byte chunks", "long extension"],
 )
-def test_a_body_that_is_framing_above_all_is_refused(chunk):
-    assert failure_of(CHUNKED, *[chunk * (16384 // len(chunk))] * 20) == BROKEN
+def test_a_chunked_body_with_too_much_framing_is_rejected(chunk):
+    assert failure_for(CHUNKED, *[chunk * (16384 // len(chunk))] * 20) == BROKEN
 
 
-def test_a_body_in_chunks_as_clients_send_them_is_no_matter_of_framing():
-    assert len(only(CHUNKED, *[b"200\r\n" + b"x" * 512 + b"\r\n"] * 2048, b"0\r\n\r\n").body) == 2**20
+def test_a_body_in_512_byte_chunks_is_accepted():
+    assert len(parse_one(CHUNKED, *[b"200\r\n" + b"x" * 512 + b"\r\n"] * 2048, b"0\r\n\r\n").body) == 2**20
 
 
-# As WSGI has it
+# WSGI
 
 
-def told(target, *fields, body=b""):
-    """What an application is told of a request, as the standard's own checker lets it pass."""
+def environ_of(target, *fields, body=b""):
+    """The WSGI environ of a request and its body, checked by wsgiref.validate."""
     seen = {}
 
     def app(environ, start_response):
@@ -383,14 +387,16 @@ def told(target, *fields, body=b""):
         return [b"he", b"llo"]
 
     lines = "".join(f"{field}\r\n" for field in (*fields, f"Content-Length: {len(body)}"))
-    answer = wsgi_response(validator(app), only(f"POST {target} HTTP/1.1\r\n{lines}\r\n".encode() + body), "192.0.2.1")
-    assert (answer.status, answer.body) == (200, b"hello")
-    assert list(answer.headers) == [("Content-Type", "text/plain"), ("X-Own", "1")]
+    response = wsgi_response(
+        validator(app), parse_one(f"POST {target} HTTP/1.1\r\n{lines}\r\n".encode() + body), "192.0.2.1"
+    )
+    assert (response.status, response.body) == (200, b"hello")
+    assert list(response.headers) == [("Content-Type", "text/plain"), ("X-Own", "1")]
     return seen
 
 
-def test_an_application_is_told_what_was_sent():
-    seen = told("/a?b=c", "Content-Type: text/plain", "X-A: 1", "X-A: 2", "X_A: 3", "Host: h", body=b"said")
+def test_the_environ_contains_the_request():
+    seen = environ_of("/a?b=c", "Content-Type: text/plain", "X-A: 1", "X-A: 2", "X_A: 3", "Host: h", body=b"said")
     expected = {"REQUEST_METHOD": "POST", "QUERY_STRING": "b=c", "REMOTE_ADDR": "192.0.2.1", "body": b"said"}
     expected |= {"CONTENT_LENGTH": "4", "CONTENT_TYPE": "text/plain", "HTTP_X_A": "1,2", "HTTP_HOST": "h"}
     assert expected.items() <= seen.items()
@@ -410,22 +416,22 @@ def test_an_application_is_told_what_was_sent():
         ("/a;b", "/a;b", ""),
     ],
 )
-def test_the_path_is_what_the_target_names(target, path, query):
-    seen = told(target)
+def test_path_info_and_query_string_come_from_the_target(target, path, query):
+    seen = environ_of(target)
     assert (seen["PATH_INFO"], seen["QUERY_STRING"]) == (path, query)
 
 
-# Answers
+# Responses
 
 
-def test_an_answer_is_one_piece():
-    head, _, body = serialize(Response(HTTPStatus.OK, b"{}"), keep=True).decode().partition("\r\n\r\n")
+def test_serialize_returns_head_and_body_as_one_piece():
+    head, _, body = serialize(Response(HTTPStatus.OK, b"{}"), keep_alive=True).decode().partition("\r\n\r\n")
     status, date, *fields = head.split("\r\n")
     assert (status, body) == ("HTTP/1.1 200 OK", "{}")
     assert date.startswith("Date: ")
     assert fields == ["Connection: keep-alive", "Content-Length: 2", "Content-Type: application/json"]
 
 
-def test_the_last_answer_says_so_and_one_to_head_has_no_body():
-    answer = serialize(Response(HTTPStatus.OK, b"{}", [("X", "y")]), keep=False, head_only=True).decode()
-    assert answer.endswith("\r\nConnection: close\r\nContent-Length: 2\r\nX: y\r\n\r\n")
+def test_serialize_writes_connection_close_and_omits_the_body_for_head():
+    response = serialize(Response(HTTPStatus.OK, b"{}", [("X", "y")]), keep_alive=False, head_only=True).decode()
+    assert response.endswith("\r\nConnection: close\r\nContent-Length: 2\r\nX: y\r\n\r\n")

@@ -1,4 +1,4 @@
-"""The log never keeps a review waiting, and no review fails for want of whoever reads it."""
+"""The log stream: a slow or closed reader loses lines, and reviews neither wait nor fail."""
 
 import fcntl
 import json
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.server_process import serving, until
-from webhook.serving.log_stream import PIECE, LogStream
+from tests.support.server_process import run_server, until
+from webhook.serving.log_stream import PIPE_BUF, LogStream
 
 
 @contextmanager
 def pipe(pages=1):
-    """Both ends of a pipe that holds so many pages; each is closed at the end if it is not already."""
+    """The read end and the write end of a pipe, as a list. At the end the ends in the list are closed."""
     reader, writer = os.pipe()
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, pages * PIECE)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, pages * PIPE_BUF)
     ends = [reader, writer]
     try:
         yield ends
@@ -29,48 +29,48 @@ def read(reader):
     return os.read(reader, 1 << 20).decode()
 
 
-def test_lines_come_through():
+def test_lines_reach_the_reader():
     with pipe(pages=2) as (reader, writer):
-        outlet = LogStream(writer)
-        for line in ("one\n", "zwölf\n", "half a pair: \ud83d\n"):
-            assert outlet.write(line) == len(line)
-        outlet.flush()
-        assert read(reader) == "one\nzwölf\nhalf a pair: \\ud83d\n"
-        assert outlet.dropped == 0
+        stream = LogStream(writer)
+        for line in ("one\n", "zwölf\n", "lone surrogate: \ud83d\n"):
+            assert stream.write(line) == len(line)
+        stream.flush()
+        assert read(reader) == "one\nzwölf\nlone surrogate: \\ud83d\n"
+        assert stream.dropped == 0
 
 
-def test_what_nobody_reads_is_dropped_and_counted():
+def test_lines_are_dropped_and_counted_while_the_pipe_is_full():
     with pipe() as (reader, writer):
-        outlet = LogStream(writer)
+        stream = LogStream(writer)
         for _ in range(3):
-            outlet.write("x" * (PIECE - 1) + "\n")
-        assert outlet.dropped == 2
-        assert read(reader) == "x" * (PIECE - 1) + "\n"
-        outlet.write("again\n")
-        assert (read(reader), outlet.dropped) == ("again\n", 2)
+            stream.write("x" * (PIPE_BUF - 1) + "\n")
+        assert stream.dropped == 2
+        assert read(reader) == "x" * (PIPE_BUF - 1) + "\n"
+        stream.write("again\n")
+        assert (read(reader), stream.dropped) == ("again\n", 2)
 
 
-def test_a_line_that_was_cut_ends_before_the_next_one_begins():
+def test_a_truncated_line_is_terminated_before_the_next_line():
     with pipe(pages=2) as (reader, writer):
-        outlet = LogStream(writer)
+        stream = LogStream(writer)
         for _ in range(2):
-            outlet.write("x" * 3 * PIECE + "\n")
-        assert outlet.dropped == 2
-        assert read(reader) == "x" * 2 * PIECE
+            stream.write("x" * 3 * PIPE_BUF + "\n")
+        assert stream.dropped == 2
+        assert read(reader) == "x" * 2 * PIPE_BUF
         for line in ("next\n", "last\n"):
-            outlet.write(line)
-        assert (read(reader), outlet.dropped) == ("\nnext\nlast\n", 2)
+            stream.write(line)
+        assert (read(reader), stream.dropped) == ("\nnext\nlast\n", 2)
 
 
-def test_a_reader_that_has_gone_is_no_error():
+def test_a_closed_reader_drops_the_line_without_an_error():
     with pipe() as ends:
-        outlet = LogStream(ends[1])
+        stream = LogStream(ends[1])
         os.close(ends.pop(0))
-        outlet.write("to nobody\n")
-        assert outlet.dropped == 1
+        stream.write("unread\n")
+        assert stream.dropped == 1
 
 
-def dropped(server):
+def dropped_lines(server):
     lines = server.probe("/metrics")[1].splitlines()
     return next(
         float(line.split()[1]) for line in lines if line.startswith("kubevirt_scheduler_log_lines_dropped_total")
@@ -79,35 +79,35 @@ def dropped(server):
 
 @pytest.fixture
 def piped(tmp_path):
-    """A server whose standard error is a short pipe, and the end of it that is to be read."""
+    """A server whose standard error is a pipe of one page, and a list with the read end of the pipe."""
     os.mkfifo(tmp_path / "log")
     reader = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, PIECE)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, PIPE_BUF)
     ends = [reader]
-    with serving(tmp_path) as server:
+    with run_server(tmp_path) as server:
         yield server, ends
     for end in ends:
         os.close(end)
 
 
-def test_reviews_are_answered_while_nobody_reads_the_log(piped):
+def test_reviews_succeed_while_the_log_is_not_read(piped):
     server, (reader,) = piped
-    while dropped(server) < 3:
+    while dropped_lines(server) < 3:
         assert server.review()["allowed"]
     assert server.probe("/healthz")[0] == 200
     read(reader)
-    before = dropped(server)
+    before = dropped_lines(server)
     assert server.review()["allowed"]
     assert json.loads(until(lambda: read(reader)).splitlines()[-1])["event"] == "decided"
-    assert dropped(server) == before
+    assert dropped_lines(server) == before
 
 
-def test_reviews_are_answered_when_whoever_read_the_log_has_gone(piped):
+def test_reviews_succeed_after_the_log_reader_closes(piped):
     server, ends = piped
-    with server.raw() as kept:
+    with server.raw() as connection:
         os.close(ends.pop())
         for _ in range(3):
             assert server.review()["allowed"]
-        assert dropped(server) >= 3
-        kept.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert kept.recv(100).startswith(b"HTTP/1.1 404 ")  # by the same worker
+        assert dropped_lines(server) >= 3
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 404 ")  # the same worker still serves the connection

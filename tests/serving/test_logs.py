@@ -1,4 +1,4 @@
-"""Logs: one form for all, and never the message of an exception."""
+"""Logging: one format for all loggers, and never the message of an exception."""
 
 import io
 import json
@@ -15,22 +15,22 @@ SECRET = "not-a-real-passphrase"
 
 
 @pytest.fixture(autouse=True)
-def _undone():
-    """The handlers of pytest come back afterwards."""
+def _restore_logging():
+    """Restore the handlers and levels, which pytest sets, after each test."""
     names = (None, "gunicorn.error", "waitress.queue")
-    before = [
+    saved = [
         (logging.getLogger(name), logging.getLogger(name).handlers, logging.getLogger(name).level) for name in names
     ]
     yield
     structlog.reset_defaults()
-    for logger, handlers, level in before:
+    for logger, handlers, level in saved:
         logger.handlers = handlers
         logger.setLevel(level)
 
 
-def configured(**chosen):
+def configured_stream(**options):
     stream = io.StringIO()
-    logs.configure(settings(**chosen), stream)
+    logs.configure(settings(**options), stream)
     return stream
 
 
@@ -42,35 +42,35 @@ def fail():
     raise ValueError(SECRET)
 
 
-def test_a_line_is_json_with_its_time_level_and_fields():
-    stream = configured()
+def test_a_json_line_contains_time_level_and_fields():
+    stream = configured_stream()
     structlog.get_logger("webhook").info("decided", pod="vm1", claims=2, dry_run=False, node=None)
     [line] = lines(stream)
     assert line.pop("time").endswith("Z")
     assert line == {"event": "decided", "level": "info", "pod": "vm1", "claims": 2, "dry_run": False, "node": None}
 
 
-def test_a_line_is_text_where_the_settings_say_so():
-    stream = configured(log_format=LogFormat.TEXT)
+def test_the_text_format_writes_key_value_pairs():
+    stream = configured_stream(log_format=LogFormat.TEXT)
     structlog.get_logger("webhook").info("decided", pod="vm1", dry_run=False, node=None)
     assert stream.getvalue().rstrip().partition(" ")[2] == "level=info event=decided pod=vm1 dry_run=false node="
 
 
-@pytest.mark.parametrize("form", LogFormat)
-def test_a_line_stays_one_line_whatever_a_name_holds(form):
-    stream = configured(log_format=form)
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_control_characters_do_not_split_a_line(log_format):
+    stream = configured_stream(log_format=log_format)
     structlog.get_logger("webhook").info("decided", pod='vm1\nlevel=error event="forged"', uid="a\rb\x1b[2Jc")
     (line,) = stream.getvalue().splitlines()
     assert line.isprintable()
 
 
 @pytest.mark.parametrize("name", ["gunicorn.error", "waitress", "anything.else"])
-@pytest.mark.parametrize("form", LogFormat)
-def test_lines_of_libraries_have_the_same_form(name, form):
-    stream = configured(log_format=form)
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_library_loggers_use_the_configured_format(name, log_format):
+    stream = configured_stream(log_format=log_format)
     logging.getLogger(name).warning("%s workers", 1)
     assert "1 workers" in stream.getvalue()
-    if form is LogFormat.JSON:
+    if log_format is LogFormat.JSON:
         [line] = lines(stream)
         assert (line["event"], line["level"], line["logger"]) == ("1 workers", "warning", name)
     else:
@@ -78,73 +78,73 @@ def test_lines_of_libraries_have_the_same_form(name, form):
 
 
 @pytest.mark.parametrize("name", ["webhook", "gunicorn.error"])
-def test_what_is_less_important_than_the_settings_say_is_left_out(name):
-    stream = configured(log_level=LogLevel.WARNING)
-    structlog.get_logger(name).info("left out")
-    logging.getLogger(name).info("left out")
+def test_lines_below_the_log_level_are_dropped(name):
+    stream = configured_stream(log_level=LogLevel.WARNING)
+    structlog.get_logger(name).info("dropped")
+    logging.getLogger(name).info("dropped")
     structlog.get_logger(name).warning("written")
     assert [line["event"] for line in lines(stream)] == ["written"]
 
 
 def test_a_second_configuration_replaces_the_first():
-    first = configured()
-    second = configured()
+    first = configured_stream()
+    second = configured_stream()
     structlog.get_logger("webhook").info("decided")
     assert first.getvalue() == ""
     assert len(lines(second)) == 1
 
 
-@pytest.mark.parametrize("form", LogFormat)
+@pytest.mark.parametrize("log_format", LogFormat)
 @pytest.mark.parametrize("logger", [structlog.get_logger("webhook"), logging.getLogger("gunicorn.error")])
-def test_an_exception_is_its_type_and_its_places_and_never_its_message(logger, form):
-    stream = configured(log_format=form)
+def test_an_exception_is_logged_with_type_and_frames_without_its_message(logger, log_format):
+    stream = configured_stream(log_format=log_format)
     try:
         fail()
     except ValueError:
-        logger.exception("a request failed")
+        logger.exception("request failed")
     assert SECRET not in stream.getvalue()
     assert "error=ValueError" in stream.getvalue() or '"error":"ValueError"' in stream.getvalue()
     assert "test_logs.py" in stream.getvalue()
     assert " fail" in stream.getvalue()
 
 
-def test_an_exception_that_is_handed_over_is_written_as_one_that_is_being_handled():
-    stream = configured()
+def test_an_exception_passed_as_exc_info_is_logged_outside_its_handler():
+    stream = configured_stream()
     try:
         fail()
     except ValueError as error:
         caught = error
-    structlog.get_logger("webhook").error("a request failed", exc_info=caught)
+    structlog.get_logger("webhook").error("request failed", exc_info=caught)
     [line] = lines(stream)
     assert line["error"] == "ValueError"
     assert line["traceback"].endswith(" fail")
 
 
-def test_what_an_exception_was_raised_from_is_told_by_its_type():
-    stream = configured()
+def test_the_cause_of_an_exception_is_logged_by_type():
+    stream = configured_stream()
     try:
         try:
             fail()
         except ValueError as error:
             raise json.JSONDecodeError(SECRET, SECRET, 0) from error
     except ValueError:
-        structlog.get_logger("webhook").exception("a request failed")
+        structlog.get_logger("webhook").exception("request failed")
     [line] = lines(stream)
     assert SECRET not in json.dumps(line)
     assert line["error"] == "json.decoder.JSONDecodeError"
     assert " fail > ValueError > " in line["traceback"]
 
 
-@pytest.mark.parametrize("nothing", [None, False])
-def test_a_line_without_an_exception_has_no_error(nothing):
-    stream = configured()
-    structlog.get_logger("webhook").info("decided", exc_info=nothing)
+@pytest.mark.parametrize("exc_info", [None, False])
+def test_a_line_without_an_exception_has_no_error(exc_info):
+    stream = configured_stream()
+    structlog.get_logger("webhook").info("decided", exc_info=exc_info)
     assert "error" not in lines(stream)[0]
     assert "exc_info" not in lines(stream)[0]
 
 
-@pytest.mark.parametrize("strange", ["\ud800", object(), {1, 2}])
-def test_what_json_does_not_know_is_written_all_the_same(strange):
-    stream = configured()
-    structlog.get_logger("webhook").info("decided", pod=strange, vm="vm1")
+@pytest.mark.parametrize("value", ["\ud800", object(), {1, 2}])
+def test_a_line_with_a_value_that_is_not_json_is_still_logged(value):
+    stream = configured_stream()
+    structlog.get_logger("webhook").info("decided", pod=value, vm="vm1")
     assert lines(stream)[0]["vm"] == "vm1"

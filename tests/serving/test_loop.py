@@ -1,4 +1,4 @@
-"""The loop, one turn at a time: whoever is slow costs no thread and no time of others, and everything is counted."""
+"""The event loop, driven turn by turn on a fake clock, with real sockets: timeouts, requests, limits, draining."""
 
 import gc
 import json
@@ -14,773 +14,810 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.builders import catalog, request, virt_launcher
-from tests.support.loop_driver import POST, SLOW, has_ended, hello, reset, taken, turning, write_pair
-from tests.support.own_process import alone
-from tests.support.threads import threads
+from tests.support.loop_driver import (
+    POST,
+    SLOW,
+    client_hello,
+    closed_by_server,
+    drive_loop,
+    read_available,
+    reset,
+    write_certificate_files,
+)
+from tests.support.own_process import run_in_child_process
+from tests.support.threads import own_threads
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
-from webhook.serving.exchange import LARGE, Response
-from webhook.serving.loop import BEGUN, CONNECTIONS, DRAIN, HELD, QUIET, STUCK
+from webhook.serving.exchange import INLINE_BODY_LIMIT, Response
+from webhook.serving.loop import DRAIN_TIMEOUT, MAX_BUFFERED, MAX_CONNECTIONS, MAX_PER_TURN, QUIET_PERIOD, STALLED_AFTER
 from webhook.serving.metrics import Metrics
 from webhook.serving.request_parser import BODY_LIMIT
 from webhook.serving.wsgi import wsgi_response
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-BODY = HEAD + b"Content-Length: 100\r\n\r\n"
-LARGE_BODY = HEAD + b"Content-Length: 100000\r\n\r\n" + b" " * 20_000
-CLOSE = b"\r\nConnection: close\r\n"
-KEEP = b"\r\nConnection: keep-alive\r\n"
-TOO_MUCH = Response(HTTPStatus.OK, b"x" * 32 * 2**20)  # more than the kernel takes for a peer that does not read
+HEAD_WITH_LENGTH = HEAD + b"Content-Length: 100\r\n\r\n"
+PARTIAL_LARGE_REQUEST = HEAD + b"Content-Length: 100000\r\n\r\n" + b" " * 20_000
+CLOSE_HEADER = b"\r\nConnection: close\r\n"
+KEEP_ALIVE_HEADER = b"\r\nConnection: keep-alive\r\n"
+# Larger than the socket buffers of a peer that does not read.
+HUGE_RESPONSE = Response(HTTPStatus.OK, b"x" * 32 * 2**20)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_pair(tmp_path_factory.mktemp("tls"))
+    return write_certificate_files(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
-def it(folder):
-    with turning(folder) as turned:
-        yield turned
-    gc.collect()  # a socket that is left over is a warning, and so an error, of the test that left it
+def driver(folder):
+    with drive_loop(folder) as driver:
+        yield driver
+    gc.collect()  # a leaked socket raises its ResourceWarning here, in the test that leaked it
 
 
-def status_of(answer):
-    """The status of the only answer in these bytes."""
-    assert answer.count(b"HTTP/1.1 ") == 1, answer
-    return int(answer.split()[1])
+def status_of(response):
+    """The status of the only HTTP response in these bytes."""
+    assert response.count(b"HTTP/1.1 ") == 1, response
+    return int(response.split()[1])
 
 
-def is_served(it, peer):
-    """Whether a peer's request is answered in the turn in which it comes."""
+def is_served(driver, peer):
+    """Whether the loop answers a request with 200 in the turn of its arrival."""
     peer.sendall(POST)
-    it.turn()
-    return taken(peer).startswith(b"HTTP/1.1 200 ")
+    driver.turn()
+    return read_available(peer).startswith(b"HTTP/1.1 200 ")
 
 
-# Who does not go on
+# Stalled and slow peers
 
 
-def stalled(it, said):
-    """A peer that has said this much, and says no more."""
-    if said in ("nothing", "half a hello"):
-        sock = it.plain()
-        sock.sendall(hello(it.trusting)[:100] if said == "half a hello" else b"")
+def stalled_peer(driver, stall_point):
+    """A peer that sends data up to this point and then stalls."""
+    if stall_point in ("no bytes", "incomplete ClientHello"):
+        sock = driver.connect_tcp()
+        sock.sendall(client_hello(driver.client_context)[:100] if stall_point == "incomplete ClientHello" else b"")
     else:
-        sock = it.peer()
-        sock.sendall({"half a head": HEAD, "half a body": BODY + b"{", "a request, and reads nothing": POST}[said])
-    it.turn()
+        sock = driver.connect_tls()
+        sock.sendall(
+            {"incomplete head": HEAD, "incomplete body": HEAD_WITH_LENGTH + b"{", "unread response": POST}[stall_point]
+        )
+    driver.turn()
     return sock
 
 
-STALLED = [
-    ("nothing", 3, {"hello": 1}, {}),
-    ("half a hello", 3, {"hello": 1}, {}),
-    ("half a head", 10, {}, {408: 1}),
-    ("half a body", 10, {}, {408: 1}),
-    ("a request, and reads nothing", 10, {"writing": 1}, {200: 1}),
+STALLS = [
+    ("no bytes", 3, {"hello": 1}, {}),
+    ("incomplete ClientHello", 3, {"hello": 1}, {}),
+    ("incomplete head", 10, {}, {408: 1}),
+    ("incomplete body", 10, {}, {408: 1}),
+    ("unread response", 10, {"writing": 1}, {200: 1}),
 ]
 
 
-@pytest.mark.parametrize(("said", "limit", "dropped", "statuses"), STALLED, ids=[row[0] for row in STALLED])
-def test_who_does_not_go_on_costs_no_thread_and_ends_in_its_time(it, said, limit, dropped, statuses):
-    beside, before = it.peer(), threads()
-    if said.endswith("reads nothing"):
-        it.answer = TOO_MUCH
-    with stalled(it, said) as sock:
-        it.answer = Response(HTTPStatus.OK, b"{}")
+@pytest.mark.parametrize(("stall_point", "limit", "dropped", "statuses"), STALLS, ids=[row[0] for row in STALLS])
+def test_a_stalled_connection_uses_no_thread_and_times_out(driver, stall_point, limit, dropped, statuses):
+    other_peer, before = driver.connect_tls(), own_threads()
+    if stall_point == "unread response":
+        driver.response = HUGE_RESPONSE
+    with stalled_peer(driver, stall_point) as sock:
+        driver.response = Response(HTTPStatus.OK, b"{}")
         for _ in range(limit - 1):
-            it.pass_by(1)
-            assert is_served(it, beside)
-        assert it.loop.connections() == 2
-        assert threads() <= before
-        it.pass_by(1)
-        it.statuses[200] -= limit - 1
-        assert (it.dropped, +it.statuses) == (dropped, statuses)
+            driver.advance_clock(1)
+            assert is_served(driver, other_peer)
+        assert driver.loop.connections() == 2
+        assert own_threads() <= before
+        driver.advance_clock(1)
+        driver.statuses[200] -= limit - 1
+        assert (driver.dropped, +driver.statuses) == (dropped, statuses)
         if statuses == {408: 1}:
-            assert it.got(sock).startswith(b"HTTP/1.1 408 ")
-        it.pass_by(2)  # for who has been told why, and stays
-        assert it.loop.connections() == 1
-        assert has_ended(sock)
-    assert is_served(it, beside)
-    beside.close()
+            assert driver.receive(sock).startswith(b"HTTP/1.1 408 ")
+        driver.advance_clock(2)  # after a 408, a peer has 2 s to close the connection
+        assert driver.loop.connections() == 1
+        assert closed_by_server(sock)
+    assert is_served(driver, other_peer)
+    other_peer.close()
 
 
-@pytest.mark.parametrize(("said", "limit"), [("half a hello", 3), ("half a head", 10), ("half a body", 10)])
-def test_a_byte_a_second_does_not_buy_more_time(it, said, limit):
-    rest = {"half a hello": hello(it.trusting)[100:], "half a head": b"X: " + b"x" * 99, "half a body": b" " * 99}[said]
-    with stalled(it, said) as sock:
+@pytest.mark.parametrize(
+    ("stall_point", "limit"), [("incomplete ClientHello", 3), ("incomplete head", 10), ("incomplete body", 10)]
+)
+def test_trickling_bytes_do_not_extend_the_deadline(driver, stall_point, limit):
+    rest = {
+        "incomplete ClientHello": client_hello(driver.client_context)[100:],
+        "incomplete head": b"X: " + b"x" * 99,
+        "incomplete body": b" " * 99,
+    }[stall_point]
+    with stalled_peer(driver, stall_point) as sock:
         for second in range(limit):
-            assert it.loop.connections() == 1
+            assert driver.loop.connections() == 1
             with suppress(OSError):
                 sock.send(rest[second : second + 1])
-            it.pass_by(1)
-        assert it.dropped == ({"hello": 1} if limit == 3 else {})
-        assert +it.statuses == ({} if limit == 3 else {408: 1})
+            driver.advance_clock(1)
+        assert driver.dropped == ({"hello": 1} if limit == 3 else {})
+        assert +driver.statuses == ({} if limit == 3 else {408: 1})
 
 
-def test_reading_an_answer_slowly_does_not_buy_more_time(it):
-    it.answer = TOO_MUCH
-    with it.peer() as sock:
-        it.send(sock, POST)
+def test_reading_a_response_slowly_does_not_extend_the_deadline(driver):
+    driver.response = HUGE_RESPONSE
+    with driver.connect_tls() as sock:
+        driver.send(sock, POST)
         for _ in range(10):
-            assert it.loop.connections() == 1
+            assert driver.loop.connections() == 1
             with suppress(ssl.SSLWantReadError):
-                for _ in range(64):  # 1 MB at the most, so that the kernel has room for more
+                for _ in range(64):  # at most 1 MB, which frees space in the socket buffers
                     sock.recv(65536)
-            it.pass_by(1)
-        assert it.dropped == {"writing": 1}
-        assert it.loop.connections() == 0
+            driver.advance_clock(1)
+        assert driver.dropped == {"writing": 1}
+        assert driver.loop.connections() == 0
 
 
-def test_an_answer_that_is_read_slowly_is_read_to_its_end(it):
-    it.answer = TOO_MUCH
-    with it.peer() as sock:
-        it.send(sock, POST)
+def test_a_slow_reader_receives_the_whole_response(driver):
+    driver.response = HUGE_RESPONSE
+    with driver.connect_tls() as sock:
+        driver.send(sock, POST)
         received = 0
         for _ in range(400):
-            received += len(taken(sock))
-            it.turn()
-        assert received > len(TOO_MUCH.body)
-        it.answer = Response(HTTPStatus.OK, b"{}")
-        assert is_served(it, sock)
+            received += len(read_available(sock))
+            driver.turn()
+        assert received > len(HUGE_RESPONSE.body)
+        driver.response = Response(HTTPStatus.OK, b"{}")
+        assert is_served(driver, sock)
 
 
-def test_an_idle_connection_outlives_the_api_servers_patience_and_is_then_closed(it):
-    with it.peer() as sock:
-        assert status_of(it.ask(sock)) == 200
-        it.pass_by(94)
-        assert status_of(it.ask(sock)) == 200
-        it.pass_by(95)
-        assert has_ended(sock)
-    it.turn()
-    assert it.loop.connections() == 0
-    assert it.dropped == {}
+def test_an_idle_connection_is_closed_after_95_seconds(driver):
+    """The API server closes after 90 s, so it closes first."""
+    with driver.connect_tls() as sock:
+        assert status_of(driver.send_and_receive(sock)) == 200
+        driver.advance_clock(94)
+        assert status_of(driver.send_and_receive(sock)) == 200
+        driver.advance_clock(95)
+        assert closed_by_server(sock)
+    driver.turn()
+    assert driver.loop.connections() == 0
+    assert driver.dropped == {}
 
 
-def test_a_peer_that_stays_after_the_last_answer_is_left(it):
-    with it.peer() as sock:
-        assert CLOSE in it.ask(sock, POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-        assert it.loop.connections() == 1
-        it.pass_by(2)
-        assert it.loop.connections() == 0
-    assert it.dropped == {}
+def test_a_peer_that_stays_after_connection_close_is_closed_after_2_seconds(driver):
+    with driver.connect_tls() as sock:
+        assert CLOSE_HEADER in driver.send_and_receive(sock, POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        assert driver.loop.connections() == 1
+        driver.advance_clock(2)
+        assert driver.loop.connections() == 0
+    assert driver.dropped == {}
 
 
-def test_a_thread_that_never_answers_holds_its_peer_for_30_seconds(it):
-    with it.peer() as sock:
-        it.send(sock, SLOW)
-        it.until(lambda: it.slow)
-        it.pass_by(29)
-        assert it.loop.connections() == 1
-        it.pass_by(1)
-        assert it.loop.connections() == 0
-        assert it.dropped == {"deciding": 1}
-        it.let_go.set()
-        it.loop.run_once()  # which waits for the answer: it comes too late, and harms nobody
-        assert it.dropped == {"deciding": 1}
-    with it.peer() as sock:
-        assert is_served(it, sock)
+def test_a_connection_whose_thread_never_answers_is_dropped_after_30_seconds(driver):
+    with driver.connect_tls() as sock:
+        driver.send(sock, SLOW)
+        driver.run_until(lambda: driver.slow_requests)
+        driver.advance_clock(29)
+        assert driver.loop.connections() == 1
+        driver.advance_clock(1)
+        assert driver.loop.connections() == 0
+        assert driver.dropped == {"deciding": 1}
+        driver.release_slow.set()
+        driver.loop.run_once()  # waits for the response, which is too late and is ignored
+        assert driver.dropped == {"deciding": 1}
+    with driver.connect_tls() as sock:
+        assert is_served(driver, sock)
 
 
-def test_each_cause_is_counted_from_0_on(it):
-    assert set(it.loop.dropped) == {"tls", "reset", "hello", "writing", "evicted", "error", "deciding"}
-    assert not any(it.loop.dropped.values())
+def test_every_drop_cause_starts_at_0(driver):
+    assert set(driver.loop.dropped) == {"tls", "reset", "hello", "writing", "evicted", "error", "deciding"}
+    assert not any(driver.loop.dropped.values())
 
 
 # Requests
 
 
-def test_a_request_is_answered_in_the_turn_in_which_it_comes(it):
-    with it.peer() as sock:
-        assert is_served(it, sock)
-        assert it.asked[0].received == it.now
-        assert (it.asked[0].method, it.asked[0].body) == ("POST", b"{}")
+def test_a_request_is_answered_in_the_turn_of_its_arrival(driver):
+    with driver.connect_tls() as sock:
+        assert is_served(driver, sock)
+        assert driver.requests[0].received == driver.now
+        assert (driver.requests[0].method, driver.requests[0].body) == ("POST", b"{}")
 
 
-def test_what_may_wait_goes_to_a_thread_and_nobody_waits_for_it(it):
-    with it.peer() as slow, it.peer() as beside:
-        it.send(slow, SLOW)
-        it.until(lambda: it.slow)
-        assert is_served(it, beside)
-        assert taken(slow) == b""
-        it.let_go.set()
-        it.until(lambda: it.statuses[200] == 2)
-        assert KEEP in taken(slow)
+def test_a_slow_request_is_answered_in_a_thread_and_delays_no_other(driver):
+    with driver.connect_tls() as slow, driver.connect_tls() as other_peer:
+        driver.send(slow, SLOW)
+        driver.run_until(lambda: driver.slow_requests)
+        assert is_served(driver, other_peer)
+        assert read_available(slow) == b""
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.statuses[200] == 2)
+        assert KEEP_ALIVE_HEADER in read_available(slow)
 
 
-def test_pipelined_requests_are_answered_in_order_and_one_a_turn(it):
-    with it.peer() as sock, it.peer() as beside:
+def test_pipelined_requests_are_answered_in_order_one_per_turn(driver):
+    with driver.connect_tls() as sock, driver.connect_tls() as other_peer:
         sock.sendall(b"".join(POST.replace(b"Host: x", b"Host: %d" % number) for number in range(5)))
         for number in range(5):
-            it.turn()
-            assert status_of(taken(sock)) == 200
+            driver.turn()
+            assert status_of(read_available(sock)) == 200
             if number == 1:
-                beside.sendall(POST)
+                other_peer.sendall(POST)
             if number == 2:
-                assert status_of(taken(beside)) == 200
-        assert [each.header(b"host") for each in it.asked] == [b"0", b"1", b"2", b"x", b"3", b"4"]
+                assert status_of(read_available(other_peer)) == 200
+        assert [request.header(b"host") for request in driver.requests] == [b"0", b"1", b"2", b"x", b"3", b"4"]
 
 
-def test_pipelined_requests_are_answered_in_order_also_when_one_of_them_waits(it):
-    with it.peer() as sock:
-        it.send(sock, POST + SLOW + POST.replace(b"/mutate", b"/last") + POST[:20])
-        it.until(lambda: it.slow)
-        assert status_of(it.got(sock)) == 200
-        assert it.got(sock) == b""
-        it.let_go.set()
-        it.until(lambda: it.statuses[200] == 3)
-        assert it.got(sock).count(b"HTTP/1.1 200 ") == 2
-        assert [each.path for each in it.asked] == ["/mutate", "/slow", "/last"]
-        assert status_of(it.ask(sock, POST[20:])) == 200
+def test_a_slow_request_does_not_change_the_order_of_pipelined_responses(driver):
+    with driver.connect_tls() as sock:
+        driver.send(sock, POST + SLOW + POST.replace(b"/mutate", b"/last") + POST[:20])
+        driver.run_until(lambda: driver.slow_requests)
+        assert status_of(driver.receive(sock)) == 200
+        assert driver.receive(sock) == b""
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.statuses[200] == 3)
+        assert driver.receive(sock).count(b"HTTP/1.1 200 ") == 2
+        assert [request.path for request in driver.requests] == ["/mutate", "/slow", "/last"]
+        assert status_of(driver.send_and_receive(sock, POST[20:])) == 200
 
 
-def test_a_request_behind_which_nonsense_comes_is_answered_first(it):
-    with it.peer() as sock:
-        answers = it.ask(sock, POST + b"nonsense\r\n\r\n" + POST)
-        assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"]
-        assert has_ended(sock)
-    assert len(it.asked) == 1
+def test_a_request_before_invalid_bytes_is_answered_and_the_bytes_get_400(driver):
+    with driver.connect_tls() as sock:
+        responses = driver.send_and_receive(sock, POST + b"nonsense\r\n\r\n" + POST)
+        assert [part[:3] for part in responses.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"]
+        assert closed_by_server(sock)
+    assert len(driver.requests) == 1
 
 
 @pytest.mark.parametrize("head", [b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\n", HEAD + b"Connection: close\r\n\r\n"])
-def test_who_wants_no_more_answers_gets_none(it, head):
-    with it.peer() as sock:
-        assert CLOSE in it.ask(sock, head + b"{}" + POST)
-        assert has_ended(sock)
-    assert +it.statuses == {200: 1}
+def test_connection_close_ends_the_connection_after_the_response(driver, head):
+    with driver.connect_tls() as sock:
+        assert CLOSE_HEADER in driver.send_and_receive(sock, head + b"{}" + POST)
+        assert closed_by_server(sock)
+    assert +driver.statuses == {200: 1}
 
 
-def test_an_answer_to_head_has_no_body(it):
-    with it.peer() as sock:
-        answer = it.ask(sock, POST.replace(b"POST", b"HEAD"))
-        assert answer.endswith(b"\r\n\r\n")
-        assert b"Content-Length: 2\r\n" in answer
-        assert is_served(it, sock)
+def test_a_response_to_head_has_no_body(driver):
+    with driver.connect_tls() as sock:
+        response = driver.send_and_receive(sock, POST.replace(b"POST", b"HEAD"))
+        assert response.endswith(b"\r\n\r\n")
+        assert b"Content-Length: 2\r\n" in response
+        assert is_served(driver, sock)
 
 
-def test_who_waits_to_go_on_is_told_to(it):
-    with it.peer() as sock:
+def test_expect_100_continue_is_answered_with_100_continue(driver):
+    with driver.connect_tls() as sock:
         head = HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
-        assert it.ask(sock, head) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert status_of(it.ask(sock, b"{}")) == 200
-        assert status_of(it.ask(sock, head + b"{}")) == 200
+        assert driver.send_and_receive(sock, head) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert status_of(driver.send_and_receive(sock, b"{}")) == 200
+        assert status_of(driver.send_and_receive(sock, head + b"{}")) == 200
 
 
-def test_who_waits_to_send_too_much_is_told_not_to(it):
-    with it.peer() as sock:
-        assert status_of(it.ask(sock, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999999\r\n\r\n")) == 413
+def test_expect_100_continue_for_a_body_over_the_limit_is_answered_with_413(driver):
+    with driver.connect_tls() as sock:
+        assert (
+            status_of(driver.send_and_receive(sock, HEAD + b"Expect: 100-continue\r\nContent-Length: 9999999\r\n\r\n"))
+            == 413
+        )
 
 
-def test_a_body_that_is_too_large_is_refused_for_its_head_alone(it):
-    with it.peer() as sock:
-        answer = it.ask(sock, HEAD + b"Content-Length: %d\r\n\r\n" % (BODY_LIMIT + 1))
-        assert status_of(answer) == 413
-        assert CLOSE in answer
-        assert has_ended(sock)
+def test_a_content_length_over_the_limit_gets_413_before_the_body(driver):
+    with driver.connect_tls() as sock:
+        response = driver.send_and_receive(sock, HEAD + b"Content-Length: %d\r\n\r\n" % (BODY_LIMIT + 1))
+        assert status_of(response) == 413
+        assert CLOSE_HEADER in response
+        assert closed_by_server(sock)
 
 
-def test_who_sends_on_after_a_refusal_can_do_so_for_a_while_and_read_it(it):
-    """Closed at once, it would get a reset for what it sends, and might never see why."""
-    with it.peer() as sock:
-        it.send(sock, HEAD + b"Content-Length: %d\r\n\r\n" % (2 * BODY_LIMIT))
+def test_a_peer_that_continues_to_send_after_a_413_can_read_it(driver):
+    """After an immediate close, the peer's data would cause a reset, and the peer might never read the 413."""
+    with driver.connect_tls() as sock:
+        driver.send(sock, HEAD + b"Content-Length: %d\r\n\r\n" % (2 * BODY_LIMIT))
         for _ in range(5):
             sock.sendall(b"x" * 10000)
-            it.turn(2)
-        assert it.loop.connections() == 1
-        assert status_of(taken(sock)) == 413
-    it.turn()
-    assert it.loop.connections() == 0
+            driver.turn(2)
+        assert driver.loop.connections() == 1
+        assert status_of(read_available(sock)) == 413
+    driver.turn()
+    assert driver.loop.connections() == 0
 
 
-def test_a_chunked_body_that_is_too_large_is_refused_when_it_is(it):
-    with it.peer() as sock:
-        it.send(sock, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n" % (2 * BODY_LIMIT))
-        it.send(sock, b"x" * BODY_LIMIT)
-        assert it.got(sock, 240) == b""
-        assert status_of(it.ask(sock, b"x")) == 413
+def test_a_chunked_body_gets_413_at_the_first_byte_over_the_limit(driver):
+    with driver.connect_tls() as sock:
+        driver.send(sock, HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n" % (2 * BODY_LIMIT))
+        driver.send(sock, b"x" * BODY_LIMIT)
+        assert driver.receive(sock, 240) == b""
+        assert status_of(driver.send_and_receive(sock, b"x")) == 413
 
 
-@pytest.mark.parametrize("said", [b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", b"X : y\r\n\r\n", b"\0"])
-def test_what_is_not_http_is_refused_and_nothing_behind_it_is_read(it, said):
-    with it.peer() as sock:
-        answer = it.ask(sock, HEAD + said + POST)
-        assert status_of(answer) == 400
-        assert CLOSE in answer
-        assert has_ended(sock)
-    assert it.asked == []
+@pytest.mark.parametrize(
+    "invalid", [b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", b"X : y\r\n\r\n", b"\0"]
+)
+def test_invalid_http_gets_400_and_later_bytes_are_ignored(driver, invalid):
+    with driver.connect_tls() as sock:
+        response = driver.send_and_receive(sock, HEAD + invalid + POST)
+        assert status_of(response) == 400
+        assert CLOSE_HEADER in response
+        assert closed_by_server(sock)
+    assert driver.requests == []
 
 
-def test_who_ends_in_the_middle_of_a_body_is_told(it):
-    with it.peer() as sock:
-        it.send(sock, BODY + b"{")
+def test_a_close_inside_a_body_gets_400(driver):
+    with driver.connect_tls() as sock:
+        driver.send(sock, HEAD_WITH_LENGTH + b"{")
         with suppress(ssl.SSLWantReadError):
             sock.unwrap()
-        it.turn(2)
-    assert +it.statuses == {400: 1}
+        driver.turn(2)
+    assert +driver.statuses == {400: 1}
 
 
-def test_a_bug_on_the_loop_ends_one_connection_and_a_bug_in_a_thread_is_answered(it):
-    with it.peer() as sock, it.peer() as other, it.peer() as beside, capture_logs() as lines:
-        it.send(sock, POST.replace(b"/mutate", b"/bug"))
-        it.send(other, POST.replace(b"/mutate", b"/fails"))
-        it.until(lambda: it.statuses[500])
-        assert has_ended(sock)
-        assert status_of(taken(other)) == 500
-        assert is_served(it, beside)
-        assert is_served(it, other)
-    assert it.dropped == {"error": 1}
-    assert {"a connection failed", "a request failed"} <= {line["event"] for line in lines}
+def test_an_exception_on_the_loop_drops_one_connection_and_in_a_thread_returns_500(driver):
+    with (
+        driver.connect_tls() as on_loop,
+        driver.connect_tls() as in_thread,
+        driver.connect_tls() as other_peer,
+        capture_logs() as lines,
+    ):
+        driver.send(on_loop, POST.replace(b"/mutate", b"/bug"))
+        driver.send(in_thread, POST.replace(b"/mutate", b"/fails"))
+        driver.run_until(lambda: driver.statuses[500])
+        assert closed_by_server(on_loop)
+        assert status_of(read_available(in_thread)) == 500
+        assert is_served(driver, other_peer)
+        assert is_served(driver, in_thread)
+    assert driver.dropped == {"error": 1}
+    assert {"connection failed", "request failed"} <= {line["event"] for line in lines}
 
 
 REVIEW = json.dumps(
     {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(virt_launcher())}
 ).encode()
-LENGTH = HEAD.replace(b"/mutate", b"/mutate?timeout=10s") + b"Content-Length: %d\r\n\r\n"
+REVIEW_HEAD = HEAD.replace(b"/mutate", b"/mutate?timeout=10s") + b"Content-Length: %d\r\n\r\n"
 
 
 @pytest.fixture
-def reviewer(it):
-    """The real way of a review, of a cluster without anything, on the clock that is moved by hand."""
-    chosen = Settings()
-    made = make_reviewer(from_snapshot(catalog(), chosen), chosen, Metrics(), lambda: it.now)
-    it.loop._answering.inline = fast_path(made)
-    return made
+def reviewer(driver):
+    """The real reviewer of an empty cluster, on the fake clock. The loop calls it inline."""
+    defaults = Settings()
+    reviewer = make_reviewer(from_snapshot(catalog(), defaults), defaults, Metrics(), lambda: driver.now)
+    driver.loop._handler.inline = fast_path(reviewer)
+    return reviewer
 
 
-def decided(answer):
-    """The response to the only review that was answered in these bytes."""
-    assert status_of(answer) == 200
-    return json.loads(answer.partition(b"\r\n\r\n")[2])["response"]
+def admission_response(response):
+    """The admission response in the only HTTP response in these bytes."""
+    assert status_of(response) == 200
+    return json.loads(response.partition(b"\r\n\r\n")[2])["response"]
 
 
 @pytest.mark.usefixtures("reviewer")
-@pytest.mark.parametrize(("late", "reason"), [(9.4, "ClaimNotFound"), (9.6, "DeadlineExceeded")])
-def test_the_time_for_an_answer_begins_with_the_first_byte(it, late, reason):
-    with it.peer() as sock:
-        it.send(sock, LENGTH % len(REVIEW))
-        it.pass_by(late)
-        response = decided(it.ask(sock, REVIEW))
+@pytest.mark.parametrize(("delay", "reason"), [(9.4, "ClaimNotFound"), (9.6, "DeadlineExceeded")])
+def test_the_webhook_timeout_starts_at_the_first_byte(driver, delay, reason):
+    with driver.connect_tls() as sock:
+        driver.send(sock, REVIEW_HEAD % len(REVIEW))
+        driver.advance_clock(delay)
+        response = admission_response(driver.send_and_receive(sock, REVIEW))
     assert response["allowed"]
     assert reason in json.dumps(response["auditAnnotations"])
 
 
-@pytest.mark.parametrize("size", [LARGE, LARGE + 1])
-def test_a_review_that_is_far_larger_than_a_vms_is_not_decided_on_the_loop(it, reviewer, size):
-    """It may be made to take seconds, and whoever may create pods can make one."""
+@pytest.mark.parametrize("size", [INLINE_BODY_LIMIT, INLINE_BODY_LIMIT + 1])
+def test_a_review_over_the_inline_limit_is_decided_in_a_thread(driver, reviewer, size):
+    """Such a review can take seconds, and any user with permission to create pods can cause one."""
     app, threaded = create_app(reviewer), []
 
-    def answered(sent, peer):
-        threaded.append(sent)
-        return wsgi_response(app, sent, peer)
+    def answer_in_thread(request, peer):
+        threaded.append(request)
+        return wsgi_response(app, request, peer)
 
-    it.loop._answering.threaded = answered
-    with it.peer() as sock:
-        it.send(sock, LENGTH % size + REVIEW.ljust(size))
-        it.until(lambda: it.statuses[200])
-        assert decided(it.got(sock))["allowed"]
-    assert len(threaded) == (size > LARGE)
+    driver.loop._handler.threaded = answer_in_thread
+    with driver.connect_tls() as sock:
+        driver.send(sock, REVIEW_HEAD % size + REVIEW.ljust(size))
+        driver.run_until(lambda: driver.statuses[200])
+        assert admission_response(driver.receive(sock))["allowed"]
+    assert len(threaded) == (size > INLINE_BODY_LIMIT)
 
 
-def test_large_requests_are_decided_one_at_a_time_and_keep_no_other_from_a_thread(it):
-    large = SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (LARGE + 1)).ljust(len(SLOW) + 5 + LARGE - 2)
+def test_large_requests_are_decided_one_at_a_time_and_do_not_block_small_ones(driver):
+    large = SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (INLINE_BODY_LIMIT + 1)).ljust(
+        len(SLOW) + 5 + INLINE_BODY_LIMIT - 2
+    )
     with ExitStack() as stack:
-        for each in (large, large, SLOW):
-            it.send(stack.enter_context(it.peer()), each)
-        it.until(lambda: len(it.slow) == 2)
-        assert sorted(len(request.body) for request in it.slow) == [2, LARGE + 1]
-        it.let_go.set()
-        it.until(lambda: it.statuses[200] == 3)
-        assert len(it.slow) == 3
+        for data in (large, large, SLOW):
+            driver.send(stack.enter_context(driver.connect_tls()), data)
+        driver.run_until(lambda: len(driver.slow_requests) == 2)
+        assert sorted(len(request.body) for request in driver.slow_requests) == [2, INLINE_BODY_LIMIT + 1]
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.statuses[200] == 3)
+        assert len(driver.slow_requests) == 3
 
 
-def nobody_is_answered_for_another(folder):
-    """For lack of memory, say; what was handed over before stays in line, and is decided on later."""
-    with turning(folder) as it, it.peer() as sock:
-        before = threading.stack_size(2**47)  # more than there are addresses
-        answer = it.ask(sock, SLOW.replace(b"/slow", b"/slow?first"))
+def check_failed_thread_start(folder):
+    """A thread can fail to start, for example for lack of memory.
+
+    Its request stays queued and is decided later. That response must not reach the next request.
+    """
+    with drive_loop(folder) as driver, driver.connect_tls() as sock:
+        before = threading.stack_size(2**47)  # bytes, more than the address space
+        response = driver.send_and_receive(sock, SLOW.replace(b"/slow", b"/slow?first"))
         threading.stack_size(before)
-        assert status_of(answer) == 503
-        assert KEEP in answer
-        assert b"\r\nRetry-After: 1\r\n" in answer
-        it.let_go.set()
-        it.send(sock, SLOW.replace(b"/slow", b"/slow?second"))
-        it.until(lambda: it.statuses[200])
-        assert taken(sock).endswith(b"\r\n\r\nsecond")
-        assert [request.query for request in it.slow] == ["first", "second"]
+        assert status_of(response) == 503
+        assert KEEP_ALIVE_HEADER in response
+        assert b"\r\nRetry-After: 1\r\n" in response
+        driver.release_slow.set()
+        driver.send(sock, SLOW.replace(b"/slow", b"/slow?second"))
+        driver.run_until(lambda: driver.statuses[200])
+        assert read_available(sock).endswith(b"\r\n\r\nsecond")
+        assert [request.query for request in driver.slow_requests] == ["first", "second"]
 
 
-def test_where_no_thread_can_be_had_it_is_told_to_come_again_and_gets_its_own_answer(folder):
-    alone(nobody_is_answered_for_another, folder)
+def test_a_failed_thread_start_returns_503_and_mixes_up_no_responses(folder):
+    run_in_child_process(check_failed_thread_start, folder)
 
 
 # Counts
 
 
-def scanned(it):
-    """Peers as a port scan has them: none of them is there to stay."""
-    it.plain().close()  # connect and close
-    reset(it.plain())
-    reset(it.plain_outside())  # gone before it is taken in
-    garbage = it.plain()
+def scan_port(driver):
+    """Connect and disconnect in each way in which a port scan does."""
+    driver.connect_tcp().close()
+    reset(driver.connect_tcp())
+    reset(driver.connect_unaccepted())  # before the accept
+    garbage = driver.connect_tcp()
     garbage.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    it.turn(2)
+    driver.turn(2)
     garbage.close()
-    begun = it.plain()
-    begun.sendall(hello(it.trusting))
-    it.turn()
-    begun.close()
-    reset(it.peer())  # between two requests anybody may leave as he likes
-    it.peer().close()
+    aborted = driver.connect_tcp()
+    aborted.sendall(client_hello(driver.client_context))
+    driver.turn()
+    aborted.close()
+    reset(driver.connect_tls())  # between two requests, neither a reset nor a close is counted
+    driver.connect_tls().close()
 
 
-def test_a_port_scan_leaves_every_count_true(it):
-    """A worker of gunicorn counts some of these down twice, and then does not end: 26.1 and 27.0.1 do."""
+def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
+    """The workers of gunicorn 26.1 and 27.0.1 count some of these down twice, and then never exit."""
     metrics = Metrics()
-    metrics.show(it.loop.connections, it.loop.dropped)
-    with it.peer() as beside:
+    metrics.add_loop(driver.loop.connections, driver.loop.dropped)
+    with driver.connect_tls() as other_peer:
         for _ in range(5):
-            scanned(it)
-            it.turn(3)
-            assert it.loop.connections() == 1
-        assert is_served(it, beside)
-        told = metrics.exposition().decode()
-        assert "\nkubevirt_scheduler_connections 1.0\n" in told
-    it.turn(2)
-    assert it.loop.connections() == 0
-    assert it.dropped == {"tls": 5, "reset": 20}
+            scan_port(driver)
+            driver.turn(3)
+            assert driver.loop.connections() == 1
+        assert is_served(driver, other_peer)
+        exposition = metrics.exposition().decode()
+        assert "\nkubevirt_scheduler_connections 1.0\n" in exposition
+    driver.turn(2)
+    assert driver.loop.connections() == 0
+    assert driver.dropped == {"tls": 5, "reset": 20}
     assert 'kubevirt_scheduler_connections_dropped_total{cause="tls"} 5.0\n' in metrics.exposition().decode()
-    assert it.loop._held == 0
-    assert len(it.loop._selector.get_map()) == 2
+    assert driver.loop._buffered == 0
+    assert len(driver.loop._selector.get_map()) == 2
 
 
-def test_a_peer_that_is_gone_before_its_answer_is_counted_once(it):
-    peers = [it.peer() for _ in range(3)]
+def test_a_peer_that_resets_before_its_response_is_counted_once(driver):
+    peers = [driver.connect_tls() for _ in range(3)]
     for sock in peers:
-        it.send(sock, SLOW)
-    it.until(lambda: len(it.slow) == 3)
+        driver.send(sock, SLOW)
+    driver.run_until(lambda: len(driver.slow_requests) == 3)
     reset(peers[0])
     peers[1].close()
-    it.let_go.set()
-    it.until(lambda: it.statuses[200] == 3)
-    it.turn(3)
-    assert it.loop.connections() == 1
-    assert it.dropped == {"reset": 1}  # who closed between two requests is nobody's fault
+    driver.release_slow.set()
+    driver.run_until(lambda: driver.statuses[200] == 3)
+    driver.turn(3)
+    assert driver.loop.connections() == 1
+    assert driver.dropped == {"reset": 1}  # the close by peers[1] is orderly and not counted
     peers[2].close()
-    it.turn(2)
-    assert it.loop.connections() == 0
+    driver.turn(2)
+    assert driver.loop.connections() == 0
 
 
-def test_without_a_certificate_nobody_is_let_in_and_nothing_is_left_over(it):
-    context, it.context = it.context, None
-    with it.plain() as sock:
-        assert has_ended(sock)
-    assert it.dropped == {"tls": 1}
-    it.context = context
-    with it.peer() as sock:
-        assert is_served(it, sock)
+def test_without_a_certificate_a_connection_is_closed_and_counted(driver):
+    context, driver.server_context = driver.server_context, None
+    with driver.connect_tcp() as sock:
+        assert closed_by_server(sock)
+    assert driver.dropped == {"tls": 1}
+    driver.server_context = context
+    with driver.connect_tls() as sock:
+        assert is_served(driver, sock)
 
 
-# Bounds
+# Limits
 
 
 @pytest.fixture
-def many_files():
+def raised_file_limit():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 3 * CONNECTIONS)), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 3 * MAX_CONNECTIONS)), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.usefixtures("many_files")
-def test_there_is_always_room_for_one_more_and_the_longest_idle_makes_it(it):
+@pytest.mark.usefixtures("raised_file_limit")
+def test_a_connection_over_the_limit_evicts_the_longest_idle_one(driver):
     with ExitStack() as stack:
-        first, second = stack.enter_context(it.peer()), stack.enter_context(it.peer())
-        it.pass_by(1)
-        assert is_served(it, first)  # so that the second has been idle for longer
-        for _ in range(CONNECTIONS - 2):
-            stack.enter_context(it.plain())
-        assert (it.loop.connections(), it.dropped) == (CONNECTIONS, {})
-        newest = stack.enter_context(it.peer())
-        assert (it.loop.connections(), it.dropped) == (CONNECTIONS, {"evicted": 1})
-        assert has_ended(second)
-        assert is_served(it, first)
-        assert is_served(it, newest)
+        first, second = stack.enter_context(driver.connect_tls()), stack.enter_context(driver.connect_tls())
+        driver.advance_clock(1)
+        assert is_served(driver, first)  # so the second has been idle for longer
+        for _ in range(MAX_CONNECTIONS - 2):
+            stack.enter_context(driver.connect_tcp())
+        assert (driver.loop.connections(), driver.dropped) == (MAX_CONNECTIONS, {})
+        newest = stack.enter_context(driver.connect_tls())
+        assert (driver.loop.connections(), driver.dropped) == (MAX_CONNECTIONS, {"evicted": 1})
+        assert closed_by_server(second)
+        assert is_served(driver, first)
+        assert is_served(driver, newest)
 
 
-@pytest.mark.parametrize("said", ["nothing", "half a hello", "half a head", "half a body"])
-def test_who_has_been_stuck_for_longest_makes_room_and_not_who_came_just_now(it, said):
-    with stalled(it, said) as stuck:
-        it.pass_by(1)
-        with it.peer() as newest:
-            it.loop._evict()
-            assert has_ended(stuck)
-            assert is_served(it, newest)
+@pytest.mark.parametrize("stall_point", ["no bytes", "incomplete ClientHello", "incomplete head", "incomplete body"])
+def test_the_longest_stalled_connection_is_evicted_before_a_new_one(driver, stall_point):
+    with stalled_peer(driver, stall_point) as oldest:
+        driver.advance_clock(1)
+        with driver.connect_tls() as newest:
+            driver.loop._evict()
+            assert closed_by_server(oldest)
+            assert is_served(driver, newest)
 
 
 @contextmanager
-def no_file_left():
-    """Take all file descriptors, and give back those that are still in the list."""
+def no_free_descriptor():
+    """Open all file descriptors, and close at the end those that are still in the list."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, hard))
-    taken_up = []
+    descriptors = []
     with suppress(OSError):
         while True:
-            taken_up.append(os.dup(0))
-    yield taken_up
-    for number in taken_up:
-        os.close(number)
+            descriptors.append(os.dup(0))
+    yield descriptors
+    for descriptor in descriptors:
+        os.close(descriptor)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def the_longest_idle_makes_room(folder):
-    with turning(folder) as it, it.peer() as idle, it.plain_outside(), no_file_left():
-        it.turn(3)
-        assert has_ended(idle)
-        assert it.dropped == {"evicted": 1}
-        assert it.loop.connections() == 1
+def check_eviction_without_descriptor(folder):
+    with drive_loop(folder) as driver, driver.connect_tls() as idle, driver.connect_unaccepted(), no_free_descriptor():
+        driver.turn(3)
+        assert closed_by_server(idle)
+        assert driver.dropped == {"evicted": 1}
+        assert driver.loop.connections() == 1
 
 
-def it_waits_for_a_file(folder):
-    with turning(folder) as it, it.plain_outside(), no_file_left() as left:
-        it.turn(3)
-        assert (it.loop.connections(), it.dropped) == (0, {})
-        os.close(left.pop())
-        it.turn()
-        assert it.loop.connections() == 1
+def check_accept_waits_for_descriptor(folder):
+    with drive_loop(folder) as driver, driver.connect_unaccepted(), no_free_descriptor() as descriptors:
+        driver.turn(3)
+        assert (driver.loop.connections(), driver.dropped) == (0, {})
+        os.close(descriptors.pop())
+        driver.turn()
+        assert driver.loop.connections() == 1
 
 
-def test_where_no_file_descriptor_is_left_the_longest_idle_makes_room(folder):
-    alone(the_longest_idle_makes_room, folder)
+def test_without_a_free_descriptor_the_longest_idle_connection_is_evicted(folder):
+    run_in_child_process(check_eviction_without_descriptor, folder)
 
 
-def test_where_no_file_descriptor_is_left_and_nobody_can_go_it_waits(folder):
-    alone(it_waits_for_a_file, folder)
+def test_without_a_free_descriptor_or_an_idle_connection_a_new_one_waits(folder):
+    run_in_child_process(check_accept_waits_for_descriptor, folder)
 
 
-def test_what_has_only_begun_does_not_delay_a_request(it):
+def test_new_connections_do_not_delay_a_request(driver):
     with ExitStack() as stack:
-        beside = stack.enter_context(it.peer())
-        for _ in range(3 * BEGUN):
-            stack.enter_context(it.plain_outside())
-        assert is_served(it, beside)
-        assert it.loop.connections() == 1 + BEGUN
-        it.turn(2)
-        assert it.loop.connections() == 1 + 3 * BEGUN
+        other_peer = stack.enter_context(driver.connect_tls())
+        for _ in range(3 * MAX_PER_TURN):
+            stack.enter_context(driver.connect_unaccepted())
+        assert is_served(driver, other_peer)
+        assert driver.loop.connections() == 1 + MAX_PER_TURN
+        driver.turn(2)
+        assert driver.loop.connections() == 1 + 3 * MAX_PER_TURN
 
 
-def test_many_whose_time_is_over_at_once_do_not_delay_a_request(it):
+def test_simultaneous_timeouts_do_not_delay_a_request(driver):
     with ExitStack() as stack:
-        for _ in range(3 * BEGUN):
-            stack.enter_context(it.peer()).sendall(HEAD)
-        it.turn(2)
-        beside = stack.enter_context(it.peer())
-        it.pass_by(10)
-        assert it.statuses[408] == BEGUN
-        assert is_served(it, beside)
-        it.loop.run_once()  # nobody rings: it does not wait while somebody is due
-        assert it.statuses[408] == 3 * BEGUN
+        for _ in range(3 * MAX_PER_TURN):
+            stack.enter_context(driver.connect_tls()).sendall(HEAD)
+        driver.turn(2)
+        other_peer = stack.enter_context(driver.connect_tls())
+        driver.advance_clock(10)
+        assert driver.statuses[408] == MAX_PER_TURN
+        assert is_served(driver, other_peer)
+        driver.loop.run_once()  # without a wake-up, because the poll does not wait while timeouts are due
+        assert driver.statuses[408] == 3 * MAX_PER_TURN
 
 
-def crowd(it, stack):
-    """Peers that send all but the end of the largest bodies, until more is held than may be; the last one of them."""
-    for missing in (*[1000] * (HELD // BODY_LIMIT), BODY_LIMIT - 40_000):
-        sock = stack.enter_context(it.peer())
-        it.send(sock, HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)
-        it.send(sock, b" " * (BODY_LIMIT - missing))
-        it.turn(160)
+def fill_buffers(driver, stack):
+    """Send incomplete bodies of the maximum size until more is buffered than MAX_BUFFERED; the last peer."""
+    for missing in (*[1000] * (MAX_BUFFERED // BODY_LIMIT), BODY_LIMIT - 40_000):
+        sock = stack.enter_context(driver.connect_tls())
+        driver.send(sock, HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)
+        driver.send(sock, b" " * (BODY_LIMIT - missing))
+        driver.turn(160)
     return sock
 
 
-def test_where_too_much_is_held_already_nobody_begins_a_large_request(it):
+def test_an_overloaded_loop_answers_only_large_requests_with_503(driver):
     with ExitStack() as stack:
-        beside = stack.enter_context(it.peer())
-        last = crowd(it, stack)
-        assert +it.statuses == {}
-        assert HELD < it.loop._held < HELD + 2**20
-        assert is_served(it, beside)
-        it.send(beside, BODY)
-        assert status_of(it.ask(beside, b" " * 100)) == 200  # so is a small one that comes in pieces
-        answer = it.ask(beside, LARGE_BODY)
-        assert status_of(answer) == 503
-        assert b"\r\nRetry-After: 1\r\n" in answer
-        assert status_of(it.ask(last, b" ")) == 503
-    it.turn(5)
-    assert (it.loop.connections(), it.loop._held) == (0, 0)
-    with it.peer() as sock:
-        it.send(sock, BODY)
-        assert status_of(it.ask(sock, b" " * 100)) == 200
+        other_peer = stack.enter_context(driver.connect_tls())
+        last = fill_buffers(driver, stack)
+        assert +driver.statuses == {}
+        assert MAX_BUFFERED < driver.loop._buffered < MAX_BUFFERED + 2**20
+        assert is_served(driver, other_peer)
+        driver.send(other_peer, HEAD_WITH_LENGTH)
+        # A small request in two pieces is accepted too.
+        assert status_of(driver.send_and_receive(other_peer, b" " * 100)) == 200
+        response = driver.send_and_receive(other_peer, PARTIAL_LARGE_REQUEST)
+        assert status_of(response) == 503
+        assert b"\r\nRetry-After: 1\r\n" in response
+        assert status_of(driver.send_and_receive(last, b" ")) == 503
+    driver.turn(5)
+    assert (driver.loop.connections(), driver.loop._buffered) == (0, 0)
+    with driver.connect_tls() as sock:
+        driver.send(sock, HEAD_WITH_LENGTH)
+        assert status_of(driver.send_and_receive(sock, b" " * 100)) == 200
 
 
-def test_what_waits_in_a_thread_is_held_as_well(it):
+def test_requests_that_wait_in_threads_count_as_buffered(driver):
     with ExitStack() as stack:
-        beside = stack.enter_context(it.peer())
-        for _ in range(HELD // BODY_LIMIT + 1):
-            sock = stack.enter_context(it.peer())
-            it.send(sock, SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (BODY_LIMIT - 1000)))
-            it.send(sock, b" " * (BODY_LIMIT - 1000))
-            it.turn(160)
-        it.send(sock, SLOW)
-        assert status_of(it.ask(beside, LARGE_BODY)) == 503
+        other_peer = stack.enter_context(driver.connect_tls())
+        for _ in range(MAX_BUFFERED // BODY_LIMIT + 1):
+            sock = stack.enter_context(driver.connect_tls())
+            driver.send(sock, SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (BODY_LIMIT - 1000)))
+            driver.send(sock, b" " * (BODY_LIMIT - 1000))
+            driver.turn(160)
+        driver.send(sock, SLOW)
+        assert status_of(driver.send_and_receive(other_peer, PARTIAL_LARGE_REQUEST)) == 503
 
 
-# Progress
+# Liveness
 
 
-def test_a_loop_that_hangs_is_noticed_and_a_busy_one_is_not(it):
-    noticed = []
+def test_a_hanging_loop_is_reported_as_stalled_and_a_busy_one_is_not(driver):
+    reported = []
 
     def hang():
-        it.now += STUCK + 0.1
-        noticed.append(it.loop.stuck())
+        driver.now += STALLED_AFTER + 0.1
+        reported.append(driver.loop.stalled_seconds())
 
-    with it.peer() as sock:
+    with driver.connect_tls() as sock:
         for _ in range(100):
-            it.pass_by(0.5)
-            assert is_served(it, sock)
-            assert it.loop.stuck() == 0
-        it.each_turn = hang
-        it.turn()
-        assert noticed == [pytest.approx(STUCK + 0.1)]
-        it.each_turn = lambda: None
-        it.turn()
-        assert it.loop.stuck() == 0
+            driver.advance_clock(0.5)
+            assert is_served(driver, sock)
+            assert driver.loop.stalled_seconds() == 0
+        driver.on_turn = hang
+        driver.turn()
+        assert reported == [pytest.approx(STALLED_AFTER + 0.1)]
+        driver.on_turn = lambda: None
+        driver.turn()
+        assert driver.loop.stalled_seconds() == 0
 
 
-# The end
+# Draining
 
 
-def test_with_nobody_there_it_ends_after_a_second(it):
-    it.loop.drain()
-    assert it.run() == pytest.approx(QUIET, abs=0.5)
+def test_a_loop_without_connections_drains_after_the_quiet_period(driver):
+    driver.loop.drain()
+    assert driver.run_until_drained() == pytest.approx(QUIET_PERIOD, abs=0.5)
 
 
-def test_who_comes_when_nobody_is_there_any_more_is_still_answered(it):
-    """Its end is not known at once to all who send: seen on a real API server, whose next call was refused."""
-    with it.peer() as sock:
-        it.loop.drain()
-        assert CLOSE in it.ask(sock)
+def test_a_new_connection_while_draining_is_served_and_restarts_the_quiet_period(driver):
+    """Clients learn late that a replica shuts down: a real API server had its next call refused."""
+    with driver.connect_tls() as sock:
+        driver.loop.drain()
+        assert CLOSE_HEADER in driver.send_and_receive(sock)
     for _ in range(3):
-        it.turn(3)
-        assert it.loop.connections() == 0
-        it.pass_by(0.9 * QUIET)
-        assert not it.loop._is_drained()
-        with it.peer() as new:
-            assert CLOSE in it.ask(new)
-    it.turn(3)
-    it.pass_by(1.1 * QUIET)
-    assert it.loop._is_drained()
+        driver.turn(3)
+        assert driver.loop.connections() == 0
+        driver.advance_clock(0.9 * QUIET_PERIOD)
+        assert not driver.loop._is_drained()
+        with driver.connect_tls() as new:
+            assert CLOSE_HEADER in driver.send_and_receive(new)
+    driver.turn(3)
+    driver.advance_clock(1.1 * QUIET_PERIOD)
+    assert driver.loop._is_drained()
 
 
-def test_who_was_let_in_at_the_last_moment_is_heard_to_the_end(it):
-    it.loop.drain()
-    it.now += 1.1 * QUIET
-    with it.plain():
-        assert not it.loop._is_drained()
+def test_a_connection_accepted_last_delays_the_end_of_draining(driver):
+    driver.loop.drain()
+    driver.now += 1.1 * QUIET_PERIOD
+    with driver.connect_tcp():
+        assert not driver.loop._is_drained()
 
 
-def test_an_idle_peer_is_given_a_second_and_then_told_goodbye(it):
-    with it.peer() as sock:
-        it.loop.drain()
-        assert it.run() == pytest.approx(QUIET, abs=0.5)
-        assert sock.recv(100) == b""  # said in TLS; else it would raise
-        assert it.loop.connections() == 0
-    assert it.dropped == {}
+def test_an_idle_peer_receives_close_notify_after_the_quiet_period(driver):
+    with driver.connect_tls() as sock:
+        driver.loop.drain()
+        assert driver.run_until_drained() == pytest.approx(QUIET_PERIOD, abs=0.5)
+        assert sock.recv(100) == b""  # close_notify; without it, recv would raise
+        assert driver.loop.connections() == 0
+    assert driver.dropped == {}
 
 
-def test_while_it_ends_each_answer_is_the_last_of_its_connection(it):
-    with it.peer() as sock, it.peer() as waiting:
-        it.send(waiting, SLOW)
-        it.until(lambda: it.slow)
-        it.loop.drain()
-        assert CLOSE in it.ask(sock)
-        with it.peer() as new:
-            assert CLOSE in it.ask(new)
-        it.let_go.set()
-        it.until(lambda: it.statuses[200] == 3)
-        assert CLOSE in taken(waiting)
-    assert it.run() < QUIET + 1
+def test_each_response_while_draining_closes_its_connection(driver):
+    with driver.connect_tls() as sock, driver.connect_tls() as slow:
+        driver.send(slow, SLOW)
+        driver.run_until(lambda: driver.slow_requests)
+        driver.loop.drain()
+        assert CLOSE_HEADER in driver.send_and_receive(sock)
+        with driver.connect_tls() as new:
+            assert CLOSE_HEADER in driver.send_and_receive(new)
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.statuses[200] == 3)
+        assert CLOSE_HEADER in read_available(slow)
+    assert driver.run_until_drained() < QUIET_PERIOD + 1
 
 
-def test_who_keeps_coming_is_answered_for_15_seconds(it):
+def test_frequent_requests_are_answered_for_15_seconds_while_draining(driver):
     with ExitStack() as stack:
-        peers = [stack.enter_context(it.peer()) for _ in range(40)]
-        coming = iter(peers)
+        peers = [stack.enter_context(driver.connect_tls()) for _ in range(40)]
+        idle_peers = iter(peers)
 
-        def come():
-            if it.turns % 5 == 0:
-                next(coming).sendall(POST)
+        def send_request():
+            if driver.turns % 5 == 0:
+                next(idle_peers).sendall(POST)
 
-        it.each_turn = come
-        it.loop.drain()
-        took = it.run()
-        assert took == pytest.approx(DRAIN, abs=1)
-        assert it.statuses[200] == pytest.approx(2 * took, abs=3)
-        assert all(has_ended(sock) for sock in peers)
-
-
-@pytest.mark.parametrize("said", [HEAD, BODY + b"{", SLOW], ids=["half a head", "half a body", "in a thread"])
-def test_what_can_not_be_answered_any_more_is_given_back(it, said):
-    with it.peer() as sock:
-        it.send(sock, said)
-        if said == SLOW:
-            it.until(lambda: it.slow)
-        it.loop.drain()
-        took = it.run()
-        answer = taken(sock)
-        assert status_of(answer) == 503
-        assert CLOSE in answer
-        assert b"\r\nRetry-After: 0\r\n" in answer
-        assert took == pytest.approx(DRAIN if said == SLOW else QUIET, abs=1)
-    assert +it.statuses == {503: 1}
+        driver.on_turn = send_request
+        driver.loop.drain()
+        took = driver.run_until_drained()
+        assert took == pytest.approx(DRAIN_TIMEOUT, abs=1)
+        assert driver.statuses[200] == pytest.approx(2 * took, abs=3)
+        assert all(closed_by_server(sock) for sock in peers)
 
 
-@pytest.mark.parametrize("said", ["nothing", "half a hello", "half a head", "a request, and reads nothing"])
-def test_a_peer_that_is_stuck_does_not_keep_it_from_ending(it, said):
-    it.answer = TOO_MUCH
-    with stalled(it, said):
-        it.loop.drain()
-        assert it.run() < (DRAIN if "request" in said else QUIET) + 1
-    assert it.loop.connections() == 0
+@pytest.mark.parametrize(
+    "sent", [HEAD, HEAD_WITH_LENGTH + b"{", SLOW], ids=["incomplete head", "incomplete body", "in a thread"]
+)
+def test_a_request_without_a_response_at_the_end_of_draining_gets_503(driver, sent):
+    with driver.connect_tls() as sock:
+        driver.send(sock, sent)
+        if sent == SLOW:
+            driver.run_until(lambda: driver.slow_requests)
+        driver.loop.drain()
+        took = driver.run_until_drained()
+        response = read_available(sock)
+        assert status_of(response) == 503
+        assert CLOSE_HEADER in response
+        assert b"\r\nRetry-After: 0\r\n" in response
+        assert took == pytest.approx(DRAIN_TIMEOUT if sent == SLOW else QUIET_PERIOD, abs=1)
+    assert +driver.statuses == {503: 1}
 
 
-@pytest.mark.parametrize("said", [b"", HEAD, SLOW], ids=["nothing", "half a head", "in a thread"])
-def test_told_twice_it_ends_at_once_and_still_gives_back(it, said):
-    with it.peer() as sock:
-        it.send(sock, said)
-        if said == SLOW:
-            it.until(lambda: it.slow)
-        it.loop.drain()
-        it.loop.drain()
-        assert it.run() < QUIET
-        assert taken(sock).startswith(b"HTTP/1.1 503 ") == bool(said)
+@pytest.mark.parametrize("stall_point", ["no bytes", "incomplete ClientHello", "incomplete head", "unread response"])
+def test_a_stalled_peer_does_not_block_draining(driver, stall_point):
+    driver.response = HUGE_RESPONSE
+    with stalled_peer(driver, stall_point):
+        driver.loop.drain()
+        assert driver.run_until_drained() < (DRAIN_TIMEOUT if stall_point == "unread response" else QUIET_PERIOD) + 1
+    assert driver.loop.connections() == 0
 
 
-def test_told_again_in_the_middle_it_hurries(it):
-    with it.peer() as sock:
-        it.send(sock, SLOW)
-        it.until(lambda: it.slow)
-        it.loop.drain()
-        it.each_turn = lambda: it.loop.drain() if it.turns == then + 20 else None
-        then = it.turns
-        assert it.run() == pytest.approx(2, abs=1)
-        assert status_of(taken(sock)) == 503
+@pytest.mark.parametrize("sent", [b"", HEAD, SLOW], ids=["no request", "incomplete head", "in a thread"])
+def test_two_drains_end_the_loop_immediately_and_still_send_503(driver, sent):
+    with driver.connect_tls() as sock:
+        driver.send(sock, sent)
+        if sent == SLOW:
+            driver.run_until(lambda: driver.slow_requests)
+        driver.loop.drain()
+        driver.loop.drain()
+        assert driver.run_until_drained() < QUIET_PERIOD
+        assert read_available(sock).startswith(b"HTTP/1.1 503 ") == bool(sent)
 
 
-def test_a_thread_that_never_answers_does_not_keep_it_from_ending_and_nobody_rings_afterwards(it):
-    with it.peer() as sock:
-        it.send(sock, SLOW)
-        it.until(lambda: it.slow)
-        it.loop.drain()
-        it.run()
-        it.let_go.set()
-        it.loop._deciding._threads.shutdown(wait=True)
+def test_a_second_drain_ends_a_draining_loop_immediately(driver):
+    with driver.connect_tls() as sock:
+        driver.send(sock, SLOW)
+        driver.run_until(lambda: driver.slow_requests)
+        driver.loop.drain()
+        driver.on_turn = lambda: driver.loop.drain() if driver.turns == started + 20 else None
+        started = driver.turns
+        assert driver.run_until_drained() == pytest.approx(2, abs=1)
+        assert status_of(read_available(sock)) == 503
 
 
-def test_after_the_end_nobody_is_let_in(it):
-    it.loop.drain()
-    it.run()
+def test_a_blocked_thread_does_not_block_draining_and_may_finish_afterwards(driver):
+    with driver.connect_tls() as sock:
+        driver.send(sock, SLOW)
+        driver.run_until(lambda: driver.slow_requests)
+        driver.loop.drain()
+        driver.run_until_drained()
+        driver.release_slow.set()
+        driver.loop._pool._threads.shutdown(wait=True)
+
+
+def test_a_drained_loop_refuses_connections(driver):
+    driver.loop.drain()
+    driver.run_until_drained()
     with pytest.raises(ConnectionRefusedError):
-        it.plain_outside()
+        driver.connect_unaccepted()

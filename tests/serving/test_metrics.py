@@ -1,4 +1,4 @@
-"""What Prometheus is told."""
+"""The Prometheus metrics of one process."""
 
 import platform
 from itertools import pairwise
@@ -16,7 +16,7 @@ CASES = sorted(paths.CASES.glob("*/expected.yaml"))
 
 
 def samples(metrics):
-    """Each series with its value: (name, (labels, in, order)) → value."""
+    """The value of each series: (name, sorted label values) → value."""
     families = text_string_to_metric_families(metrics.exposition().decode())
     return {(s.name, tuple(sorted(s.labels.values()))): s.value for family in families for s in family.samples}
 
@@ -29,33 +29,33 @@ def decision(outcome, reason):
     return Decision(outcome, reason, "", Mode.REQUIRED)
 
 
-def test_every_decision_that_can_be_made_stands_there_from_the_start_at_0():
+def test_every_possible_decision_starts_at_0():
     pairs = {(str(r), str(o)) for r in Reason for o in possible_outcomes(r)}
     assert values(Metrics(), "kubevirt_scheduler_decisions_total") == dict.fromkeys(
         [tuple(sorted(pair)) for pair in pairs], 0.0
     )
 
 
-def test_every_status_that_we_answer_with_stands_there_from_the_start_at_0():
+def test_every_response_status_starts_at_0():
     codes = ["200", "400", "404", "405", "408", "413", "415", "500", "503"]
     assert values(Metrics(), "kubevirt_scheduler_responses_total") == {(code,): 0.0 for code in codes}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.parent.name)
-def test_what_was_decided_in_a_golden_case_is_known_in_advance(case):
-    decided = yaml.safe_load(case.read_text())["decision"]
-    assert Outcome(decided["outcome"]) in possible_outcomes(Reason(decided["reason"]))
+def test_possible_outcomes_covers_each_golden_case(case):
+    expected = yaml.safe_load(case.read_text())["decision"]
+    assert Outcome(expected["outcome"]) in possible_outcomes(Reason(expected["reason"]))
 
 
-def test_what_only_a_claim_is_told_is_no_decision():
+def test_reasons_of_single_claims_have_no_outcome():
     assert [r for r in Reason if not possible_outcomes(r)] == [
         r for r in Reason if r in CLAIM_REASONS - {Reason.NO_SHARE_MANAGER}
     ]
 
 
-def test_a_decision_is_counted_with_its_time():
+def test_a_decision_is_counted_with_its_duration():
     metrics = Metrics()
-    metrics.decided(decision(Outcome.PINNED, Reason.CO_SCHEDULED), 0.0003)
+    metrics.count_decision(decision(Outcome.PINNED, Reason.CO_SCHEDULED), 0.0003)
     found = samples(metrics)
     assert found["kubevirt_scheduler_decisions_total", ("CoScheduled", "pinned")] == 1
     assert found["kubevirt_scheduler_decision_duration_seconds_sum", ()] == pytest.approx(0.0003)
@@ -63,29 +63,29 @@ def test_a_decision_is_counted_with_its_time():
     assert found["kubevirt_scheduler_decision_duration_seconds_bucket", ("0.0005",)] == 1
 
 
-def test_an_answer_is_counted_by_its_status():
+def test_a_response_is_counted_by_status():
     metrics = Metrics()
-    metrics.answered(200)
-    metrics.answered(418)
+    metrics.count_response(200)
+    metrics.count_response(418)
     assert values(metrics, "kubevirt_scheduler_responses_total")["200",] == 1
     assert values(metrics, "kubevirt_scheduler_responses_total")["418",] == 1
 
 
-def test_the_buckets_resolve_a_fifth_of_a_millisecond_to_a_second():
+def test_the_buckets_cover_0_2_ms_to_1_s_in_steps_of_at_most_2_5():
     assert {0.0002, 1.0} <= set(BUCKETS)
     assert all(upper / lower <= 2.5 for lower, upper in pairwise(BUCKETS))
 
 
-def test_the_build_is_told():
+def test_the_build_info_reports_both_versions():
     build = values(Metrics(), "kubevirt_scheduler_build_info")
     assert build == {tuple(sorted([__version__, platform.python_version()])): 1.0}
 
 
-def test_each_process_counts_for_itself():
+def test_each_metrics_instance_counts_separately():
     counted, other = Metrics(), Metrics()
-    counted.answered(200)
+    counted.count_response(200)
     assert values(other, "kubevirt_scheduler_responses_total")["200",] == 0
 
 
-def test_no_series_tells_when_it_was_made():
+def test_no_created_series_is_exported():
     assert not [name for name, _ in samples(Metrics()) if name.endswith("_created")]

@@ -1,4 +1,4 @@
-"""An AdmissionReview comes in and an AdmissionReview goes out, and nothing of a bad one is quoted."""
+"""Decoding AdmissionReviews and encoding the responses. Errors never quote the body."""
 
 import json
 from base64 import b64decode
@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.builders import (
     Object,
+    apply_injection,
     catalog,
-    injected,
+    injection_for,
     node,
-    patched,
     request,
     share_manager,
     storage,
@@ -26,41 +26,41 @@ from webhook.serving.review import BadReview, as_json, claims_line, read_review,
 
 GOOD = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(virt_launcher())}
 UID = GOOD["request"]["uid"]
-NO_REVIEW = "the body is no AdmissionReview of admission.k8s.io/v1"
+NOT_A_REVIEW = "the body is no AdmissionReview of admission.k8s.io/v1"
 NO_REQUEST = "the AdmissionReview has no request"
 NO_UID = "the AdmissionReview's request has no uid"
 
 
-def test_the_request_of_a_review_is_read() -> None:
+def test_read_review_returns_the_request() -> None:
     assert read_review(json.dumps(GOOD).encode())["uid"] == UID
     assert request_of(GOOD) is GOOD["request"]
 
 
 @pytest.mark.parametrize("file", sorted(REVIEWS.glob("*.json")), ids=lambda file: file.stem)
-def test_what_is_skipped_while_decoding_changes_no_decision(file: Path) -> None:
+def test_fields_skipped_by_the_decoder_do_not_affect_the_decision(file: Path) -> None:
     consumer = virt_launcher("vm", node="node-a", claims=["disk1", "disk2"])
-    known = catalog(*storage(), *storage("disk2"), consumer, node(labels={"kubernetes.io/arch": "amd64"}))
-    whole, decoded = json.loads(file.read_bytes())["request"], read_review(file.read_bytes())
-    assert inject(decoded, known, Settings()) == inject(whole, known, Settings())
+    cluster = catalog(*storage(), *storage("disk2"), consumer, node(labels={"kubernetes.io/arch": "amd64"}))
+    full, decoded = json.loads(file.read_bytes())["request"], read_review(file.read_bytes())
+    assert inject(decoded, cluster, Settings()) == inject(full, cluster, Settings())
     assert "env" not in json.dumps(decoded)
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "pod",
     [
         pytest.param({"metadata": None}, id="null metadata"),
-        pytest.param({"spec": "x"}, id="a spec that is a string"),
-        pytest.param({"spec": {"containers": [None]}}, id="a null container"),
-        pytest.param({"spec": {"containers": {}}}, id="containers that are a map"),
+        pytest.param({"spec": "x"}, id="spec is a string"),
+        pytest.param({"spec": {"containers": [None]}}, id="null container"),
+        pytest.param({"spec": {"containers": {}}}, id="containers is a map"),
     ],
 )
-def test_a_pod_of_odd_types_is_read_as_it_is(odd: Object) -> None:
-    review = GOOD | {"request": request(odd)}
-    assert read_review(json.dumps(review).encode())["object"] == odd
+def test_a_pod_with_wrong_field_types_is_decoded_unchanged(pod: Object) -> None:
+    review = GOOD | {"request": request(pod)}
+    assert read_review(json.dumps(review).encode())["object"] == pod
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"", "the body is empty; an AdmissionReview in JSON is wanted"),
         *(
@@ -81,23 +81,23 @@ def test_a_pod_of_odd_types_is_read_as_it_is(odd: Object) -> None:
     ],
     ids=lambda value: repr(value[:12]) if isinstance(value, bytes) else "",
 )
-def test_a_body_that_is_no_json_object_is_refused_without_quoting_it(body: bytes, said: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_rejected_without_quoting_it(body: bytes, message: str) -> None:
     with pytest.raises(BadReview) as raised:
         read_review(body)
-    assert str(raised.value).startswith(said)
+    assert str(raised.value).startswith(message)
     assert "secret" not in str(raised.value)
     assert raised.value.uid is None
 
 
 @pytest.mark.parametrize(
-    ("change", "said", "uid"),
+    ("change", "message", "uid"),
     [
-        ({"kind": "Review"}, NO_REVIEW, UID),
-        ({"kind": None}, NO_REVIEW, UID),
-        ({"apiVersion": "admission.k8s.io/v1beta1"}, NO_REVIEW, UID),
-        ({"apiVersion": None}, NO_REVIEW, UID),
-        ({"kind": "Pod", "request": {"uid": 7}}, NO_REVIEW, None),
-        ({"kind": "Pod", "request": None}, NO_REVIEW, None),
+        ({"kind": "Review"}, NOT_A_REVIEW, UID),
+        ({"kind": None}, NOT_A_REVIEW, UID),
+        ({"apiVersion": "admission.k8s.io/v1beta1"}, NOT_A_REVIEW, UID),
+        ({"apiVersion": None}, NOT_A_REVIEW, UID),
+        ({"kind": "Pod", "request": {"uid": 7}}, NOT_A_REVIEW, None),
+        ({"kind": "Pod", "request": None}, NOT_A_REVIEW, None),
         ({"request": None}, NO_REQUEST, None),
         ({"request": []}, NO_REQUEST, None),
         ({"request": "uid"}, NO_REQUEST, None),
@@ -109,24 +109,22 @@ def test_a_body_that_is_no_json_object_is_refused_without_quoting_it(body: bytes
     ],
     ids=repr,
 )
-def test_a_bad_review_is_refused_and_its_uid_kept_where_it_can_be_read(
-    change: Object, said: str, uid: str | None
-) -> None:
+def test_an_invalid_review_is_rejected_with_its_uid_if_readable(change: Object, message: str, uid: str | None) -> None:
     with pytest.raises(BadReview) as raised:
         request_of(GOOD | change)
-    assert (str(raised.value), raised.value.uid) == (said, uid)
+    assert (str(raised.value), raised.value.uid) == (message, uid)
 
 
-def answer(injection: Injection) -> Any:
+def response_to(injection: Injection) -> Any:
     review = json.loads(write_review(UID, injection))
     assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert (review["response"]["uid"], review["response"]["allowed"]) == (UID, True)
     return review["response"]
 
 
-def test_the_answer_to_a_pinned_pod_carries_a_patch() -> None:
-    injection = injected(virt_launcher(), *storage())
-    response = answer(injection)
+def test_the_response_for_a_pinned_pod_contains_a_patch() -> None:
+    injection = injection_for(virt_launcher(), *storage())
+    response = response_to(injection)
     assert set(response) == {"uid", "allowed", "auditAnnotations", "patchType", "patch"}
     assert response["patchType"] == "JSONPatch"
     assert json.loads(b64decode(response["patch"])) == injection.patch
@@ -138,8 +136,8 @@ def test_the_answer_to_a_pinned_pod_carries_a_patch() -> None:
     }
 
 
-def test_the_answer_to_a_pod_that_is_not_ours_carries_no_patch() -> None:
-    response = answer(injected(virt_launcher(opt_in=None)))
+def test_the_response_for_a_pod_without_opt_in_contains_no_patch() -> None:
+    response = response_to(injection_for(virt_launcher(opt_in=None)))
     assert set(response) == {"uid", "allowed", "auditAnnotations"}
     assert response["auditAnnotations"] == {
         "outcome": Outcome.UNCHANGED,
@@ -150,29 +148,29 @@ def test_the_answer_to_a_pod_that_is_not_ours_carries_no_patch() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.CACHE_NOT_SYNCED, Reason.INTERNAL_ERROR])
-def test_we_allow_where_we_are_unwell(reason: Reason) -> None:
-    response = answer(Injection(unchanged(reason, Settings().affinity_mode, "we are unwell")))
+def test_a_failing_webhook_allows_the_pod_without_a_patch(reason: Reason) -> None:
+    response = response_to(Injection(unchanged(reason, Settings().affinity_mode, "the webhook is failing")))
     assert (response["auditAnnotations"]["reason"], "patch" in response) == (reason, False)
 
 
-def test_warnings_are_in_the_answer() -> None:
-    response = answer(injected(virt_launcher(), *storage(), node(ready="False")))
+def test_the_response_contains_the_warnings() -> None:
+    response = response_to(injection_for(virt_launcher(), *storage(), node(ready="False")))
     assert [warning.split(":")[1] for warning in response["warnings"]] == [f" {Reason.NODE_NOT_READY}"]
 
 
-def test_claims_are_told_with_node_or_reason() -> None:
-    decision = injected(
+def test_claims_line_lists_each_claim_with_its_node_or_reason() -> None:
+    decision = injection_for(
         virt_launcher(claims=["disk1", "gone", "disk2"]), *storage(), *storage("disk2", "node-b")
     ).decision
     assert claims_line(decision) == f"disk1=node-a gone={Reason.CLAIM_NOT_FOUND} disk2=node-b"
 
 
-def test_an_injection_is_told_in_full_to_people_and_programs() -> None:
-    made = virt_launcher(claims=["disk1", "gone"])
-    injection = injected(made, *storage()[:2], share_manager())
-    told = json.loads(json.dumps(as_json(injection)))
-    assert told["allowed"] is True
-    assert told["decision"] == {
+def test_as_json_returns_the_full_decision_and_patch() -> None:
+    pod = virt_launcher(claims=["disk1", "gone"])
+    injection = injection_for(pod, *storage()[:2], share_manager())
+    encoded = json.loads(json.dumps(as_json(injection)))
+    assert encoded["allowed"] is True
+    assert encoded["decision"] == {
         "outcome": "pinned",
         "reason": Reason.CO_SCHEDULED,
         "message": "pinned to node-a, which serves claim disk1",
@@ -184,10 +182,10 @@ def test_an_injection_is_told_in_full_to_people_and_programs() -> None:
             {"claim": "gone", "volume": None, "node": None, "source": None, "reason": Reason.CLAIM_NOT_FOUND},
         ],
     }
-    assert patched(made, Injection(injection.decision, told["patch"])) == patched(made, injection)
-    assert told["warnings"] == []
+    assert apply_injection(pod, Injection(injection.decision, encoded["patch"])) == apply_injection(pod, injection)
+    assert encoded["warnings"] == []
 
 
-def test_an_injection_without_a_patch_says_null() -> None:
-    told = as_json(injected(virt_launcher(opt_in=None)))
-    assert (told["patch"], told["decision"]["node"], told["decision"]["claims"]) == (None, None, [])
+def test_as_json_returns_null_for_a_missing_patch() -> None:
+    encoded = as_json(injection_for(virt_launcher(opt_in=None)))
+    assert (encoded["patch"], encoded["decision"]["node"], encoded["decision"]["claims"]) == (None, None, [])

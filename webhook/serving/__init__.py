@@ -1,7 +1,7 @@
-"""The server: the bytes of a request in, the bytes of a response out.
+"""The webhook server: HTTPS for AdmissionReviews, plain HTTP for probes and metrics.
 
 Read `server` first, then follow a request: `loop`, `connection`, `exchange`, `app`, `reviewer`, `review`. `channel` is
-the TLS socket, `decision_pool` the threads, `metrics` and `logs` are what the server reports.
+the TLS socket, `decision_pool` the threads. `metrics` and `logs` report what the server does.
 
-This is the only room that imports `flask` and `gunicorn`. It may import `cluster` and `placement`.
+Only this package imports `flask` and `gunicorn`. It may import `cluster` and `placement`.
 """

@@ -1,4 +1,4 @@
-"""The HTTP routes: `POST /mutate` for the API server, and apart from it probes and metrics for whoever watches us."""
+"""The HTTP routes: `POST /mutate` on the TLS port; `/healthz`, `/readyz` and `/metrics` on the plain port."""
 
 import time
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, Uns
 from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
 from webhook.serving.deadline import RetryBudget, parse_timeout
-from webhook.serving.exchange import LARGE, Request, Response, error_response
+from webhook.serving.exchange import INLINE_BODY_LIMIT, Request, Response, error_response
 from webhook.serving.metrics import CONTENT_TYPE, Metrics
 from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
 from webhook.serving.reviewer import Call, Reviewer
 
-# Ours and not werkzeug's, which come as HTML.
+# These replace werkzeug's error pages, which are HTML.
 SENTENCES = {
     HTTPStatus.BAD_REQUEST: BODY_BROKEN,
     HTTPStatus.NOT_FOUND: "there is nothing at this path",
@@ -35,42 +35,43 @@ log = structlog.get_logger("webhook")
 def make_reviewer(
     backend: Backend, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.monotonic
 ) -> Reviewer:
-    """Make what answers reviews. Until the backend has synced, they are sent back to come again in time."""
+    """Create the reviewer. Until the backend has synced, it responds with 503 if the API server can retry in time."""
     return Reviewer(backend, settings, metrics, RetryBudget(), clock)
 
 
 def create_app(reviewer: Reviewer) -> Flask:
-    """Make the app of the TLS port."""
-    app = _bare_app()
+    """Create the app of the TLS port."""
+    app = _new_flask_app()
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
 
     def mutate() -> FlaskResponse:
-        received: Request | None = request.environ.get("webhook.request")
-        since = received.received if received else reviewer.clock()
-        answer = reviewer.answer(_body(), Call(since, parse_timeout(request.args.get("timeout"))))
-        assert answer is not None, "it may wait"  # noqa: S101 (for the type checker)
-        return _response(answer)
+        parsed: Request | None = request.environ.get("webhook.request")
+        received = parsed.received if parsed else reviewer.clock()
+        response = reviewer.answer(_body(), Call(received, parse_timeout(request.args.get("timeout"))))
+        assert response is not None, "may_wait is true"  # noqa: S101 (for the type checker)
+        return _response(response)
 
     app.add_url_rule("/mutate", view_func=mutate, methods=["POST"], provide_automatic_options=False)
     return app
 
 
 def fast_path(reviewer: Reviewer) -> Callable[[Request], Response | None]:
-    """Make the short way for what the API server sends: None for all else, and for what would have to wait.
+    """Return a function that answers plain reviews without Flask.
 
-    Flask's dispatch takes longer than the decision: docs/decisions/0011 has the figure.
+    It returns None for other requests, and for reviews that would have to wait. Flask's dispatch takes longer than the
+    decision; docs/decisions/0011 has the figures.
     """
 
-    def inline(sent: Request) -> Response | None:
-        asked = (sent.method, sent.path, sent.header(b"content-type"))
-        if asked != ("POST", "/mutate", b"application/json") or len(sent.body) > LARGE:
+    def inline(parsed: Request) -> Response | None:
+        route = (parsed.method, parsed.path, parsed.header(b"content-type"))
+        if route != ("POST", "/mutate", b"application/json") or len(parsed.body) > INLINE_BODY_LIMIT:
             return None
-        return reviewer.answer(sent.body, Call(sent.received, _timeout(sent.query)), may_wait=False)
+        return reviewer.answer(parsed.body, Call(parsed.received, _timeout(parsed.query)), may_wait=False)
 
     return inline
 
 
-@lru_cache(maxsize=64)  # there are as many as webhook configurations name timeouts
+@lru_cache(maxsize=64)  # one query per timeout in the webhook configurations
 def _timeout(query: str) -> float:
     return parse_timeout(parse_qs(query).get("timeout", [""])[0])
 
@@ -79,31 +80,32 @@ def create_probes(
     metrics: Metrics,
     caches: Callable[[], list[Cache]],
     certificate_problems: Callable[[], dict[str, str]],
-    unready: Callable[[], str],
-    stuck: Callable[[], float],
+    not_ready_reason: Callable[[], str],
+    stalled_seconds: Callable[[], float],
 ) -> Flask:
-    """Make the app of the plain port: whether we live, whether reviews may come, and the metrics.
+    """Create the app of the plain port: liveness, readiness and metrics.
 
-    We live while the TLS port makes progress: `stuck` is for how many seconds it has not, 0 while it has. Reviews
-    may come while we live, when nothing makes us `unready` and each of the caches has synced, be there `troubles` or
-    not: those are told by their names to who asks for more.
+    `stalled_seconds` is 0 while the TLS port makes progress; otherwise both probes fail. Readiness also requires that
+    `not_ready_reason` is empty and that the caches have synced. It ignores `certificate_problems`, which
+    `/readyz?verbose` lists.
     """
-    app = _bare_app()
+    app = _new_flask_app()
 
-    def hanging() -> str:
-        return f"the TLS port has made no progress for {since:.0f} s" if (since := stuck()) else ""
+    def stall_reason() -> str:
+        return f"the TLS port has made no progress for {since:.0f} s" if (since := stalled_seconds()) else ""
 
     @app.get("/healthz", provide_automatic_options=False)
     def healthz() -> FlaskResponse:
-        if why := hanging():
-            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, why))
+        if reason := stall_reason():
+            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, reason))
         return jsonify(status="ok")
 
     @app.get("/readyz", provide_automatic_options=False)
     def readyz() -> FlaskResponse:
         found = caches()
-        if why := hanging() or unready():  # in this order: what hangs may hold a lock that `unready` waits for
-            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {why}"))
+        # In this order: a loop that hangs may hold a lock that `not_ready_reason` waits for.
+        if reason := stall_reason() or not_ready_reason():
+            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {reason}"))
         waiting = [cache for cache in found if not cache.synced]
         problems, details = _problems(found), {}
         if "verbose" in request.args:
@@ -120,15 +122,15 @@ def create_probes(
 
 
 def _problems(caches: list[Cache]) -> dict[str, str]:
-    # A 403 is told by the API server in a sentence that names verb, resource and service account.
+    # For a 403, `problem` is the API server's message. It names the verb, the resource and the service account.
     return {cache.resource: cache.problem or "not listed yet" for cache in caches if cache.problem or not cache.synced}
 
 
-def _bare_app() -> Flask:
+def _new_flask_app() -> Flask:
     app = Flask("webhook", static_folder=None)
-    app.url_map.merge_slashes = False  # it would answer //mutate with a redirect, in HTML
+    app.url_map.merge_slashes = False  # merging would answer //mutate with a redirect in HTML
     app.register_error_handler(HTTPException, _http_error)
-    app.register_error_handler(Exception, _surprise)
+    app.register_error_handler(Exception, _unexpected_error)
     return app
 
 
@@ -140,12 +142,12 @@ def _body() -> bytes:
         return request.get_data(cache=False)
     except HTTPException:
         raise
-    except Exception as error:  # the server's own, for a body that breaks off
+    except Exception as error:  # the server's own exception for a truncated body
         raise BadRequest from error
 
 
-def _response(answer: Response) -> FlaskResponse:
-    return FlaskResponse(answer.body, answer.status, dict(answer.headers))
+def _response(response: Response) -> FlaskResponse:
+    return FlaskResponse(response.body, response.status, dict(response.headers))
 
 
 def _http_error(error: HTTPException) -> FlaskResponse:
@@ -156,6 +158,6 @@ def _http_error(error: HTTPException) -> FlaskResponse:
     return response
 
 
-def _surprise(error: Exception) -> FlaskResponse:
-    log.error("a request failed", exc_info=error)
+def _unexpected_error(error: Exception) -> FlaskResponse:
+    log.error("request failed", exc_info=error)
     return _response(error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed"))

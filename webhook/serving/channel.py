@@ -1,4 +1,4 @@
-"""A TLS socket that never blocks."""
+"""A non-blocking TLS connection: accept, handshake, send, receive, close."""
 
 import errno
 import socket
@@ -11,21 +11,26 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-RECORD = 64 * 1024  # bytes; a record of TLS holds 16 KiB, and one is what a read returns
-# With this a close is a reset, and the kernel keeps nothing for a peer that does not read.
-RESET = struct.pack("ii", 1, 0)
+READ_SIZE = 64 * 1024  # bytes; a read returns at most one TLS record, which holds 16 KiB
+# A value for SO_LINGER: close() sends RST, and the kernel drops the data that the peer has not read.
+LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 class ConnectionLost(Exception):
-    """The peer has gone, or speaks no TLS that we could follow. Its text is the cause, in one word."""
+    """The peer closed or reset the connection, or its TLS failed. The message is the cause as a metric label."""
 
 
 class OutOfDescriptors(Exception):
-    """No file descriptor, or no memory, is left for another connection."""
+    """The process or the system has no file descriptor or no memory for another connection."""
 
 
-def accept(listener: socket.socket, context: Callable[[], ssl.SSLContext | None]) -> tuple["Channel", str] | None:
-    """Take in one new connection, with its peer's address; None where nobody waits. Raises Gone and Full."""
+def accept(
+    listener: socket.socket, get_tls_context: Callable[[], ssl.SSLContext | None]
+) -> tuple["Channel", str] | None:
+    """Accept one connection and return it with its peer's address, or None if the backlog is empty.
+
+    Raises OutOfDescriptors, and ConnectionLost if the peer is gone or there is no certificate.
+    """
     try:
         sock, address = listener.accept()
     except BlockingIOError:
@@ -39,72 +44,76 @@ def accept(listener: socket.socket, context: Callable[[], ssl.SSLContext | None]
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.getpeername()  # wrap_socket asks as well, and leaves a socket open where the peer has gone already
-        if (secured := context()) is None:
+        # wrap_socket() calls getpeername() too, but leaks the socket if the peer is gone.
+        sock.getpeername()
+        if (tls_context := get_tls_context()) is None:
             raise ssl.SSLError("there is no certificate yet")
-        return Channel(secured.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)), str(address[0])
+        return Channel(tls_context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)), str(address[0])
     except OSError as error:
         sock.close()
         raise ConnectionLost("tls" if isinstance(error, ssl.SSLError) else "reset") from None
 
 
 class Channel:
-    """One accepted connection, seen as bytes. `wants` is what the selector is to look for before the next try."""
+    """One accepted TLS connection. `wanted_events` are the selector events to wait for before the next call.
+
+    Methods that read or write raise ConnectionLost.
+    """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self.sock = sock
-        self.wants = EVENT_READ
+        self.wanted_events = EVENT_READ
         self._out = memoryview(b"")
 
     def handshake(self) -> bool:
-        """Go on with the handshake, and say whether it is done. Raises Gone."""
-        return self._tried(self._shaken) is not None
+        """Continue the handshake and return whether it is complete."""
+        return self._try_io(self._do_handshake) is not None
 
     def receive(self) -> bytes | None:
-        """Return what has come, nothing at the end, None where nothing has come yet. Raises Gone."""
-        return self._tried(lambda: self.sock.recv(RECORD))
+        """Return the received bytes, b"" at the end of the stream, or None if nothing has arrived."""
+        return self._try_io(lambda: self.sock.recv(READ_SIZE))
 
     def send(self, data: bytes) -> bool:
-        """Send this after what is still to be sent, and say whether all is out. Raises Gone."""
+        """Append `data` to the unsent bytes, send, and return whether all bytes are sent."""
         self._out = memoryview(bytes(self._out) + data if self._out else data)
         while self._out:
-            sent = self._tried(lambda: self.sock.send(self._out))
+            sent = self._try_io(lambda: self.sock.send(self._out))
             if sent is None:
                 return False
             self._out = self._out[sent:]
-        self.wants = EVENT_READ
+        self.wanted_events = EVENT_READ
         return True
 
     def half_close(self) -> None:
-        """Tell the peer that no more comes from us; it may still read all that was sent."""
+        """Close the sending side. The peer can still read all sent bytes."""
         with suppress(OSError, ValueError):
             self.sock.unwrap()
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close at once."""
+        """Close the socket."""
         with suppress(OSError):
             self.sock.close()
 
     def reset(self) -> None:
-        """Close at once, and forget what the peer has not taken."""
+        """Close the socket with RST and drop the bytes that the peer has not read."""
         with suppress(OSError):
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
         self.close()
 
-    def _shaken(self) -> bool:
+    def _do_handshake(self) -> bool:
         self.sock.do_handshake()
         return True
 
-    def _tried(self, act: Callable[[], T]) -> T | None:
+    def _try_io(self, operation: Callable[[], T]) -> T | None:
         try:
-            return act()
-        except (ssl.SSLWantReadError, BlockingIOError):  # the latter once TLS has ended
-            self.wants = EVENT_READ
+            return operation()
+        except (ssl.SSLWantReadError, BlockingIOError):  # BlockingIOError: after the end of TLS
+            self.wanted_events = EVENT_READ
         except ssl.SSLWantWriteError:
-            self.wants = EVENT_WRITE
-        except ssl.SSLEOFError:  # nothing was wrong with its TLS
+            self.wanted_events = EVENT_WRITE
+        except ssl.SSLEOFError:  # the peer closed the connection; this is no TLS error
             raise ConnectionLost("reset") from None
         except ssl.SSLError:
             raise ConnectionLost("tls") from None

@@ -1,4 +1,4 @@
-"""One peer of the TLS port: it is read, answered, and left, and never waited for."""
+"""The state machine of one HTTPS connection: handshake, read, respond, close. No method blocks."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,20 +10,20 @@ from webhook.serving.channel import Channel, ConnectionLost
 from webhook.serving.exchange import Request, Response, error_response, serialize
 from webhook.serving.request_parser import CONTINUE, RequestParser
 
-RECORDS = 4  # of one peer in a turn: others wait too, and a record of tiny chunks takes a millisecond
-SMALL = 16 * 1024  # bytes; a VM's review has 10 KiB, and no crowd of others keeps it out
+RECORDS_PER_TURN = 4  # TLS records per connection: a record of tiny chunks takes 1 ms, and other connections wait
+SMALL_REQUEST = 16 * 1024  # bytes; the review of a VM has 10 KiB and is accepted even during overload
 
 
 class Phase(Enum):
-    """What is waited for, and for how many seconds at the most."""
+    """What the connection is waiting for: the label for metrics and the limit in seconds."""
 
-    HELLO = "hello", 3.0  # the TLS handshake; it takes milliseconds, and this is time for four lost packets in a row
-    IDLE = "idle", 95.0  # a request; the API server closes after 90 s, and whoever closes first may cut a request off
-    READING = "reading", 10.0  # the rest of a request: the API server's default timeout
-    DECIDING = "deciding", 30.0  # a thread's answer; all its reads together are bounded by far less
-    WRITING = "writing", 10.0  # room for the rest of the answer
-    LEAVING = "leaving", 2.0  # the other side's end, after ours
-    GONE = "gone", 0.0
+    HANDSHAKE = "hello", 3.0  # the TLS handshake, which takes milliseconds: 3 s tolerate four lost packets in a row
+    IDLE = "idle", 95.0  # the next request: the API server closes after 90 s; closing before it could cut off a request
+    READING = "reading", 10.0  # the rest of a request: 10 s is the API server's default timeout
+    DECIDING = "deciding", 30.0  # the response from a thread: its API reads together are limited to far less
+    WRITING = "writing", 10.0  # the peer, to read the rest of the response
+    CLOSING = "leaving", 2.0  # the peer, to close after our close
+    CLOSED = "gone", 0.0
 
     def __init__(self, label: str, limit: float) -> None:
         self.label, self.limit = label, limit
@@ -31,9 +31,10 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class RequestHandler:
-    """What answers requests: `inline` where nothing has to be waited for, else `threaded`. `count` hears each status.
+    """Responds to requests: `inline` on the loop, or `threaded` if `inline` returns None.
 
-    While `draining` each answer is the last one of its connection; while `overloaded` nobody may begin a large request.
+    `count` is called with each HTTP status. While `draining`, each response closes its connection. While `overloaded`,
+    large requests are rejected.
     """
 
     inline: Callable[[Request], Response | None]
@@ -44,98 +45,100 @@ class RequestHandler:
 
 
 class Connection:
-    """A peer, from its TLS hello on. Each method does what can be done now, and may return a request for a thread.
+    """One connection, from the TLS handshake on. Methods never block, and may return a request for a thread.
 
-    `since` is when its phase began. `more` says that its next request is there already: it waits for the next turn, and
-    so do others. `awaited` is the request that a thread decides on. Methods raise Gone.
+    `phase_started` is a time of the loop's clock. `has_next_request` means that the next request is already buffered;
+    the loop serves it in its next turn. `pending` is the request that a thread decides. Methods raise ConnectionLost.
     """
 
-    def __init__(self, channel: Channel, peer: str, answering: RequestHandler, now: float) -> None:
+    def __init__(self, channel: Channel, peer: str, handler: RequestHandler, now: float) -> None:
         self.channel, self.peer = channel, peer
-        self.phase, self.since, self.has_next_request = Phase.HELLO, now, False
+        self.phase, self.phase_started, self.has_next_request = Phase.HANDSHAKE, now, False
         self.parser = RequestParser()
         self.pending: Request | None = None
-        self.registered_events = self.buffered = (
-            0  # the loop's notes: what the selector looks for, bytes that it has counted
-        )
-        self._answering = answering
-        self._keep = True
+        # The loop's bookkeeping: the events in the selector, and the bytes counted toward its limit.
+        self.registered_events = self.buffered = 0
+        self._handler = handler
+        self._keep_alive = True
 
     def advance(self, now: float) -> Request | None:
-        """Do what the socket is ready for."""
+        """Continue the current phase with the bytes that the socket can read or write."""
         match self.phase:
-            case Phase.HELLO:
+            case Phase.HANDSHAKE:
                 if self.channel.handshake():
-                    self._enter(Phase.IDLE, now)
+                    self._enter_phase(Phase.IDLE, now)
             case Phase.WRITING:
                 self._send(b"", now)
-            case Phase.LEAVING:
-                self._hear_out()
+            case Phase.CLOSING:
+                self._discard_input()
             case _:
                 return self._read(now)
         return None
 
-    def answer_next(self, now: float) -> Request | None:
-        """Answer the next request, or say why nothing more is answered on this connection."""
+    def respond_to_next(self, now: float) -> Request | None:
+        """Respond to the buffered request, or send the parser's error and close."""
         self.has_next_request = False
         if not self.parser.complete:
             self.send_error(*(self.parser.failure or (HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")), now)
             return None
         request = self.parser.take(now)
-        answer = self._answering.inline(request)
-        if answer is None:
+        response = self._handler.inline(request)
+        if response is None:
             self.pending = request
-            self._enter(Phase.DECIDING, now)
+            self._enter_phase(Phase.DECIDING, now)
             return request
-        self.answer(request, answer, now)
+        self.respond(request, response, now)
         return None
 
-    def answer(self, request: Request, answer: Response, now: float) -> None:
-        """Answer a request."""
+    def respond(self, request: Request, response: Response, now: float) -> None:
+        """Send the response to `request`."""
         self.pending = None
-        self._keep = request.keep and not self._answering.draining
-        self._answering.count(answer.status)
-        self._send(serialize(answer, keep=self._keep, head_only=request.method == "HEAD"), now)
+        self._keep_alive = request.keep_alive and not self._handler.draining
+        self._handler.count(response.status)
+        self._send(serialize(response, keep_alive=self._keep_alive, head_only=request.method == "HEAD"), now)
 
     def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
-        """Answer with an error, and leave."""
-        self._keep = False
-        self._answering.count(status)
-        self._send(serialize(error_response(status, sentence, headers=headers), keep=False), now)
+        """Send an error and close the connection."""
+        self._keep_alive = False
+        self._handler.count(status)
+        self._send(serialize(error_response(status, sentence, headers=headers), keep_alive=False), now)
 
     def ask_to_retry(self, now: float) -> None:
-        """Have the API server ask another replica: it calls again at once, and on a new connection."""
+        """Send 503 with `Retry-After: 0`, so that the API server retries immediately, over a new connection.
+
+        The Service routes the new connection to another replica.
+        """
         self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "this replica is ending", now, ("Retry-After", "0"))
 
     def time_out(self, now: float) -> None:
-        """End what has taken too long."""
+        """Apply the time limit of the phase: send 408, close, or raise ConnectionLost."""
         if self.phase is Phase.READING:
             self.send_error(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time", now)
         elif self.phase is Phase.IDLE:
-            self._leave(now)
-        elif self.phase is Phase.LEAVING:
-            self.phase = Phase.GONE
+            self._start_closing(now)
+        elif self.phase is Phase.CLOSING:
+            self.phase = Phase.CLOSED
         else:
             raise ConnectionLost(self.phase.label)
 
     def _read(self, now: float) -> Request | None:
         parser = self.parser
-        for _ in range(RECORDS):
+        for _ in range(RECORDS_PER_TURN):
             data = self.channel.receive()
             if data is None:
                 break
             if not data and not parser.started:
-                self.phase = Phase.GONE
+                self.phase = Phase.CLOSED
                 return None
             parser.feed(data, now) if data else parser.end_of_stream()
             if parser.complete or parser.failure:
-                return self.answer_next(now)
-        if parser.buffered > SMALL and self._answering.overloaded:
-            why = "too much of other requests is held already"
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, why, now, ("Retry-After", "1"))
+                return self.respond_to_next(now)
+        if parser.buffered > SMALL_REQUEST and self._handler.overloaded:
+            reason = "too much of other requests is held already"
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, reason, now, ("Retry-After", "1"))
             return None
         if parser.started and self.phase is Phase.IDLE:
-            self._enter(Phase.READING, now)
+            self._enter_phase(Phase.READING, now)
         if parser.expects_continue():
             self.channel.send(CONTINUE)
         return None
@@ -143,25 +146,25 @@ class Connection:
     def _send(self, data: bytes, now: float) -> None:
         if not self.channel.send(data):
             if self.phase is not Phase.WRITING:
-                self._enter(Phase.WRITING, now)
-        elif self._keep:
-            self._enter(Phase.READING if self.parser.started else Phase.IDLE, now)
+                self._enter_phase(Phase.WRITING, now)
+        elif self._keep_alive:
+            self._enter_phase(Phase.READING if self.parser.started else Phase.IDLE, now)
             self.has_next_request = self.parser.complete or self.parser.failure is not None
         else:
-            self._leave(now)
+            self._start_closing(now)
 
-    def _leave(self, now: float) -> None:
+    def _start_closing(self, now: float) -> None:
         self.channel.half_close()
-        self._enter(Phase.LEAVING, now)
+        self._enter_phase(Phase.CLOSING, now)
 
-    def _hear_out(self) -> None:
-        with suppress(ConnectionLost):  # it leaves as it likes
-            for _ in range(RECORDS):
+    def _discard_input(self) -> None:
+        with suppress(ConnectionLost):  # the peer may also reset: the response was sent
+            for _ in range(RECORDS_PER_TURN):
                 if not (data := self.channel.receive()):
                     break
-            if data != b"":  # there may be more, in another turn
+            if data != b"":  # not the end of the stream: continue in a later turn
                 return
-        self.phase = Phase.GONE
+        self.phase = Phase.CLOSED
 
-    def _enter(self, phase: Phase, now: float) -> None:
-        self.phase, self.since = phase, now
+    def _enter_phase(self, phase: Phase, now: float) -> None:
+        self.phase, self.phase_started = phase, now

@@ -1,62 +1,61 @@
-"""How long the API server still waits for an answer."""
+"""The API server's deadline: parse `?timeout=`, and decide whether a retry fits into it."""
 
 import re
 from collections import OrderedDict
 
-# The API server puts the time that it grants the whole call, all tries together, into the query: `?timeout=10s`. It
-# does so once, before the first try, so that every later try says the same.
+# The API server sends the timeout of the whole call in the query: `?timeout=10s`. It covers all tries together. It is
+# set once, before the first try, so every retry has the same value.
 # https://github.com/kubernetes/apiserver/blob/v0.36.3/pkg/admission/plugin/webhook/mutating/dispatcher.go
-DEFAULT_TIMEOUT = 10.0  # seconds, the default of a webhook's timeoutSeconds
+DEFAULT_TIMEOUT = 10.0  # seconds; the default of a webhook's timeoutSeconds
 
-# What the answer needs to be written, to cross the network and to be read: later than this before the end, a decision
-# that is begun would come when nobody waits for it any more.
-MARGIN = 0.5  # seconds; the shortest timeout that a webhook configuration can name is one
+# Time to write the response, send it and read it. A decision that starts later than this before the deadline would
+# reach the API server too late.
+MARGIN = 0.5  # seconds; the shortest timeout of a webhook configuration is 1 s
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
-_ONE = re.compile(_PART, re.ASCII)
-_WHOLE = re.compile(rf"({_PART})+", re.ASCII)
+_TERM = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
+_TERM_PATTERN = re.compile(_TERM, re.ASCII)
+_DURATION_PATTERN = re.compile(rf"({_TERM})+", re.ASCII)
 
 
 def parse_timeout(duration: str | None) -> float:
     """Return the seconds of a Go duration such as `3s`, `1500ms` or `1m30s`; the default for anything else."""
-    if not duration or not _WHOLE.fullmatch(duration):
+    if not duration or not _DURATION_PATTERN.fullmatch(duration):
         return DEFAULT_TIMEOUT
-    return sum(float(number) * _UNITS[unit] for number, unit in _ONE.findall(duration))
+    return sum(float(number) * _UNITS[unit] for number, unit in _TERM_PATTERN.findall(duration))
 
 
 class RetryBudget:
-    """Whether a request may be sent back to come again: the time since each was seen first.
+    """Decides whether the API server can retry a request in time, from the time of its first try.
 
-    `retry_after` is what we ask for with a 503, in whole seconds; `capacity` bounds the memory.
+    `retry_after` is the value of the header, in whole seconds. `capacity` limits the number of remembered requests.
     """
 
-    # The API server's client tries 10 times more and no oftener, then the call has failed, however much of its timeout
-    # is left: with a second between two tries the last one comes 10 seconds after the first.
+    # The API server's client retries 10 times at most. Then the call fails, even before its timeout. With 1 s between
+    # tries, the last one comes 10 s after the first.
     # https://github.com/kubernetes/client-go/blob/v0.36.3/rest/request.go (maxRetries)
-    LONGEST = 10.0
+    MAX_RETRY_WINDOW = 10.0
 
-    # What another try takes: the second that we ask for, and one for the rounding of the timeout, which the API server
-    # rounds up to a whole second. With less than that left the next try might never come, and the call would fail.
+    # Seconds that one more try needs: `retry_after`, plus 1 s because the API server rounds the timeout up to a whole
+    # second. With less time left, the retry might never come, and the call would fail.
     retry_after = 1
-    _ANOTHER_TRY = retry_after + 1.0
+    _NEXT_TRY = retry_after + 1.0
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
-        self._seen_first: OrderedDict[str, float] = OrderedDict()
+        self._first_seen: OrderedDict[str, float] = OrderedDict()
 
     def first_seen(self, uid: str, received: float) -> float:
-        """Return when the first try of a request came that was sent back: its timeout counts from there."""
-        return self._seen_first.get(uid[:64], received)
+        """Return when the first try arrived: its timeout counts from there. Return `received` for a new request."""
+        return self._first_seen.get(uid[:64], received)
 
     def may_retry(self, uid: str, timeout: float, now: float) -> bool:
-        """Say whether a request that is seen `now` (seconds of a monotonic clock) will be sent once more in time.
+        """Return whether a retry still fits; `now` is in seconds of a monotonic clock. Remember the first try.
 
-        Called from several threads at once: each of the two steps is one operation of a dict.
+        Safe to call from several threads: each of the two steps is one dict operation.
         """
-        first = self._seen_first.setdefault(
-            uid[:64], now
-        )  # a uid has 36 characters; nobody fills our memory with longer ones
-        if len(self._seen_first) > self._capacity:
-            self._seen_first.popitem(last=False)
-        return first + min(timeout, self.LONGEST) - now >= self._ANOTHER_TRY
+        # A uid has 36 characters. Cutting it limits the memory that a malformed one can use.
+        first = self._first_seen.setdefault(uid[:64], now)
+        if len(self._first_seen) > self._capacity:
+            self._first_seen.popitem(last=False)
+        return first + min(timeout, self.MAX_RETRY_WINDOW) - now >= self._NEXT_TRY

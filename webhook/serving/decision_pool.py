@@ -1,4 +1,4 @@
-"""What is decided in threads: what may have to wait for the API server, and what is large, one at a time."""
+"""Threads for slow decisions: those that may read from the API server, and large ones, one at a time."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,47 +8,50 @@ from http import HTTPStatus
 import structlog
 
 from webhook.serving.connection import Connection, RequestHandler
-from webhook.serving.exchange import LARGE, Request, Response, error_response
+from webhook.serving.exchange import INLINE_BODY_LIMIT, Request, Response, error_response
 
 THREADS = 8
-AGAIN = [("Retry-After", "1")]
+RETRY_LATER = [("Retry-After", "1")]
 
 log = structlog.get_logger("webhook")
 
 
 class DecisionPool:
-    """`decided` is what came of requests, with whose they are; `done` is called after each, from its thread.
+    """Decides requests in threads. `results` holds the responses; `on_result` is called after each, in its thread.
 
-    A body of 8 MiB takes up to 300 MB while it is decided on: two at once, and the container is at its limit.
+    Large bodies share one thread: a decision on 8 MiB takes up to 300 MB, and two would reach the container's limit.
     """
 
-    def __init__(self, answering: RequestHandler, done: Callable[[], None]) -> None:
-        self.decided: deque[tuple[Connection, Request, Response]] = deque()
-        self._answering, self._done = answering, done
-        self._threads, self._one = ThreadPoolExecutor(THREADS, "deciding"), ThreadPoolExecutor(1, "deciding-large")
+    def __init__(self, handler: RequestHandler, on_result: Callable[[], None]) -> None:
+        self.results: deque[tuple[Connection, Request, Response]] = deque()
+        self._handler, self._on_result = handler, on_result
+        self._threads = ThreadPoolExecutor(THREADS, "deciding")
+        self._large_thread = ThreadPoolExecutor(1, "deciding-large")
 
-    def take(self, connection: Connection, request: Request) -> None:
-        """Have a request answered."""
-        threads = self._one if len(request.body) > LARGE else self._threads
+    def submit(self, connection: Connection, request: Request) -> None:
+        """Queue a request. If no thread can be started, queue a 503 with `Retry-After` as its result."""
+        threads = self._large_thread if len(request.body) > INLINE_BODY_LIMIT else self._threads
         try:
             threads.submit(self._decide, connection, request)
-        except RuntimeError as error:  # no thread can be had: the next try may find one
-            again = error_response(HTTPStatus.SERVICE_UNAVAILABLE, "there is no thread to decide in", headers=AGAIN)
-            self._fail(connection, request, error, again)
+        except RuntimeError as error:  # Python could not start a thread; a retry may succeed
+            response = error_response(
+                HTTPStatus.SERVICE_UNAVAILABLE, "there is no thread to decide in", headers=RETRY_LATER
+            )
+            self._fail(connection, request, error, response)
 
     def _decide(self, connection: Connection, request: Request) -> None:
         try:
-            self.decided.append((connection, request, self._answering.threaded(request, connection.peer)))
-        except Exception as error:  # noqa: BLE001 (it is logged, and the peer is answered)
-            failed = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
-            self._fail(connection, request, error, failed)
-        self._done()
+            self.results.append((connection, request, self._handler.threaded(request, connection.peer)))
+        except Exception as error:  # noqa: BLE001 (logged, and the peer gets a 500)
+            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
+            self._fail(connection, request, error, response)
+        self._on_result()
 
-    def _fail(self, connection: Connection, request: Request, error: Exception, answer: Response) -> None:
-        log.error("a request failed", exc_info=error)
-        self.decided.append((connection, request, answer))
+    def _fail(self, connection: Connection, request: Request, error: Exception, response: Response) -> None:
+        log.error("request failed", exc_info=error)
+        self.results.append((connection, request, response))
 
-    def end(self) -> None:
-        """Take no more, and wait for nobody."""
-        for threads in (self._threads, self._one):
+    def shutdown(self) -> None:
+        """Cancel queued requests and return without waiting for running ones."""
+        for threads in (self._threads, self._large_thread):
             threads.shutdown(wait=False, cancel_futures=True)

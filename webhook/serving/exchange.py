@@ -1,4 +1,4 @@
-"""One HTTP exchange: a whole request, and the response to it."""
+"""HTTP messages: a complete request, a response, and the response as bytes."""
 
 import json
 import time
@@ -10,8 +10,9 @@ from http import HTTPStatus
 
 import structlog
 
-# bytes; a VM's review has 10 KiB and takes 0.2 ms, one of megabytes, made to be slow, takes a second: in a thread, then
-LARGE = 64 * 1024
+# bytes; larger bodies are decided in a thread. The review of a VM has 10 KiB and takes 0.2 ms; a crafted one of several
+# megabytes takes 1 s.
+INLINE_BODY_LIMIT = 64 * 1024
 
 Headers = Sequence[tuple[str, str]]
 
@@ -20,35 +21,35 @@ log = structlog.get_logger("webhook")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One whole request. `received` is when its first byte was read, in seconds of the loop's clock."""
+    """A complete request. `received` is when its first byte was read, in seconds of the loop's clock."""
 
     method: str
     target: str
     version: tuple[int, int]
     headers: list[tuple[bytes, bytes]]  # names in lower case
     body: bytes
-    keep: bool  # whether the peer will use the connection again
+    keep_alive: bool  # whether the peer reuses the connection
     received: float
 
     @property
     def path(self) -> str:
-        """The target without its query, and without what a proxy is told (RFC 9112, 3.2.2)."""
+        """The path of the target, also of a target in absolute form (RFC 9112, 3.2.2)."""
         path = self.target.partition("?")[0]
         return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
 
     @property
     def query(self) -> str:
-        """What stands behind the question mark."""
+        """The part of the target after the question mark, or an empty string."""
         return self.target.partition("?")[2]
 
     def header(self, name: bytes) -> bytes:
-        """Return the first header of this name (in lower case), empty where there is none."""
+        """Return the first header of this name (lower case), or b"" if there is none."""
         return next((value for key, value in self.headers if key == name), b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is sent back. `headers` are those besides length, date and connection."""
+    """A response. `headers` excludes Content-Length, Date and Connection, which `serialize` adds."""
 
     status: HTTPStatus
     body: bytes
@@ -56,8 +57,8 @@ class Response:
 
 
 def error_response(status: HTTPStatus, sentence: str, uid: str | None = None, headers: Headers = ()) -> Response:
-    """Answer with an error in JSON, and log it."""
-    log.warning("refused", code=status.value, error=sentence, **({"uid": uid[:253]} if uid else {}))
+    """Return an error as a JSON response, and log it."""
+    log.warning("error response", code=status.value, error=sentence, **({"uid": uid[:253]} if uid else {}))
     body = json.dumps({"error": sentence} | ({"uid": uid} if uid else {}))
     plain = Response(status, body.encode() + b"\n")
     return replace(plain, headers=[*plain.headers, *headers])
@@ -68,11 +69,11 @@ def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-def serialize(answer: Response, *, keep: bool, head_only: bool = False) -> bytes:
-    """Return head and body of an answer as one piece: two writes are two records of TLS, and two packets."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
+def serialize(response: Response, *, keep_alive: bool, head_only: bool = False) -> bytes:
+    """Return head and body as one byte string: two writes would be two TLS records and two packets."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
     head = (
-        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\nDate: {_date(int(time.time()))}\r\n"
-        f"Connection: {'keep-alive' if keep else 'close'}\r\nContent-Length: {len(answer.body)}\r\n{lines}\r\n"
+        f"HTTP/1.1 {response.status.value} {response.status.phrase}\r\nDate: {_date(int(time.time()))}\r\n"
+        f"Connection: {'keep-alive' if keep_alive else 'close'}\r\nContent-Length: {len(response.body)}\r\n{lines}\r\n"
     )
-    return head.encode("latin-1") + (b"" if head_only else answer.body)
+    return head.encode("latin-1") + (b"" if head_only else response.body)

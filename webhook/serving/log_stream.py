@@ -1,43 +1,44 @@
-"""Where the log goes: to a stream that never keeps us waiting.
+"""A log stream that drops lines instead of blocking.
 
-Standard error of a container is a pipe. Whoever is to read it may be slow, or gone: then a line is lost, and no review.
+Standard error of a container is a pipe. If its reader is slow or gone, a log line is lost, but no review.
 """
 
 import os
 import select
 from threading import Lock
 
-PIECE = 4096  # bytes: what a pipe that says that it is writable takes without waiting (PIPE_BUF)
-WAIT = 10  # ms for a reader that is only slow; one that has not read in that time is not waited for again until it does
+PIPE_BUF = 4096  # bytes; a writable pipe accepts this many without blocking
+# ms to wait for a slow reader. After a timeout, writes don't wait until the reader reads again.
+READER_TIMEOUT = 10
 
 
 class LogStream:
-    """A file descriptor as a stream of lines. `dropped` counts those that nobody took, or not to their end."""
+    """A file-like stream over a file descriptor. `dropped` counts the lines that were lost or cut off."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, descriptor: int) -> None:
         self.dropped = 0
-        self._number, self._cut, self._wait, self._lock = number, False, WAIT, Lock()
+        self._descriptor, self._line_cut, self._timeout, self._lock = descriptor, False, READER_TIMEOUT, Lock()
         self._poll = select.poll()
-        self._poll.register(number, select.POLLOUT)
+        self._poll.register(descriptor, select.POLLOUT)
 
     def write(self, text: str) -> int:
-        """Write what is taken."""
+        """Write a line, or drop the rest of it if the reader is too slow. Return the length of `text`."""
         with self._lock:
-            data = (b"\n" if self._cut else b"") + text.encode(errors="backslashreplace")
-            for start in range(0, len(data), PIECE):
-                if not self._takes(data[start : start + PIECE]):
-                    self._cut, self._wait = self._cut or start > 0, 0
+            data = (b"\n" if self._line_cut else b"") + text.encode(errors="backslashreplace")
+            for start in range(0, len(data), PIPE_BUF):
+                if not self._write_chunk(data[start : start + PIPE_BUF]):
+                    self._line_cut, self._timeout = self._line_cut or start > 0, 0
                     self.dropped += 1
                     break
             else:
-                self._cut, self._wait = False, WAIT
+                self._line_cut, self._timeout = False, READER_TIMEOUT
         return len(text)
 
-    def _takes(self, piece: bytes) -> bool:
+    def _write_chunk(self, chunk: bytes) -> bool:
         try:
-            return bool(self._poll.poll(self._wait)) and os.write(self._number, piece) == len(piece)
-        except OSError:  # the reader has gone, or the disk is full
+            return bool(self._poll.poll(self._timeout)) and os.write(self._descriptor, chunk) == len(chunk)
+        except OSError:  # the reader is gone, or the disk is full
             return False
 
     def flush(self) -> None:
-        """Do nothing: all is written already."""
+        """Do nothing: writes are unbuffered."""

@@ -1,4 +1,4 @@
-"""Structured logs on standard error, one line each: ours, gunicorn's and waitress' in one form."""
+"""Structured logging: one format for the logs of this program, gunicorn and waitress, one line per event."""
 
 import json
 import logging
@@ -14,19 +14,20 @@ from webhook.cluster.documents import printable
 from webhook.placement.settings import LogFormat, Settings
 from webhook.serving.log_stream import LogStream
 
-# gunicorn stops its logger from handing records up to the root; without gunicorn they would come twice.
+# gunicorn disables propagation of its logger, so the logger needs its own handler. `configure` disables it as well:
+# without gunicorn, each record would be written twice.
 _LOGGERS = (None, "gunicorn.error")
 
 
 def configure(settings: Settings, stream: TextIO | LogStream) -> None:
-    """Write all logs of the process as the settings say; a second call replaces the first."""
-    file: Any = stream  # the Outlet has of a file what is asked of it here
+    """Configure all logs of the process. A second call replaces the first configuration."""
+    file: Any = stream  # LogStream has the file methods that logging and structlog call
     shared: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-        without_messages,
+        drop_exception_messages,
     ]
-    # Ours go straight to the stream: on their way through logging each line is made twice.
+    # Our own events bypass `logging`, which would render each line twice.
     structlog.configure(
         processors=[*shared, _renderer(settings.log_format)],
         logger_factory=structlog.WriteLoggerFactory(file),
@@ -44,35 +45,35 @@ def configure(settings: Settings, stream: TextIO | LogStream) -> None:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(settings.log_level.upper())
-    # It warns whenever two probes come at once.
+    # waitress warns whenever two probes arrive at the same time.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
 
 
-def _renderer(form: LogFormat) -> Processor:
-    if form is LogFormat.JSON:
+def _renderer(log_format: LogFormat) -> Processor:
+    if log_format is LogFormat.JSON:
         return structlog.processors.JSONRenderer(_json)
-    written = structlog.processors.LogfmtRenderer(key_order=["time", "level", "event"], bool_as_flag=False)
-    # A name or uid may hold what a terminal obeys.
-    return lambda *line: printable(written(*line))
+    render = structlog.processors.LogfmtRenderer(key_order=["time", "level", "event"], bool_as_flag=False)
+    # A name or uid may contain terminal control characters.
+    return lambda *line: printable(render(*line))
 
 
 def _json(event: EventDict, **_: Any) -> str:
     try:
         return msgspec.json.encode(event).decode()
-    except (TypeError, ValueError):  # half a surrogate pair, or what is not of JSON
+    except (TypeError, ValueError):  # half a surrogate pair, or a type that JSON does not have
         return json.dumps(event, default=repr)
 
 
-def without_messages(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Replace an exception by its type and the places it came through; a structlog processor.
+def drop_exception_messages(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Replace an exception with its type and its stack locations; a structlog processor.
 
-    Never its message: that may quote the pod that was being read, and a pod may hold a passphrase.
+    The message is never logged: it may quote the pod, and a pod may contain a passphrase.
     """
     exc_info = event.pop("exc_info", None)
     error = _exception(exc_info)
     if error is not None:
-        event["error"] = _type(error)
-        event["traceback"] = " > ".join(_places(error))
+        event["error"] = _type_name(error)
+        event["traceback"] = " > ".join(_locations(error))
     return event
 
 
@@ -87,21 +88,21 @@ def _exception(exc_info: Any) -> BaseException | None:
     return sys.exc_info()[1]
 
 
-def _type(error: BaseException) -> str:
+def _type_name(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
 
 
-def _places(error: BaseException) -> list[str]:
-    """Each frame, outermost first; what an exception was raised from comes before it, with its type."""
+def _locations(error: BaseException) -> list[str]:
+    """Return the stack frames, outermost first. The frames and the type of the cause come first."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    before = [*_places(cause), _type(cause)] if cause else []
-    return [*before, *_frames(error.__traceback__)]
+    origin = [*_locations(cause), _type_name(cause)] if cause else []
+    return [*origin, *_frames(error.__traceback__)]
 
 
 def _frames(traceback: TracebackType | None) -> list[str]:
-    found = []
+    frames = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        found.append(f"{code.co_filename}:{traceback.tb_lineno} {code.co_name}")
+        frames.append(f"{code.co_filename}:{traceback.tb_lineno} {code.co_name}")
         traceback = traceback.tb_next
-    return found
+    return frames

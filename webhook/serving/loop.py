@@ -1,7 +1,7 @@
-"""Every connection of the TLS port in one thread: nobody is waited for, and what takes too long is ended.
+"""The event loop of the TLS port: one thread serves all connections without blocking and enforces time limits.
 
-Between two turns lies one poll. A turn serves the requests that are there, then what has only begun: handshakes, new
-connections. Reviews are answered right here; what may have to wait for the API server goes to a thread.
+A turn is one iteration: poll, serve requests, then continue handshakes and accept connections. Reviews are decided on
+the loop; a review that may have to wait for the API server goes to a thread.
 """
 
 import selectors
@@ -22,151 +22,153 @@ from webhook.serving.connection import Connection, Phase, RequestHandler
 from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.exchange import Request
 
-CONNECTIONS = 2048  # at most; an API server keeps 25
-HELD = 64 * 1024 * 1024  # bytes of unfinished requests, of all connections together
-BEGUN = 16  # handshakes, new connections and ends in a turn: it takes milliseconds, and no request waits for longer
-LATEST = 1.0  # seconds between two turns, at the most
-STUCK = 10.0  # seconds without a turn: something hangs, for the API server gives up a call after as long
-SOON = 0.05  # the same while it drains
-DRAIN = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
-QUIET = 1.0  # seconds without a request: nobody is sent here any more
-FAREWELL = 0.5  # seconds for the last answers to get out
-CAUSES = "tls", "reset", "hello", "writing", "deciding", "evicted", "error"  # why a connection is ended
+MAX_CONNECTIONS = 2048  # an API server keeps 25 open
+MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished requests, over all connections
+MAX_PER_TURN = 16  # of handshakes, new connections and timeouts: they take milliseconds, so requests wait no longer
+POLL_TIMEOUT = 1.0  # seconds; the longest time between two turns
+STALLED_AFTER = 10.0  # seconds without a turn; the API server gives up a call after the same time
+DRAIN_POLL_TIMEOUT = 0.05  # the same while draining
+DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
+QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
+FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
+DROP_CAUSES = "tls", "reset", "hello", "writing", "deciding", "evicted", "error"  # label values of connections_dropped
 
 log = structlog.get_logger("webhook")
 
 
 class Loop:
-    """Serves one listener. `context` makes TLS for a new connection, None while there is no certificate.
+    """Serves one listener. `tls_context` returns None while there is no certificate.
 
-    `on_turn` is called once a turn; `last_turn` is when the last turn began. `dropped` counts the connections that
-    failed or were evicted, by cause. Only `drain` may be called from elsewhere.
+    `on_turn` is called once per turn; `last_turn` is when the last turn began. `dropped` counts the connections that
+    failed or were evicted, by cause. Of the methods that change state, other threads may call only `drain`.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        context: Callable[[], ssl.SSLContext | None],
-        answering: RequestHandler,
+        tls_context: Callable[[], ssl.SSLContext | None],
+        handler: RequestHandler,
         on_turn: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._listener, self._context, self._answering = listener, context, answering
-        self._turned, self._clock = on_turn, clock
-        # In each phase those come first that have been in it for longest.
-        self._phases: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
-        self._more: dict[Connection, None] = {}
-        self._deciding = DecisionPool(answering, self._ring)
-        self._held, self._hurried = 0, False
-        self._told_since = self._stirred = self.last_turn = clock()
-        self.dropped = Counter(dict.fromkeys(CAUSES, 0))
-        self._alarm, self._bell = socket.socketpair()  # a byte into the one ends the poll, which listens at the other
-        self._alarm.setblocking(False)
+        self._listener, self._tls_context, self._handler = listener, tls_context, handler
+        self._on_turn, self._clock = on_turn, clock
+        # Each inner dict is ordered: the connection that entered the phase first comes first.
+        self._by_phase: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
+        self._pipelined: dict[Connection, None] = {}
+        self._pool = DecisionPool(handler, self._wake)
+        self._buffered, self._drain_forced = 0, False
+        self._drain_started = self._last_activity = self.last_turn = clock()
+        self.dropped = Counter(dict.fromkeys(DROP_CAUSES, 0))
+        self._wake_w, self._wake_r = socket.socketpair()  # a byte written to _wake_w ends the poll
+        self._wake_w.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        for sock, heard in ((listener, self._accept), (self._bell, partial(self._bell.recv, 4096))):
+        for sock, callback in ((listener, self._accept), (self._wake_r, partial(self._wake_r.recv, 4096))):
             sock.setblocking(False)
-            self._selector.register(sock, selectors.EVENT_READ, heard)
+            self._selector.register(sock, selectors.EVENT_READ, callback)
 
-    def stuck(self) -> float:
-        """Return for how many seconds there has been no turn, 0 for fewer than STUCK. Any thread may ask."""
-        since = self._clock() - self.last_turn
-        return since if since > STUCK else 0.0
+    def stalled_seconds(self) -> float:
+        """Return the seconds since the last turn, or 0 up to STALLED_AFTER. Any thread may call it."""
+        elapsed = self._clock() - self.last_turn
+        return elapsed if elapsed > STALLED_AFTER else 0.0
 
     def connections(self) -> int:
-        """Return how many connections are open."""
-        return sum(map(len, self._phases.values()))
+        """Return the number of open connections."""
+        return sum(map(len, self._by_phase.values()))
 
     @property
     def draining(self) -> bool:
-        """Whether we were told to end."""
-        return self._answering.draining
+        """Whether the loop is shutting down."""
+        return self._handler.draining
 
     def drain(self) -> None:
-        """Answer what still comes, and end; told twice, end at once. Any thread and any signal may call it."""
+        """Shut down gracefully; a second call forces it. Any thread and any signal handler may call it."""
         if not self.draining:
-            self._told_since = self._clock()
-        self._hurried, self._answering.draining = self.draining, True
-        self._ring()
+            self._drain_started = self._clock()
+        self._drain_forced, self._handler.draining = self.draining, True
+        self._wake()
 
     def run(self) -> None:
-        """Serve until drained."""
+        """Serve until drained, then close all connections."""
         while not self._is_drained():
             self.run_once()
         self._selector.unregister(self._listener)
         self._listener.close()
-        self.run_once()  # for what has come just now
-        self._give_back()
-        last = self._clock() + FAREWELL
-        while (self._phases[Phase.WRITING] or self._phases[Phase.LEAVING]) and self._clock() < last:
+        self.run_once()  # serve the requests that have just arrived
+        self._reject_unfinished()
+        deadline = self._clock() + FLUSH_TIMEOUT
+        while (self._by_phase[Phase.WRITING] or self._by_phase[Phase.CLOSING]) and self._clock() < deadline:
             self.run_once()
-        for connection in list(self._open(*Phase)):
+        for connection in list(self._in_phases(*Phase)):
             connection.channel.half_close()
-            self._forget(connection, connection.channel.close)
-        self._deciding.end()
-        for thing in (self._selector, self._alarm, self._bell):
-            thing.close()
+            self._remove(connection, connection.channel.close)
+        self._pool.shutdown()
+        for resource in (self._selector, self._wake_w, self._wake_r):
+            resource.close()
 
     def run_once(self) -> None:
-        """Poll once, and do what there is to do."""
-        found = [key.data for key, _ in self._selector.select(self._patience())]
+        """Run one turn."""
+        ready = [key.data for key, _ in self._selector.select(self._poll_timeout())]
         self.last_turn = now = self._clock()
-        self._turned()
-        self._serve([each for each in found if isinstance(each, Connection)])
-        for heard in found:
-            if not isinstance(heard, Connection):
-                heard()
+        self._on_turn()
+        self._serve([each for each in ready if isinstance(each, Connection)])
+        for callback in ready:
+            if not isinstance(callback, Connection):
+                callback()
         for phase in Phase:
-            late = takewhile(lambda each: each.since + each.phase.limit <= now, self._open(phase))
-            for connection in list(islice(late, BEGUN)):
-                self._attend(connection, connection.time_out)
+            expired = takewhile(lambda each: each.phase_started + each.phase.limit <= now, self._in_phases(phase))
+            for connection in list(islice(expired, MAX_PER_TURN)):
+                self._perform(connection, connection.time_out)
 
-    def _serve(self, peers: list[Connection]) -> None:
-        more, self._more = self._more, {}
+    def _serve(self, selected: list[Connection]) -> None:
+        more, self._pipelined = self._pipelined, {}
         for connection in more:
-            self._attend(connection, connection.answer_next)
-        for connection in peers:
-            if connection.phase is not Phase.HELLO:
-                self._attend(connection, connection.advance)
-        while self._deciding.decided:
-            connection, request, answer = self._deciding.decided.popleft()
-            # It was not given up meanwhile; nor answered for lack of a thread, and found one later all the same.
+            self._perform(connection, connection.respond_to_next)
+        for connection in selected:
+            if connection.phase is not Phase.HANDSHAKE:
+                self._perform(connection, connection.advance)
+        while self._pool.results:
+            connection, request, response = self._pool.results.popleft()
+            # Skip a result if its connection has closed, or if its request already got 503 for lack of a thread.
             if connection.phase is Phase.DECIDING and request is connection.pending:
-                self._attend(connection, partial(connection.answer, request, answer))
-        for connection in islice((each for each in peers if each.phase is Phase.HELLO), BEGUN):
-            self._attend(connection, connection.advance)
+                self._perform(connection, partial(connection.respond, request, response))
+        for connection in islice((each for each in selected if each.phase is Phase.HANDSHAKE), MAX_PER_TURN):
+            self._perform(connection, connection.advance)
 
-    def _patience(self) -> float:
-        if self._more or self._deciding.decided:
+    def _poll_timeout(self) -> float:
+        if self._pipelined or self._pool.results:
             return 0.0
-        oldest = (next(iter(members)) for members in self._phases.values() if members)
-        due = min((each.since + each.phase.limit for each in oldest), default=self.last_turn + LATEST)
-        return max(0.0, min(due - self._clock(), SOON if self.draining else LATEST))
+        oldest = (next(iter(members)) for members in self._by_phase.values() if members)
+        deadline = min(
+            (each.phase_started + each.phase.limit for each in oldest), default=self.last_turn + POLL_TIMEOUT
+        )
+        return max(0.0, min(deadline - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
 
-    def _attend(self, connection: Connection, act: Callable[[float], Request | None]) -> None:
-        """Have a connection do something, and note what has become of it."""
-        phase, since = connection.phase, connection.since
+    def _perform(self, connection: Connection, action: Callable[[float], Request | None]) -> None:
+        """Run one method of a connection, then update the bookkeeping and the selector."""
+        before = connection.phase, connection.phase_started
         try:
-            request = act(self.last_turn)
-        except ConnectionLost as gone:
-            return self._drop(connection, str(gone))
+            request = action(self.last_turn)
+        except ConnectionLost as error:
+            return self._drop(connection, str(error))
         except Exception:
-            log.exception("a connection failed")
+            log.exception("connection failed")
             return self._drop(connection, "error")
-        if connection.phase is Phase.GONE:
-            return self._forget(connection, connection.channel.close)
-        if (connection.phase, connection.since) != (phase, since):
-            del self._phases[phase][connection]
-            self._phases[connection.phase][connection] = None
-            self._stirred = self.last_turn
+        if connection.phase is Phase.CLOSED:
+            return self._remove(connection, connection.channel.close)
+        if (connection.phase, connection.phase_started) != before:
+            del self._by_phase[before[0]][connection]
+            self._by_phase[connection.phase][connection] = None
+            self._last_activity = self.last_turn
         if connection.has_next_request:
-            self._more[connection] = None
-        self._count_held(connection, connection.parser.buffered + (len(request.body) if request else 0))
-        self._watch(connection, 0 if connection.has_next_request or request else connection.channel.wants)
+            self._pipelined[connection] = None
+        self._track_buffered(connection, connection.parser.buffered + (len(request.body) if request else 0))
+        self._set_events(connection, 0 if connection.has_next_request or request else connection.channel.wanted_events)
         if request:
-            self._deciding.take(connection, request)
+            self._pool.submit(connection, request)
         return None
 
-    def _watch(self, connection: Connection, events: int) -> None:
+    def _set_events(self, connection: Connection, events: int) -> None:
         if events != connection.registered_events:
             if connection.registered_events:
                 self._selector.unregister(connection.channel.sock)
@@ -174,71 +176,73 @@ class Loop:
                 self._selector.register(connection.channel.sock, events, connection)
             connection.registered_events = events
 
-    def _count_held(self, connection: Connection, held: int) -> None:
-        self._held += held - connection.buffered
-        connection.buffered = held
-        self._answering.overloaded = self._held > HELD
+    def _track_buffered(self, connection: Connection, buffered: int) -> None:
+        self._buffered += buffered - connection.buffered
+        connection.buffered = buffered
+        self._handler.overloaded = self._buffered > MAX_BUFFERED
 
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
-        log.debug("a connection was ended", peer=connection.peer, cause=cause)
-        # Who went by itself may still read what it was sent; whoever is ended by us is owed nothing more.
-        by_itself = cause in ("tls", "reset")
-        self._forget(connection, connection.channel.close if by_itself else connection.channel.reset)
+        log.debug("connection dropped", peer=connection.peer, cause=cause)
+        # If the peer closed the connection, flush pending data; if we close it, discard.
+        closed_by_peer = cause in ("tls", "reset")
+        self._remove(connection, connection.channel.close if closed_by_peer else connection.channel.reset)
 
-    def _forget(self, connection: Connection, close: Callable[[], None]) -> None:
-        for members in self._phases.values():
+    def _remove(self, connection: Connection, close: Callable[[], None]) -> None:
+        for members in self._by_phase.values():
             members.pop(connection, None)
-        self._more.pop(connection, None)
-        self._count_held(connection, 0)
-        self._watch(connection, 0)
-        connection.phase = Phase.GONE
+        self._pipelined.pop(connection, None)
+        self._track_buffered(connection, 0)
+        self._set_events(connection, 0)
+        connection.phase = Phase.CLOSED
         close()
 
     def _accept(self) -> None:
-        for number in range(BEGUN):
+        for index in range(MAX_PER_TURN):
             try:
-                accepted = accept(self._listener, self._context)
-            except ConnectionLost as gone:
-                self.dropped[str(gone)] += 1
+                accepted = accept(self._listener, self._tls_context)
+            except ConnectionLost as error:
+                self.dropped[str(error)] += 1
                 continue
-            except OutOfDescriptors:  # which Linux says before it looks whether somebody waits
-                return self._evict() if number == 0 else None
+            except OutOfDescriptors:  # Linux reports this even if the backlog is empty
+                return self._evict() if index == 0 else None
             if accepted is None:
                 return None
-            if self.connections() >= CONNECTIONS:
+            if self.connections() >= MAX_CONNECTIONS:
                 self._evict()
-            connection = Connection(*accepted, self._answering, self.last_turn)
-            self._phases[connection.phase][connection] = None
-            self._watch(connection, connection.channel.wants)
-            self._stirred = self.last_turn  # whoever was let in is heard to the end
+            connection = Connection(*accepted, self._handler, self.last_turn)
+            self._by_phase[connection.phase][connection] = None
+            self._set_events(connection, connection.channel.wanted_events)
+            self._last_activity = self.last_turn  # while draining, a new connection gets time to send its request
         return None
 
     def _evict(self) -> None:
-        """Make room for a new connection: end one that leaves already, else the one that has waited for longest.
+        """Evict a connection: first one that is already closing, otherwise the one that has waited the longest.
 
-        Not the idle before the stuck: beside many who never go on, whoever shook hands just now would be next to go.
+        Idle connections don't go first: beside many stalled peers, a connection fresh from its handshake would be next.
         """
-        first = (next(self._open(phase), None) for phase in (Phase.IDLE, Phase.HELLO, Phase.READING, Phase.WRITING))
-        oldest = min(filter(None, first), key=attrgetter("since"), default=None)
-        if connection := next(self._open(Phase.LEAVING), oldest):
+        first = (
+            next(self._in_phases(phase), None) for phase in (Phase.IDLE, Phase.HANDSHAKE, Phase.READING, Phase.WRITING)
+        )
+        oldest = min(filter(None, first), key=attrgetter("phase_started"), default=None)
+        if connection := next(self._in_phases(Phase.CLOSING), oldest):
             self._drop(connection, "evicted")
 
-    def _open(self, *phases: Phase) -> Iterator[Connection]:
-        return chain.from_iterable(self._phases[phase] for phase in phases)
+    def _in_phases(self, *phases: Phase) -> Iterator[Connection]:
+        return chain.from_iterable(self._by_phase[phase] for phase in phases)
 
     def _is_drained(self) -> bool:
         if not self.draining:
             return False
         now = self._clock()
-        busy = any(self._open(Phase.DECIDING, Phase.WRITING)) or self._more or self._deciding.decided
-        is_quiet = not busy and now - max(self._stirred, self._told_since) > QUIET
-        return self._hurried or is_quiet or now - self._told_since > DRAIN
+        busy = any(self._in_phases(Phase.DECIDING, Phase.WRITING)) or self._pipelined or self._pool.results
+        is_quiet = not busy and now - max(self._last_activity, self._drain_started) > QUIET_PERIOD
+        return self._drain_forced or is_quiet or now - self._drain_started > DRAIN_TIMEOUT
 
-    def _give_back(self) -> None:
-        for connection in list(self._open(Phase.READING, Phase.DECIDING)):
-            self._attend(connection, connection.ask_to_retry)
+    def _reject_unfinished(self) -> None:
+        for connection in list(self._in_phases(Phase.READING, Phase.DECIDING)):
+            self._perform(connection, connection.ask_to_retry)
 
-    def _ring(self) -> None:
-        with suppress(OSError):  # full: it rings already; closed: nobody listens any more
-            self._alarm.send(b".")
+    def _wake(self) -> None:
+        with suppress(OSError):  # buffer full: a wake-up is pending; closed: the loop has ended
+            self._wake_w.send(b".")

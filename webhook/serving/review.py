@@ -1,4 +1,4 @@
-"""An AdmissionReview in, an AdmissionReview out."""
+"""Parse the request of an AdmissionReview, and write the AdmissionReview with its response."""
 
 from base64 import b64encode
 from typing import Any
@@ -18,7 +18,7 @@ _REVIEW = msgspec.json.Decoder(Review)
 
 
 class BadReview(ValueError):
-    """Say that a body is no AdmissionReview of version v1. `uid` is the request's, where it could be read."""
+    """The body is not an AdmissionReview v1. `uid` is that of the request, if it could be read."""
 
     def __init__(self, message: str, uid: str | None = None) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class BadReview(ValueError):
 
 
 def read_review(body: bytes) -> JsonObject:
-    """Return the request of an AdmissionReview. Raises BadReview, which never quotes the body."""
+    """Return the request of an AdmissionReview in JSON. Raises BadReview, whose message never quotes the body."""
     if not body:
         raise BadReview("the body is empty; an AdmissionReview in JSON is wanted")
     return request_of(_decode(body))
@@ -36,7 +36,7 @@ def _decode(body: bytes) -> Any:
     try:
         return _REVIEW.decode(body)
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-        pass  # a field of another type than Kubernetes gives it: see what can be read
+        pass  # a field has an unexpected type: decode without the schema
     except msgspec.DecodeError as error:
         raise BadReview(f"the body is not JSON: {error}") from None
     try:
@@ -62,7 +62,7 @@ def request_of(review: Any) -> JsonObject:
 
 
 def write_review(uid: str, injection: Injection) -> bytes:
-    """Return the answer to a request. It is always allowed: we place VMs, we never refuse one."""
+    """Return the AdmissionReview that answers a request. It always allows the pod: the webhook never rejects a VM."""
     decision = injection.decision
     response: JsonObject = {
         "uid": uid,
@@ -83,12 +83,12 @@ def write_review(uid: str, injection: Injection) -> bytes:
 
 
 def claims_line(decision: Decision) -> str:
-    """Return each claim with its node, or the reason why it has none."""
+    """Return each claim with its node, or with the reason why it has none."""
     return " ".join(f"{finding.claim}={finding.node or finding.reason}" for finding in decision.claims)
 
 
 def as_json(injection: Injection) -> JsonObject:
-    """Return an injection for people and programs: patch not encoded, decision in full."""
+    """Return an injection as JSON for people and programs, with the patch unencoded and the full decision."""
     decision = injection.decision
     return {
         "allowed": True,

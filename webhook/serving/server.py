@@ -1,4 +1,4 @@
-"""gunicorn around the loop: its master, one worker, its signals, and beside it the plain listener for probes."""
+"""Runs the event loop as a gunicorn worker, with its signals and heartbeat, and serves probes on the plain port."""
 
 import gc
 import json
@@ -24,46 +24,49 @@ from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.connection import RequestHandler
 from webhook.serving.listeners import Listeners, address_of
-from webhook.serving.loop import DRAIN, FAREWELL, Loop
+from webhook.serving.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, Loop
 from webhook.serving.metrics import Metrics
 
-# Seconds for which a thread keeps the interpreter; Python's own are 0.005. While a large cluster is listed, reflectors
-# calculate for seconds, and the loop waits for its turn after each system call: a review took 8.5 ms, and now 3.8.
-TURN = 0.001
-HUNG = 30  # seconds without a turn of the loop, then gunicorn's master starts another worker
-GRACE = int(DRAIN + FAREWELL + 3)  # seconds; 3 for the last events to be told
+# Seconds for which a thread keeps the GIL; Python's default is 0.005. Reflectors compute for seconds while they list a
+# large cluster, and the loop waits for the GIL after each system call. A review then took 8.5 ms; with 0.001 it takes
+# 3.8 ms.
+SWITCH_INTERVAL = 0.001
+WORKER_TIMEOUT = 30  # seconds without a turn of the loop; then gunicorn's master replaces the worker
+GRACEFUL_TIMEOUT = int(DRAIN_TIMEOUT + FLUSH_TIMEOUT + 3)  # seconds; 3 s to write the last Events
 
 
 class _Worker(Worker):
-    """gunicorn's worker: its signals, its heartbeat, and our loop, which is there from the fork on."""
+    """A gunicorn worker that runs the event loop. `post_worker_init` sets `loop` after the fork."""
 
     loop: Loop | None = None
     _notified = 0.0
 
     def on_turn(self) -> None:
-        """Tell gunicorn's master, once a second, that we live; and end when it does not."""
+        """Send a heartbeat to gunicorn's master once a second. Shut down if the master is gone."""
         now = time.monotonic()
         if now - self._notified > 1:
             self._notified = now
             self.notify()
             if os.getppid() != self.ppid:
-                self._end(force=True)
+                self._stop(force=True)
 
     def run(self) -> None:
-        """Serve until a signal comes, and all is answered."""
-        assert self.loop, "made in post_worker_init"  # noqa: S101 (for the type checker)
-        self.on_turn()  # until the first time the heartbeat has the time of day, and no worker is ever late
+        """Serve until a signal has drained the loop."""
+        assert self.loop, "set in post_worker_init"  # noqa: S101 (for the type checker)
+        # gunicorn initializes the heartbeat with wall-clock time but compares it with monotonic time. Without this
+        # call, a worker that hangs before its first turn is never late.
+        self.on_turn()
         self.loop.run()
 
-    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 (gunicorn's)
-        """Drain; the second time, hurry."""
-        self._end(force=False)
+    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002 (gunicorn's signature)
+        """Shut down gracefully; a second call forces it."""
+        self._stop(force=False)
 
     def handle_quit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
-        """End at once, but with an answer to whoever waits for one."""
-        self._end(force=True)
+        """Shut down immediately, but respond to unfinished requests."""
+        self._stop(force=True)
 
-    def _end(self, *, force: bool) -> None:
+    def _stop(self, *, force: bool) -> None:
         self.alive = False
         for _ in range(1 + force):
             if self.loop:
@@ -73,20 +76,20 @@ class _Worker(Worker):
 
 
 class _Arbiter(Arbiter):
-    """gunicorn's master. Once told to end it only waits for its worker; a second SIGTERM is passed on all the same."""
+    """gunicorn's master. gunicorn ignores a second SIGTERM during shutdown; this class passes it on to the worker."""
 
-    _told = False
+    _terminating = False
 
     def signal(self, sig: int, frame: Any) -> None:
-        """Note a signal, or pass it on."""
-        if sig == SIGTERM and self._told:
+        """Record the signal for gunicorn, and pass a second SIGTERM on to the worker."""
+        if sig == SIGTERM and self._terminating:
             self.kill_workers(sig)
-        self._told = self._told or sig == SIGTERM
+        self._terminating = self._terminating or sig == SIGTERM
         super().signal(sig, frame)
 
 
 class _Gunicorn(BaseApplication):
-    """gunicorn as a library: no command line, no configuration file."""
+    """gunicorn as a library: without a command line or a configuration file."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -97,7 +100,7 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        return None  # our loop has its own
+        return None  # the loop calls the application itself
 
     def run(self) -> None:
         _Arbiter(self).run()
@@ -105,74 +108,77 @@ class _Gunicorn(BaseApplication):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """All that is served: reviews over TLS, and probes, made from why we take no requests and whether we make progress.
+    """The whole server: reviews over TLS, probes and metrics over plain HTTP.
 
-    `keeper` looks after the certificate, in a thread of its own.
+    `probes` creates the plain app. Its arguments return why the server isn't ready, and for how many seconds the loop
+    has stalled. `controller` maintains the certificates in its own thread.
     """
 
-    answering: RequestHandler
+    handler: RequestHandler
     probes: Callable[[Callable[[], str], Callable[[], float]], WSGIApplication]
     listeners: Listeners
     certificate: ServingCertificate
     settings: Settings
     backend: Backend
     metrics: Metrics
-    keeper: CertificateController
+    controller: CertificateController
 
     def run(self) -> None:
-        """Serve until a signal ends the process: SystemExit, in the master and in its worker."""
+        """Serve until a signal arrives. Raises SystemExit in the master and in the worker."""
         ready_line, stop = self._ready_line(), Event()
-        # The soft limit is often 1,024 for the sake of select(), which nobody here calls.
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        https = self.listeners.https.detach()  # gunicorn's from now on
+        # The soft limit is often 1,024, for programs that call select(). This one doesn't.
+        hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+        https = self.listeners.https.detach()  # from here on, gunicorn owns the descriptor
 
-        def started(worker: _Worker) -> None:
-            # After the fork: threads do not survive one.
-            sys.setswitchinterval(TURN)
-            socket_of_ours: Any = worker.sockets[0]  # gunicorn's wrapper
-            loop = Loop(socket_of_ours.sock, self.certificate.context, self.answering, worker.on_turn)
+        def post_worker_init(worker: _Worker) -> None:
+            # Start threads here, after the fork: they would not survive it.
+            sys.setswitchinterval(SWITCH_INTERVAL)
+            listener: Any = worker.sockets[0]  # gunicorn's wrapper
+            loop = Loop(listener.sock, self.certificate.context, self.handler, worker.on_turn)
             worker.loop = loop
-            self.metrics.show(loop.connections, loop.dropped)
+            self.metrics.add_loop(loop.connections, loop.dropped)
             self.backend.start()
-            self._serve_probes(lambda: "it is ending" if loop.draining else self._without_certificate(), loop.stuck)
-            Thread(target=self.keeper.run, args=(stop,), name="certificates", daemon=True).start()
-            Thread(target=self._settle, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
+            self._serve_probes(lambda: "it is ending" if loop.draining else self._cert_problem(), loop.stalled_seconds)
+            Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
+            Thread(target=self._announce_when_ready, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
 
-        def ended(_arbiter: object, _worker: object) -> None:
+        def worker_exit(_arbiter: object, _worker: object) -> None:
             stop.set()
             self.backend.stop()
 
-        _Gunicorn(self.options(https) | {"post_worker_init": started, "worker_exit": ended}).run()
+        _Gunicorn(self.options(https) | {"post_worker_init": post_worker_init, "worker_exit": worker_exit}).run()
 
-    def _without_certificate(self) -> str:
-        return "" if self.certificate.context() else f"there is no certificate yet; {self.keeper.problem}".rstrip("; ")
+    def _cert_problem(self) -> str:
+        return (
+            "" if self.certificate.context() else f"there is no certificate yet; {self.controller.problem}".rstrip("; ")
+        )
 
-    def _settle(self, ready_line: str) -> None:
+    def _announce_when_ready(self, ready_line: str) -> None:
         while not (self.backend.synced() and self.certificate.context()):
             time.sleep(0.02)
-        # What has been read stays: no later collection need look through it, which takes 0.1 s on a large cluster.
+        # The caches stay alive. Freezing them keeps later collections from scanning them: 0.1 s on a large cluster.
         gc.collect()
         gc.freeze()
-        # What a decision makes goes by itself: there is little to collect, and looking for it oftener costs a 20th.
+        # Reference counting frees the objects of a decision. More frequent collections find little and cost a 20th.
         gc.set_threshold(10_000, 20, 20)
         sys.stdout.write(ready_line)
         sys.stdout.flush()
 
     def options(self, https: int) -> dict[str, Any]:
-        """Return gunicorn's settings; `https` is the file descriptor of the TLS listener."""
-        # Its debug lines quote what was received, and that may hold a passphrase.
+        """Return gunicorn's settings. `https` is the file descriptor of the TLS listener."""
+        # gunicorn's debug messages quote received bytes, which may contain a passphrase.
         level = LogLevel.INFO if self.settings.log_level is LogLevel.DEBUG else self.settings.log_level
         return {
             "bind": [f"fd://{https}"],
-            "workers": 1,  # one cache, one set of watches, one registry of metrics; scale by replicas
+            "workers": 1,  # one cache, one set of watches, one metrics registry; scale with replicas
             "worker_class": _Worker,
             "max_requests": 0,
-            "timeout": HUNG,
-            "graceful_timeout": GRACE,
-            "worker_tmp_dir": memory_folder(),  # for the heartbeat file: on a disk it may block
+            "timeout": WORKER_TIMEOUT,
+            "graceful_timeout": GRACEFUL_TIMEOUT,
+            "worker_tmp_dir": memory_folder(),  # for the heartbeat file; a write to disk could block
             "control_socket_disable": True,
-            "errorlog": None,  # its logger has our handler
+            "errorlog": None,  # `logs` configures gunicorn's logger
             "loglevel": level.value,
         }
 
@@ -184,18 +190,18 @@ class Server:
         }
         return json.dumps(line) + "\n"
 
-    def _serve_probes(self, unready: Callable[[], str], stuck: Callable[[], float]) -> None:
-        plain = create_server(
-            self.probes(unready, stuck),
+    def _serve_probes(self, not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> None:
+        server = create_server(
+            self.probes(not_ready_reason, stalled_seconds),
             sockets=[self.listeners.http],
             threads=2,
             ident=None,
-            # By waitress' own (100, 120 s, 1 GiB) whoever stays idle silences the probes, and the kubelet restarts us;
-            # and a body fills TMPDIR, the memory that keys are written to. No probe has one.
+            # waitress' defaults are 100, 120 s and 1 GiB. With them, idle peers block the probes, and the kubelet
+            # restarts the pod. A body would fill TMPDIR, the memory that holds the keys. Probes have no body.
             connection_limit=500,
             channel_timeout=10,
             cleanup_interval=5,
             max_request_body_size=1,
-            asyncore_use_poll=True,  # select() knows no file descriptor over 1023, and the TLS connections come first
+            asyncore_use_poll=True,  # select() fails above descriptor 1023, and TLS connections may use those below
         )
-        Thread(target=plain.run, name="probes", daemon=True).start()
+        Thread(target=server.run, name="probes", daemon=True).start()

@@ -1,4 +1,4 @@
-"""A WSGI application answers a request (PEP 3333)."""
+"""Calls a WSGI application (PEP 3333) with a parsed request."""
 
 import sys
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from webhook.serving.exchange import Headers, Request, Response
 
 
 def environ(request: Request, peer: str) -> dict[str, Any]:
-    """Return a request as WSGI has it (PEP 3333)."""
-    found = {
+    """Return the WSGI environment of a request (PEP 3333)."""
+    variables = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
         "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
@@ -35,19 +35,23 @@ def environ(request: Request, peer: str) -> dict[str, Any]:
     for name, value in request.headers:
         key = name.decode("latin-1").upper().replace("-", "_")
         if key == "CONTENT_TYPE":
-            found[key] = value.decode("latin-1")
-        elif key not in ("CONTENT_LENGTH", "TRANSFER_ENCODING") and b"_" not in name:  # CGI can't tell a_b from a-b
+            variables[key] = value.decode("latin-1")
+        elif (
+            key not in ("CONTENT_LENGTH", "TRANSFER_ENCODING") and b"_" not in name
+        ):  # CGI can't distinguish a_b from a-b
             key = f"HTTP_{key}"
-            found[key] = f"{found[key]},{value.decode('latin-1')}" if key in found else value.decode("latin-1")
-    return found
+            variables[key] = (
+                f"{variables[key]},{value.decode('latin-1')}" if key in variables else value.decode("latin-1")
+            )
+    return variables
 
 
 def wsgi_response(app: WSGIApplication, request: Request, peer: str) -> Response:
-    """Have a WSGI application answer a request."""
-    started: list[Any] = []
+    """Call a WSGI application and return its response, without the headers that `serialize` adds."""
+    captured: list[Any] = []
 
     def start_response(status: str, headers: Headers, _exc_info: object = None) -> Any:
-        started[:] = status, headers
+        captured[:] = status, headers
 
     parts: Iterable[bytes] = app(environ(request, peer), start_response)
     try:
@@ -55,6 +59,6 @@ def wsgi_response(app: WSGIApplication, request: Request, peer: str) -> Response
     finally:
         close: Any = getattr(parts, "close", lambda: None)
         close()
-    status, headers = started
+    status, headers = captured
     kept = [(name, value) for name, value in headers if name.lower() not in ("content-length", "connection", "date")]
     return Response(HTTPStatus(int(status[:3])), body, kept)

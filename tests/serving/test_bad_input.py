@@ -1,0 +1,375 @@
+"""The webhook responds to any input in JSON, echoes a readable uid, hides tracebacks, and never denies a VM pod."""
+
+import json
+from base64 import b64decode
+
+import jsonpatch
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tests.support.builders import (
+    catalog,
+    claim,
+    node,
+    node_terms,
+    pod_anti_affinity,
+    request,
+    settings,
+    storage,
+    virt_launcher,
+)
+from webhook.cluster.backend import from_snapshot
+from webhook.serving.app import create_app, make_reviewer
+from webhook.serving.metrics import Metrics
+from webhook.serving.request_parser import BODY_LIMIT
+
+UID = "00000000-0000-0000-0000-000000000001"
+JSON = "application/json"
+
+
+@pytest.fixture(scope="module")
+def client():
+    cluster = catalog(*storage(), claim("disk2"), node())
+    return create_app(make_reviewer(from_snapshot(cluster, settings()), settings(), Metrics())).test_client()
+
+
+def review(**overrides):
+    return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request({})} | overrides
+
+
+def encoded(value):
+    return json.dumps(value).encode()
+
+
+def post(client, body, content_type=JSON, **options):
+    return client.post("/mutate?timeout=10s", data=body, content_type=content_type, **options)
+
+
+def expect_error(response, code):
+    """Assert that the response is a JSON error with this status and no internals, and return its body."""
+    assert (response.status_code, response.content_type) == (code, JSON)
+    assert not [word for word in ("Traceback", 'File "', ".py", "<html", "<!doctype") if word in response.text]
+    assert response.json.keys() <= {"error", "uid"}
+    assert response.json["error"]
+    return response.json
+
+
+def expect_allowed(response):
+    """Assert that the AdmissionReview allows the request, and return its `response`."""
+    assert (response.status_code, response.content_type) == (200, JSON)
+    assert response.json["response"]["allowed"] is True
+    return response.json["response"]
+
+
+# The body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b" \n", id="only whitespace"),
+        pytest.param(b"\0", id="a NUL byte"),
+        pytest.param(b"review", id="not JSON"),
+        pytest.param(encoded(review())[:-1], id="truncated JSON"),
+        pytest.param(encoded(review()) + b"}", id="trailing characters"),
+        pytest.param(b"\xef\xbb\xbf" + encoded(review()), id="with a byte order mark"),
+        pytest.param(json.dumps(review()).encode("utf-16"), id="UTF-16"),
+        pytest.param(b'{"kind": "\xff"}', id="not UTF-8"),
+        pytest.param(b"{'kind': 'AdmissionReview'}", id="single quotes"),
+        pytest.param(b"kind: AdmissionReview\n", id="YAML"),
+        pytest.param(b"NaN", id="NaN"),
+        pytest.param(b'{"kind":' * 100_000, id="unclosed nested objects"),
+        pytest.param(b"[" * 1_000_000, id="unclosed nested lists"),
+        pytest.param(b"[" * 100_000 + b"]" * 100_000, id="nested lists"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b'"AdmissionReview"', id="a string"),
+        pytest.param(b"1", id="a number"),
+        pytest.param(b"true", id="a boolean"),
+        pytest.param(b"{}", id="an empty object"),
+        pytest.param(encoded(review(request=None)), id="request is null"),
+        pytest.param(encoded(review(request=[])), id="request is a list"),
+        pytest.param(encoded(review(request="CREATE")), id="request is a string"),
+        pytest.param(encoded({k: v for k, v in review().items() if k != "request"}), id="no request"),
+        pytest.param(encoded(review(request={})), id="no uid"),
+        pytest.param(encoded(review(request=request({}, uid=None))), id="uid is null"),
+        pytest.param(encoded(review(request=request({}, uid=""))), id="an empty uid"),
+        pytest.param(encoded(review(request=request({}, uid=7))), id="uid is a number"),
+        pytest.param(encoded(review(request=request({}, uid=[UID]))), id="uid is a list"),
+    ],
+)
+def test_a_body_that_is_not_a_review_with_a_uid_returns_400(client, body):
+    assert expect_error(post(client, body), 400).keys() == {"error"}
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param({"kind": "Pod"}, id="another kind"),
+        pytest.param({"kind": None}, id="kind is null"),
+        pytest.param({"kind": ["AdmissionReview"]}, id="kind is a list"),
+        pytest.param({"apiVersion": "admission.k8s.io/v1beta1"}, id="another API version"),
+        pytest.param({"apiVersion": "v1"}, id="another API group"),
+        pytest.param({"apiVersion": None}, id="apiVersion is null"),
+    ],
+)
+def test_a_review_of_another_kind_or_version_returns_400_with_its_uid(client, overrides):
+    assert expect_error(post(client, encoded(review(**overrides))), 400)["uid"] == UID
+
+
+# The object
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(None, id="null"),
+        pytest.param("Pod", id="a string"),
+        pytest.param([], id="a list"),
+        pytest.param([virt_launcher()], id="a list of pods"),
+        pytest.param(7, id="a number"),
+        pytest.param(True, id="a boolean"),
+        pytest.param({}, id="an empty object"),
+        pytest.param({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config"}}, id="not a Pod"),
+    ],
+)
+def test_an_object_that_is_not_a_virt_launcher_pod_is_allowed_without_a_patch(client, pod):
+    for overrides in ({}, {"kind": None}, {"kind": {"group": "", "version": "v1", "kind": "ConfigMap"}}):
+        response = expect_allowed(post(client, encoded(review(request=request(pod, **overrides)))))
+        assert response["uid"] == UID
+        assert "patch" not in response
+
+
+def test_a_request_without_an_object_is_allowed_without_a_patch(client):
+    sent = request({})
+    del sent["object"]
+    assert "patch" not in expect_allowed(post(client, encoded(review(request=sent))))
+
+
+def pod_with_everything():
+    """The pod of an opted-in VM with every field that the webhook reads."""
+    affinity = node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}, {}, None)
+    affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = [
+        {"weight": 1, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}}
+    ]
+    return virt_launcher(
+        claims=["disk1", "disk2"],
+        requests={"cpu": "100m", "devices.kubevirt.io/kvm": "1"},
+        affinity=affinity | pod_anti_affinity({"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "zone"}),
+        nodeSelector={"kubernetes.io/arch": "amd64"},
+        tolerations=[{"key": "a", "operator": "Exists", "effect": "NoSchedule"}],
+        initContainers=[{"name": "sidecar", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}],
+        overhead={"memory": "1Mi"},
+        resources={"requests": {"cpu": "1"}},
+        schedulerName="kubevirt-scheduler",
+        nodeName=None,
+        topologySpreadConstraints=[],
+        resourceClaims=[],
+    )
+
+
+def paths(value, path=()):
+    """The path to each field of an object, at every level."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, field in children:
+        yield (*path, key)
+        yield from paths(field, (*path, key))
+
+
+def replaced(value, path, field):
+    """A copy of the object with another value at `path`."""
+    if not path:
+        return field
+    copy = value.copy()
+    copy[path[0]] = replaced(value[path[0]], path[1:], field)
+    return copy
+
+
+WRONG_VALUES = [
+    None,
+    True,
+    0,
+    -1.5,
+    "",
+    "text",
+    [],
+    ["text"],
+    [None],
+    [[]],
+    [{}],
+    {},
+    {"key": None},
+    {"key": {"key": []}},
+]
+
+
+@pytest.mark.parametrize("path", list(paths(pod_with_everything())), ids=lambda path: ".".join(map(str, path)))
+def test_a_pod_field_of_the_wrong_type_never_denies_the_pod(client, path):
+    for wrong_value in WRONG_VALUES:
+        pod = replaced(pod_with_everything(), path, wrong_value)
+        response = expect_allowed(post(client, encoded(review(request=request(pod)))))
+        assert response["uid"] == UID
+        if "patch" in response:
+            jsonpatch.JsonPatch(json.loads(b64decode(response["patch"]))).apply(pod)
+
+
+@pytest.mark.parametrize("wrong_value", WRONG_VALUES, ids=repr)
+@pytest.mark.parametrize("field", ["kind", "namespace", "operation", "subResource", "dryRun", "name", "userInfo"])
+def test_a_request_field_of_the_wrong_type_never_denies_the_pod(client, field, wrong_value):
+    response = expect_allowed(post(client, encoded(review(request=request(virt_launcher(), **{field: wrong_value})))))
+    assert response["uid"] == UID
+
+
+@pytest.mark.parametrize("depth", [10, 500, 900, 1100, 20_000])
+def test_deep_nesting_returns_200_or_400_but_never_denies_the_pod(client, depth):
+    nested = b'{"a":' * depth + b"1" + b"}" * depth
+    pod = encoded(virt_launcher(affinity="NESTED")).replace(b'"NESTED"', nested)
+    response = post(client, encoded(review(request=request("POD"))).replace(b'"POD"', pod))
+    if response.status_code == 200:
+        assert expect_allowed(response)["uid"] == UID
+    else:
+        expect_error(response, 400)
+
+
+# Size
+
+
+def test_a_body_of_8_mib_is_accepted(client):
+    body = encoded(review(request=request(virt_launcher()))).ljust(BODY_LIMIT)
+    assert expect_allowed(post(client, body))["auditAnnotations"]["reason"] == "CoScheduled"
+
+
+@pytest.mark.parametrize("excess", [1, 1000, 1024 * 1024])
+def test_a_body_over_8_mib_returns_413(client, excess):
+    body = encoded(review(request=request(virt_launcher()))).ljust(BODY_LIMIT + excess)
+    assert expect_error(post(client, body), 413) == {"error": "the body is over 8 MiB"}
+
+
+# HTTP
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None,
+        "",
+        "text/plain",
+        "application/yaml",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/json-patch+json",
+        "application/jsonx",
+        "application/json; charset=latin-1",
+        "application/json; charset=utf-16",
+        "json",
+    ],
+)
+def test_another_media_type_or_charset_returns_415(client, content_type):
+    body = encoded(review(request=request(virt_launcher())))
+    assert expect_error(post(client, body, content_type), 415)["error"].startswith(
+        "the media type is not application/json"
+    )
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "Application/JSON", "application/json; charset=UTF-8; q=1"]
+)
+def test_each_spelling_of_the_json_media_type_is_accepted(client, content_type):
+    assert expect_allowed(post(client, encoded(review()), content_type))
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
+def test_another_method_returns_405(client, method):
+    response = client.open("/mutate", method=method, data=encoded(review()), content_type=JSON)
+    assert expect_error(response, 405) == {"error": "this path takes another method"}
+    assert response.headers["Allow"] == "POST"
+
+
+def test_head_returns_405_without_a_body(client):
+    response = client.head("/mutate")
+    assert (response.status_code, response.headers["Allow"], response.data) == (405, "POST", b"")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/mutate/", "//mutate", "/mutate/x", "/MUTATE", "/static/x", "/%2e%2e/mutate", "/validate"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_another_path_returns_404(client, method, path):
+    response = client.open(path, method=method, data=encoded(review()), content_type=JSON)
+    assert expect_error(response, 404) == {"error": "there is nothing at this path"}
+
+
+@pytest.mark.parametrize("timeout", ["", "x", "-1s", "1" * 3000, "10s&timeout=0s", "%ff", "%00"])
+def test_an_unreadable_timeout_parameter_is_ignored(client, timeout):
+    response = client.post(f"/mutate?timeout={timeout}", data=encoded(review()), content_type=JSON)
+    assert expect_allowed(response)["uid"] == UID
+
+
+# Arbitrary input
+
+any_example = hypothesis_settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # the test machine may be busy
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(st.text(), children, max_size=4),
+    max_leaves=20,
+)
+FIELDS = sorted({field for path in paths(pod_with_everything()) for field in path if isinstance(field, str)})
+POD_LIKE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["true", "virt-launcher", "disk1", "In", "1", "", "100m"]),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), children, max_size=6),
+    max_leaves=40,
+)
+
+
+@any_example
+@given(st.binary())
+def test_arbitrary_bytes_return_200_or_400(client, body):
+    response = post(client, body)
+    if response.status_code != 200:
+        expect_error(response, 400)
+
+
+@any_example
+@given(st.integers(min_value=0), st.binary(max_size=3))
+def test_a_review_with_corrupted_bytes_returns_200_or_400(client, position, replacement):
+    body = encoded(review(request=request(virt_launcher())))
+    position %= len(body)
+    response = post(client, body[:position] + replacement + body[position + 1 :])
+    if response.status_code == 200:
+        expect_allowed(response)
+    else:
+        expect_error(response, 400)
+
+
+@any_example
+@given(ANY_JSON)
+def test_arbitrary_json_returns_400(client, value):
+    expect_error(post(client, encoded(value)), 400)
+
+
+@any_example
+@given(ANY_JSON | POD_LIKE)
+def test_a_review_with_arbitrary_json_as_its_object_is_allowed_with_its_uid(client, value):
+    assert expect_allowed(post(client, encoded(review(request=request(value)))))["uid"] == UID
+
+
+@any_example
+@given(POD_LIKE)
+def test_an_opted_in_vm_with_an_arbitrary_spec_is_allowed_with_its_uid(client, spec):
+    pod = virt_launcher() | {"spec": spec}
+    assert expect_allowed(post(client, encoded(review(request=request(pod)))))["uid"] == UID
+
+
+@any_example
+@given(st.text(min_size=1))
+def test_any_uid_is_echoed(client, uid):
+    assert expect_allowed(post(client, encoded(review(request=request({}, uid=uid)))))["uid"] == uid
