@@ -1,4 +1,7 @@
-"""Look a lock's versions up in the advisory database: fail on a finding, say so where it could not be asked."""
+"""Check the packages of a lock file against the advisory database.
+
+Fail on a known vulnerability. Print a note, but don't fail, if the database can't be reached.
+"""
 
 import json
 import subprocess
@@ -8,22 +11,22 @@ PIP_AUDIT = [sys.executable, "-m", "pip_audit", "--require-hashes", "--disable-p
 
 run = subprocess.run([*PIP_AUDIT, "--format=json", f"--requirement={sys.argv[1]}"], capture_output=True, text=True)
 if not run.stdout:
-    complaint = run.stderr.strip().rpartition("\n")[2]
-    # Some of its HTTP client's errors leave pip-audit as tracebacks, others wrapped: both speak of the connection.
-    if "requests.exceptions" not in complaint and "connect" not in complaint:
-        sys.exit(complaint)
+    last_line = run.stderr.strip().rpartition("\n")[2]
+    # pip-audit prints some connection errors as tracebacks of requests and wraps others. Both kinds match here.
+    if "requests.exceptions" not in last_line and "connect" not in last_line:
+        sys.exit(last_line)
     print("  not checked: the advisory database can't be reached")
     sys.exit()
 
 packages = json.loads(run.stdout)["dependencies"]
-# An index that serves files but no advisories answers 404, of which pip-audit makes "No known vulnerabilities found".
-asked = [package for package in packages if "vulns" in package]
-if len(asked) < len(packages):
-    print(f"  not checked: {len(packages) - len(asked)} of {len(packages)} packages, the database does not answer")
+# An index without advisories responds with 404, which pip-audit reports as "No known vulnerabilities found".
+checked = [package for package in packages if "vulns" in package]
+if len(checked) < len(packages):
+    print(f"  not checked: {len(packages) - len(checked)} of {len(packages)} packages, the database does not answer")
 sys.exit(
     "\n".join(
         f"{package['name']} {package['version']}: {advisory['id']}, fixed in {advisory['fix_versions']}"
-        for package in asked
+        for package in checked
         for advisory in package["vulns"]
     )
     or 0

@@ -1,4 +1,4 @@
-"""The command line: its table of contents, and how it ends."""
+"""The `kubevirt-scheduler` command line: its subcommands, error output and exit codes."""
 
 import os
 from importlib import import_module
@@ -10,45 +10,46 @@ from webhook import __version__
 from webhook.cluster.documents import BadInput, printable
 from webhook.placement.settings import SettingsError
 
-# By name and not by import: `inject` answers in a quarter of a second, the server's libraries take half a second alone.
+# Module names, so that each command imports only its own libraries: `inject` takes a quarter of a second in total, and
+# importing the server's libraries alone takes half a second.
 COMMANDS = {
-    "inject": "webhook.commands.inject",  # what would become of a pod
-    "explain": "webhook.commands.explain",  # why a pod goes where it goes
-    "serve": "webhook.commands.serve",  # answer the API server
-    "certs": "webhook.commands.certs",  # the certificates that the API server trusts
-    "check": "webhook.commands.check",  # whether the API server calls us
+    "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
+    "explain": "webhook.commands.explain",  # explain where a pod is placed
+    "serve": "webhook.commands.serve",  # answer the API server's admission reviews
+    "certs": "webhook.commands.certs",  # show and renew the certificates
+    "check": "webhook.commands.check",  # test whether the API server calls the webhook
 }
 
 
-class Refused(click.ClickException):
-    """Bad input: one line, and never a traceback."""
+class InvalidInput(click.ClickException):
+    """Report unusable input in one line, without a traceback."""
 
     exit_code = 2
 
 
-class Commands(click.Group):
-    """The subcommands, imported when they are asked for."""
+class LazyGroup(click.Group):
+    """A command group that imports a subcommand on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        """List their names in the order of the table."""
+        """List the subcommands in the order of COMMANDS."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (the same)
-        """Import one."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
+        """Import a subcommand; None if it is unknown."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run one, and say in one line what can't be used."""
+        """Run the subcommand. Raises InvalidInput for unusable files and settings."""
         try:
             return super().invoke(ctx)
         except (BadInput, SettingsError) as error:
-            raise Refused(printable(str(error))) from None
+            raise InvalidInput(printable(str(error))) from None
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kubevirt-scheduler", message="%(prog)s %(version)s")
 def commands() -> None:
     """Put KubeVirt VMs on the node that serves their storage.
@@ -60,7 +61,7 @@ def commands() -> None:
       kubevirt-scheduler explain -f pod.yaml --snapshot cluster.yaml
 
     What can be set is read from the environment (CO_SCHEDULE_...).
-    """  # noqa: D301 (click's mark of a block that keeps its lines)
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
 
 
 def main() -> None:
@@ -68,7 +69,8 @@ def main() -> None:
     try:
         commands(prog_name="kubevirt-scheduler")
     except OSError as error:
-        # The disk behind standard output is full, say. Python would try to write the rest once more, and fail again.
+        # Standard output can't be written: the disk is full, for example. Redirect it, because Python flushes the rest
+        # again at exit and would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         click.echo(f"Error: {error.strerror or error}", err=True)
         raise SystemExit(1) from None

@@ -1,1 +1,1 @@
-"""The command line, as a person calls it."""
+"""Tests of the command line."""

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, processes, and input of any shape, which never ends in a traceback."""
+"""The command line as a whole: help, exit codes, streams, and arbitrary input, which never causes a traceback."""
 
 import os
 import subprocess
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import (
-    apart,
     node,
     node_terms,
+    pod_anti_affinity,
     pod_term,
     request,
     share_manager,
@@ -30,12 +30,12 @@ from webhook.cluster.manifests import documents, to_yaml
 from webhook.serving.review import API_VERSION, KIND
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
-HEAVY = {"certs", "cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client", "rich", "structlog"}
+HEAVY_LIBRARIES = {"certs", "cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client", "rich", "structlog"}
 
-# Bytes that mean nothing, and text that may mean something.
+# Arbitrary bytes, and arbitrary text, which may be valid YAML.
 BYTES = st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)
 
-STRANGE = st.sampled_from([None, 1, "x", [], [None], [[1]], {}, {"a": None}, True])
+MALFORMED = st.sampled_from([None, 1, "x", [], [None], [[1]], {}, {"a": None}, True])
 VM = virt_launcher(
     "vm",
     labels={"app": "vm"},
@@ -43,7 +43,7 @@ VM = virt_launcher(
     nodeSelector={"disk": "ssd"},
     tolerations=[{"key": "a", "operator": "Exists"}],
     affinity=node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})
-    | apart(pod_term({"app": "vm"}, matchLabelKeys=["app"], namespaces=["default"])),
+    | pod_anti_affinity(pod_term({"app": "vm"}, matchLabelKeys=["app"], namespaces=["default"])),
 )
 REVIEW = {"apiVersion": API_VERSION, "kind": KIND, "request": request(VM)}
 CLUSTER = [
@@ -55,100 +55,98 @@ CLUSTER = [
 ]
 
 
-def invoked(*arguments: Any, stdin: bytes = b"") -> Result:
+def run_cli(*arguments: Any, stdin: bytes = b"") -> Result:
     result = CliRunner().invoke(commands, list(map(str, arguments)), input=stdin)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
 
 
-def file(folder: Path, name: str, *contents: Any) -> Path:
+def write_yaml(folder: Path, name: str, *contents: Any) -> Path:
     path = folder / name
     path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 
 @pytest.mark.parametrize("command", [[], ["inject"], ["explain"]])
-def test_help_has_examples_on_lines_of_their_own(command: list[str]) -> None:
-    result = invoked(*command, "--help")
+def test_help_prints_each_example_on_a_separate_line(command: list[str]) -> None:
+    result = run_cli(*command, "--help")
     assert result.exit_code == 0
     lines = [line.strip() for line in result.stdout.splitlines()]
     name = " ".join(["kubevirt-scheduler", *command])
     assert [line for line in lines if line.startswith(name) and line.endswith("--snapshot cluster.yaml")]
 
 
-def test_the_commands_are_listed_and_an_unknown_one_is_refused() -> None:
-    names = [line.split()[0] for line in invoked("--help").stdout.split("Commands:\n")[1].splitlines()]
+def test_help_lists_the_commands_and_an_unknown_command_exits_with_2() -> None:
+    names = [line.split()[0] for line in run_cli("--help").stdout.split("Commands:\n")[1].splitlines()]
     assert names[:3] == ["inject", "explain", "serve"]
-    assert invoked("guess").exit_code == 2
+    assert run_cli("guess").exit_code == 2
 
 
-def test_the_version_is_told() -> None:
-    assert invoked("--version").stdout == f"kubevirt-scheduler {__version__}\n"
+def test_the_version_option_prints_the_version() -> None:
+    assert run_cli("--version").stdout == f"kubevirt-scheduler {__version__}\n"
 
 
 @settings(deadline=None, max_examples=50)
 @given(BYTES, st.sampled_from(["yaml", "json", "patch", "diff"]))
-def test_whatever_bytes_come_it_is_decided_or_refused_in_one_line(content: bytes, output: str) -> None:
+def test_arbitrary_bytes_as_the_pod_are_decided_or_rejected_in_one_line(content: bytes, output: str) -> None:
     with TemporaryDirectory() as folder:
-        cluster = file(Path(folder), "cluster.yaml", *CLUSTER)
+        cluster = write_yaml(Path(folder), "cluster.yaml", *CLUSTER)
         for command in (["inject", "-o", output], ["explain"]):
-            result = invoked(*command, "-f", "-", "--snapshot", cluster, stdin=content)
+            result = run_cli(*command, "-f", "-", "--snapshot", cluster, stdin=content)
             assert result.exit_code in (0, 2)
             assert len(result.stderr.splitlines()) == (1 if result.exit_code else 0)
 
 
 @settings(deadline=None, max_examples=50)
 @given(BYTES)
-def test_whatever_bytes_are_the_snapshot_it_is_decided_or_refused_in_one_line(content: bytes) -> None:
+def test_arbitrary_bytes_as_the_snapshot_are_rejected_in_one_line(content: bytes) -> None:
     with TemporaryDirectory() as folder:
-        path = file(Path(folder), "pod.yaml", VM)
-        result = invoked("inject", "-f", path, "--snapshot", "-", stdin=content)
+        path = write_yaml(Path(folder), "pod.yaml", VM)
+        result = run_cli("inject", "-f", path, "--snapshot", "-", stdin=content)
         assert result.exit_code == 2
         assert len(result.stderr.splitlines()) == 1
 
 
-def leaves(content: Any, *way: str | int) -> list[tuple[str | int, ...]]:
-    """The ways to everything in an object."""
-    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    return [way, *(leaf for key, one in inner for leaf in leaves(one, *way, key))]
+def value_paths(content: Any, *path: str | int) -> list[tuple[str | int, ...]]:
+    """The paths to all values in an object, at every level."""
+    children = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    return [path, *(inner for key, child in children for inner in value_paths(child, *path, key))]
 
 
-def changed(content: Any, way: tuple[str | int, ...], value: Any) -> Any:
-    if not way:
+def replaced(content: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    if not path:
         return value
     copy = list(content) if isinstance(content, list) else dict(content)
-    copy[way[0]] = changed(content[way[0]], way[1:], value)
+    copy[path[0]] = replaced(content[path[0]], path[1:], value)
     return copy
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.sampled_from(leaves(VM)), STRANGE)
-def test_whatever_shape_a_pod_has_it_is_decided_and_explained_or_refused(way: tuple[str | int, ...], odd: Any) -> None:
+@given(st.sampled_from(value_paths(VM)), MALFORMED)
+def test_a_malformed_pod_is_decided_and_explained_or_rejected(path: tuple[str | int, ...], malformed: Any) -> None:
     with TemporaryDirectory() as folder:
-        cluster, path = (
-            file(Path(folder), "cluster.yaml", *CLUSTER),
-            file(Path(folder), "pod.yaml", changed(VM, way, odd)),
+        cluster, pod = (
+            write_yaml(Path(folder), "cluster.yaml", *CLUSTER),
+            write_yaml(Path(folder), "pod.yaml", replaced(VM, path, malformed)),
         )
         for command in (["inject"], ["inject", "-o", "diff"], ["explain"]):
-            result = invoked(*command, "-f", path, "--snapshot", cluster)
+            result = run_cli(*command, "-f", pod, "--snapshot", cluster)
             assert result.exit_code in (0, 2)
             assert result.exit_code == 0 or len(result.stderr.splitlines()) == 1
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.sampled_from(leaves(CLUSTER)[1:]), STRANGE)
-def test_whatever_shape_the_cluster_has_it_is_decided_and_explained_or_refused(
-    way: tuple[str | int, ...], odd: Any
-) -> None:
+@given(st.sampled_from(value_paths(CLUSTER)[1:]), MALFORMED)
+def test_a_malformed_cluster_is_decided_and_explained_or_rejected(path: tuple[str | int, ...], malformed: Any) -> None:
     with TemporaryDirectory() as folder:
-        cluster = file(Path(folder), "cluster.yaml", *changed(CLUSTER, way, odd))
+        cluster = write_yaml(Path(folder), "cluster.yaml", *replaced(CLUSTER, path, malformed))
         for received in (VM, share_manager_pod()):
-            path = file(Path(folder), "pod.yaml", received)
+            pod = write_yaml(Path(folder), "pod.yaml", received)
             for command in ("inject", "explain"):
-                assert invoked(command, "-f", path, "--snapshot", cluster).exit_code in (0, 2)
+                assert run_cli(command, "-f", pod, "--snapshot", cluster).exit_code in (0, 2)
 
 
-# The process as a whole, because a runner in this one hides what a shell would see.
+# These tests start a real process: click's CliRunner hides broken pipes, closed streams and encodings.
 
 
 def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -159,56 +157,58 @@ def shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a pod and a cluster in it, and with many pods."""
-    file(tmp_path, "pod.yaml", virt_launcher())
-    file(tmp_path, "many.yaml", *[virt_launcher()] * 500)
-    file(tmp_path, "cluster.yaml", *storage())
+    """A folder with a pod, a file of 500 pods, and a cluster."""
+    write_yaml(tmp_path, "pod.yaml", virt_launcher())
+    write_yaml(tmp_path, "many.yaml", *[virt_launcher()] * 500)
+    write_yaml(tmp_path, "cluster.yaml", *storage())
     return tmp_path
 
 
-def test_the_process_decides_and_exits_with_0(folder: Path) -> None:
-    done = shell("cat pod.yaml | kubevirt-scheduler inject -f - --snapshot cluster.yaml", folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert next(documents(done.stdout))["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
+def test_a_decided_pod_exits_with_0(folder: Path) -> None:
+    process = shell("cat pod.yaml | kubevirt-scheduler inject -f - --snapshot cluster.yaml", folder)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert (
+        next(documents(process.stdout))["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
+    )
 
 
-def test_the_process_refuses_with_2_and_one_line(folder: Path) -> None:
-    done = shell("head -c 300 /dev/zero | kubevirt-scheduler inject -f - --snapshot cluster.yaml", folder)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "Error: standard input: document 1: it is no YAML: control characters are not allowed\n"
+def test_invalid_input_exits_with_2_and_prints_one_line(folder: Path) -> None:
+    process = shell("head -c 300 /dev/zero | kubevirt-scheduler inject -f - --snapshot cluster.yaml", folder)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == "Error: standard input: document 1: it is no YAML: control characters are not allowed\n"
 
 
-def test_a_broken_pipe_is_no_news(folder: Path) -> None:
-    done = shell("kubevirt-scheduler inject -f many.yaml --snapshot cluster.yaml | head -n 1", folder)
-    assert done.stdout == "apiVersion: v1\n"
-    assert done.stderr == ""
+def test_a_broken_pipe_prints_no_error(folder: Path) -> None:
+    process = shell("kubevirt-scheduler inject -f many.yaml --snapshot cluster.yaml | head -n 1", folder)
+    assert process.stdout == "apiVersion: v1\n"
+    assert process.stderr == ""
 
 
-def test_a_full_disk_is_told_in_one_line(folder: Path) -> None:
-    done = shell("kubevirt-scheduler inject -f pod.yaml --snapshot cluster.yaml > /dev/full", folder)
-    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+def test_a_full_disk_exits_with_1_and_prints_one_line(folder: Path) -> None:
+    process = shell("kubevirt-scheduler inject -f pod.yaml --snapshot cluster.yaml > /dev/full", folder)
+    assert (process.returncode, process.stderr) == (1, "Error: No space left on device\n")
 
 
 @pytest.mark.parametrize("closed", ["<&-", "0</dev/null"])
-def test_no_standard_input_is_told(folder: Path, closed: str) -> None:
-    done = shell(f"kubevirt-scheduler inject -f - --snapshot cluster.yaml {closed}", folder)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Error: standard input: it is ")
-    assert done.stderr.count("\n") == 1
+def test_missing_standard_input_is_reported(folder: Path, closed: str) -> None:
+    process = shell(f"kubevirt-scheduler inject -f - --snapshot cluster.yaml {closed}", folder)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith("Error: standard input: it is ")
+    assert process.stderr.count("\n") == 1
 
 
-def test_the_encoding_of_the_terminal_does_not_matter(folder: Path) -> None:
-    file(folder, "pod.yaml", virt_launcher(annotations={"city": "Köln"}))
+def test_output_is_utf_8_in_any_locale(folder: Path) -> None:
+    write_yaml(folder, "pod.yaml", virt_launcher(annotations={"city": "Köln"}))
     command = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 kubevirt-scheduler {} -f pod.yaml --snapshot cluster.yaml"
     assert "city: Köln\n" in shell(command.format("inject"), folder).stdout
     assert "✓ is it opted in?" in shell(command.format("explain"), folder).stdout
 
 
 @pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
-def test_inject_imports_no_library_that_it_does_not_need(folder: Path, output: str) -> None:
+def test_inject_imports_no_heavy_library(folder: Path, output: str) -> None:
     options = "-f pod.yaml --snapshot cluster.yaml"
-    done = shell(f"PYTHONPROFILEIMPORTTIME=1 kubevirt-scheduler inject {options} -o {output}", folder)
-    assert done.returncode == 0
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    process = shell(f"PYTHONPROFILEIMPORTTIME=1 kubevirt-scheduler inject {options} -o {output}", folder)
+    assert process.returncode == 0
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in process.stderr.splitlines()}
     assert "webhook" in imported
-    assert not imported & HEAVY
+    assert not imported & HEAVY_LIBRARIES

@@ -1,4 +1,4 @@
-"""`explain` tells the walk to a decision, and each line of it is what the engine says."""
+"""`explain` prints each step of a decision, and the steps agree with the decision of `inject`."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from tests.support.builders import (
     Object,
     catalog,
     claim,
-    injected,
+    injection_for,
+    name_requirement,
     node,
-    node_named,
     node_terms,
-    pinned,
+    pinned_fields,
     pod,
     request,
     share_manager,
@@ -27,7 +27,7 @@ from tests.support.builders import (
 )
 from webhook.cli import commands
 from webhook.cluster.manifests import documents, to_yaml
-from webhook.commands.narration import conclude, narrate
+from webhook.commands.narration import describe_decision, describe_walk
 from webhook.placement.decision import CLAIM_REASONS, Reason
 from webhook.placement.feasibility import CHECKS
 from webhook.placement.injector import inject
@@ -37,38 +37,40 @@ from webhook.placement.wording import ADVICE
 
 CASES = sorted(paths.CASES.iterdir())
 QUESTIONS = {check.reason: check.question for check in CHECKS}
-ROOM = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 
 
-def invoked(*arguments: Any, **rest: Any) -> Result:
-    result = CliRunner().invoke(commands, ["explain", *map(str, arguments)], **rest)
+def run_explain(*arguments: Any, **options: Any) -> Result:
+    result = CliRunner().invoke(commands, ["explain", *map(str, arguments)], **options)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
 
 
-def walked(received: Object, *found: Object, **chosen: Any) -> Walk:
-    return walk(request(received, received["metadata"]["namespace"]), catalog(*found), Settings(**chosen))
+def compute_walk(received: Object, *manifests: Object, **overrides: Any) -> Walk:
+    return walk(request(received, received["metadata"]["namespace"]), catalog(*manifests), Settings(**overrides))
 
 
-def told(received: Object, *found: Object, **chosen: Any) -> list[str]:
-    """The lines that follow from a walk, each behind its mark."""
+def explained(received: Object, *manifests: Object, **overrides: Any) -> list[str]:
+    """The lines that `explain` prints for a new pod, each after its mark."""
     lines = [
-        *narrate(walked(received, *found, **chosen)),
-        *conclude(injected(received, *found, **chosen), Settings(**chosen)),
+        *describe_walk(compute_walk(received, *manifests, **overrides)),
+        *describe_decision(injection_for(received, *manifests, **overrides), Settings(**overrides)),
     ]
     return [f"{line.mark} {line.words}".strip() for line in lines]
 
 
-def file(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
+def write_yaml(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
     path = folder / name
     path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 
-def test_the_whole_walk_of_a_vm_is_told_in_order(tmp_path: Path) -> None:
+def test_explain_prints_all_steps_of_a_vm_pod_in_order(tmp_path: Path) -> None:
     vm = virt_launcher("vm", requests={"cpu": "500m", "memory": "1536Mi"})
-    cluster = [*storage(), share_manager(), node(allocatable=ROOM)]
-    result = invoked("-f", file(tmp_path, vm), "--snapshot", file(tmp_path, *cluster, name="cluster.yaml"))
+    cluster = [*storage(), share_manager(), node(allocatable=ALLOCATABLE)]
+    result = run_explain(
+        "-f", write_yaml(tmp_path, vm), "--snapshot", write_yaml(tmp_path, *cluster, name="cluster.yaml")
+    )
     assert (result.exit_code, result.stderr) == (0, "")
     assert (
         result.stdout
@@ -121,9 +123,9 @@ What to do
     )
 
 
-def test_a_share_manager_pod_is_followed_to_its_vms() -> None:
+def test_explain_shows_the_vms_that_use_the_volume_of_a_share_manager_pod() -> None:
     mounting = [virt_launcher("vm", node="node-a"), virt_launcher("other", node="node-b", opt_in=None)]
-    lines = told(share_manager_pod(), claim(), volume(), node(), *mounting)
+    lines = explained(share_manager_pod(), claim(), volume(), node(), *mounting)
     assert lines[1:4] == [
         "✓ does the request create a pod?",
         "· is it a share-manager pod? yes, so it is to follow its VM",
@@ -140,31 +142,41 @@ def test_a_share_manager_pod_is_followed_to_its_vms() -> None:
     assert "Patch: prefers node-a, says so in the annotations (3 operations)" in lines
 
 
-def avoiding(name: str) -> Object:
-    preferred = [{"weight": 100, "preference": {"matchFields": [node_named(name, "NotIn")]}}]
+def preferring_to_avoid(name: str) -> Object:
+    preferred = [{"weight": 100, "preference": {"matchFields": [name_requirement(name, "NotIn")]}}]
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
 
-def test_what_keeps_a_share_manager_pod_from_its_vms_is_told() -> None:
-    assert "· volume vol-disk1 → no PV that is known" in told(share_manager_pod())
-    assert "· volume vol-disk1 → PV pvc- → no claimRef" in told(share_manager_pod(), volume("", handle="vol-disk1"))
-    assert "✗ no virt-launcher pod mounts it" in told(share_manager_pod(), volume())
-    leaving = virt_launcher("vm", node="node-a", deleting=True)
-    assert [line for line in told(share_manager_pod(), volume(), leaving) if "on node-a, terminating or not" in line]
-    unbound = told(share_manager_pod(), volume(), virt_launcher("vm"))
+def test_explain_shows_why_a_share_manager_pod_follows_no_vm() -> None:
+    assert "· volume vol-disk1 → no PV that is known" in explained(share_manager_pod())
+    assert "· volume vol-disk1 → PV pvc- → no claimRef" in explained(
+        share_manager_pod(), volume("", handle="vol-disk1")
+    )
+    assert "✗ no virt-launcher pod mounts it" in explained(share_manager_pod(), volume())
+    terminating = virt_launcher("vm", node="node-a", deleting=True)
+    assert [
+        line
+        for line in explained(share_manager_pod(), volume(), terminating)
+        if "on node-a, terminating or not" in line
+    ]
+    unbound = explained(share_manager_pod(), volume(), virt_launcher("vm"))
     assert [line for line in unbound if line.startswith("✗ default/vm: not bound to a node")]
-    stale = told(share_manager_pod(affinity=avoiding("node-a")), volume(), virt_launcher("vm", node="node-a"))
-    assert "· the pod prefers not to be on node-a" in stale
-    assert "Which node is meant?" not in stale
+    avoided = explained(
+        share_manager_pod(affinity=preferring_to_avoid("node-a")), volume(), virt_launcher("vm", node="node-a")
+    )
+    assert "· the pod prefers not to be on node-a" in avoided
+    assert "Which node is meant?" not in avoided
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_walk_of_a_golden_case_leads_to_its_decision(case: Path) -> None:
+def test_the_explanation_of_a_golden_case_has_its_decision_and_findings(case: Path) -> None:
     (expected,) = documents(case.joinpath("expected.yaml").read_text())
     decision = expected["decision"]
     settings = case / "settings.yaml"
     environment = next(documents(settings.read_text())) if settings.exists() else {}
-    result = invoked("-f", case / "pod.yaml", "--snapshot", case / "cluster.yaml", env=environment | {"COLUMNS": "999"})
+    result = run_explain(
+        "-f", case / "pod.yaml", "--snapshot", case / "cluster.yaml", env=environment | {"COLUMNS": "999"}
+    )
     assert (result.exit_code, result.stderr) == (0, "")
     words = " ".join(result.stdout.split())
     assert " ".join(f"{decision['outcome']}, {decision['reason']}: {decision['message']}".split()) in words
@@ -175,23 +187,23 @@ def test_the_walk_of_a_golden_case_leads_to_its_decision(case: Path) -> None:
         assert finding["reason"] is None or f"{finding['reason']}. {ADVICE[Reason(finding['reason'])]}" in words
 
 
-UNTIED = {"affinity": node_terms(None)}
-OBSTACLES: dict[Reason, tuple[Object, list[Object]]] = {
+UNSATISFIABLE_AFFINITY = {"affinity": node_terms(None)}
+FAILED_CHECKS: dict[Reason, tuple[Object, list[Object]]] = {
     Reason.NODE_NOT_FOUND: (virt_launcher(), [node("node-b")]),
     Reason.NODE_NOT_READY: (virt_launcher(), [node(ready="False")]),
     Reason.NODE_CORDONED: (virt_launcher(), [node(unschedulable=True)]),
     Reason.NODE_TAINTED: (virt_launcher(), [node(taints=[{"key": "a", "effect": "NoSchedule"}])]),
     Reason.NODE_MISMATCH: (virt_launcher(nodeSelector={"a": "b"}), [node()]),
-    Reason.NODE_FULL: (virt_launcher(requests={"cpu": "5"}), [node(allocatable=ROOM)]),
+    Reason.NODE_FULL: (virt_launcher(requests={"cpu": "5"}), [node(allocatable=ALLOCATABLE)]),
     Reason.UNJUDGED: (virt_launcher(resourceClaims=[{"name": "gpu"}]), [node()]),
 }
 
 
-@pytest.mark.parametrize("reason", OBSTACLES)
-def test_the_check_that_decided_is_marked_and_those_behind_it_stand_in_brackets(reason: Reason) -> None:
-    received, nodes = OBSTACLES[reason]
-    decision = injected(received, *storage(), *nodes).decision
-    guard = walked(received, *storage(), *nodes).guard
+@pytest.mark.parametrize("reason", FAILED_CHECKS)
+def test_only_the_first_failed_check_and_those_before_it_are_decisive(reason: Reason) -> None:
+    received, nodes = FAILED_CHECKS[reason]
+    decision = injection_for(received, *storage(), *nodes).decision
+    guard = compute_walk(received, *storage(), *nodes).guard
     assert decision.reason is reason
     assert guard is not None
     failed = [answer for answer in guard.answers if answer.decisive and not answer.holds]
@@ -203,8 +215,8 @@ def test_the_check_that_decided_is_marked_and_those_behind_it_stand_in_brackets(
     assert len(guard.answers) == len(CHECKS)
 
 
-def test_a_second_obstacle_is_told_though_it_decided_nothing() -> None:
-    lines = told(virt_launcher(requests={"cpu": "5"}), *storage(), node(ready="False", allocatable=ROOM))
+def test_a_second_failed_check_is_shown_in_parentheses() -> None:
+    lines = explained(virt_launcher(requests={"cpu": "5"}), *storage(), node(ready="False", allocatable=ALLOCATABLE))
     assert "✗ is it Ready? it is not Ready" in lines
     assert "(✗) has it room? it is full (cpu: 5 asked for, 4 free)" in lines
     assert "(✓) can all that the pod asks for be judged?" in lines
@@ -212,32 +224,34 @@ def test_a_second_obstacle_is_told_though_it_decided_nothing() -> None:
     assert [line for line in lines if line.startswith("In brackets: it decided nothing.")]
 
 
-@pytest.mark.parametrize("chosen", [{"node_guard": False}, {"affinity_mode": "preferred"}])
-def test_where_the_guard_was_not_asked_its_answers_stand_in_brackets(chosen: dict[str, Any]) -> None:
-    guard = walked(virt_launcher(), *storage(), node(ready="False"), **chosen).guard
+@pytest.mark.parametrize("overrides", [{"node_guard": False}, {"affinity_mode": "preferred"}])
+def test_checks_without_an_effect_on_the_decision_are_shown_in_parentheses(overrides: dict[str, Any]) -> None:
+    guard = compute_walk(virt_launcher(), *storage(), node(ready="False"), **overrides).guard
     assert guard is not None
     assert not any(answer.decisive for answer in guard.answers)
-    assert "(✗) is it Ready? it is not Ready" in told(virt_launcher(), *storage(), node(ready="False"), **chosen)
+    assert "(✗) is it Ready? it is not Ready" in explained(
+        virt_launcher(), *storage(), node(ready="False"), **overrides
+    )
 
 
-def test_a_share_manager_pod_that_is_not_guarded_has_its_answers_in_brackets() -> None:
-    found = [volume(), virt_launcher("vm", node="node-a"), node(unschedulable=True)]
-    assert "✗ is it free of a cordon? it is cordoned" in told(share_manager_pod(), *found)
-    assert "(✗) is it free of a cordon? it is cordoned" in told(share_manager_pod(), *found, node_guard=False)
+def test_without_the_guard_the_checks_of_a_share_manager_pod_are_in_parentheses() -> None:
+    cluster = [volume(), virt_launcher("vm", node="node-a"), node(unschedulable=True)]
+    assert "✗ is it free of a cordon? it is cordoned" in explained(share_manager_pod(), *cluster)
+    assert "(✗) is it free of a cordon? it is cordoned" in explained(share_manager_pod(), *cluster, node_guard=False)
 
 
-def test_a_node_that_no_node_can_be_and_a_pod_that_no_node_can_take_are_told() -> None:
-    lines = told(virt_launcher(), claim(), volume(), share_manager(owner="Not A Node"))
+def test_an_invalid_node_name_and_an_unsatisfiable_node_affinity_are_shown() -> None:
+    lines = explained(virt_launcher(), claim(), volume(), share_manager(owner="Not A Node"))
     assert "✗ is that a name of a node? no node can be called so" in lines
-    untied = told(virt_launcher(**UNTIED), *storage(), node_guard=False)
-    assert "✗ is there a term to carry a pin? the pod's required node affinity has none" in untied
+    unsatisfiable = explained(virt_launcher(**UNSATISFIABLE_AFFINITY), *storage(), node_guard=False)
+    assert "✗ is there a term to carry a pin? the pod's required node affinity has none" in unsatisfiable
 
 
-def test_a_disagreement_of_the_claims_is_told_as_a_vote() -> None:
+def test_claims_on_several_nodes_are_shown_as_votes() -> None:
     claims = ["disk1", "disk2", "state"]
     state = [claim("state", labels={"persistent-state-for": "vm"}), volume("state")]
     serving = share_manager_pod("vol-state", node="node-c")
-    lines = told(virt_launcher(claims=claims), *storage(), *storage("disk2", "node-b"), *state, serving)
+    lines = explained(virt_launcher(claims=claims), *storage(), *storage("disk2", "node-b"), *state, serving)
     start = lines.index("Which node is meant?")
     assert lines[start + 1 : start + 4] == [
         "✓ node-a: claim disk1",
@@ -247,7 +261,7 @@ def test_a_disagreement_of_the_claims_is_told_as_a_vote() -> None:
     assert [line for line in lines if line.startswith("Warning: kubevirt-scheduler: the claims are served by several")]
 
 
-CLAIMS: dict[Reason, list[Object]] = {
+CLAIM_CASES: dict[Reason, list[Object]] = {
     Reason.CLAIM_NOT_FOUND: [],
     Reason.CLAIM_NOT_RWX: [claim(modes=["ReadWriteOnce"])],
     Reason.CLAIM_NOT_BOUND: [claim(volume="")],
@@ -256,7 +270,7 @@ CLAIMS: dict[Reason, list[Object]] = {
     Reason.SHARE_MANAGER_UNASSIGNED: [claim(), volume(), share_manager(owner="", state=None)],
     Reason.NO_SHARE_MANAGER: [claim()],
 }
-WAYS = {
+CLAIM_PATHS = {
     Reason.CLAIM_NOT_FOUND: ["· claim disk1"],
     Reason.CLAIM_NOT_RWX: ["· claim disk1 → PV pvc-disk1 (not known)"],
     Reason.CLAIM_NOT_BOUND: ["· claim disk1"],
@@ -273,112 +287,116 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("reason", CLAIMS)
-def test_a_claim_without_a_node_has_its_reason_and_what_to_do(reason: Reason) -> None:
-    lines = told(virt_launcher(), *CLAIMS[reason])
+@pytest.mark.parametrize("reason", CLAIM_CASES)
+def test_a_claim_without_a_node_shows_its_reason_and_advice(reason: Reason) -> None:
+    lines = explained(virt_launcher(), *CLAIM_CASES[reason])
     start = lines.index("Which nodes serve its claims?") + 1
-    assert lines[start : lines.index("Decision")] == [*WAYS[reason], f"✗ {reason}. {ADVICE[reason]}"]
+    assert lines[start : lines.index("Decision")] == [*CLAIM_PATHS[reason], f"✗ {reason}. {ADVICE[reason]}"]
 
 
-def test_every_reason_of_a_claim_is_in_the_table() -> None:
-    assert set(CLAIMS) == set(CLAIM_REASONS)
+def test_every_claim_reason_has_a_test_case() -> None:
+    assert set(CLAIM_CASES) == set(CLAIM_REASONS)
 
 
 @pytest.mark.parametrize(
-    ("received", "chosen", "reason"),
+    ("received", "overrides", "reason"),
     [
         (pod(), {}, Reason.NOT_VIRT_LAUNCHER),
         (virt_launcher(opt_in=None), {}, Reason.NOT_OPTED_IN),
         (virt_launcher(labels={"kubevirt.io/migrationJobUID": "a"}), {}, Reason.MIGRATION_TARGET),
         (virt_launcher(node="node-a"), {}, Reason.ALREADY_BOUND),
         (virt_launcher(claims=[]), {}, Reason.NO_CLAIMS),
-        (virt_launcher(**pinned("node-a")), {}, Reason.ALREADY_INJECTED),
+        (virt_launcher(**pinned_fields("node-a")), {}, Reason.ALREADY_INJECTED),
         (share_manager_pod(), {"steering": False}, Reason.STEERING_OFF),
         (share_manager_pod(node="node-a"), {}, Reason.ALREADY_BOUND),
-        (share_manager_pod(**pinned("node-a")), {}, Reason.ALREADY_INJECTED),
+        (share_manager_pod(**pinned_fields("node-a")), {}, Reason.ALREADY_INJECTED),
     ],
 )
-def test_the_rule_that_ends_the_walk_is_the_last_one_told(received: Object, chosen: Any, reason: Reason) -> None:
-    decision = injected(received, **chosen).decision
-    found = walked(received, **chosen)
+def test_the_first_failed_rule_ends_the_walk(received: Object, overrides: Any, reason: Reason) -> None:
+    decision = injection_for(received, **overrides).decision
+    found = compute_walk(received, **overrides)
     assert decision.reason is reason
     assert [answer.holds for answer in found.rules].index(False) == len(found.rules) - 1
     assert found.rules[-1].detail == decision.message
     assert (found.chains, found.served, found.choice, found.guard) == ((), None, None, None)
 
 
-def test_a_request_that_creates_no_pod_is_told_and_nothing_else() -> None:
+def test_a_request_that_creates_no_pod_fails_the_first_rule_and_ends_the_walk() -> None:
     found = walk(request(virt_launcher(), operation="UPDATE"), catalog(), Settings())
-    assert [line.words for line in narrate(found)][1:] == [
+    assert [line.words for line in describe_walk(found)][1:] == [
         "does the request create a pod? the request does not create a pod"
     ]
 
 
-def test_the_effect_of_the_patch_is_told_in_one_line() -> None:
+def test_the_effect_of_the_patch_is_shown_in_one_line() -> None:
     other = {"scheduler_names": {"default-scheduler": "secondary-scheduler"}}
-    assert "Patch: none, the pod stays as it is" in told(pod())
-    assert "Patch: says so in the annotations (1 operation)" in told(virt_launcher())
-    assert "Patch: sets schedulerName to secondary-scheduler (1 operation)" in told(virt_launcher(claims=[]), **other)
-    observed = told(virt_launcher(), *storage(), action=Action.OBSERVE)
+    assert "Patch: none, the pod stays as it is" in explained(pod())
+    assert "Patch: says so in the annotations (1 operation)" in explained(virt_launcher())
+    assert "Patch: sets schedulerName to secondary-scheduler (1 operation)" in explained(
+        virt_launcher(claims=[]), **other
+    )
+    observed = explained(virt_launcher(), *storage(), action=Action.OBSERVE)
     assert "Patch: none is sent, because CO_SCHEDULE_ACTION is observe" in observed
 
 
-def test_a_node_with_more_pods_than_room_has_nothing_free() -> None:
-    crowd = pod("crowd", node="node-a", requests={"cpu": "9"})
-    assert "✗ cpu: 1 of 0" in told(virt_launcher(requests={"cpu": "1"}), *storage(), crowd, node(allocatable=ROOM))
+def test_an_overcommitted_node_shows_zero_free_resources() -> None:
+    large_pod = pod("crowd", node="node-a", requests={"cpu": "9"})
+    assert "✗ cpu: 1 of 0" in explained(
+        virt_launcher(requests={"cpu": "1"}), *storage(), large_pod, node(allocatable=ALLOCATABLE)
+    )
 
 
-def test_each_pod_of_a_list_and_each_review_has_its_page(tmp_path: Path) -> None:
+def test_each_pod_of_a_list_and_each_review_has_a_page(tmp_path: Path) -> None:
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(pod("c"))}
     several = {"apiVersion": "v1", "kind": "List", "items": [virt_launcher("a"), claim("b")]}
-    cluster = file(tmp_path, node(), name="cluster.yaml")
-    result = invoked("-f", file(tmp_path, several, review), "--snapshot", cluster)
-    heads = [line for line in result.stdout.splitlines() if line.startswith("default/")]
-    assert heads == ["default/a", "default/c"]
+    cluster = write_yaml(tmp_path, node(), name="cluster.yaml")
+    result = run_explain("-f", write_yaml(tmp_path, several, review), "--snapshot", cluster)
+    headings = [line for line in result.stdout.splitlines() if line.startswith("default/")]
+    assert headings == ["default/a", "default/c"]
     assert result.stdout.count("What to do\n") == 2
 
 
-def test_lines_fit_eighty_columns_or_as_many_as_there_are(tmp_path: Path) -> None:
+def test_lines_fit_80_columns_or_the_width_of_the_terminal(tmp_path: Path) -> None:
     name = "a-claim-with-a-name-that-is-longer-than-a-line-of-eighty-columns-" * 2
-    path = file(tmp_path, virt_launcher(claims=[name, "disk1"]))
-    cluster = file(tmp_path, *storage(), node(ready="False"), name="cluster.yaml")
-    narrow = invoked("-f", path, "--snapshot", cluster, env={"COLUMNS": None}).stdout
-    wide = invoked("-f", path, "--snapshot", cluster, env={"COLUMNS": "100"}).stdout
+    path = write_yaml(tmp_path, virt_launcher(claims=[name, "disk1"]))
+    cluster = write_yaml(tmp_path, *storage(), node(ready="False"), name="cluster.yaml")
+    narrow = run_explain("-f", path, "--snapshot", cluster, env={"COLUMNS": None}).stdout
+    wide = run_explain("-f", path, "--snapshot", cluster, env={"COLUMNS": "100"}).stdout
     assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines())) <= 100
     assert not [line for line in narrow.splitlines() if line != line.rstrip()]
     assert name in "".join(narrow.split())
 
 
-def test_colours_are_only_there_where_they_were_asked_for(tmp_path: Path) -> None:
-    path, cluster = file(tmp_path, virt_launcher()), file(tmp_path, node(), name="cluster.yaml")
-    plain = invoked("-f", path, "--snapshot", cluster).stdout
-    colored = invoked("-f", path, "--snapshot", cluster, "--color", env={"NO_COLOR": "1", "TERM": "dumb"}).stdout
+def test_output_is_colored_only_with_the_color_option(tmp_path: Path) -> None:
+    path, cluster = write_yaml(tmp_path, virt_launcher()), write_yaml(tmp_path, node(), name="cluster.yaml")
+    plain = run_explain("-f", path, "--snapshot", cluster).stdout
+    colored = run_explain("-f", path, "--snapshot", cluster, "--color", env={"NO_COLOR": "1", "TERM": "dumb"}).stdout
     assert "\x1b" not in plain
     assert "\x1b[32m✓\x1b[0m" in colored
     assert click.unstyle(colored) == plain
 
 
-def test_what_a_name_holds_can_not_command_the_terminal(tmp_path: Path) -> None:
-    path = file(tmp_path, virt_launcher("a\x1b[31m", claims=["[red]b\x1b[31m\r"]))
-    shown = invoked("-f", path, "--snapshot", file(tmp_path, node(), name="cluster.yaml")).stdout
+def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, virt_launcher("a\x1b[31m", claims=["[red]b\x1b[31m\r"]))
+    shown = run_explain("-f", path, "--snapshot", write_yaml(tmp_path, node(), name="cluster.yaml")).stdout
     assert "\x1b" not in shown
     assert "claim [red]b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}" in shown
 
 
-def test_a_walk_that_a_malformed_field_breaks_off_still_ends_with_the_decision(tmp_path: Path) -> None:
-    path = file(tmp_path, virt_launcher(requests={"cpu": "s3cret"}))
-    cluster = file(tmp_path, *storage(), node(ready="False", allocatable=ROOM), name="cluster.yaml")
-    result = invoked("-f", path, "--snapshot", cluster)
+def test_a_malformed_field_hides_the_walk_but_not_the_decision(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, virt_launcher(requests={"cpu": "s3cret"}))
+    cluster = write_yaml(tmp_path, *storage(), node(ready="False", allocatable=ALLOCATABLE), name="cluster.yaml")
+    result = run_explain("-f", path, "--snapshot", cluster)
     assert result.exit_code == 0
     assert "the walk can not be shown: a field of the pod or of the cluster (Malformed)" in result.stdout
     assert f"preferred, {Reason.NODE_NOT_READY}: " in result.stdout
     assert "s3cret" not in result.stdout
 
 
-def test_a_file_without_a_pod_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_without_a_pod_is_rejected_with_a_kubectl_command(tmp_path: Path) -> None:
     vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm1"}}
-    path, cluster = file(tmp_path, vm), file(tmp_path, node(), name="cluster.yaml")
-    result = invoked("-f", path, "--snapshot", cluster)
+    path, cluster = write_yaml(tmp_path, vm), write_yaml(tmp_path, node(), name="cluster.yaml")
+    result = run_explain("-f", path, "--snapshot", cluster)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
         f"Error: {path}: there is no Pod in it; the pod of a VM is shown by: "
@@ -386,7 +404,7 @@ def test_a_file_without_a_pod_is_refused_with_what_to_do(tmp_path: Path) -> None
     )
 
 
-def test_the_walk_is_pure_and_finds_the_same_twice() -> None:
-    asked, known = request(virt_launcher()), catalog(*storage(), node())
-    assert walk(asked, known, Settings()) == walk(asked, known, Settings())
-    assert inject(asked, known, Settings()) == inject(asked, known, Settings())
+def test_walk_and_inject_return_the_same_result_twice() -> None:
+    received, cluster = request(virt_launcher()), catalog(*storage(), node())
+    assert walk(received, cluster, Settings()) == walk(received, cluster, Settings())
+    assert inject(received, cluster, Settings()) == inject(received, cluster, Settings())

@@ -1,4 +1,4 @@
-"""`inject` shows what would become of a pod, keeps all else as it was, and never ends in a traceback."""
+"""`inject` prints patched pods, copies other objects unchanged, and reports bad input in one line."""
 
 import json
 import sys
@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.support import paths
 from tests.support.builders import (
     Object,
+    apply_injection,
     catalog,
     claim,
     node,
-    patched,
     pod,
     request,
     storage,
@@ -41,48 +41,48 @@ CLUSTER = [*storage(), *storage("disk2", "node-b"), virt_launcher("consumer", no
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"key": "1e3", "at": "12:30"}}
 CREATION = {"apiVersion": API_VERSION, "kind": KIND, "request": request(virt_launcher())}
 
-# Bytes that mean nothing, and documents that begin well.
+# Arbitrary bytes, and arbitrary text, which may be valid YAML.
 BYTES = st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)
 
-Run = Callable[..., Result]
+RunInject = Callable[..., Result]
 
 
-def invoked(*arguments: Any, env: dict[str, str] | None = None, stdin: str | bytes = "") -> Result:
+def run_cli(*arguments: Any, env: dict[str, str] | None = None, stdin: str | bytes = "") -> Result:
     result = CliRunner().invoke(commands, list(map(str, arguments)), env=env, input=stdin)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs `inject` on a file with the cluster above."""
-    cluster = file(tmp_path, {"apiVersion": "v1", "kind": "List", "items": CLUSTER}, name="cluster.yaml")
-    return partial(invoked, "inject", "--snapshot", cluster, "-f")
+def run(tmp_path: Path) -> RunInject:
+    """A function that runs `inject` on a file with CLUSTER as the snapshot."""
+    cluster = write_yaml(tmp_path, {"apiVersion": "v1", "kind": "List", "items": CLUSTER}, name="cluster.yaml")
+    return partial(run_cli, "inject", "--snapshot", cluster, "-f")
 
 
-def file(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
+def write_yaml(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
     path = folder / name
     path.write_text("---\n".join(map(to_yaml, contents)))
     return path
 
 
-def told(result: Result) -> Any:
+def json_output(result: Result) -> Any:
     assert (result.exit_code, result.stderr) == (0, "")
     return json.loads(result.stdout)
 
 
-def printed(result: Result) -> list[Any]:
+def yaml_output(result: Result) -> list[Any]:
     assert (result.exit_code, result.stderr) == (0, "")
     return list(documents(result.stdout))
 
 
-def mutated(received: Object) -> Object:
+def expected_pod(received: Object) -> Object:
     injection = inject(request(received, received["metadata"]["namespace"]), catalog(*CLUSTER), Settings())
-    after: Object = patched(received, injection)
-    return after
+    expected: Object = apply_injection(received, injection)
+    return expected
 
 
-def refusal(result: Result) -> str:
+def error_line(result: Result) -> str:
     assert (result.exit_code, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ")
@@ -90,91 +90,91 @@ def refusal(result: Result) -> str:
 
 
 @pytest.mark.parametrize("review", REVIEWS, ids=lambda review: review.stem)
-def test_a_recorded_review_prints_its_mutated_object(run: Run, review: Path) -> None:
+def test_a_recorded_review_prints_its_patched_object(run: RunInject, review: Path) -> None:
     received = json.loads(review.read_bytes())["request"]
-    expected = patched(received["object"], inject(received, catalog(*CLUSTER), Settings()))
-    (found,) = printed(run(review))
-    assert json.dumps(found) == json.dumps(mutated(received["object"]))  # as text: the order of keys counts
+    expected = apply_injection(received["object"], inject(received, catalog(*CLUSTER), Settings()))
+    (found,) = yaml_output(run(review))
+    assert json.dumps(found) == json.dumps(expected_pod(received["object"]))  # as text, to compare the order of keys
     assert found == expected
 
 
 @pytest.mark.parametrize("review", REVIEWS, ids=lambda review: review.stem)
-def test_the_patch_leads_from_the_recorded_object_to_the_printed_one(run: Run, review: Path) -> None:
-    received, operations = json.loads(review.read_bytes())["request"]["object"], told(run(review, "-o", "patch"))
-    assert [jsonpatch.apply_patch(received, operations)] == printed(run(review))
+def test_the_printed_patch_turns_the_recorded_object_into_the_printed_one(run: RunInject, review: Path) -> None:
+    received, operations = json.loads(review.read_bytes())["request"]["object"], json_output(run(review, "-o", "patch"))
+    assert [jsonpatch.apply_patch(received, operations)] == yaml_output(run(review))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_golden_case_comes_out_as_written_down(case: Path) -> None:
+def test_each_golden_case_prints_its_expected_decision(case: Path) -> None:
     settings = case / "settings.yaml"
     environment = next(documents(settings.read_text())) if settings.exists() else {}
     arguments = ["inject", "-f", case / "pod.yaml", "--snapshot", case / "cluster.yaml", "-o", "json"]
-    result = invoked(*arguments, env=environment)
+    result = run_cli(*arguments, env=environment)
     (expected,) = documents(case.joinpath("expected.yaml").read_text())
-    assert told(result) == expected
+    assert json_output(result) == expected
 
 
-def test_documents_of_other_kinds_come_out_as_they_went_in(run: Run, tmp_path: Path) -> None:
+def test_objects_of_other_kinds_are_printed_unchanged(run: RunInject, tmp_path: Path) -> None:
     other = pod("other", annotations={"a": "on", "b": "2026-11-21T11:01:53Z"}, unknown={"field": [1.5, None]})
-    path = file(tmp_path, CONFIG_MAP, virt_launcher(), other)
-    assert json.dumps(printed(run(path))) == json.dumps([CONFIG_MAP, mutated(virt_launcher()), other])
+    path = write_yaml(tmp_path, CONFIG_MAP, virt_launcher(), other)
+    assert json.dumps(yaml_output(run(path))) == json.dumps([CONFIG_MAP, expected_pod(virt_launcher()), other])
     assert to_yaml(CONFIG_MAP) in run(path).stdout
 
 
-def test_a_list_stays_a_list_with_its_pods_mutated_in_place(run: Run, tmp_path: Path) -> None:
+def test_a_list_is_printed_as_a_list_with_patched_pods(run: RunInject, tmp_path: Path) -> None:
     inner = {"kind": "PodList", "items": [virt_launcher("b")], "apiVersion": "v1"}
     content = {"apiVersion": "v1", "items": [CONFIG_MAP, virt_launcher("a"), inner], "kind": "List", "metadata": {}}
     expected = content | {
-        "items": [CONFIG_MAP, mutated(virt_launcher("a")), inner | {"items": [mutated(virt_launcher("b"))]}]
+        "items": [CONFIG_MAP, expected_pod(virt_launcher("a")), inner | {"items": [expected_pod(virt_launcher("b"))]}]
     }
-    assert json.dumps(printed(run(file(tmp_path, content)))) == json.dumps([expected])
+    assert json.dumps(yaml_output(run(write_yaml(tmp_path, content)))) == json.dumps([expected])
 
 
-def test_a_pod_without_a_namespace_is_in_default(run: Run, tmp_path: Path) -> None:
+def test_a_pod_without_a_namespace_belongs_to_default(run: RunInject, tmp_path: Path) -> None:
     bare = virt_launcher()
     del bare["metadata"]["namespace"]
-    assert told(run(file(tmp_path, bare), "-o", "json"))["decision"]["node"] == "node-a"
+    assert json_output(run(write_yaml(tmp_path, bare), "-o", "json"))["decision"]["node"] == "node-a"
 
 
-def test_the_input_may_come_from_standard_input(run: Run) -> None:
-    expected = [mutated(virt_launcher())]
-    assert printed(run("-", stdin=to_yaml(virt_launcher()))) == expected
-    assert printed(run("-", stdin=json.dumps(virt_launcher()))) == expected
+def test_inject_reads_standard_input(run: RunInject) -> None:
+    expected = [expected_pod(virt_launcher())]
+    assert yaml_output(run("-", stdin=to_yaml(virt_launcher()))) == expected
+    assert yaml_output(run("-", stdin=json.dumps(virt_launcher()))) == expected
 
 
-def test_one_pod_is_an_object_in_json_and_several_are_a_list(run: Run, tmp_path: Path) -> None:
+def test_json_output_is_an_object_for_one_pod_and_a_list_for_several(run: RunInject, tmp_path: Path) -> None:
     vm, other = virt_launcher(), pod("other")
-    one, two = file(tmp_path, vm, name="one.yaml"), file(tmp_path, vm, CONFIG_MAP, other, name="two.yaml")
+    one, two = write_yaml(tmp_path, vm, name="one.yaml"), write_yaml(tmp_path, vm, CONFIG_MAP, other, name="two.yaml")
     expected = inject(request(vm), catalog(*CLUSTER), Settings())
-    nothing = inject(request(other), catalog(*CLUSTER), Settings())
-    assert told(run(one, "-o", "json")) == msgspec.to_builtins(as_json(expected))
-    assert told(run(two, "-o", "json")) == msgspec.to_builtins([as_json(expected), as_json(nothing)])
-    assert told(run(one, "-o", "patch")) == expected.patch
-    assert told(run(two, "-o", "patch")) == [expected.patch, []]
+    unchanged = inject(request(other), catalog(*CLUSTER), Settings())
+    assert json_output(run(one, "-o", "json")) == msgspec.to_builtins(as_json(expected))
+    assert json_output(run(two, "-o", "json")) == msgspec.to_builtins([as_json(expected), as_json(unchanged)])
+    assert json_output(run(one, "-o", "patch")) == expected.patch
+    assert json_output(run(two, "-o", "patch")) == [expected.patch, []]
 
 
-def test_where_nothing_is_to_be_done_the_patch_is_empty(run: Run, tmp_path: Path) -> None:
-    path = file(tmp_path, pod("other"))
-    assert told(run(path, "-o", "patch")) == []
-    assert told(run(path, "-o", "json"))["patch"] is None
+def test_an_unchanged_object_has_an_empty_patch_and_diff(run: RunInject, tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, pod("other"))
+    assert json_output(run(path, "-o", "patch")) == []
+    assert json_output(run(path, "-o", "json"))["patch"] is None
     assert run(path, "-o", "diff").stdout == ""
-    assert told(run(file(tmp_path, CONFIG_MAP), "-o", "patch")) == []
+    assert json_output(run(write_yaml(tmp_path, CONFIG_MAP), "-o", "patch")) == []
 
 
-def test_a_review_of_another_kind_is_decided_and_printed(run: Run, tmp_path: Path) -> None:
-    asked = request(CONFIG_MAP, kind={"group": "", "version": "v1", "kind": "ConfigMap"})
-    path = file(tmp_path, CREATION | {"request": asked})
-    assert printed(run(path)) == [CONFIG_MAP]
-    assert told(run(path, "-o", "json"))["decision"]["reason"] == Reason.NOT_A_POD_CREATION
+def test_a_review_of_another_kind_is_decided_and_printed_unchanged(run: RunInject, tmp_path: Path) -> None:
+    received = request(CONFIG_MAP, kind={"group": "", "version": "v1", "kind": "ConfigMap"})
+    path = write_yaml(tmp_path, CREATION | {"request": received})
+    assert yaml_output(run(path)) == [CONFIG_MAP]
+    assert json_output(run(path, "-o", "json"))["decision"]["reason"] == Reason.NOT_A_POD_CREATION
 
 
-def test_a_review_without_an_object_is_printed_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_a_review_without_an_object_is_printed_unchanged(run: RunInject, tmp_path: Path) -> None:
     review = CREATION | {"request": request(None, operation="DELETE")}
-    assert printed(run(file(tmp_path, review))) == [review]
+    assert yaml_output(run(write_yaml(tmp_path, review))) == [review]
 
 
-def test_the_diff_shows_what_is_added_and_nothing_else(run: Run, tmp_path: Path) -> None:
-    path = file(tmp_path, CONFIG_MAP, virt_launcher("vm"), pod("other"))
+def test_the_diff_shows_only_added_lines_of_patched_pods(run: RunInject, tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, CONFIG_MAP, virt_launcher("vm"), pod("other"))
     lines = run(path, "-o", "diff", "--no-color").stdout.splitlines()
     assert lines[:2] == [f"--- {path} default/vm", f"+++ {path} default/vm (injected)"]
     assert "+    kubevirt-scheduler/co-scheduled-node: node-a" in lines
@@ -182,52 +182,56 @@ def test_the_diff_shows_what_is_added_and_nothing_else(run: Run, tmp_path: Path)
     assert not [line for line in lines if "other" in line]
 
 
-def test_the_diff_is_coloured_where_it_was_asked_for(run: Run, tmp_path: Path) -> None:
-    path = file(tmp_path, virt_launcher())
+def test_the_diff_is_colored_only_with_the_color_option(run: RunInject, tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, virt_launcher())
     assert "\x1b" not in run(path, "-o", "diff").stdout
     colored = run(path, "-o", "diff", "--color", env={"NO_COLOR": "1"}).stdout
     assert "\x1b[32m+    kubevirt-scheduler/co-scheduled-node: node-a\x1b[0m\n" in colored
     assert click.unstyle(colored) == run(path, "-o", "diff").stdout
 
 
-def test_a_warning_goes_to_standard_error_and_names_the_pod_among_several(run: Run, tmp_path: Path) -> None:
+def test_a_warning_goes_to_standard_error_and_names_the_pod_if_there_are_several(
+    run: RunInject, tmp_path: Path
+) -> None:
     vm = virt_launcher("vm", claims=["disk1", "disk2"])
     conflict = "kubevirt-scheduler: the claims are served by several nodes: node-a is meant, not node-b"
-    assert run(file(tmp_path, vm)).stderr == f"Warning: {conflict}\n"
-    assert run(file(tmp_path, vm, pod("other")), "-o", "diff").stderr == f"Warning: default/vm: {conflict}\n"
-    assert told(run(file(tmp_path, vm), "-o", "json"))["warnings"] == [conflict]
+    assert run(write_yaml(tmp_path, vm)).stderr == f"Warning: {conflict}\n"
+    assert run(write_yaml(tmp_path, vm, pod("other")), "-o", "diff").stderr == f"Warning: default/vm: {conflict}\n"
+    assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))["warnings"] == [conflict]
 
 
-def test_a_warning_can_not_command_the_terminal(run: Run, tmp_path: Path) -> None:
+def test_a_warning_contains_no_escape_sequences(run: RunInject, tmp_path: Path) -> None:
     vm = virt_launcher(claims=["a\x1b[31m\nb"])
-    (line,) = run(file(tmp_path, vm)).stderr.splitlines()
+    (line,) = run(write_yaml(tmp_path, vm)).stderr.splitlines()
     assert "\x1b" not in line
 
 
-def test_a_surprise_is_told_and_the_pod_comes_out_as_it_went_in(run: Run, tmp_path: Path) -> None:
+def test_an_internal_error_prints_a_warning_and_the_unchanged_pod(run: RunInject, tmp_path: Path) -> None:
     vm = virt_launcher(affinity="strange")
-    result = run(file(tmp_path, vm))
+    result = run(write_yaml(tmp_path, vm))
     assert list(documents(result.stdout)) == [vm]
     assert result.exit_code == 0
     assert result.stderr.startswith(f"Warning: {Reason.INTERNAL_ERROR}: the webhook failed (Malformed)")
-    assert run(file(tmp_path, vm), "-o", "json").stderr == result.stderr
+    assert run(write_yaml(tmp_path, vm), "-o", "json").stderr == result.stderr
 
 
-def test_settings_come_from_the_environment(run: Run, tmp_path: Path) -> None:
-    path = file(tmp_path, virt_launcher())
-    observed = told(run(path, "-o", "json", env={"CO_SCHEDULE_ACTION": "observe"}))
+def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Path) -> None:
+    path = write_yaml(tmp_path, virt_launcher())
+    observed = json_output(run(path, "-o", "json", env={"CO_SCHEDULE_ACTION": "observe"}))
     assert (observed["decision"]["node"], observed["patch"]) == ("node-a", None)
-    assert refusal(run(path, env={"CO_SCHEDULE_ACTION": "perhaps"})).startswith("CO_SCHEDULE_ACTION='perhaps': allowed")
+    assert error_line(run(path, env={"CO_SCHEDULE_ACTION": "perhaps"})).startswith(
+        "CO_SCHEDULE_ACTION='perhaps': allowed"
+    )
 
 
-def test_verbose_says_what_else_the_snapshot_holds(run: Run, tmp_path: Path) -> None:
-    other = file(tmp_path, CONFIG_MAP, claim(), name="other.yaml")
-    result = run(file(tmp_path, virt_launcher()), "--snapshot", str(other), "-v")
+def test_verbose_counts_the_ignored_objects_of_the_snapshot(run: RunInject, tmp_path: Path) -> None:
+    other = write_yaml(tmp_path, CONFIG_MAP, claim(), name="other.yaml")
+    result = run(write_yaml(tmp_path, virt_launcher()), "--snapshot", str(other), "-v")
     assert result.stderr == "The snapshot also holds, and nobody asks for it: 1 ConfigMap\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "message"),
     [
         ("", "it is empty; a Pod is wanted, in YAML or JSON"),
         ("a: [\n", "document 1, line 2: it is no YAML: did not find expected node content"),
@@ -242,19 +246,21 @@ def test_verbose_says_what_else_the_snapshot_holds(run: Run, tmp_path: Path) -> 
         (to_yaml(CREATION | {"request": request({})}), "document 1: a Pod's metadata is no map"),
     ],
 )
-def test_bad_input_is_one_line_with_file_document_and_what_is_wrong(run: Run, content: str, sentence: str) -> None:
-    assert refusal(run("-", stdin=content)) == f"standard input: {sentence}"
+def test_bad_input_prints_one_line_with_file_document_and_problem(run: RunInject, content: str, message: str) -> None:
+    assert error_line(run("-", stdin=content)) == f"standard input: {message}"
 
 
-def test_a_bad_snapshot_is_one_line_as_well(run: Run, tmp_path: Path) -> None:
-    vm = file(tmp_path, virt_launcher())
-    assert refusal(run(vm, "--snapshot", "missing.yaml")).startswith("missing.yaml: No such file or directory")
-    bad = file(tmp_path, node(allocatable={"cpu": "lots"}), name="bad.yaml")
-    assert refusal(run(vm, "--snapshot", str(bad))).startswith(f"{bad}: document 1: Node node-a: a resource quantity")
+def test_a_bad_snapshot_prints_one_line(run: RunInject, tmp_path: Path) -> None:
+    vm = write_yaml(tmp_path, virt_launcher())
+    assert error_line(run(vm, "--snapshot", "missing.yaml")).startswith("missing.yaml: No such file or directory")
+    bad = write_yaml(tmp_path, node(allocatable={"cpu": "lots"}), name="bad.yaml")
+    assert error_line(run(vm, "--snapshot", str(bad))).startswith(
+        f"{bad}: document 1: Node node-a: a resource quantity"
+    )
 
 
-def test_without_a_snapshot_and_a_cluster_it_is_said_what_is_needed(tmp_path: Path) -> None:
+def test_without_a_snapshot_and_a_cluster_the_error_names_both_options(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "none")
-    result = invoked("inject", "-f", file(tmp_path, virt_launcher()), "--kubeconfig", nowhere)
+    result = run_cli("inject", "-f", write_yaml(tmp_path, virt_launcher()), "--kubeconfig", nowhere)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.endswith("give --kubeconfig FILE, or --snapshot FILE\n")

@@ -1,5 +1,5 @@
 """The command line: one module per subcommand.
 
-`options` and `requests` hold what several subcommands share, and `narration` is how `explain` reads. A module here may
-import every other room.
+`options` and `requests` hold the code that several subcommands share. `narration` holds the sentences of `explain`.
+Modules here may import `serving`, `cluster` and `placement`.
 """

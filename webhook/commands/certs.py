@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler certs`: how the certificates are doing, and what a person may do about them."""
+"""`kubevirt-scheduler certs`: show the certificates, renew them, and rotate the CA."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 from certs import by_hand, health
 from certs.authority import Certificate, read
-from certs.cluster import ASKED_AGAIN, ApiError, CertificateError, CertificateObjects
+from certs.cluster import RETRY_NOTE, ApiError, CertificateError, CertificateObjects
 from certs.health import Status
 from certs.renewal import Policy
 from webhook.cluster.documents import BadInput, printable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "kubevirt-scheduler"
-SECRET = f"{NAME}/{NAME}-tls"
-WIDEST = 140  # columns: a name of a Service beside its dates
+DEFAULT_SECRET = f"{NAME}/{NAME}-tls"
+MAX_WIDTH = 140  # columns: fits a Service's DNS names and the dates in one row
 
 
 @click.group(short_help="show and renew the certificates that the API server trusts")
@@ -39,10 +39,10 @@ def certs() -> None:
     Examples:
       kubevirt-scheduler certs status
       kubevirt-scheduler certs rotate-ca --dry-run
-    """  # noqa: D301 (click's mark of a block that keeps its lines)
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
 
 
-def _where(command: Callable[..., None]) -> Callable[..., None]:
+def _certificate_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option(
             "--webhook-configuration",
@@ -53,7 +53,11 @@ def _where(command: Callable[..., None]) -> Callable[..., None]:
             help="The MutatingWebhookConfiguration whose caBundle is looked at.",
         ),
         click.option(
-            "--secret", default=SECRET, show_default=True, metavar="NAMESPACE/NAME", help="Where the certificates are."
+            "--secret",
+            default=DEFAULT_SECRET,
+            show_default=True,
+            metavar="NAMESPACE/NAME",
+            help="Where the certificates are.",
         ),
     ):
         command = option(command)
@@ -70,7 +74,7 @@ def _where(command: Callable[..., None]) -> Callable[..., None]:
     help="For a person or for a program.",
 )
 @color_option
-@_where
+@_certificate_options
 def status(output: str, color: bool | None, secret: str, configuration: str, **live: str | None) -> None:
     """Show the certificates of a Secret, what comes next and when, and which webhooks trust them.
 
@@ -81,28 +85,28 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
       0  each webhook trusts the serving certificate, and there is no problem
       1  one does not, or there is a problem; the page says which
       2  the Secret can't be read
-    """  # noqa: D301 (click's mark of a block that keeps its lines)
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     now = datetime.now(UTC)
-    with _told():
-        found = health.status(_place(secret, configuration, live), now, Policy())
+    with _certificate_errors_as_bad_input():
+        report = health.status(_certificate_objects(secret, configuration, live), now, Policy())
     if output == "json":
-        click.echo(json.dumps(_document(secret, found, now), indent=2))
+        click.echo(json.dumps(_status_as_json(secret, report, now), indent=2))
     else:
-        click.echo(_page(secret, found, now, colored=wants_color(color)), nl=False)
-    if found.problem or not all(trusts for _, trusts in found.webhooks.values()):
+        click.echo(_render_status(secret, report, now, colored=wants_color(color)), nl=False)
+    if report.problem or not all(trusts for _, trusts in report.webhooks.values()):
         raise click.exceptions.Exit(1)
 
 
 @certs.command(short_help="issue a new serving certificate now")
-@_where
+@_certificate_options
 def renew(secret: str, configuration: str, **live: str | None) -> None:
     """Issue a new serving certificate now, under the same CA. The replicas serve it within seconds."""
-    with _told():
-        passed = by_hand.renew(_place(secret, configuration, live), Policy(), _now, time.sleep)
-    end = read(passed.bundle.leaf.certificate).not_after
-    click.echo(f"a new serving certificate is in Secret {secret}; it ends on {_moment(end)}")
-    if passed.trouble:
-        click.echo(printable(f"Warning: {passed.trouble}"), err=True)
+    with _certificate_errors_as_bad_input():
+        result = by_hand.renew(_certificate_objects(secret, configuration, live), Policy(), _now, time.sleep)
+    end = read(result.bundle.leaf.certificate).not_after
+    click.echo(f"a new serving certificate is in Secret {secret}; it ends on {_format_time(end)}")
+    if result.configuration_error:
+        click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
 
 
 @certs.command("rotate-ca", short_help="replace the CA, step by step")
@@ -122,49 +126,49 @@ def renew(secret: str, configuration: str, **live: str | None) -> None:
     help="How long every API server gets to see the new CA before it signs. Not longer than the replicas wait: then "
     "they sign.",
 )
-@_where
+@_certificate_options
 def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configuration: str, **live: str | None) -> None:
     """Replace the CA: trust both, wait until every API server does, sign with the new one, drop the old one.
 
     It may be interrupted at any time: the replicas go on from there, and so does this command when it is called again.
     """
-    place, policy = _place(secret, configuration, live), Policy(spread=timedelta(seconds=spread))
-    with _told():
+    objects, policy = _certificate_objects(secret, configuration, live), Policy(spread=timedelta(seconds=spread))
+    with _certificate_errors_as_bad_input():
         if dry_run:
-            for step in by_hand.planned(place, _now(), policy, drop_old=drop_old):
-                click.echo(f"{_moment(step.due)}  {step.step}: {step.why}")
+            for step in by_hand.rotation_plan(objects, _now(), policy, drop_old=drop_old):
+                click.echo(f"{_format_time(step.due)}  {step.step}: {step.why}")
             return
         try:
-            for line in by_hand.rotate(place, policy, _now, time.sleep, drop_old=drop_old):
+            for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
                 click.echo(line)
         except KeyboardInterrupt:
             click.echo("interrupted; the replicas go on from here, and so does this command", err=True)
             raise click.exceptions.Exit(130) from None
 
 
-def _place(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
-    named = namespace_and_name(secret, "--secret")
-    from webhook.cluster.client import ClusterClient  # noqa: PLC0415 (its import takes a second, which --help need not wait for)
+def _certificate_objects(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
+    namespaced_name = namespace_and_name(secret, "--secret")
+    from webhook.cluster.client import ClusterClient  # noqa: PLC0415 (takes a second to import; --help doesn't need it)
 
     try:
-        return CertificateObjects(ClusterClient.connect(**live), named, configuration)
+        return CertificateObjects(ClusterClient.connect(**live), namespaced_name, configuration)
     except ApiError as error:
         raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE") from None
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _certificate_errors_as_bad_input() -> Iterator[None]:
     try:
         yield
-    except CertificateError as trouble:
-        raise BadInput(str(trouble).removesuffix(ASKED_AGAIN)) from None
+    except CertificateError as error:
+        raise BadInput(str(error).removesuffix(RETRY_NOTE)) from None
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _moment(time: datetime) -> str:
+def _format_time(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -172,59 +176,60 @@ def _days_left(certificate: Certificate, now: datetime) -> float:
     return round((certificate.not_after - now) / timedelta(days=1), 1)
 
 
-def _document(secret: str, found: Status, now: datetime) -> dict[str, object]:
+def _status_as_json(secret: str, report: Status, now: datetime) -> dict[str, object]:
     return {
         "secret": secret,
-        "problem": found.problem,
+        "problem": report.problem,
         "certificates": [
             {
                 "what": what,
-                "subject": one.subject,
-                "names": list(one.names),
-                "notBefore": one.not_before.isoformat(),
-                "notAfter": one.not_after.isoformat(),
-                "daysLeft": _days_left(one, now),
-                "serial": f"{one.serial:x}",
-                "fingerprint": one.fingerprint,
+                "subject": certificate.subject,
+                "names": list(certificate.names),
+                "notBefore": certificate.not_before.isoformat(),
+                "notAfter": certificate.not_after.isoformat(),
+                "daysLeft": _days_left(certificate, now),
+                "serial": f"{certificate.serial:x}",
+                "fingerprint": certificate.fingerprint,
             }
-            for what, one in found.certificates
+            for what, certificate in report.certificates
         ],
-        "next": found.next and {"step": found.next.step, "why": found.next.why, "due": found.next.due.isoformat()},
+        "next": report.next and {"step": report.next.step, "why": report.next.why, "due": report.next.due.isoformat()},
         "webhooks": [
-            {"name": name, "caBundle": verdict, "trusted": trusts} for name, (verdict, trusts) in found.webhooks.items()
+            {"name": name, "caBundle": ca_bundle, "trusted": trusts}
+            for name, (ca_bundle, trusts) in report.webhooks.items()
         ],
     }
 
 
-def _page(secret: str, found: Status, now: datetime, *, colored: bool) -> str:
-    # Here, because no other command needs it, and --help of all imports this file.
+def _render_status(secret: str, report: Status, now: datetime, *, colored: bool) -> str:
+    # Imported here: `kubevirt-scheduler --help` imports this module, and only `status` needs rich.
     from rich.console import Console  # noqa: PLC0415
 
-    page = StringIO()
-    width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
-    console = Console(file=page, width=width, no_color=not colored, force_terminal=colored, highlight=False)
+    output = StringIO()
+    width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
+    console = Console(file=output, width=width, no_color=not colored, force_terminal=colored, highlight=False)
     console.print(f"Secret {printable(secret)}", style="bold", markup=False)
     certificates = [
-        (what, one.subject, "\n".join(one.names), _moment(one.not_after), str(_days_left(one, now)))
-        for what, one in found.certificates
+        (what, cert.subject, "\n".join(cert.names), _format_time(cert.not_after), str(_days_left(cert, now)))
+        for what, cert in report.certificates
     ]
-    webhooks = [(name, verdict, "yes" if trusts else "NO") for name, (verdict, trusts) in found.webhooks.items()]
+    webhooks = [(name, ca_bundle, "yes" if trusts else "NO") for name, (ca_bundle, trusts) in report.webhooks.items()]
     _print_table(console, ("what", "subject", "names", "not after", "days left"), certificates)
     _print_table(console, ("webhook", "its caBundle", "trusts the certificate"), webhooks)
-    if found.next:
-        console.print(f"Next: {found.next.step}, {found.next.why}: {_moment(found.next.due)}", markup=False)
-    if found.problem:
-        console.print(f"Problem: {printable(found.problem)}", style="red", markup=False)
-    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().split("\n")[:-1])
+    if report.next:
+        console.print(f"Next: {report.next.step}, {report.next.why}: {_format_time(report.next.due)}", markup=False)
+    if report.problem:
+        console.print(f"Problem: {printable(report.problem)}", style="red", markup=False)
+    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().split("\n")[:-1])
 
 
-def _print_table(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 (as above)
+def _print_table(console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 (only `status` needs it)
     from rich.table import Column, Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(*(Column(head, overflow="fold") for head in heads), box=SIMPLE_HEAD)
+    table = Table(*(Column(heading, overflow="fold") for heading in headings), box=SIMPLE_HEAD)
     for row in rows:
-        # A certificate may hold anything, and a terminal obeys some of it.
+        # A certificate may contain control characters, which a terminal would interpret.
         table.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
     console.print(table)

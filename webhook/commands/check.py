@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler check`: does the API server show pods of VMs to the webhook? This is what `helm test` runs."""
+"""`kubevirt-scheduler check`: test that the API server calls the webhook for VM pods. `helm test` runs it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from webhook.placement.shape import JsonObject, text
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
 
-Found: TypeAlias = tuple[str, str]  # the decision, and the problem
+AttemptResult: TypeAlias = tuple[str, str]  # decision, problem; the problem counts only if the decision is empty
 
 NAME = "kubevirt-scheduler-check"
-PATIENCE = 60  # seconds: after an installation it takes some until certificate and caBundle are there
-PAUSE = 2.0  # seconds between two tries
-ANSWER = 15.0  # seconds: a review may take as long as `timeoutSeconds`, and there may be other webhooks
+DEFAULT_TIMEOUT = 60  # seconds; after an installation, the certificate and the caBundle need some time to appear
+RETRY_INTERVAL = 2.0  # seconds between attempts
+REQUEST_TIMEOUT = 15.0  # seconds; one review may take up to `timeoutSeconds`, and other webhooks may add their own time
 
 
 @click.command(short_help="create a VM's pod, as a dry run, and see whether it was changed")
@@ -40,7 +40,7 @@ ANSWER = 15.0  # seconds: a review may take as long as `timeoutSeconds`, and the
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
-    default=PATIENCE,
+    default=DEFAULT_TIMEOUT,
     show_default=True,
     metavar="SECONDS",
     help="How long to try again; 0 tries once.",
@@ -57,7 +57,7 @@ def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | 
     Examples:
       kubevirt-scheduler check
       kubevirt-scheduler check -n shop --timeout 0
-    """  # noqa: D301 (click's mark of a block that keeps its lines)
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     key = read_settings(os.environ).opt_in_annotations[0]
     cluster = connect(kubeconfig, context)
     decision, problem = retry(partial(attempt, cluster, namespace, key), timeout)
@@ -73,28 +73,31 @@ def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | 
 
 
 def retry(
-    once: Callable[[], Found],
-    patience: float,
+    once: Callable[[], AttemptResult],
+    timeout: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> Found:
-    """Try once, and again until there is a decision or the patience, in seconds, is at its end."""
-    last = clock() + patience
+) -> AttemptResult:
+    """Call `once` until it returns a decision or `timeout` seconds have passed, but at least one time."""
+    deadline = clock() + timeout
     while True:
         decision, problem = once()
-        if decision or clock() + PAUSE > last:
+        if decision or clock() + RETRY_INTERVAL > deadline:
             return decision, problem
-        sleep(PAUSE)
+        sleep(RETRY_INTERVAL)
 
 
-def attempt(cluster: ClusterClient, namespace: str, key: str) -> Found:
-    """Create the pod; return the decision, or else why there is none. Raises BadInput where waiting can't help."""
-    from webhook.cluster.client import ClusterError  # noqa: PLC0415 (the client takes a second to import)
+def attempt(cluster: ClusterClient, namespace: str, key: str) -> AttemptResult:
+    """Create the pod as a dry run, and return the decision and the problem.
+
+    Raises BadInput if the API server rejects the pod, so that a retry can't help.
+    """
+    from webhook.cluster.client import ClusterError  # noqa: PLC0415 (takes a second to import)
 
     try:
-        pod = cluster.send("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", vm_pod(key), ANSWER)
+        pod = cluster.send("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", probe_pod(key), REQUEST_TIMEOUT)
     except ClusterError as error:
-        # A webhook that fails, with failurePolicy Fail, is a 500.
+        # With failurePolicy Fail, a failing webhook makes the API server respond with 500. The webhook may recover.
         if 400 <= error.code < 500 and error.code != 429:
             raise BadInput(f"the API server does not take the pod: {error}") from None
         return "", f"the API server does not answer: {error}"
@@ -102,14 +105,14 @@ def attempt(cluster: ClusterClient, namespace: str, key: str) -> Found:
     return decision, f"the pod came back without the annotation {DECISION}, so that the webhook was not asked"
 
 
-def vm_pod(key: str) -> JsonObject:
-    """Return a pod that is a VM's as far as the webhook can tell, opted in, and as harmless as a namespace may ask."""
-    # Asked for and limited, in case there is a quota; unprivileged, in case the namespace is restricted.
-    enough = {"cpu": "1m", "memory": "1Mi"}
+def probe_pod(key: str) -> JsonObject:
+    """Return an opted-in pod that the webhook treats as a VM's and that a restricted namespace admits."""
+    # A ResourceQuota may require requests and limits. Pod Security may require the unprivileged securityContext.
+    minimum = {"cpu": "1m", "memory": "1Mi"}
     container = {
         "name": "compute",
-        "image": NAME,  # of a dry run nobody pulls it
-        "resources": {"requests": enough, "limits": enough},
+        "image": NAME,  # not pulled, because this is a dry run
+        "resources": {"requests": minimum, "limits": minimum},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     return {
@@ -125,7 +128,7 @@ def vm_pod(key: str) -> JsonObject:
             "automountServiceAccountToken": False,
             "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
-            # A pod without a claim is left alone. This one need not exist: that is a decision too.
+            # The webhook ignores pods without a claim. This claim need not exist: NoShareManager is a decision too.
             "volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": NAME}}],
         },
     }

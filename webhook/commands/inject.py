@@ -1,4 +1,4 @@
-"""What would become of a pod: the engine on files."""
+"""`kubevirt-scheduler inject`: print pods from files as the webhook would patch them."""
 
 import os
 from collections.abc import Iterable
@@ -13,18 +13,18 @@ import msgspec
 from webhook.cluster import documents, manifests
 from webhook.cluster.documents import Document, Kind
 from webhook.commands.options import (
-    cluster_from,
     color_option,
     file_option,
     live_options,
+    load_cluster,
     snapshot_option,
     verbose_option,
     wants_color,
 )
-from webhook.commands.requests import decided, name_in, objects_from, request_in
+from webhook.commands.requests import inject_request, pod_name, read_documents, request_from
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection
-from webhook.placement.patch import applied
+from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings, read_settings
 from webhook.placement.shape import JsonObject
 from webhook.serving.review import as_json
@@ -33,8 +33,8 @@ _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
-    """An object for which the webhook is asked, before and after, and what was decided on it."""
+class InjectionResult:
+    """An object that the webhook reviews, before and after the patch, and the decision."""
 
     name: str
     before: JsonObject
@@ -43,31 +43,31 @@ class Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """The engine on the objects of files, and what came of those for which the webhook is asked."""
+class Injector:
+    """Apply the webhook to documents, and collect a result for each object that the webhook reviews."""
 
     catalog: Catalog
     settings: Settings
-    found: list[Injected] = field(default_factory=list)
+    results: list[InjectionResult] = field(default_factory=list)
 
-    def mutated(self, document: Document) -> JsonObject:
-        """Return a document with its pods mutated; an AdmissionReview becomes its object."""
-        return document.rewritten(partial(self._mutated, document))
+    def mutate(self, document: Document) -> JsonObject:
+        """Return the document with its pods patched. An AdmissionReview is replaced by its object."""
+        return document.map_objects(partial(self._mutate_item, document))
 
-    def _mutated(self, document: Document, kind: Kind, item: JsonObject) -> JsonObject:
-        request = request_in(document, kind, item)
+    def _mutate_item(self, document: Document, kind: Kind, item: JsonObject) -> JsonObject:
+        request = request_from(document, kind, item)
         if request is None:
             return item
-        injection = decided(request, self.catalog, self.settings)
+        injection = inject_request(request, self.catalog, self.settings)
         before = _object(request, item)
-        after = applied(injection.patch or [], before)
-        self.found.append(Injected(name_in(request), before, after, injection))
+        after = apply_patch(injection.patch or [], before)
+        self.results.append(InjectionResult(pod_name(request), before, after, injection))
         return after
 
 
 def _object(request: JsonObject, review: JsonObject) -> JsonObject:
-    found = request.get("object")
-    return found if isinstance(found, dict) else review  # a deletion has none
+    content = request.get("object")
+    return content if isinstance(content, dict) else review  # a DELETE request has no object
 
 
 @click.command(short_help="print pods as the webhook would have patched them")
@@ -100,23 +100,23 @@ def inject(
       kubevirt-scheduler inject -f pod.yaml --snapshot cluster.yaml -o diff
       kubevirt-scheduler inject -f review.json --snapshot cluster.yaml -o json
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.yaml
-    """  # noqa: D301 (click's mark of a block that keeps its lines)
-    received = objects_from(file)
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    received = read_documents(file)
     settings = read_settings(os.environ)
-    run = Run(cluster_from(snapshots, **live, settings=settings, verbose=verbose), settings)
-    mutated = [run.mutated(document) for document in received]
+    injector = Injector(load_cluster(snapshots, **live, settings=settings, verbose=verbose), settings)
+    mutated = [injector.mutate(document) for document in received]
     match output:
         case "yaml":
             text = _yaml(mutated)
         case "json":
-            text = _json([as_json(found.injection) for found in run.found])
+            text = _json([as_json(result.injection) for result in injector.results])
         case "patch":
-            text = _json([found.injection.patch or [] for found in run.found])
+            text = _json([result.injection.patch or [] for result in injector.results])
         case _:
-            text = "".join(_diff(documents.display_name(file), found) for found in run.found)
-            text = _painted(text) if wants_color(color) else text
-    _warn(run.found, quiet=output == "json")
-    click.echo(text.encode(), nl=False)  # in UTF-8, whatever the terminal is set to
+            text = "".join(_diff(documents.display_name(file), result) for result in injector.results)
+            text = _colorize(text) if wants_color(color) else text
+    _warn(injector.results, quiet=output == "json")
+    click.echo(text.encode(), nl=False)  # bytes: always UTF-8, regardless of the locale
 
 
 def _yaml(objects: Iterable[JsonObject]) -> str:
@@ -124,31 +124,31 @@ def _yaml(objects: Iterable[JsonObject]) -> str:
 
 
 def _json(results: list[Any]) -> str:
-    whole = msgspec.json.encode(results[0] if len(results) == 1 else results)
-    return msgspec.json.format(whole, indent=2).decode() + "\n"
+    encoded = msgspec.json.encode(results[0] if len(results) == 1 else results)
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
-def _diff(file: str, found: Injected) -> str:
-    # Object by object: the time that difflib takes grows with the square of what it compares.
-    import difflib  # noqa: PLC0415 (one output of four needs it)
+def _diff(file: str, result: InjectionResult) -> str:
+    # One diff per object, because the running time of difflib grows with the square of the input.
+    import difflib  # noqa: PLC0415 (only `-o diff` needs it)
 
-    # Not splitlines(): it also splits within a line, at signs that only some take for its end.
-    before, after = (manifests.to_yaml(one).split("\n") for one in (found.before, found.after))
-    name = f"{file} {documents.printable(found.name)}"
+    # Not splitlines(), which also splits at characters such as U+2028.
+    before, after = (manifests.to_yaml(content).split("\n") for content in (result.before, result.after))
+    name = f"{file} {documents.printable(result.name)}"
     lines = difflib.unified_diff(before, after, name, f"{name} (injected)", lineterm="")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _painted(diff: str) -> str:
+def _colorize(diff: str) -> str:
     lines = diff.split("\n")
     return "\n".join(click.style(line, fg=_COLORS.get(line[:1])) if line else line for line in lines)
 
 
-def _warn(everything: list[Injected], *, quiet: bool) -> None:
-    for found in everything:
-        of = f"{found.name}: " if len(everything) > 1 else ""
-        decision, said = found.injection.decision, [] if quiet else list(found.injection.warnings)
-        if found.injection.error is not None:
-            said.append(f"{decision.reason}: {decision.message}")
-        for sentence in said:
-            click.echo(documents.printable(f"Warning: {of}{sentence}"), err=True)
+def _warn(results: list[InjectionResult], *, quiet: bool) -> None:
+    for result in results:
+        prefix = f"{result.name}: " if len(results) > 1 else ""
+        decision, warnings = result.injection.decision, [] if quiet else list(result.injection.warnings)
+        if result.injection.error is not None:
+            warnings.append(f"{decision.reason}: {decision.message}")
+        for warning in warnings:
+            click.echo(documents.printable(f"Warning: {prefix}{warning}"), err=True)

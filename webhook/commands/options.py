@@ -1,4 +1,4 @@
-"""Options that several subcommands share, and the cluster that they choose."""
+"""Options that several subcommands share, and the functions that open the selected cluster."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what th
 
 
 def wants_color(chosen: bool | None) -> bool:
-    """Say whether the output is to be coloured (https://no-color.org)."""
+    """Return whether to color the output. Without --color or --no-color, NO_COLOR applies (https://no-color.org)."""
     return chosen if chosen is not None else sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def live_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what chooses a live cluster."""
+    """Add the options that select a live cluster."""
     for option in (
         click.option("--context", metavar="NAME", help="Which context of the kubeconfig. Default: its current one."),
         click.option("--kubeconfig", metavar="FILE", help="Whose cluster to read, where no snapshot is given."),
@@ -65,8 +65,8 @@ def live_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
-    """Find the live cluster. Raises BadInput."""
-    # Here, because the Kubernetes client takes a second to import, which files need not wait for.
+    """Connect to the live cluster. Raises BadInput if there are no usable credentials."""
+    # Imported here: the Kubernetes client takes a second to import, and commands that read files don't need it.
     from webhook.cluster.client import ClusterClient, ClusterError  # noqa: PLC0415
 
     try:
@@ -76,19 +76,22 @@ def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
 
 
 def namespace_and_name(value: str, option: str) -> tuple[str, str]:
-    """Read what an option names as NAMESPACE/NAME. Raises BadParameter."""
+    """Split the value of an option, NAMESPACE/NAME. Raises BadParameter for any other form."""
     namespace, _, name = value.partition("/")
     if not (namespace and name) or "/" in name:
         raise click.BadParameter(f"{value!r} is not NAMESPACE/NAME", param_hint=option)
     return namespace, name
 
 
-def cluster_from(
+def load_cluster(
     snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
 ) -> Store:
-    """Read the cluster from files, or else, as far as it is asked about, the live one. Raises BadInput."""
+    """Read the cluster from files. Without files, return a store that queries the live cluster on demand.
+
+    Raises BadInput if a file is unusable or if there are no usable credentials.
+    """
     if not snapshots:
-        from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (as above)
+        from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
         return OnDemand(connect(kubeconfig, context), settings.longhorn_namespace)
     store, ignored = snapshot.read(snapshots)

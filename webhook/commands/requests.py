@@ -1,4 +1,4 @@
-"""The admission requests in a file."""
+"""Read admission requests from files, and run the webhook's decision on them."""
 
 from pathlib import Path
 
@@ -13,44 +13,44 @@ from webhook.placement.shape import JsonObject, mapping, text
 from webhook.serving.review import BadReview, request_of
 
 
-def objects_from(file: Path) -> list[Document]:
-    """Read the documents of a file, at least one. Raises BadInput."""
-    found = documents.read(file)
-    if not found:
+def read_documents(file: Path) -> list[Document]:
+    """Read the documents of a file. Raises BadInput if the file is unusable or has none."""
+    content = documents.read(file)
+    if not content:
         raise BadInput(f"{documents.display_name(file)}: it is empty; a Pod is wanted, in YAML or JSON")
-    return found
+    return content
 
 
-def request_in(document: Document, kind: Kind, item: JsonObject) -> JsonObject | None:
-    """Return the request that an object from a file stands for, None where it is neither Pod nor AdmissionReview.
+def request_from(document: Document, kind: Kind, item: JsonObject) -> JsonObject | None:
+    """Return the admission request for a Pod or an AdmissionReview from a file, None for any other kind.
 
-    Raises BadInput.
+    Raises BadInput if the review or the pod is malformed.
     """
     if kind[1] == "AdmissionReview":
         try:
             request = request_of(item)
         except BadReview as error:
-            raise document.bad(str(error)) from None
+            raise document.error(str(error)) from None
     elif kind == ("v1", "Pod"):
-        request = creation(item)
+        request = creation_request(item)
     else:
         return None
     for field in ("metadata", "spec") if is_pod_creation(request) else ():
-        if not isinstance(request["object"].get(field), dict):  # and so no patch could apply to it
-            raise document.bad(f"a Pod's {field} is no map")
+        if not isinstance(request["object"].get(field), dict):  # no patch could be applied
+            raise document.error(f"a Pod's {field} is no map")
     return request
 
 
-def decided(request: JsonObject, catalog: Catalog, settings: Settings) -> Injection:
-    """Decide on a request. Raises BadInput where the live cluster did not answer: nothing was decided then."""
+def inject_request(request: JsonObject, catalog: Catalog, settings: Settings) -> Injection:
+    """Decide on a request and return the patch. Raises BadInput if the live cluster did not answer."""
     injection = injector.inject(request, catalog, settings)
     if isinstance(injection.error, BadInput):
         raise injection.error
     return injection
 
 
-def creation(pod: JsonObject) -> JsonObject:
-    """Return the request with which a pod would be created."""
+def creation_request(pod: JsonObject) -> JsonObject:
+    """Return the admission request that creates a pod."""
     return {
         "uid": "offline",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -62,8 +62,8 @@ def creation(pod: JsonObject) -> JsonObject:
     }
 
 
-def name_in(request: JsonObject) -> str:
-    """Return the pod's namespace and name, or what its name will begin with."""
+def pod_name(request: JsonObject) -> str:
+    """Return NAMESPACE/NAME of the pod, with `generateName` if the pod has no name yet."""
     metadata = mapping(request, "object", "metadata")
     name = text(metadata, "name") or text(metadata, "generateName") or "(no name)"
     return f"{text(request, 'namespace') or text(metadata, 'namespace') or 'default'}/{name}"

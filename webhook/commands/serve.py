@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler serve`: answer the API server's reviews over TLS."""
+"""`kubevirt-scheduler serve`: answer the API server's admission reviews over TLS."""
 
 import os
 from contextlib import ExitStack
@@ -28,8 +28,8 @@ PORT = click.IntRange(0, 65535)
 STDERR = 2
 
 
-class CannotStart(click.ClickException):
-    """What keeps the server from starting: one line on standard error, exit 2."""
+class StartupError(click.ClickException):
+    """Report in one line why the server can't start, and exit with status 2."""
 
     exit_code = 2
 
@@ -54,7 +54,7 @@ class CannotStart(click.ClickException):
 )
 @tls_options
 @live_options
-def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
+def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     snapshots: tuple[Path, ...],
     bind: str,
     https_port: int,
@@ -75,40 +75,42 @@ def serve(  # noqa: PLR0913, PLR0917 (as many as there are options)
       kubevirt-scheduler serve --snapshot cluster/ --bind 0.0.0.0 --tls-dir /etc/webhook/tls
       kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
-    """  # noqa: D301 (click's mark of a block that keeps its lines)
-    choice, settings = TlsOptions(**tls), read_settings(os.environ)
-    outlet = LogStream(STDERR)
-    logs.configure(settings, outlet)
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    tls_config, settings = TlsOptions(**tls), read_settings(os.environ)
+    log_stream = LogStream(STDERR)
+    logs.configure(settings, log_stream)
     metrics = Metrics()
-    metrics.hear(outlet)
+    metrics.add_log_stream(log_stream)
     if snapshots:
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:
-        backend = _from_cluster(kubeconfig, context, settings, metrics)
+        backend = _live_backend(kubeconfig, context, settings, metrics)
     reviewer = make_reviewer(backend, settings, metrics)
     app = create_app(reviewer)
-    answering = RequestHandler(fast_path(reviewer), partial(wsgi_response, app), metrics.answered)
+    handler = RequestHandler(fast_path(reviewer), partial(wsgi_response, app), metrics.count_response)
     try:
         with ExitStack() as stack:
             listeners = stack.enter_context(listening(bind, https_port, http_port))
-            certificate, keeper = stack.enter_context(
-                choice.certificate(_names(bind), lambda: connect(kubeconfig, context))
+            certificate, controller = stack.enter_context(
+                tls_config.certificate(_self_signed_names(bind), lambda: connect(kubeconfig, context))
             )
-            metrics.certify(certificate, keeper)
-            probes = partial(create_probes, metrics, backend.caches, partial(certificate_problems, certificate, keeper))
-            Server(answering, probes, listeners, certificate, settings, backend, metrics, keeper).run()
+            metrics.add_certificates(certificate, controller)
+            probes = partial(
+                create_probes, metrics, backend.caches, partial(certificate_problems, certificate, controller)
+            )
+            Server(handler, probes, listeners, certificate, settings, backend, metrics, controller).run()
     except (CannotListen, UnusableCertificate) as error:
-        raise CannotStart(printable(str(error))) from None
+        raise StartupError(printable(str(error))) from None
 
 
-def _from_cluster(kubeconfig: str | None, context: str | None, settings: Settings, metrics: Metrics) -> Backend:
+def _live_backend(kubeconfig: str | None, context: str | None, settings: Settings, metrics: Metrics) -> Backend:
     cluster = connect(kubeconfig, context)
-    from webhook.cluster.live_backend import LiveBackend  # noqa: PLC0415 (as the client itself: files need not wait for its import)
+    from webhook.cluster.live_backend import LiveBackend  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-    following = LiveBackend(cluster, settings)
-    metrics.follow(following)
-    return following.backend()
+    live_backend = LiveBackend(cluster, settings)
+    metrics.add_cluster(live_backend)
+    return live_backend.backend()
 
 
-def _names(bind: str) -> tuple[str, ...]:
+def _self_signed_names(bind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))

@@ -1,4 +1,7 @@
-"""Where the certificate of `serve` comes from: a Secret that we look after, a folder, or this run."""
+"""The TLS options of `serve`, which select the source of its certificate.
+
+The source is a Secret that the replicas renew, a folder, or a self-signed CA for this run.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +20,7 @@ from certs.rotate import CertificateController
 from certs.serving import ServingCertificate, self_signed_folder, temporary_folder
 from webhook.commands.options import namespace_and_name
 
-CENTURY, DAY = 36500, 86400  # days, seconds
+MAX_DAYS, MAX_SPREAD = 36500, 86400  # days (a century), seconds (a day)
 
 _OPTIONS = (
     click.option(
@@ -51,20 +54,20 @@ _OPTIONS = (
 )
 
 
-def certificate_problems(certificate: ServingCertificate, keeper: CertificateController) -> dict[str, str]:
-    """Tell what is wrong with the certificates while they are served all the same."""
-    told = {"serving certificate": certificate.problem, "certificates": keeper.problem}
-    return {what: problem for what, problem in told.items() if problem}
+def certificate_problems(certificate: ServingCertificate, controller: CertificateController) -> dict[str, str]:
+    """Return the certificate problems that don't stop the server, by component. Empty if there are none."""
+    problems = {"serving certificate": certificate.problem, "certificates": controller.problem}
+    return {component: problem for component, problem in problems.items() if problem}
 
 
 def tls_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what chooses the certificate."""
+    """Add the options that select the certificate."""
     return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What was chosen, by the names of the options. Raises UsageError where it does not fit together."""
+    """The TLS options by name. Raises UsageError if they contradict each other or a value is out of range."""
 
     tls_dir: Path | None
     tls_secret: str | None
@@ -75,7 +78,7 @@ class TlsOptions:
     tls_spread: float
 
     def __post_init__(self) -> None:
-        """Look whether it fits together."""
+        """Validate the options."""
         if self.tls_secret and self.tls_dir:
             raise click.UsageError("--tls-secret and --tls-dir: choose one of them")
         if self.secret and not self.tls_names:
@@ -86,25 +89,26 @@ class TlsOptions:
             raise click.UsageError(
                 "--webhook-configuration needs --tls-secret or --tls-dir: no run's own CA is published"
             )
-        # NaN is a number to click, and in no range.
-        if not (0 < self.tls_leaf_days <= CENTURY and 0 < self.tls_ca_days <= CENTURY):
-            raise click.UsageError(f"--tls-leaf-days and --tls-ca-days: more than 0, and at most {CENTURY}")
-        if not 0 <= self.tls_spread <= DAY:
-            raise click.UsageError(f"--tls-spread: from 0 to {DAY} seconds")
+        # click accepts NaN as a float. These comparisons reject it, because NaN is in no range.
+        if not (0 < self.tls_leaf_days <= MAX_DAYS and 0 < self.tls_ca_days <= MAX_DAYS):
+            raise click.UsageError(f"--tls-leaf-days and --tls-ca-days: more than 0, and at most {MAX_DAYS}")
+        if not 0 <= self.tls_spread <= MAX_SPREAD:
+            raise click.UsageError(f"--tls-spread: from 0 to {MAX_SPREAD} seconds")
         self._policy()
 
     @property
     def secret(self) -> tuple[str, str] | None:
-        """Namespace and name of the Secret."""
+        """Namespace and name of the Secret, None without --tls-secret."""
         return namespace_and_name(self.tls_secret, "--tls-secret") if self.tls_secret is not None else None
 
     @contextmanager
     def certificate(
         self, names: tuple[str, ...], connect: Callable[[], ApiClient]
     ) -> Iterator[tuple[ServingCertificate, CertificateController]]:
-        """Make what is served, and what keeps it so. Raises Unusable.
+        """Provide the serving certificate and its controller. Raises UnusableCertificate.
 
-        `names` are those of a certificate that is made for this run, and `connect` is called where a cluster is needed.
+        `names` are the DNS names and IP addresses of a self-signed certificate. `connect` is called only if a cluster
+        is needed.
         """
         with ExitStack() as stack:
             if self.tls_dir:
@@ -114,10 +118,10 @@ class TlsOptions:
             else:
                 folder = stack.enter_context(self_signed_folder(names, datetime.now(UTC)))
             api: Any = connect() if self.secret or self.webhook_configuration else None
-            keeper = CertificateController(
+            controller = CertificateController(
                 api, secret=self.secret, configuration=self.webhook_configuration, policy=self._policy(), folder=folder
             )
-            yield ServingCertificate(folder, awaited=self.secret is not None), keeper
+            yield ServingCertificate(folder, awaited=self.secret is not None), controller
 
     def _policy(self) -> Policy:
         leaf, ca = timedelta(days=self.tls_leaf_days), timedelta(days=self.tls_ca_days)
