@@ -1,12 +1,12 @@
-"""The certificates that the API server trusts: made, kept and renewed. Knows nothing of who serves them.
+"""Issue, store, publish and rotate the webhook's TLS certificates. Does not know the server that uses them.
 
-    renewal        what is due, when and why: read this one first
-    bundle         what the Secret holds, and how it is written down
-    steps          what a step makes of a bundle (authority: issue and read certificates)
-    names          by which a server is called, and chain: by which CA it is trusted
-    rotate         a pass over all of it, and the keeper that makes one after another
-    cluster        what it asks of an API server
-    folder         the files that are served (serving: the TLS context that follows them)
+    renewal        decide which step is due, when and why: read this module first
+    bundle         the content of the Secret and its encoding
+    steps          apply a step to a bundle (authority: issue and read certificates)
+    names          names in a certificate (chain: the CA that a certificate chains to)
+    rotate         one pass over all of it, and the controller that repeats passes
+    cluster        read and write the Secret and the MutatingWebhookConfiguration
+    folder         the served files (serving: the TLS context that reloads them)
 
-`by_hand` is what a person asks for, `health` what a person is told.
+`by_hand` implements `certs renew` and `certs rotate-ca`, `health` implements `certs status`.
 """

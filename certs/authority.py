@@ -1,4 +1,4 @@
-"""Issue and read certificates: PEM in, PEM out, and the time is an argument."""
+"""Issue and read X.509 certificates in PEM. The caller passes the current time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,31 +15,31 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.names import namespaces
+from certs.names import service_domains
 
-CA_LIFE = timedelta(days=365)
-LEAF_LIFE = timedelta(days=30)
-BACKDATED = timedelta(hours=1)  # a verifier whose clock is behind ours would refuse a certificate of this minute
+CA_LIFETIME = timedelta(days=365)
+LEAF_LIFETIME = timedelta(days=30)
+BACKDATED = timedelta(hours=1)  # a client whose clock is behind would reject a certificate issued this minute
 
 CA_NAME = "kubevirt-scheduler CA"
 LEAF_NAME = "kubevirt-scheduler"
 
-_USAGES = """
+_KEY_USAGES = """
     digital_signature content_commitment key_encipherment data_encipherment key_agreement
     key_cert_sign crl_sign encipher_only decipher_only
 """.split()
-# What the parser raises for bytes that are none of what they should be.
-_STRANGE = (x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
-_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, *_STRANGE)
+# The exceptions that the parser raises for malformed input.
+_MALFORMED_X509 = (x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, *_MALFORMED_X509)
 
 
 class BadCertificate(ValueError):
-    """A certificate, key or name that can't be used. Its text is one line that does not quote it."""
+    """A certificate, key or name that can't be used. The message is one line without key or certificate content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate and its private key, both in PEM. `key` is a secret: it stays out of `repr`."""
+    """A certificate and its private key, both in PEM. `repr` hides both because `key` is secret."""
 
     certificate: bytes
     key: bytes
@@ -50,7 +50,7 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What stands in a certificate. `permitted` are the DNS domains that a CA is bound to; empty where it is free."""
+    """The fields of a certificate. `permitted` are a CA's name constraints (DNS domains), empty without constraints."""
 
     subject: str
     names: tuple[str, ...]
@@ -64,100 +64,100 @@ class Certificate:
     fingerprint: str
 
     def is_valid(self, now: datetime) -> bool:
-        """Say whether its time has come and is not over."""
+        """Return whether the time is within the validity period; its end is excluded."""
         return self.not_before <= now < self.not_after
 
     def permits(self, names: Iterable[str]) -> bool:
-        """Say whether a CA may issue for all of these names."""
+        """Return whether the CA's name constraints allow all of these names."""
         return not self.permitted or all(
             any(f".{name}".endswith(f".{domain}") for domain in self.permitted) for name in names
         )
 
 
-def issue_ca(now: datetime, names: Sequence[str] = (), life: timedelta = CA_LIFE) -> Issued:
-    """Issue a CA. Two of them have one name; verifiers tell them apart by their key identifiers.
+def issue_ca(now: datetime, names: Sequence[str] = (), lifetime: timedelta = CA_LIFETIME) -> Issued:
+    """Issue a self-signed CA. All CAs share one subject; verifiers distinguish them by their key identifiers.
 
-    Where all `names` are of Services, it can sign for their namespaces alone.
+    If all `names` are Service names, name constraints limit the CA to the namespaces of these Services.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(CA_NAME)
+    subject = _subject(CA_NAME)
     builder = (
-        _builder(name, name, key, now - BACKDATED, now + life)
+        _certificate_builder(subject, subject, key, now - BACKDATED, now + lifetime)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
-    if domains := namespaces(str(_alternative(one).value) for one in names):
-        builder = builder.add_extension(_constraints(domains), critical=True)
-    return _signed(builder, key, key)
+    if domains := service_domains(str(_general_name(name).value) for name in names):
+        builder = builder.add_extension(_name_constraints(domains), critical=True)
+    return _sign(builder, key, key)
 
 
-def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, life: timedelta = LEAF_LIFE) -> Issued:
-    """Issue a serving certificate for DNS names and IP addresses: for its life, or as long as the CA has left.
+def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, lifetime: timedelta = LEAF_LIFETIME) -> Issued:
+    """Issue a serving certificate for DNS names and IP addresses. It expires with its CA at the latest.
 
-    Raises BadCertificate for an empty list of names, a name that is neither, and a CA that has expired or has no key.
+    Raises BadCertificate if `names` is empty or has an invalid name, or if the CA has expired or has no usable key.
     """
     if not names:
         raise BadCertificate("a serving certificate needs a name")
-    alternatives = [_alternative(name) for name in names]
-    issuer, issuer_key = _parsed(ca.certificate), _signing_key(ca)
+    general_names = [_general_name(name) for name in names]
+    issuer, issuer_key = _load_certificate(ca.certificate), _load_signing_key(ca)
     if issuer.not_valid_after_utc <= now:
         raise BadCertificate("the CA has expired")
     key = ec.generate_private_key(ec.SECP256R1())
-    # Not before the CA either: some verifiers want the one life inside the other.
+    # Some verifiers require the leaf's validity period to lie within the CA's.
     start = max(now - BACKDATED, issuer.not_valid_before_utc)
-    end = min(now + life, issuer.not_valid_after_utc)
+    end = min(now + lifetime, issuer.not_valid_after_utc)
     builder = (
-        _builder(_name(LEAF_NAME), issuer.subject, key, start, end)
+        _certificate_builder(_subject(LEAF_NAME), issuer.subject, key, start, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(_key_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.SubjectAlternativeName(general_names), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
-    return _signed(builder, key, issuer_key)
+    return _sign(builder, key, issuer_key)
 
 
-@lru_cache(64)  # a pass reads the same few each time
+@lru_cache(64)  # every pass reads the same few certificates
 def read(pem: bytes) -> Certificate:
     """Read the first certificate of a PEM file. Raises BadCertificate."""
-    parsed = _parsed(pem)
-    try:  # the parser looks at most of it only when it is asked for
-        parsed.public_key()
-        extensions: dict[Any, Any] = {extension.oid: extension.value for extension in parsed.extensions}
+    certificate = _load_certificate(pem)
+    try:  # `cryptography` parses most fields lazily, so malformed ones raise here
+        certificate.public_key()
+        extensions: dict[Any, Any] = {extension.oid: extension.value for extension in certificate.extensions}
         return Certificate(
-            subject=parsed.subject.rfc4514_string(),
-            names=_values(extensions.get(x509.SubjectAlternativeName.oid)),
-            not_before=parsed.not_valid_before_utc,
-            not_after=parsed.not_valid_after_utc,
-            serial=parsed.serial_number,
+            subject=certificate.subject.rfc4514_string(),
+            names=_name_values(extensions.get(x509.SubjectAlternativeName.oid)),
+            not_before=certificate.not_valid_before_utc,
+            not_after=certificate.not_valid_after_utc,
+            serial=certificate.serial_number,
             is_ca=getattr(extensions.get(x509.BasicConstraints.oid), "ca", False),
-            key_id=_hex(extensions.get(x509.SubjectKeyIdentifier.oid)),
-            issuer_id=_hex(extensions.get(x509.AuthorityKeyIdentifier.oid)),
-            permitted=_values(getattr(extensions.get(x509.NameConstraints.oid), "permitted_subtrees", ())),
-            fingerprint=parsed.fingerprint(SHA256()).hex(),
+            key_id=_key_identifier(extensions.get(x509.SubjectKeyIdentifier.oid)),
+            issuer_id=_key_identifier(extensions.get(x509.AuthorityKeyIdentifier.oid)),
+            permitted=_name_values(getattr(extensions.get(x509.NameConstraints.oid), "permitted_subtrees", ())),
+            fingerprint=certificate.fingerprint(SHA256()).hex(),
         )
     except _UNREADABLE:
         raise BadCertificate("holds a certificate that can't be read") from None
 
 
 def split(pem: bytes) -> tuple[bytes, ...]:
-    """Return each certificate of a PEM file, written anew. Raises BadCertificate where there is none."""
+    """Return each certificate of a PEM file, encoded again without other text. Raises BadCertificate if it has none."""
     try:
         return tuple(one.public_bytes(Encoding.PEM) for one in x509.load_pem_x509_certificates(pem))
     except _UNREADABLE:
         raise BadCertificate("holds no certificate in PEM") from None
 
 
-def fits(issued: Issued) -> bool:
-    """Say whether the key is the certificate's. Raises BadCertificate where one of them can't be read."""
+def key_matches(issued: Issued) -> bool:
+    """Return whether the private key belongs to the certificate. Raises BadCertificate if either is unreadable."""
     read(issued.certificate)
-    return bool(_parsed(issued.certificate).public_key() == _key(issued.key).public_key())
+    return bool(_load_certificate(issued.certificate).public_key() == _load_key(issued.key).public_key())
 
 
 def signed_by(certificate: bytes, ca: bytes) -> bool:
-    """Say whether a CA's key signed a certificate: the signature is verified. Raises BadCertificate."""
-    child, parent = _parsed(certificate), _parsed(ca)
+    """Verify that a CA's key signed the certificate. Raises BadCertificate if either is unreadable."""
+    child, parent = _load_certificate(certificate), _load_certificate(ca)
     try:
         child.verify_directly_issued_by(parent)
     except (InvalidSignature, *_UNREADABLE):
@@ -165,17 +165,17 @@ def signed_by(certificate: bytes, ca: bytes) -> bool:
     return True
 
 
-def _constraints(domains: Iterable[str]) -> x509.NameConstraints:
-    # A Secret never leaves its namespace, so a CA in it loses nothing by signing for that namespace's Services alone.
-    # A server that is called by another kind of name may get new ones: no constraints.
+def _name_constraints(domains: Iterable[str]) -> x509.NameConstraints:
+    # A Secret never leaves its namespace, so its CA needs to sign for Services of that namespace only. A server that
+    # clients call by another kind of name may get new names, so its CA has no constraints.
     return x509.NameConstraints(
         permitted_subtrees=[x509.DNSName(domain) for domain in domains],
-        # A subtree of DNS names says nothing of IP addresses.
-        excluded_subtrees=[x509.IPAddress(ip_network(every)) for every in ("0.0.0.0/0", "::/0")],
+        # Constraints on DNS names don't apply to IP addresses, which need their own.
+        excluded_subtrees=[x509.IPAddress(ip_network(network)) for network in ("0.0.0.0/0", "::/0")],
     )
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, start: datetime, end: datetime
 ) -> x509.CertificateBuilder:
     return (
@@ -190,39 +190,39 @@ def _builder(
     )
 
 
-def _signed(
+def _sign(
     builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, issuer_key: ec.EllipticCurvePrivateKey
 ) -> Issued:
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Issued(builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM), private)
+    key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Issued(builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM), key_pem)
 
 
-def _parsed(pem: bytes) -> x509.Certificate:
+def _load_certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except _UNREADABLE:
         raise BadCertificate("holds no certificate in PEM") from None
 
 
-def _key(pem: bytes) -> PrivateKeyTypes:
+def _load_key(pem: bytes) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(pem, password=None)
     except _UNREADABLE:
         raise BadCertificate("holds no private key in PEM, free of a passphrase") from None
 
 
-def _signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
-    key = _key(ca.key)
+def _load_signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
+    key = _load_key(ca.key)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise BadCertificate("the CA's key is no elliptic-curve key")
     return key
 
 
-def _name(common_name: str) -> x509.Name:
+def _subject(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _alternative(name: str) -> x509.IPAddress | x509.DNSName:
+def _general_name(name: str) -> x509.IPAddress | x509.DNSName:
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
@@ -232,13 +232,13 @@ def _alternative(name: str) -> x509.IPAddress | x509.DNSName:
             raise BadCertificate(f"{name!a} is neither a DNS name nor an IP address") from None
 
 
-def _values(names: Iterable[Any] | None) -> tuple[str, ...]:
+def _name_values(names: Iterable[Any] | None) -> tuple[str, ...]:
     return tuple(str(name.value) for name in names or ())
 
 
-def _hex(identifier: object) -> str:
-    return (getattr(identifier, "key_identifier", None) or b"").hex()
+def _key_identifier(extension: object) -> str:
+    return (getattr(extension, "key_identifier", None) or b"").hex()
 
 
-def _usage(*wanted: str) -> x509.KeyUsage:
-    return x509.KeyUsage(**{usage: usage in wanted for usage in _USAGES})
+def _key_usage(*enabled: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in enabled for usage in _KEY_USAGES})

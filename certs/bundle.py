@@ -1,4 +1,4 @@
-"""What the Secret holds: who signs, what is served, who else is trusted; and how that is written down."""
+"""The content of the Secret: the signing CA, the serving certificate, the other trusted CAs, and their encoding."""
 
 import base64
 import json
@@ -12,15 +12,16 @@ from certs.authority import BadCertificate, Issued
 from certs.cluster import Cause, CertificateError, JsonObject
 from certs.serving import CA, CERTIFICATE, KEY
 
-ANNOTATION, OURS = "kubevirt-scheduler/certificates", "self"
+ANNOTATION, SELF_MANAGED = "kubevirt-scheduler/certificates", "self"
 
-# Beside tls.crt, tls.key and ca.crt, which any Secret with a serving certificate has, so that a person may mount it.
-CA_KEY, NEXT, NEXT_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
+# The Secret also holds tls.crt, tls.key and ca.crt, like any Secret with a serving certificate, so that an operator can
+# mount it.
+CA_KEY, NEXT_CA, NEXT_CA_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
 
 
 @dataclass(frozen=True, slots=True)
 class RetiringCA:
-    """A CA that signs no more: it is trusted until the last leaf that it signed has expired."""
+    """A CA that no longer signs. It stays trusted until the last leaf that it signed has expired."""
 
     certificate: bytes
     until: datetime
@@ -28,10 +29,11 @@ class RetiringCA:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A CA and its serving certificate, and what a rotation adds to them.
+    """A CA, its serving certificate, and the state of a rotation.
 
-    `next_ca` is published and does not sign yet. `published` is when every webhook of the configuration was first seen
-    to trust it, or None. With `hurry`, a retiring CA is dropped as soon as another CA signs.
+    `next_ca` is published but does not sign yet. `published` is when every webhook of the configuration was first seen
+    to trust `next_ca`, or None. With `drop_old_early`, the old CAs are dropped as soon as all replicas have read the
+    leaf of the next CA.
     """
 
     authority: Issued
@@ -39,16 +41,19 @@ class Bundle:
     next_ca: Issued | None = None
     published: datetime | None = None
     retiring: tuple[RetiringCA, ...] = ()
-    hurry: bool = False
+    drop_old_early: bool = False
 
     def ca_bundle(self) -> bytes:
-        """Return all CAs, in an order that does not change when one of them takes over."""
+        """Return all CAs. Their order stays the same when the next CA takes over."""
         next_ca = [self.next_ca.certificate] if self.next_ca else []
         return b"".join(sorted({self.authority.certificate, *next_ca, *(one.certificate for one in self.retiring)}))
 
 
 class InvalidBundle(CertificateError):
-    """Why a Secret gives no bundle: it is empty, it is ours and damaged, or it is foreign (`cause`)."""
+    """A Secret without a usable bundle. `cause` is MISSING if it is empty, FOREIGN if other data is in it, or DAMAGED.
+
+    `field` is the invalid field of the Secret.
+    """
 
     def __init__(self, cause: Cause, field: str, text: str) -> None:
         super().__init__(cause, text)
@@ -56,12 +61,12 @@ class InvalidBundle(CertificateError):
 
 
 def read(secret: JsonObject) -> Bundle | InvalidBundle:
-    """Read a Secret. What can't be used is told, naming the field and never its content."""
+    """Decode the bundle in a Secret. An InvalidBundle names the invalid field, but does not quote its content."""
     metadata, data = secret.get("metadata") or {}, secret.get("data") or {}
     name = f"Secret {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     if not any(data.values()):
         return InvalidBundle(Cause.MISSING, "data", f"{name}: it is empty; the first replica fills it")
-    if (metadata.get("annotations") or {}).get(ANNOTATION) != OURS:
+    if (metadata.get("annotations") or {}).get(ANNOTATION) != SELF_MANAGED:
         return InvalidBundle(
             Cause.FOREIGN,
             "metadata",
@@ -69,85 +74,85 @@ def read(secret: JsonObject) -> Bundle | InvalidBundle:
             "name another Secret, or take this one's data away, or choose the certificates' source `provided`",
         )
     try:
-        return _decoded({field: _bytes(field, value) for field, value in data.items()})
-    except InvalidBundle as flaw:
-        return InvalidBundle(flaw.cause, flaw.field, f"{name}: {flaw}")
+        return _decode({field: _decode_base64(field, value) for field, value in data.items()})
+    except InvalidBundle as error:
+        return InvalidBundle(error.cause, error.field, f"{name}: {error}")
 
 
 def content(secret: JsonObject, field: str) -> bytes:
-    """Return a field of any Secret; nothing where it is missing or no base64."""
+    """Return a decoded field of any Secret; empty if it is missing or not base64."""
     try:
-        return _bytes(field, (secret.get("data") or {}).get(field, ""))
+        return _decode_base64(field, (secret.get("data") or {}).get(field, ""))
     except InvalidBundle:
         return b""
 
 
 def written(bundle: Bundle, secret: JsonObject) -> JsonObject:
-    """Return the Secret with this bundle in it, and all else in it as it was."""
+    """Return a copy of the Secret with this bundle in it. Other fields and annotations stay."""
     metadata = secret.get("metadata") or {}
-    annotations = (metadata.get("annotations") or {}) | {ANNOTATION: OURS}
-    ours = (CERTIFICATE, KEY, CA, CA_KEY, NEXT, NEXT_KEY, STATE)
-    others = {field: value for field, value in (secret.get("data") or {}).items() if field not in ours}
-    own = {field: base64.b64encode(content).decode() for field, content in _encoded(bundle)}
-    return secret | {"metadata": metadata | {"annotations": annotations}, "data": others | own}
+    annotations = (metadata.get("annotations") or {}) | {ANNOTATION: SELF_MANAGED}
+    bundle_fields = (CERTIFICATE, KEY, CA, CA_KEY, NEXT_CA, NEXT_CA_KEY, STATE)
+    others = {field: value for field, value in (secret.get("data") or {}).items() if field not in bundle_fields}
+    encoded = {field: base64.b64encode(content).decode() for field, content in _encode(bundle)}
+    return secret | {"metadata": metadata | {"annotations": annotations}, "data": others | encoded}
 
 
-def _encoded(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
+def _encode(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
     yield CERTIFICATE, bundle.leaf.certificate
     yield KEY, bundle.leaf.key
     yield CA, bundle.ca_bundle()
     yield CA_KEY, bundle.authority.key
     if bundle.next_ca:
-        yield NEXT, bundle.next_ca.certificate
-        yield NEXT_KEY, bundle.next_ca.key
+        yield NEXT_CA, bundle.next_ca.certificate
+        yield NEXT_CA_KEY, bundle.next_ca.key
     retiring = [{"certificate": one.certificate.decode(), "until": one.until.isoformat()} for one in bundle.retiring]
     published = bundle.published.isoformat() if bundle.published else None
-    yield STATE, json.dumps({"published": published, "leaving": retiring, "hurry": bundle.hurry}).encode()
+    yield STATE, json.dumps({"published": published, "leaving": retiring, "hurry": bundle.drop_old_early}).encode()
 
 
-def _decoded(data: dict[str, bytes]) -> Bundle:
-    state = _state(data)
-    next_ca = _pair(data, NEXT, NEXT_KEY) if NEXT in data or NEXT_KEY in data else None
+def _decode(data: dict[str, bytes]) -> Bundle:
+    state = _decode_state(data)
+    next_ca = _key_pair(data, NEXT_CA, NEXT_CA_KEY) if NEXT_CA in data or NEXT_CA_KEY in data else None
     if next_ca:
-        _must_be_ca(NEXT, next_ca.certificate)
+        _require_ca(NEXT_CA, next_ca.certificate)
     return Bundle(
-        authority=_authority(data),
-        leaf=_pair(data, CERTIFICATE, KEY),
+        authority=_signing_ca(data),
+        leaf=_key_pair(data, CERTIFICATE, KEY),
         next_ca=next_ca,
-        published=_time(state.get("published")) if next_ca and state.get("published") else None,
-        retiring=tuple(_leaving(one) for one in state.get("leaving") or ()),
-        hurry=bool(next_ca and state.get("hurry")),
+        published=_parse_time(state.get("published")) if next_ca and state.get("published") else None,
+        retiring=tuple(_retiring_ca(one) for one in state.get("leaving") or ()),
+        drop_old_early=bool(next_ca and state.get("hurry")),
     )
 
 
-def _authority(data: dict[str, bytes]) -> Issued:
-    """ca.crt holds all CAs: the one that signs is the one whose key there is."""
-    key = _needed(data, CA_KEY)
-    for certificate in _usable(CA, authority.split, _needed(data, CA)):
-        _usable(CA, authority.read, certificate)
+def _signing_ca(data: dict[str, bytes]) -> Issued:
+    """Return the CA in ca.crt, which holds all CAs, that ca.key belongs to."""
+    key = _required(data, CA_KEY)
+    for certificate in _checked(CA, authority.split, _required(data, CA)):
+        _checked(CA, authority.read, certificate)
         pair = Issued(certificate, key)
-        if _usable(CA_KEY, authority.fits, pair):
-            _must_be_ca(CA, certificate)
+        if _checked(CA_KEY, authority.key_matches, pair):
+            _require_ca(CA, certificate)
             return pair
     raise _damaged(CA_KEY, f"is the key of no certificate in {CA}")
 
 
-def _pair(data: dict[str, bytes], certificate: str, key: str) -> Issued:
-    pair = Issued(_needed(data, certificate), _needed(data, key))
-    _usable(certificate, authority.read, pair.certificate)
-    if not _usable(key, authority.fits, pair):
+def _key_pair(data: dict[str, bytes], certificate: str, key: str) -> Issued:
+    pair = Issued(_required(data, certificate), _required(data, key))
+    _checked(certificate, authority.read, pair.certificate)
+    if not _checked(key, authority.key_matches, pair):
         raise _damaged(key, f"is not the key of {certificate}")
     return pair
 
 
-def _must_be_ca(field: str, certificate: bytes) -> None:
-    if not _usable(field, authority.read, certificate).is_ca:
+def _require_ca(field: str, certificate: bytes) -> None:
+    if not _checked(field, authority.read, certificate).is_ca:
         raise _damaged(field, "is no CA's certificate")
 
 
-def _state(data: dict[str, bytes]) -> dict[str, Any]:
+def _decode_state(data: dict[str, bytes]) -> dict[str, Any]:
     try:
-        state = json.loads(_needed(data, STATE))
+        state = json.loads(_required(data, STATE))
     except (ValueError, RecursionError):
         raise _damaged(STATE, "is no JSON") from None
     if not isinstance(state, dict) or not isinstance(state.get("leaving") or [], list):
@@ -155,15 +160,15 @@ def _state(data: dict[str, bytes]) -> dict[str, Any]:
     return state
 
 
-def _leaving(entry: Any) -> RetiringCA:
+def _retiring_ca(entry: Any) -> RetiringCA:
     if not isinstance(entry, dict):
         raise _damaged(STATE, "has another shape")
     certificate = str(entry.get("certificate")).encode()
-    _must_be_ca(STATE, certificate)
-    return RetiringCA(certificate, _time(entry.get("until")))
+    _require_ca(STATE, certificate)
+    return RetiringCA(certificate, _parse_time(entry.get("until")))
 
 
-def _time(value: Any) -> datetime:
+def _parse_time(value: Any) -> datetime:
     try:
         time = datetime.fromisoformat(value)
     except (ValueError, TypeError):
@@ -173,22 +178,22 @@ def _time(value: Any) -> datetime:
     return time
 
 
-def _needed(data: dict[str, bytes], field: str) -> bytes:
+def _required(data: dict[str, bytes], field: str) -> bytes:
     if not data.get(field):
         raise _damaged(field, "is missing")
     return data[field]
 
 
-def _bytes(field: str, value: Any) -> bytes:
+def _decode_base64(field: str, value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (ValueError, TypeError):
         raise _damaged(field, "is no base64") from None
 
 
-def _usable(field: str, question: Any, subject: Any) -> Any:
+def _checked(field: str, function: Any, argument: Any) -> Any:
     try:
-        return question(subject)
+        return function(argument)
     except BadCertificate as error:
         raise _damaged(field, str(error)) from None
 

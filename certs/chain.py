@@ -1,4 +1,4 @@
-"""From a certificate up to the CA by which it is trusted."""
+"""Find the CA that a certificate chains to."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -7,23 +7,23 @@ from datetime import datetime
 from certs.authority import BadCertificate, read, signed_by, split
 
 
-def anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
-    """Find the CA by which a certificate is trusted, be it by way of those that follow it. Raises BadCertificate."""
-    certificate, *between = split(chain)
+def trust_anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
+    """Find the CA that the first certificate chains to, directly or through intermediates. Raises BadCertificate."""
+    certificate, *intermediates = split(chain)
     roots = split(ca_bundle)
     while not (found := next((ca for ca in roots if signed_by(certificate, ca)), None)):
-        above = [one for one in between if signed_by(certificate, one)]
-        if not above:
+        issuers = [one for one in intermediates if signed_by(certificate, one)]
+        if not issuers:
             return None
-        certificate = above[0]
-        between.remove(certificate)
+        certificate = issuers[0]
+        intermediates.remove(certificate)
     return found
 
 
-def sound(ca_bundle: bytes, now: datetime) -> Iterator[bytes]:
-    """Yield the CAs that are valid now, and nothing of what can't be read."""
+def valid_cas(ca_bundle: bytes, now: datetime) -> Iterator[bytes]:
+    """Yield the CAs that are valid now. Yields nothing more after an unreadable certificate."""
     with suppress(BadCertificate):
-        for one in split(ca_bundle):
-            certificate = read(one)
+        for pem in split(ca_bundle):
+            certificate = read(pem)
             if certificate.is_ca and certificate.is_valid(now):
-                yield one
+                yield pem

@@ -1,4 +1,4 @@
-"""What we ask of an API server: one Secret and one MutatingWebhookConfiguration, as plain dicts."""
+"""Read and write one Secret and one MutatingWebhookConfiguration, as plain dicts."""
 
 import base64
 import json
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 JsonObject = dict[str, Any]
 T = TypeVar("T")
 
-ASKED_AGAIN = "; it is asked again"  # by a replica, not by a command
-TIMEOUT = 5.0  # seconds for one answer: a pass is due every three
+RETRY_NOTE = "; it is asked again"  # true for a replica only: a command removes it
+TIMEOUT = 5.0  # seconds per request; a pass is due every three
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 class ApiError(Exception):
-    """The API server refused, or could not be asked. `code` is the HTTP status, 0 where there was no answer."""
+    """A failed request to the API server. `code` is the HTTP status, 0 without a response."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -25,17 +25,17 @@ class ApiError(Exception):
 
 
 class ApiClient(Protocol):
-    """What `webhook.cluster.client.Cluster` is, and what the tests have in its place."""
+    """The API server requests that `certs` needs: `webhook.cluster.client.ClusterClient`, or a fake in the tests."""
 
     def get(self, path: str, timeout: float = ...) -> bytes | None:
-        """Read one object; None where there is none. Raises Refused."""
+        """Read one object; None if it does not exist. Raises ApiError."""
 
     def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
-        """Write one object and return what became of it. Raises Refused."""
+        """Write one object and return the stored version. Raises ApiError."""
 
 
 class Cause(StrEnum):
-    """Why a pass failed: the label of a metric."""
+    """Why a pass failed. Each value is a label of a metric."""
 
     FORBIDDEN = "forbidden"
     MISSING = "missing"
@@ -49,7 +49,7 @@ class Cause(StrEnum):
 
 
 class CertificateError(Exception):
-    """What keeps the certificates from being looked after: in one line, and what to do about it."""
+    """A failure of a pass. The message is one line with the problem and the fix."""
 
     def __init__(self, cause: Cause, text: str) -> None:
         super().__init__(text)
@@ -58,9 +58,10 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CertificateObjects:
-    """Where a bundle is kept and published. `secret` is namespace and name; None for what has no such place.
+    """The Secret that stores a bundle, and the configuration that publishes the bundle's CAs.
 
-    Each method raises Trouble.
+    `secret` is (namespace, name), or None without a Secret. `configuration` is None without a configuration.
+    Each method raises CertificateError.
     """
 
     api: ApiClient
@@ -72,17 +73,17 @@ class CertificateObjects:
         return self._read(self._secret_path(), self._secret_name())
 
     def read_configuration(self) -> JsonObject | None:
-        """Read the configuration; None where none is named."""
+        """Read the configuration; None without a configuration."""
         if self.configuration is None:
             return None
         return self._read(f"{CONFIGURATIONS}/{self.configuration}", self._configuration_name())
 
     def write_secret(self, secret: JsonObject) -> JsonObject:
-        """Replace the Secret if nobody did so since it was read."""
+        """Replace the Secret, unless it has changed since it was read."""
         return self._write(self._secret_path(), self._secret_name(), secret)
 
     def write_configuration(self, configuration: JsonObject) -> JsonObject:
-        """Replace the configuration if nobody did so since it was read."""
+        """Replace the configuration, unless it has changed since it was read."""
         return self._write(f"{CONFIGURATIONS}/{self.configuration}", self._configuration_name(), configuration)
 
     def _secret_path(self) -> str:
@@ -96,7 +97,7 @@ class CertificateObjects:
         return f"MutatingWebhookConfiguration {self.configuration}"
 
     def _read(self, path: str, name: str) -> JsonObject:
-        body = _asked(name, "get", lambda: self.api.get(path, TIMEOUT))
+        body = _request(name, "get", lambda: self.api.get(path, TIMEOUT))
         if body is None:
             raise CertificateError(Cause.MISSING, f"there is no {name}; helm upgrade makes it")
         try:
@@ -106,18 +107,18 @@ class CertificateObjects:
         return found
 
     def _write(self, path: str, name: str, body: JsonObject) -> JsonObject:
-        return _asked(name, "update", lambda: self.api.send("PUT", path, body, TIMEOUT))
+        return _request(name, "update", lambda: self.api.send("PUT", path, body, TIMEOUT))
 
 
-def _asked(name: str, verb: str, call: Callable[[], T]) -> T:
+def _request(name: str, verb: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except ApiError as error:
-        cause, text = _why(error, name, verb)
+        cause, text = _classify(error, name, verb)
         raise CertificateError(cause, text) from None
 
 
-def _why(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
+def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
     match error.code:
         case 401 | 403:
             return (
@@ -130,24 +131,24 @@ def _why(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
             return Cause.CONFLICT, f"{name} was changed by somebody else since it was read"
         case 400 | 405 | 413 | 415 | 422:
             return Cause.REFUSED, f"{name}: the API server does not take it: {error}"
-    return Cause.UNREACHABLE, f"{name}: the API server does not answer as it should: {error}{ASKED_AGAIN}"
+    return Cause.UNREACHABLE, f"{name}: the API server does not answer as it should: {error}{RETRY_NOTE}"
 
 
 def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:
-    """Return the `caBundle` of each webhook by its name; empty where it has none that is base64."""
+    """Return the `caBundle` of each webhook by the webhook's name; empty if it is missing or not base64."""
     return {str(webhook.get("name", "")): _ca_bundle(webhook) for webhook in configuration.get("webhooks") or ()}
 
 
 def hosts(configuration: JsonObject) -> set[str]:
-    """Return the names by which the API server calls the webhooks: of a Service, or of a URL."""
+    """Return the host names in the webhooks' `clientConfig`: of a Service or of a URL."""
     configs = [webhook.get("clientConfig") or {} for webhook in configuration.get("webhooks") or ()]
     services = [config["service"] for config in configs if config.get("service")]
-    named = {f"{service.get('name')}.{service.get('namespace')}.svc" for service in services}
-    return named | {urlsplit(config["url"]).hostname or "" for config in configs if config.get("url")}
+    service_names = {f"{service.get('name')}.{service.get('namespace')}.svc" for service in services}
+    return service_names | {urlsplit(config["url"]).hostname or "" for config in configs if config.get("url")}
 
 
 def with_ca_bundle(configuration: JsonObject, ca_bundle: bytes) -> JsonObject:
-    """Return a configuration all of whose webhooks have this `caBundle`, and in which nothing else is changed."""
+    """Return a copy of the configuration with this `caBundle` in each webhook. Nothing else changes."""
     text = base64.b64encode(ca_bundle).decode()
     webhooks = [
         webhook | {"clientConfig": (webhook.get("clientConfig") or {}) | {"caBundle": text}}

@@ -1,20 +1,20 @@
-"""The files that are served: written for `ServingCertificate` to follow, and read to see how they are doing."""
+"""Read and write the folder of served files: `tls.crt`, `tls.key` and `ca.crt`. `ServingCertificate` reloads them."""
 
 import os
 from datetime import datetime
 from pathlib import Path
 
-from certs.authority import BadCertificate, Certificate, Issued, fits, read, signed_by, split
+from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, signed_by, split
 from certs.bundle import Bundle
-from certs.chain import anchor, sound
+from certs.chain import trust_anchor, valid_cas
 from certs.cluster import Cause, CertificateError
 from certs.serving import CA, CERTIFICATE, KEY
 
 
 def write(folder: Path, bundle: Bundle) -> bool:
-    """Write what differs, each file whole or not at all, and say whether one did. Raises Trouble."""
+    """Write the files that differ, each atomically, and return whether any did. Raises CertificateError."""
     contents = ((CERTIFICATE, bundle.leaf.certificate), (KEY, bundle.leaf.key), (CA, bundle.ca_bundle()))
-    changed = [(folder / name, content) for name, content in contents if _content(folder / name) != content]
+    changed = [(folder / name, content) for name, content in contents if _read_file(folder / name) != content]
     for file, content in changed:
         try:
             _replace(file, content)
@@ -25,9 +25,9 @@ def write(folder: Path, bundle: Bundle) -> bool:
     return bool(changed)
 
 
-def keeps(folder: Path, bundle: Bundle, now: datetime) -> bool:
-    """Say whether the folder's certificate can still be served, and its CA is not the one that signs now."""
-    certificate = _content(folder / CERTIFICATE)
+def has_valid_leaf_of_another_ca(folder: Path, bundle: Bundle, now: datetime) -> bool:
+    """Return whether the folder's certificate is valid now, but not signed by the bundle's signing CA."""
+    certificate = _read_file(folder / CERTIFICATE)
     try:
         valid = bool(certificate) and read(certificate).is_valid(now)
         return valid and not signed_by(certificate, bundle.authority.certificate)
@@ -35,8 +35,8 @@ def keeps(folder: Path, bundle: Bundle, now: datetime) -> bool:
         return False
 
 
-def authorities(folder: Path) -> bytes:
-    """Return the certificates of the folder's `ca.crt`, and nothing else that is in it: a key, say. Raises Trouble."""
+def ca_certificates(folder: Path) -> bytes:
+    """Return the certificates in `ca.crt`, without other content such as a key. Raises CertificateError."""
     try:
         return b"".join(split((folder / CA).read_bytes()))
     except OSError as error:
@@ -47,33 +47,35 @@ def authorities(folder: Path) -> bytes:
         raise CertificateError(Cause.DAMAGED, f"{folder / CA}: {error}; mend the Secret's field {CA}") from None
 
 
-def own_authority(folder: Path, now: datetime) -> bytes | None:
-    """Find the CA in the folder's `ca.crt` by which its certificate is trusted; None where one of the two is over."""
-    certificate, ca_bundle = _content(folder / CERTIFICATE), _content(folder / CA)
+def own_trust_anchor(folder: Path, now: datetime) -> bytes | None:
+    """Find the CA in `ca.crt` that the folder's certificate chains to. None unless both are valid now."""
+    certificate, ca_bundle = _read_file(folder / CERTIFICATE), _read_file(folder / CA)
     try:
-        return anchor(certificate, b"".join(sound(ca_bundle, now))) if read(certificate).is_valid(now) else None
+        return (
+            trust_anchor(certificate, b"".join(valid_cas(ca_bundle, now))) if read(certificate).is_valid(now) else None
+        )
     except BadCertificate:
         return None
 
 
-def issuer(folder: Path, ca_bundle: bytes) -> Certificate | None:
-    """Find the CA among these that signed the folder's certificate."""
+def trust_anchor_in(folder: Path, ca_bundle: bytes) -> Certificate | None:
+    """Find the CA in a bundle that the folder's certificate chains to."""
     try:
-        found = anchor(_content(folder / CERTIFICATE), ca_bundle)
+        found = trust_anchor(_read_file(folder / CERTIFICATE), ca_bundle)
         return read(found) if found else None
     except BadCertificate:
         return None
 
 
-def is_a_pair(folder: Path) -> bool:
-    """Say whether the folder's certificate and key belong together; if not, an older pair is served."""
+def has_matching_key(folder: Path) -> bool:
+    """Return whether `tls.key` belongs to `tls.crt`. If not, the server still uses an older pair."""
     try:
-        return fits(Issued(_content(folder / CERTIFICATE), _content(folder / KEY)))
+        return key_matches(Issued(_read_file(folder / CERTIFICATE), _read_file(folder / KEY)))
     except BadCertificate:
         return False
 
 
-def _content(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError:

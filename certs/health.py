@@ -1,27 +1,27 @@
-"""How the certificates are doing: what is there, who trusts it, what comes next, and what is wrong."""
+"""Report the state of the certificates for `certs status`: content, trust, next step and problems."""
 
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from certs import bundle as bundles
-from certs.authority import BadCertificate, Certificate, Issued, fits, read, split
+from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, split
 from certs.bundle import Bundle, InvalidBundle
-from certs.chain import anchor, sound
+from certs.chain import trust_anchor, valid_cas
 from certs.cluster import Cause, CertificateError, CertificateObjects, ca_bundles, hosts
 from certs.renewal import PlannedStep, Policy, Step, next_step
 from certs.serving import CA, CERTIFICATE, KEY
 
-# A replica takes a step within seconds, and asks again after half a minute.
-NEGLECTED = timedelta(minutes=5)
-SIGNED = timedelta(days=1)  # the longest --tls-spread: how long a bundle spreads is a setting of the replicas
+# A replica takes a due step within seconds, and retries a failed pass within half a minute.
+OVERDUE = timedelta(minutes=5)
+SIGN_OVERDUE = timedelta(days=1)  # the maximum of --tls-spread, which only the replicas know
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is in the Secret and what is published. `problem` is empty while all is well, `next` None for a foreign one.
+    """The content of the Secret and the published CAs. `problem` is empty without one; `next` is None if foreign.
 
-    `webhooks` has for each webhook what its `caBundle` is, and whether that trusts the serving certificate.
+    `webhooks` maps each webhook to a description of its `caBundle`, and to whether that trusts the serving certificate.
     """
 
     certificates: list[tuple[str, Certificate]]
@@ -30,25 +30,25 @@ class Status:
     problem: str
 
 
-def status(place: CertificateObjects, now: datetime, policy: Policy) -> Status:
-    """Read the Secret, and the configuration if it is there. Raises Trouble."""
+def status(objects: CertificateObjects, now: datetime, policy: Policy) -> Status:
+    """Read the Secret, and the configuration if possible. Raises CertificateError if the Secret can't be read."""
     try:
-        configuration, problem = place.read_configuration() or {}, ""
-    except CertificateError as trouble:
-        configuration, problem = {}, str(trouble)
+        configuration, problem = objects.read_configuration() or {}, ""
+    except CertificateError as error:
+        configuration, problem = {}, str(error)
     published = ca_bundles(configuration)
-    secret = place.read_secret()
+    secret = objects.read_secret()
     found = bundles.read(secret)
-    leaf, wanted = bundles.content(secret, CERTIFICATE), bundles.content(secret, CA)
+    leaf, ca_bundle = bundles.content(secret, CERTIFICATE), bundles.content(secret, CA)
     if isinstance(found, Bundle):
-        wanted, rows = found.ca_bundle(), _rows(found)
+        ca_bundle, rows = found.ca_bundle(), _rows(found)
         step = next_step(found, None if problem else tuple(published.values()), now, policy)
-        wrong = _neglected(step, read(leaf), now)
+        secret_problem = _overdue_problem(step, read(leaf), now)
     else:
-        rows, step = _foreign_rows(leaf, wanted), None
-        wrong = _wrong_in(found, leaf, bundles.content(secret, KEY), now)
-    webhooks = {name: _compared(one, wanted, leaf, now) for name, one in published.items()}
-    problems = filter(None, (problem, wrong, _not_for(hosts(configuration), leaf)))
+        rows, step = _foreign_rows(leaf, ca_bundle), None
+        secret_problem = _invalid_problem(found, leaf, bundles.content(secret, KEY), now)
+    webhooks = {name: _compare(one, ca_bundle, leaf, now) for name, one in published.items()}
+    problems = filter(None, (problem, secret_problem, _names_problem(hosts(configuration), leaf)))
     return Status(rows, webhooks, step, "; ".join(problems))
 
 
@@ -62,44 +62,44 @@ def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
 def _foreign_rows(leaf: bytes, ca_bundle: bytes) -> list[tuple[str, Certificate]]:
     rows = []
     for what, others, pem in (("serving certificate", "intermediate CA", leaf), ("CA", "CA", ca_bundle)):
-        with suppress(BadCertificate):  # what is not there has no row
+        with suppress(BadCertificate):  # a missing certificate has no row
             rows += [(others if number else what, read(one)) for number, one in enumerate(split(pem))]
     return rows
 
 
-def _neglected(step: PlannedStep, leaf: Certificate, now: datetime) -> str:
-    if leaf.is_valid(now) and now - step.due < (SIGNED if step.step is Step.SIGN else NEGLECTED):
+def _overdue_problem(step: PlannedStep, leaf: Certificate, now: datetime) -> str:
+    if leaf.is_valid(now) and now - step.due < (SIGN_OVERDUE if step.step is Step.SIGN else OVERDUE):
         return ""
     return f"no replica has done what is due: {step.step}, {step.why}; /readyz?verbose of each says why"
 
 
-def _wrong_in(flaw: InvalidBundle, leaf: bytes, key: bytes, now: datetime) -> str:
-    if flaw.cause is not Cause.FOREIGN:
-        return str(flaw)
+def _invalid_problem(invalid: InvalidBundle, leaf: bytes, key: bytes, now: datetime) -> str:
+    if invalid.cause is not Cause.FOREIGN:
+        return str(invalid)
     try:
-        if not fits(Issued(leaf, key)):
+        if not key_matches(Issued(leaf, key)):
             return f"{KEY}: is not the key of {CERTIFICATE}"
         return "" if read(leaf).is_valid(now) else f"{CERTIFICATE}: has expired, or is not valid yet; renew it"
     except BadCertificate as error:
         return f"{CERTIFICATE} or {KEY}: {error}"
 
 
-def _not_for(called: set[str], leaf: bytes) -> str:
+def _names_problem(webhook_hosts: set[str], leaf: bytes) -> str:
     with suppress(BadCertificate):
         names = {name.lower() for name in read(leaf).names}
-        missing = sorted(host for host in called if not names & {host, f"*.{host.partition('.')[2]}"})
+        missing = sorted(host for host in webhook_hosts if not names & {host, f"*.{host.partition('.')[2]}"})
         return f"{CERTIFICATE}: is not for {', '.join(missing)}, by which the API server calls" if missing else ""
     return ""
 
 
-def _compared(published: bytes, wanted: bytes, leaf: bytes, now: datetime) -> tuple[str, bool]:
+def _compare(published: bytes, ca_bundle: bytes, leaf: bytes, now: datetime) -> tuple[str, bool]:
     try:
-        trusts = read(leaf).is_valid(now) and bool(anchor(leaf, b"".join(sound(published, now))))
+        trusts = read(leaf).is_valid(now) and bool(trust_anchor(leaf, b"".join(valid_cas(published, now))))
     except BadCertificate:
         trusts = False
     if not published:
         return "empty", trusts
-    same = published == wanted or _certificates(published) == _certificates(wanted) != b""
+    same = published == ca_bundle or _certificates(published) == _certificates(ca_bundle) != b""
     return ("as in the Secret" if same else "not as in the Secret"), trusts
 
 

@@ -1,37 +1,37 @@
-"""The names by which a server is called: DNS names and IP addresses, written as a certificate holds them."""
+"""Validate and normalize the DNS names and IP addresses of a serving certificate."""
 
 import re
 from collections.abc import Iterable
 from ipaddress import ip_address
 
-LONGEST = 253  # characters: RFC 1035 allows 255 bytes, of which the wire takes two
-QUOTED = 60  # characters
+MAX_NAME_LENGTH = 253  # characters: RFC 1035 allows 255 bytes, of which the wire format takes two
+MAX_QUOTED_LENGTH = 60  # characters
 
-# The underscore is in no host's name, but in some that are called; the first label may stand for any.
+# Host names have no underscore, but some names that clients call do. The first label may be a wildcard.
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
-_DNS = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")  # what ends in a number is a broken address
+_DNS = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")  # a numeric last label means a malformed IP address
 
 
 class BadName(ValueError):
-    """A name that no certificate can hold, or that nobody is called by. Its text is one line."""
+    """A name that a certificate can't hold, or that no client can call. The message is one line."""
 
 
 def canonical(name: str) -> str:
-    """Return a DNS name or an IP address as a certificate holds it. Raises BadName where it is neither."""
+    """Return a DNS name or an IP address in the form that a certificate holds. Raises BadName for anything else."""
     try:
         address = ip_address(name)
     except ValueError:
         lower = name.lower()
-        if not name.isascii() or len(name) > LONGEST or not _DNS.fullmatch(lower):
-            raise _bad(name) from None
+        if not name.isascii() or len(name) > MAX_NAME_LENGTH or not _DNS.fullmatch(lower):
+            raise _bad_name(name) from None
         return lower
-    if "%" in name:  # the zone of an IPv6 address means something on one machine alone
-        raise _bad(name)
+    if "%" in name:  # the zone of an IPv6 address is valid on one machine only
+        raise _bad_name(name)
     return str(address)
 
 
-def namespaces(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the domains of the namespaces whose Services these are; none where one is another kind of name.
+def service_domains(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the namespace domains of Service names. Returns nothing if one name is not a Service's.
 
     `a.ns.svc` gives `ns.svc`, `a.ns.svc.cluster.local` gives `ns.svc.cluster.local`.
     """
@@ -41,8 +41,12 @@ def namespaces(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(".".join(parts[1:]) for parts in labels))
 
 
-def _bad(name: str) -> BadName:
-    shown = ascii(name) if len(name) <= QUOTED else f"{name[:QUOTED]!a} and {len(name) - QUOTED} characters more"
+def _bad_name(name: str) -> BadName:
+    shown = (
+        ascii(name)
+        if len(name) <= MAX_QUOTED_LENGTH
+        else f"{name[:MAX_QUOTED_LENGTH]!a} and {len(name) - MAX_QUOTED_LENGTH} characters more"
+    )
     return BadName(
         f"{shown} is neither a DNS name nor an IP address; write it alone, as webhook.shop.svc, 10.0.0.1 or ::1"
     )

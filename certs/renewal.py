@@ -1,21 +1,21 @@
-"""What is due, when and why: from a bundle, what is published, the time and a policy to the next step."""
+"""Decide the next step: from a bundle, the published CAs, the time and a policy to what is due, when and why."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from certs.authority import BACKDATED, CA_LIFE, LEAF_LIFE, Certificate, read, signed_by
+from certs.authority import BACKDATED, CA_LIFETIME, LEAF_LIFETIME, Certificate, read, signed_by
 from certs.bundle import Bundle, InvalidBundle
 from certs.cluster import Cause
 from certs.names import canonical
 
 NEVER = datetime.max.replace(tzinfo=UTC)
-LEFT = 3  # a certificate is renewed when a third of its life is left
+RENEWAL_DIVISOR = 3  # a certificate is renewed when a third of its lifetime is left
 
 
 class Step(StrEnum):
-    """What can be done to a bundle: the label of a metric."""
+    """A change of a bundle. Each value is a label of a metric."""
 
     START = "start"
     RENEW = "renew"
@@ -32,107 +32,113 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is wanted. `spread` is how long every API server gets to see a bundle; no `names` are those of the leaf."""
+    """The settings of certificates and rotations. Without `names`, a new leaf has the names of the old one.
+
+    `spread` is the time that every API server gets to see a published bundle.
+    """
 
     names: tuple[str, ...] = ()
-    leaf_life: timedelta = LEAF_LIFE
-    ca_life: timedelta = CA_LIFE
+    leaf_lifetime: timedelta = LEAF_LIFETIME
+    ca_lifetime: timedelta = CA_LIFETIME
     spread: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
-        """Write the names as a certificate holds them. Raises BadName."""
+        """Normalize the names and remove duplicates. Raises BadName."""
         object.__setattr__(self, "names", tuple(dict.fromkeys(map(canonical, self.names))))
 
-    def lacking(self, leaf: Certificate) -> list[str]:
-        """Return the names that are wanted and not there."""
+    def missing_names(self, leaf: Certificate) -> list[str]:
+        """Return the names of the policy that the leaf lacks."""
         return [name for name in self.names if name not in leaf.names]
 
-    def names_after(self, leaf: Certificate) -> tuple[str, ...]:
+    def next_names(self, leaf: Certificate) -> tuple[str, ...]:
         """Return the names of the leaf that follows this one.
 
-        While replicas with other settings are being replaced, each kind wants names of its own: a leaf with both ends
-        the argument. The renewal after that leaves the old ones out.
+        During a rollout that changes the names, old and new replicas require different ones. A leaf with both sets
+        satisfies all replicas; the renewal after that drops the old names.
         """
-        if self.lacking(leaf):
+        if self.missing_names(leaf):
             return tuple(dict.fromkeys((*self.names, *leaf.names)))
         return self.names or leaf.names
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step, why it is taken, and from when on."""
+    """A step, the reason for it, and the time from which on it may be taken."""
 
     step: Step
     why: str
     due: datetime
 
     def is_due(self, now: datetime) -> bool:
-        """Say whether its time has come."""
+        """Return whether the step may be taken now."""
         return self.due <= now
 
 
 def next_step(
     found: Bundle | InvalidBundle, published: Sequence[bytes] | None, now: datetime, policy: Policy
 ) -> PlannedStep:
-    """Return what is to be done next, be it now or later.
+    """Return the next step, due now or later.
 
-    `published` is the `caBundle` of each webhook as it was read, None where it could not be read.
+    `published` is the `caBundle` of each webhook, None if the configuration could not be read.
     """
     if isinstance(found, InvalidBundle):
         if found.cause is Cause.FOREIGN:
             return PlannedStep(Step.NOTHING, "the Secret is not ours", NEVER)
         return PlannedStep(Step.START, str(found), now)
-    at_once = next(_at_once(found, published, now, policy), None)
-    if at_once:
-        return PlannedStep(*at_once, now)
-    # Of two that are due at one time the first one: what can be done before what is waited for.
-    return min(_in_time(found, published, now, policy), key=lambda candidate: candidate.due)
+    immediate = next(_immediate_steps(found, published, now, policy), None)
+    if immediate:
+        return PlannedStep(*immediate, now)
+    # Of several steps with the same due time, `min` takes the first: one that can be taken, before one that waits.
+    return min(_scheduled_steps(found, published, now, policy), key=lambda candidate: candidate.due)
 
 
-def _at_once(
+def _immediate_steps(
     bundle: Bundle, published: Sequence[bytes] | None, now: datetime, policy: Policy
 ) -> Iterator[tuple[Step, str]]:
     ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
     if not ca.is_valid(now):
-        yield Step.START, _invalid("the CA", ca, now)
-    if bundle.published and _differs(bundle, published):
+        yield Step.START, _why_invalid("the CA", ca, now)
+    if bundle.published and _any_differs(bundle, published):
         yield Step.WITHDRAWN, "a caBundle was changed while it spread: the wait begins anew"
-    # Not at once: where one clock is a little behind, its replica would undo again and again what the others note.
+    # Tolerate an hour: otherwise a replica whose clock is slightly behind would withdraw again and again what the other
+    # replicas record.
     if bundle.published and bundle.published > now + BACKDATED:
         yield Step.WITHDRAWN, "the clock went back while the caBundle spread: the wait begins anew"
     if policy.names and not any(ca.permits([name]) for name in policy.names):
         yield Step.START, "the CA may sign for none of the names that are wanted"
     if bundle.next_ca:
-        yield from _of_the_coming(bundle, read(bundle.next_ca.certificate), published, now)
+        yield from _next_ca_steps(bundle, read(bundle.next_ca.certificate), published, now)
     elif not ca.permits(policy.names):
         yield Step.INTRODUCE, "the CA may not sign for the names that are wanted"
     if not leaf.is_valid(now):
-        yield Step.RENEW, _invalid("the certificate", leaf, now)
+        yield Step.RENEW, _why_invalid("the certificate", leaf, now)
     if not signed_by(bundle.leaf.certificate, bundle.authority.certificate):
         yield Step.RENEW, "the certificate was not signed by the CA"
-    if missing := [name for name in policy.lacking(leaf) if ca.permits([name])]:
+    if missing := [name for name in policy.missing_names(leaf) if ca.permits([name])]:
         yield Step.RENEW, f"the certificate lacks {', '.join(missing)}"
 
 
-def _of_the_coming(
+def _next_ca_steps(
     bundle: Bundle, next_ca: Certificate, published: Sequence[bytes] | None, now: datetime
 ) -> Iterator[tuple[Step, str]]:
     if not next_ca.is_valid(now):
-        yield Step.INTRODUCE, _invalid("the coming CA", next_ca, now)
-    if not bundle.published and published is not None and not _differs(bundle, published):
+        yield Step.INTRODUCE, _why_invalid("the coming CA", next_ca, now)
+    if not bundle.published and published is not None and not _any_differs(bundle, published):
         yield Step.PUBLISHED, "every webhook trusts the coming CA: from now on it spreads"
 
 
-def _in_time(bundle: Bundle, published: Sequence[bytes] | None, now: datetime, policy: Policy) -> Iterator[PlannedStep]:
+def _scheduled_steps(
+    bundle: Bundle, published: Sequence[bytes] | None, now: datetime, policy: Policy
+) -> Iterator[PlannedStep]:
     ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
-    if leaf.not_after < ca.not_after:  # else a new one would not live longer
-        yield PlannedStep(Step.RENEW, "a third of the certificate's life is left", _renewal(leaf))
+    if leaf.not_after < ca.not_after:  # otherwise a new leaf would not live longer
+        yield PlannedStep(Step.RENEW, "a third of the certificate's life is left", _renewal_time(leaf))
     else:
         yield PlannedStep(Step.NOTHING, "the certificate ends with its CA", leaf.not_after)
     for one in bundle.retiring:
         yield PlannedStep(Step.DROP, "the old CA is needed no more", one.until)
     if not bundle.next_ca:
-        yield PlannedStep(Step.INTRODUCE, "a third of the CA's life is left", _renewal(ca))
+        yield PlannedStep(Step.INTRODUCE, "a third of the CA's life is left", _renewal_time(ca))
     elif bundle.published and published is not None:
         yield PlannedStep(
             Step.SIGN, "every API server has had the time to see the coming CA", bundle.published + policy.spread
@@ -144,17 +150,17 @@ def _in_time(bundle: Bundle, published: Sequence[bytes] | None, now: datetime, p
         yield PlannedStep(Step.PUBLISH, why, now)
 
 
-def _renewal(certificate: Certificate) -> datetime:
-    life = certificate.not_after - certificate.not_before - BACKDATED
-    return certificate.not_after - life / LEFT
+def _renewal_time(certificate: Certificate) -> datetime:
+    lifetime = certificate.not_after - certificate.not_before - BACKDATED
+    return certificate.not_after - lifetime / RENEWAL_DIVISOR
 
 
-def _differs(bundle: Bundle, published: Sequence[bytes] | None) -> bool:
+def _any_differs(bundle: Bundle, published: Sequence[bytes] | None) -> bool:
     ca_bundle = bundle.ca_bundle()
     return any(one != ca_bundle for one in published or ())
 
 
-def _invalid(what: str, certificate: Certificate, now: datetime) -> str:
+def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
     if now >= certificate.not_after:
         return f"{what} has expired"
     return f"{what} is not valid yet: the clock went back"

@@ -1,4 +1,4 @@
-"""Look after the certificates: one pass looks, decides, writes and publishes, and the next one goes on from there."""
+"""Reconcile the Secret, the `caBundle` and the served files: one pass, and the controller that repeats passes."""
 
 import random
 import threading
@@ -14,17 +14,17 @@ from certs import bundle as bundles
 from certs import folder as files
 from certs.authority import BadCertificate, split
 from certs.bundle import Bundle, InvalidBundle, RetiringCA
-from certs.chain import sound
+from certs.chain import valid_cas
 from certs.cluster import ApiClient, Cause, CertificateError, CertificateObjects, JsonObject, ca_bundles, with_ca_bundle
 from certs.renewal import NEVER, PlannedStep, Policy, Step, next_step
-from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED, apply_step
+from certs.steps import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT, apply_step
 
-# Seconds. A caBundle that somebody emptied is repaired after one of these; two GETs in three seconds cost nobody much.
-EVERY = 3.0
-AFTER_A_LOST_RACE = 0.5
-FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
-# The kubelets bring a changed Secret into the mounted folders within about a minute and a half, each at its own time.
-MOUNTED = timedelta(minutes=2)
+# Seconds between passes. An emptied caBundle is repaired after one interval; two GETs per interval cost little.
+PASS_INTERVAL = 3.0
+CONFLICT_RETRY = 0.5  # seconds
+FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
+# The kubelets update a mounted Secret within about a minute and a half, each at its own time.
+MOUNT_DELAY = timedelta(minutes=2)
 
 Clock = Callable[[], datetime]
 
@@ -33,97 +33,104 @@ log = structlog.get_logger("certs")
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What a pass saw and did.
+    """The result of a pass.
 
-    `trouble` is with the configuration alone: the bundle is in the Secret all the same. `trusted` says that every
-    webhook of the configuration was seen to trust the bundle, and not only since this pass; `repaired` that one did not
-    trust the CA that signs, and does now.
+    `trouble` is an error of the configuration only: the bundle is in the Secret regardless. `trusted` is true if every
+    webhook trusted the bundle already before this pass. `repaired` is true if a webhook did not trust the signing CA
+    before this pass, and does now.
     """
 
     bundle: Bundle
     step: PlannedStep
     due: bool
-    flaw: InvalidBundle | None
+    invalid: InvalidBundle | None
     trusted: bool
     repaired: bool
-    trouble: CertificateError | None
+    configuration_error: CertificateError | None
 
 
 def run_pass(
-    place: CertificateObjects, policy: Policy, now: Clock, forced: Step | None = None, served: bytes | None = None
+    objects: CertificateObjects,
+    policy: Policy,
+    now: Clock,
+    forced: Step | None = None,
+    served_ca: bytes | None = None,
 ) -> PassResult:
-    """Take the step that is due, or the one that is asked for, and publish the bundle. Raises Trouble.
+    """Take the step that is due, or the forced one, and publish the bundle. Raises CertificateError.
 
-    The configuration is read before the Secret: whoever comes with an older bundle than the one that was published
-    also comes with an older resource version, and is refused. `served` is the CA by which the replicas are trusted: a
-    Secret that does not say so is filled with another one beside it, an empty one with all that are published.
+    A pass reads the configuration before the Secret. So a replica with an older bundle than the published one also has
+    an older resource version of the configuration, and the API server rejects its write. `served_ca` is the CA of the
+    certificate that this replica serves. A new bundle for an invalid Secret also trusts `served_ca`, and all published
+    CAs if the Secret was empty.
     """
-    configuration, trouble = _configuration(place)
-    secret = place.read_secret()
+    configuration, error = _read_configuration(objects)
+    secret = objects.read_secret()
     time, found = now(), bundles.read(secret)
-    flaw = found if isinstance(found, InvalidBundle) else None
-    if flaw and (flaw.cause is Cause.FOREIGN or not policy.names):
-        raise flaw
-    published = None if trouble else tuple(ca_bundles(configuration or {}).values())
+    invalid = found if isinstance(found, InvalidBundle) else None
+    if invalid and (invalid.cause is Cause.FOREIGN or not policy.names):
+        raise invalid
+    published = None if error else tuple(ca_bundles(configuration or {}).values())
     step = next_step(found, published, time, policy)
     if forced and _may_be_forced(forced, found, step.step):
         step = PlannedStep(forced, "it was asked for", time)
-    retiring = {served: time + READ_BY_ALL} if served else {}
-    if flaw and flaw.cause is Cause.MISSING:  # whoever is called now may have its certificate from another source
-        retiring |= {ca: time + REPLACED for one in published or () for ca in sound(one, time)}
-    step, bundle = _taken(step, found, time, policy, tuple(RetiringCA(*one) for one in retiring.items()))
+    retiring = {served_ca: time + READ_BY_ALL} if served_ca else {}
+    # During a change of certificate source, the replica that answers may still use the old source.
+    if invalid and invalid.cause is Cause.MISSING:
+        retiring |= {ca: time + ROLLOUT_TIMEOUT for one in published or () for ca in valid_cas(one, time)}
+    step, bundle = _take_step(step, found, time, policy, tuple(RetiringCA(*one) for one in retiring.items()))
     if bundle is not found:
-        place.write_secret(bundles.written(bundle, secret))
-    # Not merely another one: while a step is taken, the others see the Secret before its caBundle.
+        objects.write_secret(bundles.written(bundle, secret))
+    # A different caBundle alone is no repair: during a step, other replicas see the Secret before its caBundle.
     repaired = isinstance(found, Bundle) and any(found.authority.certificate not in one for one in published or ())
-    trouble = trouble or _published(place, configuration, bundle.ca_bundle())
-    trusted = trouble is None and all(one == bundle.ca_bundle() for one in published or ())
-    return PassResult(bundle, step, step.is_due(time), flaw, trusted, repaired and not trouble, trouble)
+    error = error or _publish(objects, configuration, bundle.ca_bundle())
+    trusted = error is None and all(one == bundle.ca_bundle() for one in published or ())
+    return PassResult(bundle, step, step.is_due(time), invalid, trusted, repaired and not error, error)
 
 
 def _may_be_forced(forced: Step, found: Bundle | InvalidBundle, due: Step) -> bool:
     if isinstance(found, InvalidBundle) or due in (Step.START, Step.WITHDRAWN):
         return False
-    return not (forced is Step.INTRODUCE and found.next_ca)  # somebody was faster
+    return not (forced is Step.INTRODUCE and found.next_ca)  # another replica has introduced a CA first
 
 
-def _configuration(place: CertificateObjects) -> tuple[JsonObject | None, CertificateError | None]:
+def _read_configuration(objects: CertificateObjects) -> tuple[JsonObject | None, CertificateError | None]:
     try:
-        return place.read_configuration(), None
-    except CertificateError as trouble:  # a certificate can be renewed all the same
-        return None, trouble
+        return objects.read_configuration(), None
+    except CertificateError as error:  # a leaf can be renewed without the configuration
+        return None, error
 
 
-def _taken(
-    step: PlannedStep, found: Bundle | InvalidBundle, now: datetime, policy: Policy, served: tuple[RetiringCA, ...]
+def _take_step(
+    step: PlannedStep, found: Bundle | InvalidBundle, now: datetime, policy: Policy, served_cas: tuple[RetiringCA, ...]
 ) -> tuple[PlannedStep, Bundle]:
     if isinstance(found, Bundle) and not step.is_due(now):
         return step, found
     try:
-        return step, apply_step(step.step, found, now, policy, served)
-    except BadCertificate as error:  # somebody put a CA with another kind of key into it
+        return step, apply_step(step.step, found, now, policy, served_cas)
+    except BadCertificate as error:  # for example, the CA in the Secret has an RSA key
         return PlannedStep(Step.START, str(error), now), apply_step(Step.START, found, now, policy)
 
 
-def _published(
-    place: CertificateObjects, configuration: JsonObject | None, ca_bundle: bytes
+def _publish(
+    objects: CertificateObjects, configuration: JsonObject | None, ca_bundle: bytes
 ) -> CertificateError | None:
     if configuration is None:
         return None
-    wanted = with_ca_bundle(configuration, ca_bundle)
+    updated = with_ca_bundle(configuration, ca_bundle)
     try:
-        if wanted != configuration:
-            place.write_configuration(wanted)
-    except CertificateError as trouble:
-        return trouble
+        if updated != configuration:
+            objects.write_configuration(updated)
+    except CertificateError as error:
+        return error
     return None
 
 
 class CertificateController:
-    """Keeps a folder, a Secret and a `caBundle` as they should be. One thread calls `run`, any may read what it says.
+    """Reconciles a folder, a Secret and a `caBundle`. One thread calls `run`; any thread may read the attributes.
 
-    Without `secret` the folder is somebody else's, and its `ca.crt` is published. Without `configuration` nothing is.
-    `steps`, `failures` and `repairs` count; `problem` is in words, and empty while all is well.
+    Without `secret`, another source fills the folder, and the controller publishes its `ca.crt`. Without
+    `configuration`, the controller publishes nothing. `steps`, `failures` and `repairs` are counters. `problem` is the
+    current error message, empty without an error.
     """
 
     def __init__(  # noqa: PLR0913 (each is a choice of the installation)
@@ -136,93 +143,93 @@ class CertificateController:
         folder: Path,
         now: Clock = lambda: datetime.now(UTC),
     ) -> None:
-        """Touch nothing yet. Raises BadCertificate where a Secret is to be filled and no name is wanted."""
+        """Store the settings; send no request. Raises BadCertificate for a Secret without names in the policy."""
         if secret and not policy.names:
             raise BadCertificate("a serving certificate needs a name")
-        self._place = CertificateObjects(api, secret, configuration)
+        self._objects = CertificateObjects(api, secret, configuration)
         self._policy, self._folder, self._now = policy, folder, now
-        self._wait, self._stale_since = FIRST_WAIT, NEVER
+        self._backoff, self._stale_since = FIRST_BACKOFF, NEVER
         self.steps: Counter[Step] = Counter()
         self.failures: Counter[Cause] = Counter()
         self.repairs = 0
-        self.problem = self._told = ""
+        self.problem = self._last_logged = ""
 
     def run(self, stop: threading.Event) -> None:
-        """Pass after pass until it is told to stop."""
+        """Run passes until stopped."""
         while not stop.wait(self.run_pass()):
             pass
 
     def run_pass(self) -> float:
-        """Do what is due now, and return the seconds until the next pass. Raises nothing: it is told and counted."""
+        """Run a pass and return the seconds until the next one. Raises nothing: errors are logged and counted."""
         try:
-            if self._place.secret:
-                self._look_after()
-            elif self._place.configuration:
-                self._publish()
-        except CertificateError as trouble:
-            return self._failed(trouble)
-        except Exception as error:  # noqa: BLE001 (a surprise is told; without the thread nothing would be renewed)
-            return self._failed(CertificateError(Cause.INTERNAL, f"a surprise inside ({type(error).__name__})"), error)
+            if self._objects.secret:
+                self._reconcile_secret()
+            elif self._objects.configuration:
+                self._publish_provided_ca()
+        except CertificateError as error:
+            return self._record_failure(error)
+        except Exception as unexpected:  # noqa: BLE001 (logged and counted: without this thread, nothing is renewed)
+            return self._record_failure(
+                CertificateError(Cause.INTERNAL, f"a surprise inside ({type(unexpected).__name__})"), unexpected
+            )
         if self.problem:
-            log.info("the certificates are looked after again")
-        self.problem, self._told, self._wait = "", "", FIRST_WAIT
-        return EVERY * random.uniform(0.8, 1.2)  # noqa: S311 (jitter)
+            log.info("certificate passes succeed again")
+        self.problem, self._last_logged, self._backoff = "", "", FIRST_BACKOFF
+        return PASS_INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311 (jitter)
 
-    def _look_after(self) -> None:
-        own = files.own_authority(self._folder, self._now())
-        passed = run_pass(self._place, self._policy, self._now, served=own)
-        if passed.flaw and passed.flaw.cause is Cause.DAMAGED:
+    def _reconcile_secret(self) -> None:
+        served_ca = files.own_trust_anchor(self._folder, self._now())
+        passed = run_pass(self._objects, self._policy, self._now, served_ca=served_ca)
+        if passed.invalid and passed.invalid.cause is Cause.DAMAGED:
             self.failures[Cause.DAMAGED] += 1
-            log.warning("the Secret was filled anew: it was damaged", reason=str(passed.flaw))
+            log.warning("damaged Secret replaced", reason=str(passed.invalid))
         if passed.due and passed.step.step not in (Step.NOTHING, Step.PUBLISH):
             self.steps[passed.step.step] += 1
-            log.info("a step was taken", step=passed.step.step, reason=passed.step.why)
+            log.info("certificate step taken", step=passed.step.step, reason=passed.step.why)
         if passed.repaired:
-            self._repaired()
-        # A new CA that is not published is trusted by nobody, nor for a moment one that has just been: API servers hear
-        # of it a little later. The old one still is.
-        if passed.trusted or not files.keeps(self._folder, passed.bundle, self._now()):
+            self._record_repair()
+        # API servers don't trust a new CA before it is published, and see it a little later. They still trust the old
+        # CA, so its leaf is served until then.
+        if passed.trusted or not files.has_valid_leaf_of_another_ca(self._folder, passed.bundle, self._now()):
             files.write(self._folder, passed.bundle)
-        if passed.trouble:
-            raise passed.trouble
+        if passed.configuration_error:
+            raise passed.configuration_error
 
-    def _publish(self) -> None:
-        configuration = self._place.read_configuration() or {}
-        ca_bundle, published = files.authorities(self._folder), set(ca_bundles(configuration).values())
+    def _publish_provided_ca(self) -> None:
+        configuration = self._objects.read_configuration() or {}
+        ca_bundle, published = files.ca_certificates(self._folder), set(ca_bundles(configuration).values())
         if all(one == ca_bundle for one in published):
             self._stale_since = NEVER
             return
-        if all(published) and not files.is_a_pair(self._folder):  # what is served may be trusted by what is there
+        if all(published) and not files.has_matching_key(self._folder):  # the served, older pair may need the old CA
             return
-        # Two replicas whose folders are not of one age would overwrite each other's.
-        if all(files.issuer(self._folder, one) for one in published):
+        # Replicas whose kubelets have not all updated the mounted Secret would overwrite each other's caBundle.
+        if all(files.trust_anchor_in(self._folder, one) for one in published):
             self._stale_since = min(self._stale_since, self._now())
-            if self._now() - self._stale_since < MOUNTED:
+            if self._now() - self._stale_since < MOUNT_DELAY:
                 return
-        else:  # those that are to be replaced are trusted for as long
-            others = {ca for one in published for ca in sound(one, self._now())} - set(split(ca_bundle))
-            ca_bundle += b"".join(sorted(others)[:LEAVING_AT_MOST])
-        self._place.write_configuration(with_ca_bundle(configuration, ca_bundle))
+        else:  # publish the new CA now, and keep the published ones for the same delay
+            others = {ca for one in published for ca in valid_cas(one, self._now())} - set(split(ca_bundle))
+            ca_bundle += b"".join(sorted(others)[:MAX_RETIRING])
+        self._objects.write_configuration(with_ca_bundle(configuration, ca_bundle))
         self._stale_since = NEVER
-        self._repaired()
+        self._record_repair()
 
-    def _repaired(self) -> None:
+    def _record_repair(self) -> None:
         self.repairs += 1
-        log.info("the caBundle was repaired", configuration=self._place.configuration)
+        log.info("caBundle repaired", configuration=self._objects.configuration)
 
-    def _failed(self, trouble: CertificateError, surprise: Exception | None = None) -> float:
-        self.failures[trouble.cause] += 1
-        if trouble.cause is Cause.CONFLICT:  # somebody was faster, which is no trouble
-            return AFTER_A_LOST_RACE * random.uniform(0.5, 1)  # noqa: S311 (jitter)
-        # How a connection fails differs from time to time: that is no news.
-        told = trouble.cause if trouble.cause is Cause.UNREACHABLE else str(trouble)
-        self.problem = str(trouble)
-        if told != self._told:
-            self._told = told
-            log.warning(
-                "the certificates can't be looked after", cause=trouble.cause, reason=self.problem, exc_info=surprise
-            )
-        # A Secret that is made anew gets another CA: a replica that sees it later is trusted later.
-        wait = min(self._wait, EVERY) if trouble.cause is Cause.MISSING else self._wait
-        self._wait = min(self._wait * 2, LONGEST_WAIT)
+    def _record_failure(self, error: CertificateError, unexpected: Exception | None = None) -> float:
+        self.failures[error.cause] += 1
+        if error.cause is Cause.CONFLICT:  # another replica wrote first, which is expected
+            return CONFLICT_RETRY * random.uniform(0.5, 1)  # noqa: S311 (jitter)
+        # The message of a connection error varies between attempts, so compare only its cause.
+        to_log = error.cause if error.cause is Cause.UNREACHABLE else str(error)
+        self.problem = str(error)
+        if to_log != self._last_logged:
+            self._last_logged = to_log
+            log.warning("certificate pass failed", cause=error.cause, reason=self.problem, exc_info=unexpected)
+        # A recreated Secret gets another CA. A replica that reads it later is trusted later, so don't back off.
+        wait = min(self._backoff, PASS_INTERVAL) if error.cause is Cause.MISSING else self._backoff
+        self._backoff = min(self._backoff * 2, MAX_BACKOFF)
         return wait * random.uniform(0.5, 1)  # noqa: S311 (jitter)

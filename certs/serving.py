@@ -1,4 +1,4 @@
-"""The certificate that a server shows: read from a folder, followed when its files change, or made for one run."""
+"""Load a folder's serving certificate into a TLS context, reload it when its files change, or create it for one run."""
 
 import os
 import shutil
@@ -12,85 +12,85 @@ from threading import Lock
 
 import structlog
 
-from certs.authority import CA_LIFE, BadCertificate, issue_ca, issue_leaf, read
-from certs.chain import anchor
+from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read
+from certs.chain import trust_anchor
 
-# As in a Secret of type kubernetes.io/tls, with the key that cert-manager adds.
+# The keys of a Secret of type kubernetes.io/tls, and the one that cert-manager adds.
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 
-# Of TLS 1.2, those with forward secrecy and authenticated encryption; TLS 1.3 has no others.
-SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
+# The TLS 1.2 cipher suites with forward secrecy and authenticated encryption. All suites of TLS 1.3 have both.
+CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
-MEMORY = "/dev/shm"  # noqa: S108 (what is made in it is ours alone)
-WANTED = "make {} a writable folder in memory, as a container runtime does"
+MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (mkdtemp creates a private folder in it)
+MEMORY_FOLDER_ADVICE = "make {} a writable folder in memory, as a container runtime does"
 
 log = structlog.get_logger("certs")
 
 
 class UnusableCertificate(ValueError):
-    """A file that can't be served. Its text is one line that names it."""
+    """A file that can't be served. The message is one line that names the file."""
 
 
 class ServingCertificate:
-    """`tls.crt` and `tls.key` of a folder as one TLS context, made anew when they change. Threads may share it.
+    """The TLS context of a folder's `tls.crt` and `tls.key`, reloaded when the files change. Safe to share by threads.
 
-    `problem` is why newer files are not served, in words, and empty while they are.
+    `problem` is the reason why newer files are not served, empty while the files are served.
     """
 
     def __init__(self, folder: Path, *, awaited: bool = False) -> None:
-        """Read the folder for the first time. Raises Unusable, but not for `awaited` files that are still to come."""
-        self.authority = folder / CA if awaited else authority_of(folder)
+        """Load the files. Raises UnusableCertificate; with `awaited`, missing files are no error."""
+        self.authority = folder / CA if awaited else ca_file(folder)
         self._folder = folder
         self._lock = Lock()
-        self._seen, self.problem = self._identity(), ""
+        self._seen, self.problem = self._identities(), ""
         self._context: ssl.SSLContext | None = None
         self._chain = b""
         if not awaited or () not in self._seen:
             self._load()
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the context for a new connection. The old one stays while the new files can't be used."""
+        """Return the context for a new connection, and reload changed files. Unusable files leave the old context."""
         with self._lock:
-            if (found := self._identity()) != self._seen:
-                self._follow(found)
+            if (found := self._identities()) != self._seen:
+                self._reload(found)
             elif self.problem:
-                self.problem = ""  # those that are served are back
+                self.problem = ""  # the served files are back in place
             return self._context
 
-    def ends(self) -> dict[str, datetime]:
-        """Return the ends of what is served: of the `leaf`, and of the `ca` by which `ca.crt` trusts it, where known.
+    def expiry_times(self) -> dict[str, datetime]:
+        """Return the expiry of the served `leaf`, and of the `ca` in `ca.crt` that it chains to, as far as known.
 
-        No file but `ca.crt` is read: that the others have changed is seen with the next connection or probe.
+        Reads only `ca.crt`: the next connection or probe detects a change of the other files.
         """
         chain, found = self._chain, {}
         with suppress(BadCertificate, OSError):
             found["leaf"] = read(chain).not_after
-            if ca := anchor(chain, (self._folder / CA).read_bytes()):
+            if ca := trust_anchor(chain, (self._folder / CA).read_bytes()):
                 found["ca"] = read(ca).not_after
         return found
 
-    def _follow(self, found: tuple[tuple[int, ...], ...]) -> None:
+    def _reload(self, found: tuple[tuple[int, ...], ...]) -> None:
         try:
             self._load()
         except UnusableCertificate as error:
-            # Tried again for each connection, for it may be that no file descriptor was left; but said once.
+            # Each connection retries, because the cause may be a temporary lack of file descriptors. Log it once.
             if str(error) != self.problem:
-                log.warning("the serving certificate stays as it was", reason=str(error))
+                log.warning("serving certificate unusable, keeping the old one", reason=str(error))
             self.problem = str(error)
             return
         self._seen, self.problem = found, ""
-        log.info("the serving certificate was read anew", folder=str(self._folder))
+        log.info("serving certificate reloaded", folder=str(self._folder))
 
     def _load(self) -> None:
         context = load_context(self._folder)
-        # Where the file was replaced since then, it differs from what was `_seen`, and both are read again.
-        self._chain, self._context = _content(self._folder / CERTIFICATE), context
+        # If `tls.crt` was replaced in between, it differs from `_seen`, and the next call reloads both files.
+        self._chain, self._context = _read_file(self._folder / CERTIFICATE), context
 
-    def _identity(self) -> tuple[tuple[int, ...], ...]:
+    def _identities(self) -> tuple[tuple[int, ...], ...]:
         return tuple(_identity(self._folder / name) for name in (CERTIFICATE, KEY))
 
 
-def _content(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
@@ -102,23 +102,23 @@ def _identity(file: Path) -> tuple[int, ...]:
         status = file.stat()
     except OSError:
         return ()
-    # The ctime as well: who makes a file readable, or writes it with `cp -p`, leaves the mtime as it was.
+    # The ctime detects a `chmod` that makes a file readable, and a `cp -p`: both leave the mtime unchanged.
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def load_context(folder: Path) -> ssl.SSLContext:
-    """Make a server's TLS context from a folder. Raises Unusable."""
-    certificate, key = _readable(folder / CERTIFICATE), _readable(folder / KEY)
-    _certificates(certificate)
+    """Load a folder's certificate and key into a TLS context for a server. Raises UnusableCertificate."""
+    certificate, key = _readable_file(folder / CERTIFICATE), _readable_file(folder / KEY)
+    _certificate_file(certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers(SUITES)
+    context.set_ciphers(CIPHER_SUITES)
     context.set_alpn_protocols(["http/1.1"])
-    # No API server resumes a session, and a ticket for each handshake has its price.
+    # API servers don't resume sessions, so don't spend time on a ticket per handshake.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:
-        # Without a passphrase at hand OpenSSL asks for one on the terminal, and waits.
+        # Without a password argument, OpenSSL prompts for a passphrase on the terminal and blocks.
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
@@ -127,12 +127,12 @@ def load_context(folder: Path) -> ssl.SSLContext:
     return context
 
 
-def authority_of(folder: Path) -> Path:
-    """Return the folder's `ca.crt`, with which clients verify us. Raises Unusable."""
-    return _certificates(_readable(folder / CA))
+def ca_file(folder: Path) -> Path:
+    """Return the path of `ca.crt`, which clients use to verify the server. Raises UnusableCertificate."""
+    return _certificate_file(_readable_file(folder / CA))
 
 
-def _readable(file: Path) -> Path:
+def _readable_file(file: Path) -> Path:
     try:
         file.open("rb").close()
     except OSError as error:
@@ -140,7 +140,7 @@ def _readable(file: Path) -> Path:
     return file
 
 
-def _certificates(file: Path) -> Path:
+def _certificate_file(file: Path) -> Path:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
     except ssl.SSLError:
@@ -148,19 +148,19 @@ def _certificates(file: Path) -> Path:
     return file
 
 
-def memory_folder(memory: str = MEMORY) -> str | None:
-    """Return the folder that is in memory, writable on a read-only root as well; None where there is none."""
+def memory_folder(memory: str = MEMORY_FOLDER) -> str | None:
+    """Return the memory-backed folder, which is writable even on a read-only root. None if it is not writable."""
     return memory if os.access(memory, os.W_OK) else None
 
 
 @contextmanager
-def temporary_folder(memory: str = MEMORY, disk: str | None = None) -> Iterator[Path]:
-    """Make a folder for its own user alone, in memory where there is such a place, and remove it at the end.
+def temporary_folder(memory: str = MEMORY_FOLDER, disk: str | None = None) -> Iterator[Path]:
+    """Create a folder for the current user only, in memory if possible, and remove it at the end.
 
-    Only the process that made it removes it: a forked worker comes through here as well when it exits. Without `disk`
-    that is where TMPDIR says. Raises Unusable where nothing can be written.
+    Only the process that created the folder removes it: a forked worker also runs this code when it exits. Without
+    `disk`, TMPDIR is the alternative to memory. Raises UnusableCertificate if neither is writable.
     """
-    owner, folder = os.getpid(), _made(memory_folder(memory), memory, disk)
+    owner, folder = os.getpid(), _create_folder(memory_folder(memory), memory, disk)
     try:
         yield folder
     finally:
@@ -168,24 +168,26 @@ def temporary_folder(memory: str = MEMORY, disk: str | None = None) -> Iterator[
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _made(place: str | None, memory: str, disk: str | None) -> Path:
+def _create_folder(place: str | None, memory: str, disk: str | None) -> Path:
     try:
-        folder = Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-", dir=place or disk))  # 0700
+        folder = Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-", dir=place or disk))  # mode 0700
     except OSError as error:
-        if place:  # it is full, say
-            return _made(None, memory, disk)
-        raise UnusableCertificate(f"there is no folder for keys: {error.strerror}; {WANTED.format(memory)}") from None
+        if place:  # for example, the memory-backed folder is full
+            return _create_folder(None, memory, disk)
+        raise UnusableCertificate(
+            f"there is no folder for keys: {error.strerror}; {MEMORY_FOLDER_ADVICE.format(memory)}"
+        ) from None
     if not place:
-        log.warning("keys are on disk while this runs", folder=str(folder), advice=WANTED.format(memory))
+        log.warning("private keys are on disk", folder=str(folder), advice=MEMORY_FOLDER_ADVICE.format(memory))
     return folder
 
 
 @contextmanager
 def self_signed_folder(names: Sequence[str], now: datetime) -> Iterator[Path]:
-    """Make such a folder with a CA and a serving certificate, which live a year: nobody renews them."""
+    """Create a temporary folder with a CA and a serving certificate. Both live for a year; neither is renewed."""
     with temporary_folder() as folder:
         ca = issue_ca(now)
-        leaf = issue_leaf(ca, names, now, CA_LIFE)
+        leaf = issue_leaf(ca, names, now, CA_LIFETIME)
         for name, content in ((CA, ca.certificate), (CERTIFICATE, leaf.certificate), (KEY, leaf.key)):
             _write(folder / name, content)
         yield folder

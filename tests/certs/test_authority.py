@@ -1,4 +1,4 @@
-"""Certificates: each handshake that must succeed beside its twin that must not."""
+"""Issuing and reading certificates. Each accepted handshake has a rejected counterpart."""
 
 import ssl
 import subprocess
@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from certs.authority import (
-    CA_LIFE,
-    LEAF_LIFE,
+    CA_LIFETIME,
+    LEAF_LIFETIME,
     BadCertificate,
     Issued,
-    fits,
     issue_ca,
     issue_leaf,
+    key_matches,
     read,
     signed_by,
     split,
@@ -37,17 +37,17 @@ SERVICES = (SERVICE, f"{SERVICE}.cluster.local")
 
 
 def handshake(ca, leaf, name, folder):
-    """A TLS handshake in memory, with a client that checks as Python 3.13 and Go do. Raises what the client raises."""
+    """Do a TLS handshake in memory, with a client as strict as Python 3.13 and Go. Raises the client's error."""
     file = folder / "leaf.pem"
     file.write_bytes(leaf.certificate + leaf.key)
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(file)
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.verify_flags |= ssl.VERIFY_X509_STRICT
-    trusting.load_verify_locations(cadata=ca.certificate.decode())
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(file)
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.verify_flags |= ssl.VERIFY_X509_STRICT
+    client_context.load_verify_locations(cadata=ca.certificate.decode())
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = trusting.wrap_bio(down, up, server_hostname=name)
-    server = serving.wrap_bio(up, down, server_side=True)
+    client = client_context.wrap_bio(down, up, server_hostname=name)
+    server = server_context.wrap_bio(up, down, server_side=True)
     for _ in range(3):
         for side in (client, server):
             try:
@@ -62,142 +62,142 @@ def ca():
     return issue_ca(NOW)
 
 
-def parsed(issued):
+def load(issued):
     return x509.load_pem_x509_certificate(issued.certificate)
 
 
-def extension(issued, kind):
-    found = parsed(issued).extensions.get_extension_for_class(kind)
+def extension_of(issued, kind):
+    found = load(issued).extensions.get_extension_for_class(kind)
     return found.value, found.critical
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_client_that_trusts_the_ca_reaches_each_name(ca, name, tmp_path):
+def test_a_client_that_trusts_the_ca_accepts_each_name(ca, name, tmp_path):
     assert handshake(ca, issue_leaf(ca, NAMES, NOW), name, tmp_path) == "TLSv1.3"
 
 
 @pytest.mark.parametrize("name", ["other.kubevirt-scheduler.svc", "svc", "127.0.0.2", "::2"])
-def test_another_name_is_refused(ca, name, tmp_path):
+def test_a_client_rejects_a_name_that_the_leaf_lacks(ca, name, tmp_path):
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         handshake(ca, issue_leaf(ca, NAMES, NOW), name, tmp_path)
 
 
-def test_another_ca_of_the_same_name_is_refused(ca, tmp_path):
+def test_a_client_rejects_a_leaf_of_another_ca_with_the_same_subject(ca, tmp_path):
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
         handshake(issue_ca(NOW), issue_leaf(ca, NAMES, NOW), SERVICE, tmp_path)
 
 
-def test_an_expired_leaf_is_refused(tmp_path):
+def test_a_client_rejects_an_expired_leaf(tmp_path):
     ca = issue_ca(NOW - timedelta(days=60))
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
         handshake(ca, issue_leaf(ca, NAMES, NOW - timedelta(days=31)), SERVICE, tmp_path)
 
 
-def test_a_leaf_of_the_future_is_refused(ca, tmp_path):
+def test_a_client_rejects_a_leaf_that_is_not_yet_valid(ca, tmp_path):
     with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
         handshake(ca, issue_leaf(ca, NAMES, NOW + timedelta(hours=2)), SERVICE, tmp_path)
 
 
-def test_a_client_whose_clock_is_behind_by_less_than_an_hour_is_served(tmp_path):
+def test_a_client_whose_clock_is_50_minutes_behind_accepts_a_new_leaf(tmp_path):
     ca = issue_ca(NOW + timedelta(minutes=50))
     assert handshake(ca, issue_leaf(ca, NAMES, NOW + timedelta(minutes=50)), SERVICE, tmp_path)
 
 
-def test_an_expired_ca_is_refused(tmp_path):
-    then = NOW - CA_LIFE - timedelta(days=1)
+def test_a_client_rejects_an_expired_ca(tmp_path):
+    then = NOW - CA_LIFETIME - timedelta(days=1)
     ca = issue_ca(then)
     with pytest.raises(ssl.SSLCertVerificationError, match="certificate has expired"):
         handshake(ca, issue_leaf(ca, NAMES, then), SERVICE, tmp_path)
 
 
-def test_a_leaf_can_not_sign(ca, tmp_path):
+def test_a_client_rejects_a_certificate_that_a_leaf_signed(ca, tmp_path):
     leaf = issue_leaf(ca, NAMES, NOW)
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(ca, issue_leaf(leaf, NAMES, NOW), SERVICE, tmp_path)
 
 
-def test_the_ca_lives_for_a_year_and_the_leaf_for_thirty_days_both_from_an_hour_ago(ca):
+def test_the_ca_lives_365_days_and_the_leaf_30_days_both_backdated_by_an_hour(ca):
     leaf = issue_leaf(ca, NAMES, NOW)
-    assert parsed(ca).not_valid_before_utc == parsed(leaf).not_valid_before_utc == NOW - timedelta(hours=1)
-    assert parsed(ca).not_valid_after_utc == NOW + timedelta(days=365)
-    assert parsed(leaf).not_valid_after_utc == NOW + timedelta(days=30)
+    assert load(ca).not_valid_before_utc == load(leaf).not_valid_before_utc == NOW - timedelta(hours=1)
+    assert load(ca).not_valid_after_utc == NOW + timedelta(days=365)
+    assert load(leaf).not_valid_after_utc == NOW + timedelta(days=30)
 
 
-@pytest.mark.parametrize("left", [timedelta(seconds=1), timedelta(days=3), LEAF_LIFE])
-def test_the_leaf_never_outlives_the_ca(ca, left):
-    leaf = issue_leaf(ca, NAMES, NOW + CA_LIFE - left)
-    assert parsed(leaf).not_valid_after_utc == parsed(ca).not_valid_after_utc
+@pytest.mark.parametrize("left", [timedelta(seconds=1), timedelta(days=3), LEAF_LIFETIME])
+def test_the_leaf_expires_no_later_than_its_ca(ca, left):
+    leaf = issue_leaf(ca, NAMES, NOW + CA_LIFETIME - left)
+    assert load(leaf).not_valid_after_utc == load(ca).not_valid_after_utc
 
 
-def test_the_leaf_is_never_older_than_the_ca(ca):
+def test_the_leaf_becomes_valid_no_earlier_than_its_ca(ca):
     leaf = issue_leaf(ca, NAMES, NOW - timedelta(minutes=30))
-    assert parsed(leaf).not_valid_before_utc == parsed(ca).not_valid_before_utc
+    assert load(leaf).not_valid_before_utc == load(ca).not_valid_before_utc
 
 
-def test_an_expired_ca_issues_nothing(ca):
+def test_issue_leaf_rejects_an_expired_ca(ca):
     with pytest.raises(ValueError, match="expired"):
-        issue_leaf(ca, NAMES, NOW + CA_LIFE)
+        issue_leaf(ca, NAMES, NOW + CA_LIFETIME)
 
 
 @pytest.mark.parametrize("names", [(), ("bücher.example",)])
-def test_a_leaf_needs_names_that_a_certificate_can_hold(ca, names):
+def test_issue_leaf_rejects_empty_and_non_ascii_names(ca, names):
     with pytest.raises(ValueError, match=r"name"):
         issue_leaf(ca, names, NOW)
 
 
-def test_both_are_ecdsa_on_p256_with_sha256(ca):
+def test_ca_and_leaf_use_ecdsa_on_p256_with_sha256(ca):
     for issued in (ca, issue_leaf(ca, NAMES, NOW)):
         key = load_pem_private_key(issued.key, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         assert isinstance(key.curve, ec.SECP256R1)
-        assert isinstance(parsed(issued).signature_hash_algorithm, SHA256)
-        assert parsed(issued).public_key() == key.public_key()
+        assert isinstance(load(issued).signature_hash_algorithm, SHA256)
+        assert load(issued).public_key() == key.public_key()
 
 
-def test_both_say_what_they_are_for(ca):
+def test_ca_and_leaf_have_the_constraints_and_usages_of_their_roles(ca):
     leaf = issue_leaf(ca, NAMES, NOW)
-    assert extension(ca, x509.BasicConstraints) == (x509.BasicConstraints(ca=True, path_length=0), True)
-    assert extension(leaf, x509.BasicConstraints) == (x509.BasicConstraints(ca=False, path_length=None), True)
-    assert extension(ca, x509.KeyUsage)[0].key_cert_sign
-    assert extension(leaf, x509.KeyUsage)[0].digital_signature
-    assert not extension(leaf, x509.KeyUsage)[0].key_cert_sign
-    assert extension(leaf, x509.ExtendedKeyUsage)[0] == x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
+    assert extension_of(ca, x509.BasicConstraints) == (x509.BasicConstraints(ca=True, path_length=0), True)
+    assert extension_of(leaf, x509.BasicConstraints) == (x509.BasicConstraints(ca=False, path_length=None), True)
+    assert extension_of(ca, x509.KeyUsage)[0].key_cert_sign
+    assert extension_of(leaf, x509.KeyUsage)[0].digital_signature
+    assert not extension_of(leaf, x509.KeyUsage)[0].key_cert_sign
+    assert extension_of(leaf, x509.ExtendedKeyUsage)[0] == x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
 
 
-def test_the_leaf_holds_the_names_that_were_given(ca):
-    names, _ = extension(issue_leaf(ca, NAMES, NOW), x509.SubjectAlternativeName)
+def test_the_leaf_has_the_requested_dns_names_and_ip_addresses(ca):
+    names, _ = extension_of(issue_leaf(ca, NAMES, NOW), x509.SubjectAlternativeName)
     assert names.get_values_for_type(x509.DNSName) == [SERVICE]
     assert names.get_values_for_type(x509.IPAddress) == [ip_address("127.0.0.1"), ip_address("::1")]
 
 
-def test_the_leaf_names_the_key_that_signed_it(ca):
-    signer, _ = extension(issue_leaf(ca, NAMES, NOW), x509.AuthorityKeyIdentifier)
-    assert signer.key_identifier == extension(ca, x509.SubjectKeyIdentifier)[0].digest
+def test_the_leaf_identifies_the_key_of_its_ca(ca):
+    signer, _ = extension_of(issue_leaf(ca, NAMES, NOW), x509.AuthorityKeyIdentifier)
+    assert signer.key_identifier == extension_of(ca, x509.SubjectKeyIdentifier)[0].digest
 
 
-def test_no_two_have_a_key_or_a_serial_number_in_common(ca):
+def test_each_certificate_has_its_own_key_and_serial_number(ca):
     first, second = issue_leaf(ca, NAMES, NOW), issue_leaf(ca, NAMES, NOW)
     assert first.key != second.key
-    assert len({parsed(issued).serial_number for issued in (ca, first, second)}) == 3
+    assert len({load(issued).serial_number for issued in (ca, first, second)}) == 3
 
 
-def test_the_key_does_not_show_when_a_certificate_is_printed(ca):
+def test_repr_of_an_issued_certificate_hides_the_key(ca):
     assert "PRIVATE" not in repr(ca)
 
 
-def test_a_ca_with_a_key_of_another_kind_issues_nothing(ca):
+def test_issue_leaf_rejects_a_ca_key_that_is_not_elliptic_curve(ca):
     with pytest.raises(BadCertificate, match="no elliptic-curve key"):
-        issue_leaf(Issued(ca.certificate, other_key()), NAMES, NOW)
+        issue_leaf(Issued(ca.certificate, ed25519_key()), NAMES, NOW)
 
 
-def other_key():
+def ed25519_key():
     key = ed25519.Ed25519PrivateKey.generate()
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def issued_for(purpose, ca):
-    """A leaf like ours, but for another purpose."""
-    key, issuer = ec.generate_private_key(ec.SECP256R1()), parsed(ca)
+def leaf_with_purpose(purpose, ca):
+    """A leaf like that of `issue_leaf`, with another extended key usage."""
+    key, issuer = ec.generate_private_key(ec.SECP256R1()), load(ca)
     extensions = [
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (x509.ExtendedKeyUsage([purpose]), False),
@@ -211,7 +211,7 @@ def issued_for(purpose, ca):
         key.public_key(),
         7,
         NOW,
-        NOW + LEAF_LIFE,
+        NOW + LEAF_LIFETIME,
         extensions=[],
     )
     for value, critical in extensions:
@@ -222,8 +222,8 @@ def issued_for(purpose, ca):
     )
 
 
-def openssl(ca, leaf, folder, *, name=SERVICE, at=NOW):
-    """What OpenSSL's own verifier says, as strict as it can be."""
+def openssl_verify(ca, leaf, folder, *, name=SERVICE, at=NOW):
+    """The result of `openssl verify` in strict mode: "OK" or its error output."""
     for file, content in (("ca", ca.certificate), ("leaf", leaf.certificate)):
         folder.joinpath(file).write_bytes(content)
     strict = ["-x509_strict", "-purpose", "sslserver", "-attime", str(round(at.timestamp()))]
@@ -232,55 +232,55 @@ def openssl(ca, leaf, folder, *, name=SERVICE, at=NOW):
     return "OK" if done.returncode == 0 else done.stderr
 
 
-@pytest.mark.parametrize("names", [NAMES, SERVICES], ids=["any names", "services"])
-def test_openssl_finds_nothing_wrong(names, tmp_path):
+@pytest.mark.parametrize("names", [NAMES, SERVICES], ids=["names of any kind", "Service names"])
+def test_openssl_accepts_the_leaf(names, tmp_path):
     ca = issue_ca(NOW, names)
-    assert openssl(ca, issue_leaf(ca, names, NOW), tmp_path) == "OK"
+    assert openssl_verify(ca, issue_leaf(ca, names, NOW), tmp_path) == "OK"
 
 
 REFUSED = {
     "another name": (lambda ca, leaf: (ca, leaf), {"name": "other.kubevirt-scheduler.svc"}, "ostname mismatch"),
-    "an expired leaf": (lambda ca, leaf: (ca, leaf), {"at": NOW + LEAF_LIFE}, "certificate has expired"),
-    "a leaf of the future": (
+    "an expired leaf": (lambda ca, leaf: (ca, leaf), {"at": NOW + LEAF_LIFETIME}, "certificate has expired"),
+    "a leaf that is not yet valid": (
         lambda ca, leaf: (ca, leaf),
         {"at": NOW - timedelta(hours=1, seconds=1)},
         "certificate is not yet valid",
     ),
     "another CA": (lambda _, leaf: (issue_ca(NOW, SERVICES), leaf), {}, "unable to get local issuer"),
-    "a client's certificate": (
-        lambda ca, _: (ca, issued_for(x509.ExtendedKeyUsageOID.CLIENT_AUTH, ca)),
+    "a leaf for client authentication": (
+        lambda ca, _: (ca, leaf_with_purpose(x509.ExtendedKeyUsageOID.CLIENT_AUTH, ca)),
         {},
         r"un(suitable|supported) certificate purpose",
     ),
 }
 
 
-@pytest.mark.parametrize(("change", "how", "complaint"), REFUSED.values(), ids=REFUSED)
-def test_openssl_refuses(change, how, complaint, tmp_path):
+@pytest.mark.parametrize(("change", "options", "error"), REFUSED.values(), ids=REFUSED)
+def test_openssl_rejects_the_leaf(change, options, error, tmp_path):
     ca = issue_ca(NOW, SERVICES)
-    shown = change(ca, issue_leaf(ca, SERVICES, NOW))
-    with pytest.raises(AssertionError, match=complaint):
-        assert openssl(*shown, tmp_path, **how) == "OK"
+    inputs = change(ca, issue_leaf(ca, SERVICES, NOW))
+    with pytest.raises(AssertionError, match=error):
+        assert openssl_verify(*inputs, tmp_path, **options) == "OK"
 
 
-def test_a_client_certificate_is_no_server_certificate(ca, tmp_path):
+def test_a_client_rejects_a_leaf_for_client_authentication(ca, tmp_path):
     with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
-        handshake(ca, issued_for(x509.ExtendedKeyUsageOID.CLIENT_AUTH, ca), SERVICE, tmp_path)
+        handshake(ca, leaf_with_purpose(x509.ExtendedKeyUsageOID.CLIENT_AUTH, ca), SERVICE, tmp_path)
 
 
-def test_a_server_certificate_of_the_same_making_is_one(ca, tmp_path):
-    assert handshake(ca, issued_for(x509.ExtendedKeyUsageOID.SERVER_AUTH, ca), SERVICE, tmp_path)
+def test_a_client_accepts_the_same_leaf_for_server_authentication(ca, tmp_path):
+    assert handshake(ca, leaf_with_purpose(x509.ExtendedKeyUsageOID.SERVER_AUTH, ca), SERVICE, tmp_path)
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_ca_of_services_signs_for_their_namespace(name, tmp_path):
+def test_a_ca_for_services_may_sign_for_their_namespace(name, tmp_path):
     ca = issue_ca(NOW, SERVICES)
-    assert extension(ca, x509.NameConstraints)[1]
+    assert extension_of(ca, x509.NameConstraints)[1]
     assert handshake(ca, issue_leaf(ca, SERVICES, NOW), name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["webhook.kube-system.svc", "example.com", "127.0.0.1", "svc"])
-def test_and_for_nothing_else(name, tmp_path):
+def test_a_ca_for_services_may_not_sign_for_other_names(name, tmp_path):
     ca = issue_ca(NOW, SERVICES)
     assert not read(ca.certificate).permits([name])
     with pytest.raises(ssl.SSLCertVerificationError, match=r"(permitted|excluded) subtree"):
@@ -288,52 +288,57 @@ def test_and_for_nothing_else(name, tmp_path):
 
 
 @pytest.mark.parametrize("names", [(), NAMES, ("localhost",), ("a.svc",), (SERVICE, "example.com")])
-def test_a_ca_of_other_names_is_free(names):
+def test_a_ca_for_other_names_has_no_name_constraints(names):
     ca = issue_ca(NOW, names)
     assert read(ca.certificate).permitted == ()
     assert read(ca.certificate).permits(["example.com", "127.0.0.1"])
 
 
-def test_lives_can_be_chosen(ca):
-    short = issue_ca(NOW, life=timedelta(minutes=5))
+def test_lifetimes_can_be_chosen(ca):
+    short = issue_ca(NOW, lifetime=timedelta(minutes=5))
     assert read(short.certificate).not_after == NOW + timedelta(minutes=5)
     assert read(issue_leaf(ca, NAMES, NOW, timedelta(minutes=1)).certificate).not_after == NOW + timedelta(minutes=1)
 
 
-def test_what_was_issued_is_read_back(ca):
+def test_read_returns_the_fields_of_an_issued_certificate(ca):
     leaf = issue_leaf(ca, NAMES, NOW)
     found, authority = read(leaf.certificate), read(ca.certificate)
     assert (found.subject, found.names, found.is_ca) == ("CN=kubevirt-scheduler", NAMES, False)
-    assert (found.not_before, found.not_after) == (NOW - timedelta(hours=1), NOW + LEAF_LIFE)
-    assert found.serial == parsed(leaf).serial_number
-    assert found.fingerprint == parsed(leaf).fingerprint(SHA256()).hex()
+    assert (found.not_before, found.not_after) == (NOW - timedelta(hours=1), NOW + LEAF_LIFETIME)
+    assert found.serial == load(leaf).serial_number
+    assert found.fingerprint == load(leaf).fingerprint(SHA256()).hex()
     assert (authority.subject, authority.names, authority.is_ca) == ("CN=kubevirt-scheduler CA", (), True)
     assert found.issuer_id == authority.key_id == authority.issuer_id != found.key_id
 
 
-def test_a_certificate_is_valid_from_its_first_moment_to_before_its_last(ca):
-    one = read(ca.certificate)
+def test_validity_includes_not_before_and_excludes_not_after(ca):
+    certificate = read(ca.certificate)
     tick = timedelta(seconds=1)
-    moments = (one.not_before - tick, one.not_before, one.not_after - tick, one.not_after)
-    assert [one.is_valid(moment) for moment in moments] == [False, True, True, False]
+    moments = (
+        certificate.not_before - tick,
+        certificate.not_before,
+        certificate.not_after - tick,
+        certificate.not_after,
+    )
+    assert [certificate.is_valid(moment) for moment in moments] == [False, True, True, False]
 
 
-def test_a_key_fits_its_own_certificate_alone(ca):
+def test_a_key_matches_only_its_own_certificate(ca):
     leaf = issue_leaf(ca, NAMES, NOW)
-    assert fits(ca)
-    assert fits(leaf)
-    assert not fits(Issued(leaf.certificate, ca.key))
-    assert not fits(Issued(leaf.certificate, other_key()))
+    assert key_matches(ca)
+    assert key_matches(leaf)
+    assert not key_matches(Issued(leaf.certificate, ca.key))
+    assert not key_matches(Issued(leaf.certificate, ed25519_key()))
 
 
-def test_a_leaf_was_signed_by_its_own_ca_alone(ca):
+def test_a_leaf_is_signed_only_by_its_own_ca(ca):
     leaf = issue_leaf(ca, NAMES, NOW)
     assert signed_by(leaf.certificate, ca.certificate)
-    assert not signed_by(leaf.certificate, issue_ca(NOW).certificate)  # of the same name
+    assert not signed_by(leaf.certificate, issue_ca(NOW).certificate)  # same subject
     assert not signed_by(leaf.certificate, leaf.certificate)
 
 
-def test_a_bundle_is_split_into_its_certificates(ca):
+def test_split_returns_each_certificate_without_comments(ca):
     other = issue_ca(NOW)
     assert split(b"a comment\n" + other.certificate + b"\n\n" + ca.certificate) == (other.certificate, ca.certificate)
 
@@ -341,29 +346,36 @@ def test_a_bundle_is_split_into_its_certificates(ca):
 @pytest.mark.parametrize(
     "pem", [b"", b"garbage", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
-def test_what_is_no_certificate_is_told_in_one_line(ca, pem):
-    for question in (read, split, lambda it: signed_by(it, ca.certificate), lambda it: fits(Issued(it, ca.key))):
+def test_input_that_is_not_a_certificate_raises_a_one_line_error(ca, pem):
+    for question in (
+        read,
+        split,
+        lambda pem: signed_by(pem, ca.certificate),
+        lambda pem: key_matches(Issued(pem, ca.key)),
+    ):
         with pytest.raises(BadCertificate, match=r"^holds no certificate in PEM$"):
             question(pem)
 
 
-def test_a_certificate_with_extensions_that_are_none_is_told_in_one_line(ca):
+def test_a_certificate_with_malformed_extensions_raises_a_one_line_error(ca):
     key = load_pem_private_key(ca.key, None)
     builder = x509.CertificateBuilder(
-        x509.Name([]), x509.Name([]), key.public_key(), 7, NOW, NOW + LEAF_LIFE, extensions=[]
+        x509.Name([]), x509.Name([]), key.public_key(), 7, NOW, NOW + LEAF_LIFETIME, extensions=[]
     )
-    strange = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\xff")
-    pem = builder.add_extension(strange, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
+    malformed = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\xff")
+    pem = builder.add_extension(malformed, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
     with pytest.raises(BadCertificate, match=r"^holds a certificate that can't be read$"):
         read(pem)
 
 
-def locked(issued):
+def encrypted_key(issued):
     key = load_pem_private_key(issued.key, None)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
 
 
-@pytest.mark.parametrize("key", [lambda _: b"", lambda _: b"garbage", locked], ids=["empty", "garbage", "locked"])
-def test_what_is_no_key_is_told_in_one_line(ca, key):
+@pytest.mark.parametrize(
+    "key", [lambda _: b"", lambda _: b"garbage", encrypted_key], ids=["empty", "garbage", "encrypted"]
+)
+def test_input_that_is_not_a_usable_key_raises_a_one_line_error(ca, key):
     with pytest.raises(BadCertificate, match=r"^holds no private key in PEM, free of a passphrase$"):
-        fits(Issued(ca.certificate, key(ca)))
+        key_matches(Issued(ca.certificate, key(ca)))

@@ -1,4 +1,4 @@
-"""What the Secret holds is read back as it was written, and what is no longer so is told by its field."""
+"""Encoding and decoding of the Secret: a written bundle is read back, and a damaged field is named."""
 
 import base64
 import json
@@ -16,18 +16,18 @@ from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, START
 
 CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
 LEAF = issue_leaf(CA, NAMES, START)
-PLAIN = Bundle(CA, LEAF)
-COMING = replace(PLAIN, next_ca=OTHER)
-FULL = replace(
-    COMING,
+SETTLED = Bundle(CA, LEAF)
+WITH_NEXT_CA = replace(SETTLED, next_ca=OTHER)
+ROTATING = replace(
+    WITH_NEXT_CA,
     published=START + timedelta(microseconds=1),
     retiring=(RetiringCA(OLD.certificate, START + timedelta(days=3)),),
-    hurry=True,
+    drop_old_early=True,
 )
-BUNDLES = {"plain": PLAIN, "with a coming CA": COMING, "in the middle of two rotations": FULL}
+BUNDLES = {"settled": SETTLED, "with a next CA": WITH_NEXT_CA, "during two rotations": ROTATING}
 
 
-def stored(bundle=FULL):
+def stored(bundle=ROTATING):
     return written(bundle, secret())
 
 
@@ -36,7 +36,7 @@ def decoded(found):
 
 
 def changed(field, value):
-    """The Secret with another content in one field; None takes it away."""
+    """The Secret with another value in one field; None removes the field."""
     found = stored()
     if value is None:
         del found["data"][field]
@@ -46,17 +46,17 @@ def changed(field, value):
 
 
 @pytest.mark.parametrize("bundle", BUNDLES.values(), ids=BUNDLES)
-def test_a_bundle_is_read_back_as_it_was_written(bundle):
+def test_read_returns_the_bundle_that_was_written(bundle):
     assert read(stored(bundle)) == bundle
 
 
-def test_a_secret_that_is_written_keeps_all_else():
+def test_writing_a_bundle_preserves_other_fields_and_annotations():
     before = secret()
     before["metadata"] |= {"resourceVersion": "7", "annotations": {"a": "b"}}
     before["data"] = {"mine": "eA=="}
-    kept = deepcopy(before)
-    after = written(PLAIN, before)
-    assert before == kept
+    unchanged = deepcopy(before)
+    after = written(SETTLED, before)
+    assert before == unchanged
     assert after["metadata"]["annotations"] == {"a": "b", ANNOTATION: "self"}
     assert after["metadata"]["resourceVersion"] == "7"
     assert after["data"]["mine"] == "eA=="
@@ -65,37 +65,37 @@ def test_a_secret_that_is_written_keeps_all_else():
     }
 
 
-def test_a_coming_ca_goes_when_it_is_no_longer_there():
-    after = written(PLAIN, stored())
+def test_writing_a_bundle_without_next_ca_removes_the_fields_of_the_next_ca():
+    after = written(SETTLED, stored())
     assert sorted(after["data"]) == ["ca.crt", "ca.key", "state.json", "tls.crt", "tls.key"]
-    assert read(after) == PLAIN
+    assert read(after) == SETTLED
 
 
-def test_a_person_may_mount_the_secret():
+def test_the_secret_has_the_three_fields_that_an_operator_mounts():
     data = decoded(stored())
     assert data["tls.crt"] == LEAF.certificate
     assert data["tls.key"] == LEAF.key
-    assert data["ca.crt"] == FULL.ca_bundle()
+    assert data["ca.crt"] == ROTATING.ca_bundle()
 
 
-def test_the_ca_bundle_holds_each_ca_once_and_no_key():
-    assert sorted(split(FULL.ca_bundle())) == sorted([CA.certificate, OTHER.certificate, OLD.certificate])
-    assert b"PRIVATE" not in FULL.ca_bundle()
-    twice = replace(FULL, retiring=FULL.retiring * 2)
-    assert twice.ca_bundle() == FULL.ca_bundle()
+def test_the_ca_bundle_has_each_ca_once_and_no_key():
+    assert sorted(split(ROTATING.ca_bundle())) == sorted([CA.certificate, OTHER.certificate, OLD.certificate])
+    assert b"PRIVATE" not in ROTATING.ca_bundle()
+    twice = replace(ROTATING, retiring=ROTATING.retiring * 2)
+    assert twice.ca_bundle() == ROTATING.ca_bundle()
 
 
-def test_the_ca_bundle_stays_the_same_when_the_coming_ca_takes_over():
-    after = Bundle(OTHER, LEAF, retiring=(RetiringCA(CA.certificate, START), *FULL.retiring))
-    assert after.ca_bundle() == FULL.ca_bundle()
+def test_the_ca_bundle_stays_the_same_when_the_next_ca_starts_to_sign():
+    after = Bundle(OTHER, LEAF, retiring=(RetiringCA(CA.certificate, START), *ROTATING.retiring))
+    assert after.ca_bundle() == ROTATING.ca_bundle()
 
 
 @pytest.mark.parametrize("bundle", BUNDLES.values(), ids=BUNDLES)
-def test_no_key_shows_when_a_bundle_is_printed(bundle):
+def test_repr_of_a_bundle_hides_all_keys(bundle):
     assert "PRIVATE" not in repr(bundle)
 
 
-def test_an_empty_secret_is_to_be_filled():
+def test_an_empty_secret_is_read_as_missing():
     for data in ({}, {"data": None}, {"data": {}}, {"data": {"tls.crt": "", "tls.key": ""}}):
         found = read(secret() | data)
         assert isinstance(found, InvalidBundle)
@@ -106,20 +106,20 @@ def test_an_empty_secret_is_to_be_filled():
 
 
 @pytest.mark.parametrize("annotation", [None, "cert-manager", "Self"])
-def test_a_secret_without_our_annotation_is_foreign_whatever_it_holds(annotation):
+def test_a_secret_without_the_annotation_is_read_as_foreign(annotation):
     found = stored()
     found["metadata"]["annotations"] = {} if annotation is None else {ANNOTATION: annotation}
-    flaw = read(found)
-    assert (flaw.cause, flaw.field) == (Cause.FOREIGN, "metadata")
-    assert f"Secret {NAMESPACE}/{NAME}: it holds ca.crt, ca.key, " in str(flaw)
-    assert ANNOTATION in str(flaw)
+    result = read(found)
+    assert (result.cause, result.field) == (Cause.FOREIGN, "metadata")
+    assert f"Secret {NAMESPACE}/{NAME}: it holds ca.crt, ca.key, " in str(result)
+    assert ANNOTATION in str(result)
 
 
 def state(**content):
     return json.dumps({"published": None, "leaving": [], "hurry": False} | content).encode()
 
 
-LEFT = {"certificate": OLD.certificate.decode(), "until": START.isoformat()}
+RETIRING = {"certificate": OLD.certificate.decode(), "until": START.isoformat()}
 DAMAGED = {
     **{f"no {field}": (field, None, field, "is missing") for field in decoded(stored())},
     **{f"an empty {field}": (field, b"", field, "is missing") for field in ("tls.crt", "ca.key", "state.json")},
@@ -128,82 +128,94 @@ DAMAGED = {
         for field in decoded(stored())
         if "json" not in field
     },
-    "another's tls.key": ("tls.key", CA.key, "tls.key", "is not the key of tls.crt"),
-    "another's next-ca.key": ("next-ca.key", CA.key, "next-ca.key", "is not the key of next-ca.crt"),
-    "another's ca.key": ("ca.key", LEAF.key, "ca.key", "is the key of no certificate in ca.crt"),
-    "another's ca.crt": ("ca.crt", OLD.certificate, "ca.key", "is the key of no certificate in ca.crt"),
-    "a state that is no JSON": ("state.json", b"{", "state.json", "is no JSON"),
-    "a deep state": ("state.json", b"[" * 100_000, "state.json", "is no JSON"),
+    "the tls.key of another certificate": ("tls.key", CA.key, "tls.key", "is not the key of tls.crt"),
+    "the next-ca.key of another certificate": ("next-ca.key", CA.key, "next-ca.key", "is not the key of next-ca.crt"),
+    "the ca.key of another certificate": ("ca.key", LEAF.key, "ca.key", "is the key of no certificate in ca.crt"),
+    "the ca.crt of another key": ("ca.crt", OLD.certificate, "ca.key", "is the key of no certificate in ca.crt"),
+    "a state that is not JSON": ("state.json", b"{", "state.json", "is no JSON"),
+    "a deeply nested state": ("state.json", b"[" * 100_000, "state.json", "is no JSON"),
     "a state that is a list": ("state.json", b"[]", "state.json", "has another shape"),
     "leaving that is a number": ("state.json", state(leaving=1), "state.json", "has another shape"),
-    "leaving that holds words": ("state.json", state(leaving=["x"]), "state.json", "has another shape"),
-    "a time that is a word": ("state.json", state(published="soon"), "state.json", "holds a time that is none"),
+    "leaving that holds a string": ("state.json", state(leaving=["x"]), "state.json", "has another shape"),
+    "a time that is not a date": ("state.json", state(published="soon"), "state.json", "holds a time that is none"),
     "a time that is a number": (
         "state.json",
-        state(leaving=[LEFT | {"until": 7}]),
+        state(leaving=[RETIRING | {"until": 7}]),
         "state.json",
         "a time that is none",
     ),
-    "a time of no zone": ("state.json", state(published="2026-11-21T12:00:00"), "state.json", "without its zone"),
-    "a leaf that leaves": (
+    "a time without a time zone": (
         "state.json",
-        state(leaving=[LEFT | {"certificate": LEAF.certificate.decode()}]),
+        state(published="2026-11-21T12:00:00"),
+        "state.json",
+        "without its zone",
+    ),
+    "a leaf in leaving": (
+        "state.json",
+        state(leaving=[RETIRING | {"certificate": LEAF.certificate.decode()}]),
         "state.json",
         "is no CA's certificate",
     ),
-    "no certificate that leaves": ("state.json", state(leaving=[{}]), "state.json", "holds no certificate in PEM"),
+    "an entry without a certificate in leaving": (
+        "state.json",
+        state(leaving=[{}]),
+        "state.json",
+        "holds no certificate in PEM",
+    ),
 }
 
 
 @pytest.mark.parametrize(("field", "value", "named", "what"), DAMAGED.values(), ids=DAMAGED)
-def test_what_is_damaged_is_told_by_its_field_and_never_by_its_content(field, value, named, what):
-    flaw = read(changed(field, value))
-    assert isinstance(flaw, InvalidBundle)
-    assert (flaw.cause, flaw.field) == (Cause.DAMAGED, named)
-    assert str(flaw).startswith(f"Secret {NAMESPACE}/{NAME}: {named}: ")
-    assert what in str(flaw)
-    assert "\n" not in str(flaw)
-    assert "garbage" not in str(flaw)
+def test_a_damaged_field_is_named_but_its_content_is_not_quoted(field, value, named, what):
+    result = read(changed(field, value))
+    assert isinstance(result, InvalidBundle)
+    assert (result.cause, result.field) == (Cause.DAMAGED, named)
+    assert str(result).startswith(f"Secret {NAMESPACE}/{NAME}: {named}: ")
+    assert what in str(result)
+    assert "\n" not in str(result)
+    assert "garbage" not in str(result)
 
 
 @pytest.mark.parametrize("field", ["tls.crt", "ca.crt", "next-ca.crt"])
-def test_a_certificate_with_a_wrong_bit_in_any_place_is_still_read_or_told_by_its_field(field):
-    found = stored(COMING)
+def test_a_certificate_with_any_flipped_bit_is_read_or_reported_as_damaged(field):
+    found = stored(WITH_NEXT_CA)
     good = {"tls.crt": LEAF, "ca.crt": CA, "next-ca.crt": OTHER}[field].certificate.decode()
-    told = 0
-    for place in range(len(der := ssl.PEM_cert_to_DER_cert(good))):
-        bad = ssl.DER_cert_to_PEM_cert(bytes([*der[:place], der[place] ^ 1, *der[place + 1 :]]))
+    invalid_bundles = 0
+    for offset in range(len(der := ssl.PEM_cert_to_DER_cert(good))):
+        bad = ssl.DER_cert_to_PEM_cert(bytes([*der[:offset], der[offset] ^ 1, *der[offset + 1 :]]))
         found["data"][field] = base64.b64encode(bad.encode()).decode()
-        flaw = read(found)
-        told += isinstance(flaw, InvalidBundle)
-        assert isinstance(flaw, Bundle) or (flaw.cause, "\n" in str(flaw)) == (Cause.DAMAGED, False)
-    assert told > 100
+        result = read(found)
+        invalid_bundles += isinstance(result, InvalidBundle)
+        assert isinstance(result, Bundle) or (result.cause, "\n" in str(result)) == (Cause.DAMAGED, False)
+    assert invalid_bundles > 100
 
 
-def test_a_leaf_in_the_place_of_a_ca_is_told():
+def test_a_leaf_instead_of_a_ca_is_reported():
     leaf = issue_leaf(CA, NAMES, START)
-    found = stored(replace(PLAIN, authority=leaf))
+    found = stored(replace(SETTLED, authority=leaf))
     assert str(read(found)).endswith("ca.crt: is no CA's certificate")
-    found = stored(replace(COMING, next_ca=leaf))
+    found = stored(replace(WITH_NEXT_CA, next_ca=leaf))
     assert str(read(found)).endswith("next-ca.crt: is no CA's certificate")
 
 
-def test_what_is_no_base64_is_told():
+def test_invalid_base64_is_reported():
     found = stored()
     found["data"]["tls.crt"] = "!"
     assert str(read(found)).endswith("tls.crt: is no base64")
 
 
-def test_a_later_version_may_add_to_the_state():
-    assert read(changed("state.json", state(more=1, published=START.isoformat()))) == replace(COMING, published=START)
+def test_unknown_keys_of_the_state_are_ignored():
+    assert read(changed("state.json", state(more=1, published=START.isoformat()))) == replace(
+        WITH_NEXT_CA, published=START
+    )
 
 
-def test_what_a_rotation_noted_is_nothing_without_a_coming_ca():
-    found = stored(PLAIN)
+def test_the_state_of_a_rotation_is_ignored_without_a_next_ca():
+    found = stored(SETTLED)
     found["data"]["state.json"] = base64.b64encode(state(published=START.isoformat(), hurry=True)).decode()
-    assert read(found) == PLAIN
+    assert read(found) == SETTLED
 
 
-def test_a_field_of_any_secret_can_be_read():
+def test_content_decodes_a_field_of_any_secret():
     assert content({"data": {"tls.crt": "eA=="}}, "tls.crt") == b"x"
     assert [content(one, "tls.crt") for one in ({}, {"data": None}, {"data": {"tls.crt": "!"}})] == [b""] * 3

@@ -1,4 +1,4 @@
-"""The two objects are read and written whole, and each refusal is told with what to do about it."""
+"""Reading and writing the Secret and the configuration, and the error message of each failure."""
 
 import base64
 from copy import deepcopy
@@ -12,7 +12,7 @@ from tests.support.fake_certificate_cluster import (
     NAME,
     NAMESPACE,
     SECRET_PATH,
-    TwoObjects,
+    FakeCertificateCluster,
     configuration,
 )
 from webhook.cluster.client import ClusterError
@@ -22,53 +22,56 @@ SECRET, REGISTRATION = f"Secret {NAMESPACE}/{NAME}", f"MutatingWebhookConfigurat
 
 @pytest.fixture
 def api():
-    return TwoObjects()
+    return FakeCertificateCluster()
 
 
 @pytest.fixture
-def place(api):
+def objects(api):
     return CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION)
 
 
-def trouble(call, *arguments):
+def raised_error(call, *arguments):
     with pytest.raises(CertificateError) as caught:
         call(*arguments)
     return caught.value.cause, str(caught.value)
 
 
-def test_both_are_read_and_written_where_they_are(api, place):
-    secret, registration = place.read_secret(), place.read_configuration()
-    place.write_secret(secret | {"data": {"a": "eA=="}})
-    place.write_configuration(registration | {"webhooks": []})
+def test_secret_and_configuration_are_read_and_written_at_their_paths(api, objects):
+    secret, registration = objects.read_secret(), objects.read_configuration()
+    objects.write_secret(secret | {"data": {"a": "eA=="}})
+    objects.write_configuration(registration | {"webhooks": []})
     assert api.secret["data"] == {"a": "eA=="}
     assert api.configuration["webhooks"] == []
     assert [path for _, path in api.calls] == [SECRET_PATH, CONFIGURATION_PATH] * 2
 
 
-def test_where_no_configuration_is_named_none_is_read(api):
+def test_no_configuration_is_read_if_none_is_named(api):
     assert CertificateObjects(api, (NAMESPACE, NAME), None).read_configuration() is None
     assert api.calls == []
 
 
-def test_who_comes_second_is_told_so_and_changes_nothing(api, place):
-    first, second = place.read_secret(), place.read_secret()
-    place.write_secret(first | {"data": {"a": "MQ=="}})
-    assert trouble(place.write_secret, second | {"data": {"a": "Mg=="}}) == (
+def test_a_write_with_an_old_resource_version_is_a_conflict_and_changes_nothing(api, objects):
+    first, second = objects.read_secret(), objects.read_secret()
+    objects.write_secret(first | {"data": {"a": "MQ=="}})
+    assert raised_error(objects.write_secret, second | {"data": {"a": "Mg=="}}) == (
         Cause.CONFLICT,
         f"{SECRET} was changed by somebody else since it was read",
     )
     assert api.secret["data"] == {"a": "MQ=="}
 
 
-def test_what_is_missing_is_told_with_what_makes_it(api, place):
-    secret = place.read_secret()
+def test_a_missing_object_is_reported_with_the_command_that_creates_it(api, objects):
+    secret = objects.read_secret()
     api.objects.clear()
-    for call in (place.read_secret, lambda: place.write_secret(secret)):
-        assert trouble(call) == (Cause.MISSING, f"there is no {SECRET}; helm upgrade makes it")
-    assert trouble(place.read_configuration) == (Cause.MISSING, f"there is no {REGISTRATION}; helm upgrade makes it")
+    for call in (objects.read_secret, lambda: objects.write_secret(secret)):
+        assert raised_error(call) == (Cause.MISSING, f"there is no {SECRET}; helm upgrade makes it")
+    assert raised_error(objects.read_configuration) == (
+        Cause.MISSING,
+        f"there is no {REGISTRATION}; helm upgrade makes it",
+    )
 
 
-REFUSALS = {
+ERROR_RESPONSES = {
     401: (Cause.FORBIDDEN, "give this service account the right to get it, as the chart does"),
     403: (Cause.FORBIDDEN, "give this service account the right to get it, as the chart does"),
     422: (Cause.REFUSED, "the API server does not take it: no"),
@@ -78,38 +81,40 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(("code", "expected"), REFUSALS.items(), ids=map(str, REFUSALS))
-def test_a_refusal_names_the_object_and_what_to_do(api, place, code, expected):
-    api.before[0] = ApiError(code, "no")
-    cause, text = trouble(place.read_secret)
+@pytest.mark.parametrize(("code", "expected"), ERROR_RESPONSES.items(), ids=map(str, ERROR_RESPONSES))
+def test_an_error_names_the_object_and_what_to_do(api, objects, code, expected):
+    api.fail_before[0] = ApiError(code, "no")
+    cause, text = raised_error(objects.read_secret)
     assert cause is expected[0]
     assert text.startswith(f"{SECRET}: ")
     assert text.endswith(expected[1])
 
 
-def test_a_missing_right_to_write_is_another_one_than_to_read(api, place):
-    secret = place.read_secret()
-    api.before[1] = ApiError(403, "forbidden")
-    assert "the right to update it" in trouble(place.write_secret, secret)[1]
+def test_a_forbidden_write_names_the_verb_update(api, objects):
+    secret = objects.read_secret()
+    api.fail_before[1] = ApiError(403, "forbidden")
+    assert "the right to update it" in raised_error(objects.write_secret, secret)[1]
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 100_000], ids=["nothing", "a proxy's page", "deep"])
-def test_an_answer_that_is_no_object_is_told(body):
-    class Proxy(TwoObjects):
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[" * 100_000], ids=["empty", "the page of a proxy", "deeply nested JSON"]
+)
+def test_a_response_that_is_not_json_is_reported_as_unreachable(body):
+    class Proxy(FakeCertificateCluster):
         def get(self, *_):
             return body
 
-    cause, text = trouble(CertificateObjects(Proxy(), (NAMESPACE, NAME), None).read_secret)
+    cause, text = raised_error(CertificateObjects(Proxy(), (NAMESPACE, NAME), None).read_secret)
     assert (cause, text) == (Cause.UNREACHABLE, f"{SECRET}: the answer is not what an API server sends")
 
 
-def test_the_clients_own_error_is_one_that_certs_knows():
+def test_the_error_of_the_client_is_an_api_error_of_certs():
     error = ClusterError(403, "no")
     assert isinstance(error, ApiError)
     assert (error.code, str(error)) == (403, "no")
 
 
-def test_the_ca_bundle_of_each_webhook_is_read():
+def test_ca_bundles_returns_the_ca_bundle_of_each_webhook():
     registration = with_ca_bundle(configuration(), b"pem")
     registration["webhooks"].append({"name": "other"})
     registration["webhooks"].append({"name": "broken", "clientConfig": {"caBundle": "!"}})
@@ -122,24 +127,24 @@ def test_the_ca_bundle_of_each_webhook_is_read():
     assert ca_bundles({}) == ca_bundles({"webhooks": None}) == {}
 
 
-def test_the_names_by_which_the_webhooks_are_called_are_read():
+def test_hosts_returns_the_names_of_services_and_urls():
     urls = {"url": "https://[::1]:8443/mutate"}, {"url": "https://a.example/mutate"}
     configs = {"service": {"namespace": "ns", "name": "one"}}, *urls, {}, None
     assert hosts({"webhooks": [{"clientConfig": one} for one in configs]}) == {"one.ns.svc", "::1", "a.example"}
     assert hosts({"webhooks": None}) == set()
 
 
-def test_a_ca_bundle_is_written_into_each_webhook_and_nothing_else_is_changed():
+def test_with_ca_bundle_changes_only_the_ca_bundle_of_each_webhook():
     before = configuration()
     before["webhooks"][0]["matchConditions"] = [{"name": "x", "expression": "true"}]
-    kept = deepcopy(before)
+    unchanged = deepcopy(before)
     after = with_ca_bundle(before, b"pem")
-    assert before == kept
+    assert before == unchanged
     for webhook in after["webhooks"]:
         assert webhook["clientConfig"].pop("caBundle") == base64.b64encode(b"pem").decode()
     assert after == before
 
 
 @pytest.mark.parametrize("empty", [{}, {"webhooks": None}, {"webhooks": []}])
-def test_a_configuration_without_webhooks_stays_as_it_is(empty):
+def test_with_ca_bundle_does_not_change_a_configuration_without_webhooks(empty):
     assert with_ca_bundle(empty, b"pem") == empty

@@ -1,6 +1,6 @@
-"""Whatever happens to three replicas that share a Secret: what is served is trusted, and they agree in the end.
+"""Random events on three replicas that share a Secret: served leaves stay trusted, and the replicas converge.
 
-API servers may be as late as the policy allows: for so long they still see what was published before.
+API servers may see a new `caBundle` as late as the policy's `spread` allows; until then they use the previous one.
 """
 
 from contextlib import suppress
@@ -17,28 +17,36 @@ from certs.authority import read, signed_by, split
 from certs.cluster import ApiError, CertificateError, CertificateObjects
 from certs.renewal import Policy, Step
 from certs.rotate import CertificateController, run_pass
-from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Clock, Crash, TwoObjects
+from tests.support.fake_certificate_cluster import (
+    CONFIGURATION,
+    NAME,
+    NAMES,
+    NAMESPACE,
+    Clock,
+    Crash,
+    FakeCertificateCluster,
+)
 
 POLICY = Policy(NAMES)
 REPLICAS = 3
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
-replicas = st.integers(0, REPLICAS - 1)
-calls = st.integers(0, 3)  # a pass makes four at the most
-times = st.sampled_from([4 * MINUTE, 6 * MINUTE, 6 * MINUTE, DAY, 11 * DAY, 21 * DAY, 100 * DAY])
-OFTEN = [
-    st.tuples(st.just("pass_"), replicas),
-    st.tuples(st.just("race"), replicas, replicas | st.just("a person"), calls),
-    st.tuples(st.just("turn"), times),
+REPLICA = st.integers(0, REPLICAS - 1)
+REQUEST = st.integers(0, 3)  # a pass sends four at most
+DURATION = st.sampled_from([4 * MINUTE, 6 * MINUTE, 6 * MINUTE, DAY, 11 * DAY, 21 * DAY, 100 * DAY])
+FREQUENT = [
+    st.tuples(st.just("run_replica"), REPLICA),
+    st.tuples(st.just("race"), REPLICA, REPLICA | st.just("operator"), REQUEST),
+    st.tuples(st.just("advance"), DURATION),
     st.tuples(st.just("rotate")),
 ]
-SELDOM = [
-    st.tuples(st.just("crash"), replicas, calls, st.booleans(), st.booleans()),
-    st.tuples(st.just("refuse"), replicas, calls, st.booleans(), st.sampled_from([0, 403, 409, 500])),
-    st.tuples(st.just("back"), st.sampled_from([MINUTE, 2 * DAY / 24, 3 * DAY])),
-    st.tuples(st.just("empty")),
+RARE = [
+    st.tuples(st.just("crash"), REPLICA, REQUEST, st.booleans(), st.booleans()),
+    st.tuples(st.just("fail_request"), REPLICA, REQUEST, st.booleans(), st.sampled_from([0, 403, 409, 500])),
+    st.tuples(st.just("set_clock_back"), st.sampled_from([MINUTE, 2 * DAY / 24, 3 * DAY])),
+    st.tuples(st.just("empty_ca_bundles")),
 ]
-EVENTS = st.one_of(*OFTEN, *OFTEN, *SELDOM)
+EVENTS = st.one_of(*FREQUENT, *FREQUENT, *RARE)
 
 
 @cache
@@ -47,25 +55,26 @@ def trusts(ca_bundle, leaf):
 
 
 class Installation:
-    """Three replicas, and after each call a look at what they serve."""
+    """Three replicas, whose served leaves are checked before each request and after each event."""
 
     def __init__(self, folder: Path) -> None:
-        self.api, self.clock = TwoObjects(), Clock()
-        self.folder, self.pods = folder, 0
-        self.place = CertificateObjects(self.api, (NAMESPACE, NAME), CONFIGURATION)
-        self.keepers = [self.keeper(self.empty_folder()) for _ in range(REPLICAS)]
-        self.stale: set[int] = set()
-        self.seen, self.order = [], []  # what was published and until when it may be seen; every bundle of the Secret
-        self.bundle, self.fresh, self.version = None, b"", self.api.secret["metadata"]["resourceVersion"]
-        self.api.between = self.look
+        self.api, self.clock = FakeCertificateCluster(), Clock()
+        self.folder, self.folder_count = folder, 0
+        self.objects = CertificateObjects(self.api, (NAMESPACE, NAME), CONFIGURATION)
+        self.controllers = [self.controller(self.new_folder()) for _ in range(REPLICAS)]
+        self.not_updated: set[int] = set()
+        # `seen`: published bundles, and until when API servers may see each. `history`: every bundle of the Secret.
+        self.seen, self.history = [], []
+        self.bundle, self.replacement_ca, self.version = None, b"", self.api.secret["metadata"]["resourceVersion"]
+        self.api.on_request = self.check
 
-    def empty_folder(self):
-        self.pods += 1
-        folder = self.folder / str(self.pods)
+    def new_folder(self):
+        self.folder_count += 1
+        folder = self.folder / str(self.folder_count)
         folder.mkdir()
         return folder
 
-    def keeper(self, folder):
+    def controller(self, folder):
         return CertificateController(
             self.api,
             secret=(NAMESPACE, NAME),
@@ -75,115 +84,117 @@ class Installation:
             now=self.clock,
         )
 
-    def look(self, *_):
-        """What must hold at every moment."""
+    def check(self, *_):
+        """Check the invariants that must hold at any time."""
         if self.api.secret["metadata"]["resourceVersion"] != self.version:
             self.version = self.api.secret["metadata"]["resourceVersion"]
-            self.remember_kept(bundles.read(self.api.secret))
+            self.record_bundle(bundles.read(self.api.secret))
         published = [one for one in set(self.api.ca_bundles()) if one]
         assert len(published) <= 1
-        self.remember_published(published)
-        for number, keeper in enumerate(self.keepers):
-            file = keeper._folder / "tls.crt"
+        self.record_published(published)
+        for number, controller in enumerate(self.controllers):
+            file = controller._folder / "tls.crt"
             leaf = file.read_bytes() if file.exists() else b""
-            if leaf and number not in self.stale and read(leaf).is_valid(self.clock()):
+            if leaf and number not in self.not_updated and read(leaf).is_valid(self.clock()):
                 for ca_bundle in [ca_bundle for ca_bundle, until in self.seen if until > self.clock()]:
-                    assert trusts(ca_bundle, leaf), "served and not trusted"
+                    assert trusts(ca_bundle, leaf), "served but not trusted"
 
-    def remember_kept(self, found):
-        if found.ca_bundle() not in self.order:
-            self.order.append(found.ca_bundle())
+    def record_bundle(self, found):
+        if found.ca_bundle() not in self.history:
+            self.history.append(found.ca_bundle())
         if self.bundle and found.authority not in (self.bundle.authority, self.bundle.next_ca):
-            self.fresh = found.authority.certificate
+            self.replacement_ca = found.authority.certificate
         self.bundle = found
 
-    def remember_published(self, published):
+    def record_published(self, published):
         for ca_bundle in published:
-            if self.fresh and self.fresh in ca_bundle:
-                self.fresh, self.seen = b"", []  # a new CA at once, because the old one was worth nothing
+            if self.replacement_ca and self.replacement_ca in ca_bundle:
+                self.replacement_ca, self.seen = b"", []  # published at once, because the old CA was unusable
             if self.seen and self.seen[-1][0] == ca_bundle:
                 self.seen.pop()
             elif self.seen:
                 before = self.seen[-1][0]
-                assert self.order.index(ca_bundle) > self.order.index(before), "an older bundle over a newer one"
+                assert self.history.index(ca_bundle) > self.history.index(before), "an older bundle is published"
                 self.seen[-1] = before, self.clock() + POLICY.spread
             self.seen.append((ca_bundle, self.clock() + 10_000 * DAY))
 
-    def event(self, what, *details):
-        getattr(self, what)(*details)
-        self.api.before, self.api.after, self.api.between = {}, {}, self.look
-        self.look()
+    def perform(self, action, *details):
+        getattr(self, action)(*details)
+        self.api.fail_before, self.api.fail_after, self.api.on_request = {}, {}, self.check
+        self.check()
 
-    def pass_(self, number):
-        keeper = self.keepers[number]
-        failures = keeper.failures.total()
-        keeper.run_pass()
-        if keeper.failures.total() == failures:
-            self.stale.discard(number)
+    def run_replica(self, number):
+        controller = self.controllers[number]
+        failures = controller.failures.total()
+        controller.run_pass()
+        if controller.failures.total() == failures:
+            self.not_updated.discard(number)
 
-    def race(self, slow, fast, call):
-        at = len(self.api.calls) + call
+    def race(self, slow, fast, request):
+        target = len(self.api.calls) + request
 
-        def between(*_):
-            self.look()
-            if len(self.api.calls) == at:
-                self.api.between = self.look
-                self.rotate() if fast == "a person" else self.pass_(fast)
+        def on_request(*_):
+            self.check()
+            if len(self.api.calls) == target:
+                self.api.on_request = self.check
+                self.rotate() if fast == "operator" else self.run_replica(fast)
 
-        self.api.between = between
-        self.pass_(slow)
+        self.api.on_request = on_request
+        self.run_replica(slow)
 
-    def crash(self, number, call, afterwards, elsewhere):
-        (self.api.after if afterwards else self.api.before)[len(self.api.calls) + call] = Crash()
+    def crash(self, number, request, after_request, new_pod):
+        (self.api.fail_after if after_request else self.api.fail_before)[len(self.api.calls) + request] = Crash()
         with suppress(Crash):
-            self.pass_(number)
-        self.keepers[number] = self.keeper(self.empty_folder() if elsewhere else self.keepers[number]._folder)
+            self.run_replica(number)
+        self.controllers[number] = self.controller(self.new_folder() if new_pod else self.controllers[number]._folder)
 
-    def refuse(self, number, call, afterwards, code):
-        (self.api.after if afterwards else self.api.before)[len(self.api.calls) + call] = ApiError(code, "no")
-        self.pass_(number)
+    def fail_request(self, number, request, after_request, code):
+        (self.api.fail_after if after_request else self.api.fail_before)[len(self.api.calls) + request] = ApiError(
+            code, "no"
+        )
+        self.run_replica(number)
 
-    def turn(self, by):
-        self.clock.turn(by)
+    def advance(self, by):
+        self.clock.advance(by)
 
-    def back(self, by):
-        self.clock.turn(-by)
-        self.stale, self.seen = set(range(REPLICAS)), []
+    def set_clock_back(self, by):
+        self.clock.advance(-by)
+        self.not_updated, self.seen = set(range(REPLICAS)), []
 
-    def empty(self):
+    def empty_ca_bundles(self):
         if any(self.api.ca_bundles()):
             self.api.publish(b"")
 
     def rotate(self):
         with suppress(CertificateError):
-            run_pass(self.place, Policy(), self.clock, Step.INTRODUCE)
+            run_pass(self.objects, Policy(), self.clock, Step.INTRODUCE)
 
     def settle(self):
-        """Let time pass until there is one CA, and then one round more."""
+        """Run passes and let time pass until only one CA is left and all replicas serve the same leaf."""
         for _ in range(40):
             for number in range(REPLICAS):
-                self.event("pass_", number)
+                self.perform("run_replica", number)
             found = bundles.read(self.api.secret)
             if not found.next_ca and not found.retiring and len(set(map(self.served, range(REPLICAS)))) == 1:
                 return found
-            self.clock.turn(6 * MINUTE if found.next_ca else 3 * DAY)
-        raise AssertionError("it does not settle")
+            self.clock.advance(6 * MINUTE if found.next_ca else 3 * DAY)
+        raise AssertionError("the replicas do not converge")
 
     def served(self, number):
-        return (self.keepers[number]._folder / "tls.crt").read_bytes()
+        return (self.controllers[number]._folder / "tls.crt").read_bytes()
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(EVENTS, min_size=10, max_size=40))
-def test_what_is_served_is_trusted_and_one_ca_is_left(events):
+def test_served_leaves_stay_trusted_and_replicas_converge_on_one_ca(events):
     with TemporaryDirectory() as folder:
         installation = Installation(Path(folder))
-        for what, *details in [("pass_", 0), ("pass_", 1), *events]:
-            installation.event(what, *details)
+        for action, *details in [("run_replica", 0), ("run_replica", 1), *events]:
+            installation.perform(action, *details)
         found = installation.settle()
         writes = len(installation.api.writes)
         for number in range(REPLICAS):
-            installation.event("pass_", number)
+            installation.perform("run_replica", number)
             assert installation.served(number) == found.leaf.certificate
         assert len(installation.api.writes) == writes
         assert installation.api.ca_bundles() == [found.authority.certificate] * 2

@@ -1,4 +1,4 @@
-"""What is due, when and why: each row a bundle, what is published, and a moment."""
+"""The next step with its due time and reason, and what each step changes in a bundle."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -10,327 +10,373 @@ from certs.bundle import Bundle, InvalidBundle, RetiringCA
 from certs.cluster import Cause
 from certs.names import BadName
 from certs.renewal import NEVER, PlannedStep, Policy, Step, next_step
-from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, apply_step
+from certs.steps import MAX_RETIRING, READ_BY_ALL, apply_step
 from tests.support.fake_certificate_cluster import NAMES, START
 
 DAY, MINUTE, TICK = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 
 CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
-FREE = issue_ca(START)
-PLAIN = Bundle(CA, issue_leaf(CA, NAMES, START))
-COMING = replace(PLAIN, next_ca=OTHER)
-SPREADING = replace(COMING, published=START)
-LEAVING = replace(PLAIN, retiring=(RetiringCA(OLD.certificate, START + DAY),))
-# A CA of eleven days: it has a third left after seven, and its leaf ends with it.
-SHORT = issue_ca(START, NAMES, 11 * DAY)
-CLAMPED = Bundle(SHORT, issue_leaf(SHORT, NAMES, START))
+UNCONSTRAINED = issue_ca(START)
+SETTLED = Bundle(CA, issue_leaf(CA, NAMES, START))
+WITH_NEXT_CA = replace(SETTLED, next_ca=OTHER)
+PUBLISHED = replace(WITH_NEXT_CA, published=START)
+WITH_RETIRING_CA = replace(SETTLED, retiring=(RetiringCA(OLD.certificate, START + DAY),))
+# A CA with a lifetime of 11 days: a third is left after seven days, and its leaf expires with it.
+SHORT_CA = issue_ca(START, NAMES, 11 * DAY)
+LEAF_ENDS_WITH_CA = Bundle(SHORT_CA, issue_leaf(SHORT_CA, NAMES, START))
 
 POLICY = Policy(NAMES)
-RENEWAL = START + 20 * DAY
-CA_RENEWAL = START + 365 * DAY * 2 / 3
-SIGNING = START + 5 * MINUTE
+RENEWAL_TIME = START + 20 * DAY
+CA_RENEWAL_TIME = START + 365 * DAY * 2 / 3
+SIGN_TIME = START + 5 * MINUTE
 
 
 def published(bundle):
     return (bundle.ca_bundle(),) * 2
 
 
-def step(bundle, now=START, policy=POLICY, seen="equal"):
-    return next_step(bundle, published(bundle) if seen == "equal" else seen, now, policy)
+def step(bundle, now=START, policy=POLICY, published_cas="equal"):
+    return next_step(bundle, published(bundle) if published_cas == "equal" else published_cas, now, policy)
 
 
-def fresh(now, ca=CA):
-    """The bundle with a leaf of another moment."""
-    return replace(PLAIN, leaf=issue_leaf(ca, NAMES, now))
+def with_leaf_issued_at(now, ca=CA):
+    """SETTLED with a leaf that was issued at another time."""
+    return replace(SETTLED, leaf=issue_leaf(ca, NAMES, now))
 
 
-EMPTIED = (b"", b"")
-ONE_EMPTIED = (SPREADING.ca_bundle(), b"")
-WANTED_MORE = Policy((*NAMES, "other.kubevirt-scheduler.svc"))
-WANTED_ELSEWHERE = Policy((*NAMES, "example.com"))
-WANTED_NOWHERE = Policy(("webhook.restored.svc",))
-PUBLISHED_LATER = replace(COMING, published=START + HOUR + TICK)
-LATE_CA = issue_ca(START + 400 * DAY, NAMES)
+ALL_EMPTY = (b"", b"")
+ONE_EMPTY = (PUBLISHED.ca_bundle(), b"")
+ONE_MORE_NAME = Policy((*NAMES, "other.kubevirt-scheduler.svc"))
+NAME_OUTSIDE_CONSTRAINTS = Policy((*NAMES, "example.com"))
+NAMES_OF_ANOTHER_NAMESPACE = Policy(("webhook.restored.svc",))
+PUBLISHED_IN_FUTURE = replace(WITH_NEXT_CA, published=START + HOUR + TICK)
+FUTURE_CA = issue_ca(START + 400 * DAY, NAMES)
 
 TABLE = {
-    # A year in the life of a bundle.
-    "a new one: the leaf is next": (PLAIN, {}, Step.RENEW, RENEWAL),
-    "a moment before a third is left": (PLAIN, {"now": RENEWAL - TICK}, Step.RENEW, RENEWAL),
-    "a third is left": (PLAIN, {"now": RENEWAL}, Step.RENEW, RENEWAL),
-    "a suspended machine wakes up": (PLAIN, {"now": START + 60 * DAY}, Step.RENEW, START + 60 * DAY),
-    "a third of the CA is left": (fresh(CA_RENEWAL), {"now": CA_RENEWAL}, Step.INTRODUCE, CA_RENEWAL),
-    "the leaf before the CA, if it was due before": (
-        fresh(CA_RENEWAL - 21 * DAY),
-        {"now": CA_RENEWAL},
+    # The lifetime of a bundle.
+    "new bundle: renew is next": (SETTLED, {}, Step.RENEW, RENEWAL_TIME),
+    "just before a third of the leaf's lifetime is left": (
+        SETTLED,
+        {"now": RENEWAL_TIME - TICK},
         Step.RENEW,
-        CA_RENEWAL - DAY,
+        RENEWAL_TIME,
     ),
-    "the CA has expired": (PLAIN, {"now": START + 365 * DAY}, Step.START, START + 365 * DAY),
-    "the leaf ends with its CA: the CA is next": (
-        CLAMPED,
+    "a third of the leaf's lifetime is left": (SETTLED, {"now": RENEWAL_TIME}, Step.RENEW, RENEWAL_TIME),
+    "the leaf expired while the machine was suspended": (
+        SETTLED,
+        {"now": START + 60 * DAY},
+        Step.RENEW,
+        START + 60 * DAY,
+    ),
+    "a third of the CA's lifetime is left": (
+        with_leaf_issued_at(CA_RENEWAL_TIME),
+        {"now": CA_RENEWAL_TIME},
+        Step.INTRODUCE,
+        CA_RENEWAL_TIME,
+    ),
+    "leaf and CA are due: the leaf, which was due first": (
+        with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY),
+        {"now": CA_RENEWAL_TIME},
+        Step.RENEW,
+        CA_RENEWAL_TIME - DAY,
+    ),
+    "the CA has expired": (SETTLED, {"now": START + 365 * DAY}, Step.START, START + 365 * DAY),
+    "leaf expires with its CA: introduce is next": (
+        LEAF_ENDS_WITH_CA,
         {"now": START},
         Step.INTRODUCE,
         START + 11 * DAY * 2 / 3,
     ),
-    "the leaf ends with its CA, and nothing can be done": (
-        replace(CLAMPED, next_ca=OTHER),
-        {"now": START + 10 * DAY, "seen": None},
+    "leaf expires with its CA, configuration unreadable": (
+        replace(LEAF_ENDS_WITH_CA, next_ca=OTHER),
+        {"now": START + 10 * DAY, "published_cas": None},
         Step.PUBLISH,
         START + 10 * DAY,
     ),
     # The rotation.
-    "the coming CA is not published": (COMING, {"seen": EMPTIED}, Step.PUBLISH, START),
-    "the coming CA is published in one of two": (
-        COMING,
-        {"seen": (COMING.ca_bundle(), PLAIN.ca_bundle())},
+    "next CA is not published": (WITH_NEXT_CA, {"published_cas": ALL_EMPTY}, Step.PUBLISH, START),
+    "next CA is published in one of two webhooks": (
+        WITH_NEXT_CA,
+        {"published_cas": (WITH_NEXT_CA.ca_bundle(), SETTLED.ca_bundle())},
         Step.PUBLISH,
         START,
     ),
-    "what is published can't be read": (COMING, {"seen": None}, Step.PUBLISH, START),
-    "the coming CA is published": (COMING, {}, Step.PUBLISHED, START),
-    "no configuration: the coming CA need not be published": (COMING, {"seen": ()}, Step.PUBLISHED, START),
-    "it spreads": (SPREADING, {"now": SIGNING - TICK}, Step.SIGN, SIGNING),
-    "it has spread": (SPREADING, {"now": SIGNING}, Step.SIGN, SIGNING),
-    "it has spread, and what is published can't be read": (
-        SPREADING,
-        {"now": SIGNING, "seen": None},
+    "next CA, configuration unreadable": (WITH_NEXT_CA, {"published_cas": None}, Step.PUBLISH, START),
+    "next CA is published": (WITH_NEXT_CA, {}, Step.PUBLISHED, START),
+    "next CA, no webhooks to publish in": (WITH_NEXT_CA, {"published_cas": ()}, Step.PUBLISHED, START),
+    "spread not over": (PUBLISHED, {"now": SIGN_TIME - TICK}, Step.SIGN, SIGN_TIME),
+    "spread is over": (PUBLISHED, {"now": SIGN_TIME}, Step.SIGN, SIGN_TIME),
+    "spread is over, configuration unreadable": (
+        PUBLISHED,
+        {"now": SIGN_TIME, "published_cas": None},
         Step.PUBLISH,
-        SIGNING,
+        SIGN_TIME,
     ),
-    "a longer spread": (SPREADING, {"policy": Policy(NAMES, spread=HOUR)}, Step.SIGN, START + HOUR),
-    "all caBundles are emptied while it spreads": (SPREADING, {"seen": EMPTIED}, Step.WITHDRAWN, START),
-    "one caBundle is emptied while it spreads": (SPREADING, {"seen": ONE_EMPTIED}, Step.WITHDRAWN, START),
-    "emptied just when it would sign": (SPREADING, {"now": SIGNING, "seen": EMPTIED}, Step.WITHDRAWN, SIGNING),
-    "emptied when a leaf is due as well": (SPREADING, {"now": RENEWAL, "seen": EMPTIED}, Step.WITHDRAWN, RENEWAL),
-    "the clock goes back while it spreads": (PUBLISHED_LATER, {}, Step.WITHDRAWN, START),
-    "the clock of who noted it is less than an hour ahead": (
-        replace(COMING, published=START + HOUR),
+    "longer spread": (PUBLISHED, {"policy": Policy(NAMES, spread=HOUR)}, Step.SIGN, START + HOUR),
+    "all caBundles emptied during the spread": (PUBLISHED, {"published_cas": ALL_EMPTY}, Step.WITHDRAWN, START),
+    "one caBundle emptied during the spread": (PUBLISHED, {"published_cas": ONE_EMPTY}, Step.WITHDRAWN, START),
+    "caBundles emptied when sign is due": (
+        PUBLISHED,
+        {"now": SIGN_TIME, "published_cas": ALL_EMPTY},
+        Step.WITHDRAWN,
+        SIGN_TIME,
+    ),
+    "caBundles emptied when renew is due": (
+        PUBLISHED,
+        {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
+        Step.WITHDRAWN,
+        RENEWAL_TIME,
+    ),
+    "published over an hour in the future": (PUBLISHED_IN_FUTURE, {}, Step.WITHDRAWN, START),
+    "published an hour in the future": (
+        replace(WITH_NEXT_CA, published=START + HOUR),
         {},
         Step.SIGN,
-        SIGNING + HOUR,
+        SIGN_TIME + HOUR,
     ),
-    "the leaf is due while it is published": (COMING, {"now": RENEWAL, "seen": EMPTIED}, Step.RENEW, RENEWAL),
-    "the coming CA has expired": (
-        replace(COMING, next_ca=issue_ca(START - 400 * DAY, NAMES)),
+    "leaf is due before the next CA is published": (
+        WITH_NEXT_CA,
+        {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
+        Step.RENEW,
+        RENEWAL_TIME,
+    ),
+    "next CA has expired": (
+        replace(WITH_NEXT_CA, next_ca=issue_ca(START - 400 * DAY, NAMES)),
         {},
         Step.INTRODUCE,
         START,
     ),
-    "the coming CA is of the future": (replace(COMING, next_ca=LATE_CA), {}, Step.INTRODUCE, START),
-    "the old CA is still needed": (LEAVING, {"now": START + DAY - TICK}, Step.DROP, START + DAY),
-    "the old CA is needed no more": (LEAVING, {"now": START + DAY}, Step.DROP, START + DAY),
-    # What ought not to happen.
-    "emptied from outside while nothing rotates": (PLAIN, {"seen": EMPTIED}, Step.RENEW, RENEWAL),
-    "a CA of the future: the clock went back": (
-        Bundle(LATE_CA, issue_leaf(LATE_CA, NAMES, START + 400 * DAY)),
+    "next CA is not yet valid": (replace(WITH_NEXT_CA, next_ca=FUTURE_CA), {}, Step.INTRODUCE, START),
+    "retiring CA is still needed": (WITH_RETIRING_CA, {"now": START + DAY - TICK}, Step.DROP, START + DAY),
+    "retiring CA is no longer needed": (WITH_RETIRING_CA, {"now": START + DAY}, Step.DROP, START + DAY),
+    # Unexpected states.
+    "caBundles emptied outside a rotation": (SETTLED, {"published_cas": ALL_EMPTY}, Step.RENEW, RENEWAL_TIME),
+    "CA is not yet valid": (
+        Bundle(FUTURE_CA, issue_leaf(FUTURE_CA, NAMES, START + 400 * DAY)),
         {},
         Step.START,
         START,
     ),
-    "a leaf of the future: the clock went back": (fresh(START + 2 * HOUR), {}, Step.RENEW, START),
-    "a leaf of less than an hour in the future": (fresh(START + HOUR), {}, Step.RENEW, RENEWAL + HOUR),
-    "a leaf that expired": (fresh(START), {"now": START + 30 * DAY}, Step.RENEW, START + 30 * DAY),
-    "a leaf of another CA": (fresh(START, OTHER), {}, Step.RENEW, START),
+    "leaf is not yet valid": (with_leaf_issued_at(START + 2 * HOUR), {}, Step.RENEW, START),
+    "leaf issued an hour in the future": (with_leaf_issued_at(START + HOUR), {}, Step.RENEW, RENEWAL_TIME + HOUR),
+    "leaf has expired": (with_leaf_issued_at(START), {"now": START + 30 * DAY}, Step.RENEW, START + 30 * DAY),
+    "leaf is signed by another CA": (with_leaf_issued_at(START, OTHER), {}, Step.RENEW, START),
     # Names.
-    "a name is missing": (PLAIN, {"policy": WANTED_MORE}, Step.RENEW, START),
-    "the names in another order and case": (
-        PLAIN,
+    "leaf lacks a name": (SETTLED, {"policy": ONE_MORE_NAME}, Step.RENEW, START),
+    "same names in another order and case": (
+        SETTLED,
         {"policy": Policy((NAMES[1].upper(), NAMES[0]))},
         Step.RENEW,
-        RENEWAL,
+        RENEWAL_TIME,
     ),
-    "a name too many": (PLAIN, {"policy": Policy(NAMES[:1])}, Step.RENEW, RENEWAL),
-    "no name is wanted": (PLAIN, {"policy": Policy()}, Step.RENEW, RENEWAL),
-    "a name that the CA may not sign for": (PLAIN, {"policy": WANTED_ELSEWHERE}, Step.INTRODUCE, START),
-    "the same, and the coming CA waits": (COMING, {"policy": WANTED_ELSEWHERE}, Step.PUBLISHED, START),
-    "a CA that may sign for any name": (
-        Bundle(FREE, issue_leaf(FREE, NAMES, START)),
-        {"policy": WANTED_ELSEWHERE},
+    "leaf has an extra name": (SETTLED, {"policy": Policy(NAMES[:1])}, Step.RENEW, RENEWAL_TIME),
+    "policy without names": (SETTLED, {"policy": Policy()}, Step.RENEW, RENEWAL_TIME),
+    "CA may not sign for a name": (SETTLED, {"policy": NAME_OUTSIDE_CONSTRAINTS}, Step.INTRODUCE, START),
+    "CA may not sign for a name, next CA exists": (
+        WITH_NEXT_CA,
+        {"policy": NAME_OUTSIDE_CONSTRAINTS},
+        Step.PUBLISHED,
+        START,
+    ),
+    "leaf lacks a name, CA without constraints": (
+        Bundle(UNCONSTRAINED, issue_leaf(UNCONSTRAINED, NAMES, START)),
+        {"policy": NAME_OUTSIDE_CONSTRAINTS},
         Step.RENEW,
         START,
     ),
-    "no wanted name is the CA's: restored elsewhere": (PLAIN, {"policy": WANTED_NOWHERE}, Step.START, START),
+    "CA may sign for none of the names (restored in another namespace)": (
+        SETTLED,
+        {"policy": NAMES_OF_ANOTHER_NAMESPACE},
+        Step.START,
+        START,
+    ),
 }
 
 
-@pytest.mark.parametrize(("bundle", "seen", "expected", "due"), TABLE.values(), ids=TABLE)
-def test_the_next_step_and_its_time(bundle, seen, expected, due):
-    found = step(bundle, **seen)
+@pytest.mark.parametrize(("bundle", "changes", "expected", "due"), TABLE.values(), ids=TABLE)
+def test_next_step_returns_the_step_and_its_due_time(bundle, changes, expected, due):
+    found = step(bundle, **changes)
     assert (found.step, found.due) == (expected, due)
     assert found.why
     assert found.is_due(due)
     assert not found.is_due(due - TICK)
 
 
-def test_a_leaf_that_ends_with_its_ca_is_not_renewed_for_nothing():
-    bundle = replace(CLAMPED, next_ca=OTHER, published=START + 10 * DAY)
-    slow = Policy(NAMES, spread=5 * DAY)
-    found = step(bundle, START + 10 * DAY, slow)
+def test_a_leaf_that_expires_with_its_ca_is_not_renewed():
+    bundle = replace(LEAF_ENDS_WITH_CA, next_ca=OTHER, published=START + 10 * DAY)
+    slow_policy = Policy(NAMES, spread=5 * DAY)
+    found = step(bundle, START + 10 * DAY, slow_policy)
     assert found == PlannedStep(Step.NOTHING, "the certificate ends with its CA", START + 11 * DAY)
-    assert apply_step(found.step, bundle, START + 10 * DAY, slow) is bundle
+    assert apply_step(found.step, bundle, START + 10 * DAY, slow_policy) is bundle
 
 
-def test_a_life_of_a_minute_is_renewed_after_forty_seconds():
-    short = Policy(NAMES, leaf_life=MINUTE, ca_life=10 * MINUTE)
+def test_a_leaf_with_a_lifetime_of_a_minute_is_renewed_after_40_seconds():
+    short = Policy(NAMES, leaf_lifetime=MINUTE, ca_lifetime=10 * MINUTE)
     bundle = apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, short)
     assert step(bundle, policy=short).due == START + 40 * TICK
 
 
-def test_a_foreign_secret_asks_for_nothing_ever():
-    assert step(InvalidBundle(Cause.FOREIGN, "metadata", "x"), seen=()) == PlannedStep(
+def test_a_foreign_secret_never_has_a_due_step():
+    assert step(InvalidBundle(Cause.FOREIGN, "metadata", "x"), published_cas=()) == PlannedStep(
         Step.NOTHING, "the Secret is not ours", NEVER
     )
 
 
 @pytest.mark.parametrize("cause", [Cause.MISSING, Cause.DAMAGED])
-def test_an_empty_and_a_damaged_secret_are_filled(cause):
-    assert step(InvalidBundle(cause, "data", "it is empty"), seen=None) == PlannedStep(Step.START, "it is empty", START)
+def test_an_empty_or_damaged_secret_is_filled_now(cause):
+    assert step(InvalidBundle(cause, "data", "it is empty"), published_cas=None) == PlannedStep(
+        Step.START, "it is empty", START
+    )
 
 
-WHY = {
-    "expired": (PLAIN, {"now": START + 31 * DAY}, "the certificate has expired"),
-    "of the future": (fresh(START + DAY), {}, "the certificate is not valid yet: the clock went back"),
-    "a name": (PLAIN, {"policy": WANTED_MORE}, "the certificate lacks other.kubevirt-scheduler.svc"),
-    "unreadable": (COMING, {"seen": None}, "what is published can't be read"),
+REASONS = {
+    "expired leaf": (SETTLED, {"now": START + 31 * DAY}, "the certificate has expired"),
+    "leaf is not yet valid": (
+        with_leaf_issued_at(START + DAY),
+        {},
+        "the certificate is not valid yet: the clock went back",
+    ),
+    "leaf lacks a name": (SETTLED, {"policy": ONE_MORE_NAME}, "the certificate lacks other.kubevirt-scheduler.svc"),
+    "configuration unreadable": (WITH_NEXT_CA, {"published_cas": None}, "what is published can't be read"),
 }
 
 
-@pytest.mark.parametrize(("bundle", "seen", "why"), WHY.values(), ids=WHY)
-def test_the_reason_is_told(bundle, seen, why):
-    assert step(bundle, **seen).why == why
+@pytest.mark.parametrize(("bundle", "changes", "why"), REASONS.values(), ids=REASONS)
+def test_the_next_step_has_a_reason(bundle, changes, why):
+    assert step(bundle, **changes).why == why
 
 
-def test_a_policy_holds_each_name_once_and_as_a_certificate_does():
+def test_a_policy_normalizes_and_deduplicates_its_names():
     assert Policy(("A.ns.svc", "a.ns.svc", "0:0::1")).names == ("a.ns.svc", "::1")
     with pytest.raises(BadName, match="neither a DNS name nor an IP address"):
         Policy(("bücher.example",))
 
 
-# What a step makes of a bundle
+# Steps
 
 
-def names_of(bundle):
+def leaf_names(bundle):
     return read(bundle.leaf.certificate).names
 
 
-def is_whole(bundle):
+def leaf_is_signed(bundle):
     return signed_by(bundle.leaf.certificate, bundle.authority.certificate)
 
 
-def test_a_start_from_nothing_makes_a_ca_and_a_leaf():
-    made = apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, POLICY)
-    assert is_whole(made)
-    assert (names_of(made), made.next_ca, made.retiring) == (NAMES, None, ())
+def test_start_from_an_empty_secret_issues_a_ca_and_a_leaf():
+    result = apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, POLICY)
+    assert leaf_is_signed(result)
+    assert (leaf_names(result), result.next_ca, result.retiring) == (NAMES, None, ())
     with pytest.raises(BadCertificate, match="needs a name"):
         apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, Policy())
 
 
-def test_a_start_from_a_bundle_trusts_what_is_still_served():
-    made = apply_step(Step.START, LEAVING, START, POLICY)
-    assert is_whole(made)
-    assert made.authority != CA
-    assert made.retiring == (*LEAVING.retiring, RetiringCA(CA.certificate, START + 30 * DAY))
-    assert apply_step(Step.START, LEAVING, START + 365 * DAY, POLICY).retiring == ()
+def test_start_from_a_bundle_retires_the_old_ca_until_its_leaf_expires():
+    result = apply_step(Step.START, WITH_RETIRING_CA, START, POLICY)
+    assert leaf_is_signed(result)
+    assert result.authority != CA
+    assert result.retiring == (*WITH_RETIRING_CA.retiring, RetiringCA(CA.certificate, START + 30 * DAY))
+    assert apply_step(Step.START, WITH_RETIRING_CA, START + 365 * DAY, POLICY).retiring == ()
 
 
-def test_of_many_starts_the_last_ones_are_still_trusted():
-    made = [PLAIN]
-    for _ in range(2 * LEAVING_AT_MOST):
-        made.append(apply_step(Step.START, made[-1], START, POLICY))
-    last = [one.authority.certificate for one in made[-1 - LEAVING_AT_MOST : -1]]
-    assert [one.certificate for one in made[-1].retiring] == last
+def test_after_many_starts_only_the_latest_old_cas_stay_trusted():
+    result = [SETTLED]
+    for _ in range(2 * MAX_RETIRING):
+        result.append(apply_step(Step.START, result[-1], START, POLICY))
+    last = [one.authority.certificate for one in result[-1 - MAX_RETIRING : -1]]
+    assert [one.certificate for one in result[-1].retiring] == last
 
 
-def test_a_start_elsewhere_signs_for_the_new_place_alone():
-    made = apply_step(Step.START, PLAIN, START, WANTED_NOWHERE)
-    assert names_of(made) == WANTED_NOWHERE.names
-    assert read(made.authority.certificate).permitted == ("restored.svc",)
-    assert names_of(apply_step(Step.START, PLAIN, START, Policy())) == NAMES
+def test_start_in_another_namespace_issues_only_for_that_namespace():
+    result = apply_step(Step.START, SETTLED, START, NAMES_OF_ANOTHER_NAMESPACE)
+    assert leaf_names(result) == NAMES_OF_ANOTHER_NAMESPACE.names
+    assert read(result.authority.certificate).permitted == ("restored.svc",)
+    assert leaf_names(apply_step(Step.START, SETTLED, START, Policy())) == NAMES
 
 
-def test_a_renewal_changes_the_leaf_alone():
-    made = apply_step(Step.RENEW, FULL, RENEWAL, POLICY)
-    assert is_whole(made)
-    assert read(made.leaf.certificate).not_after == RENEWAL + 30 * DAY
-    assert replace(made, leaf=FULL.leaf) == FULL
+def test_renew_changes_only_the_leaf():
+    result = apply_step(Step.RENEW, ROTATING, RENEWAL_TIME, POLICY)
+    assert leaf_is_signed(result)
+    assert read(result.leaf.certificate).not_after == RENEWAL_TIME + 30 * DAY
+    assert replace(result, leaf=ROTATING.leaf) == ROTATING
 
 
-FULL = replace(SPREADING, retiring=LEAVING.retiring)
+ROTATING = replace(PUBLISHED, retiring=WITH_RETIRING_CA.retiring)
 
 
-def test_replicas_that_want_different_names_agree_on_all_of_them_until_the_next_renewal():
+def test_replicas_with_different_names_accept_a_leaf_with_all_names_until_the_next_renewal():
     one, other = Policy(("a.kubevirt-scheduler.svc",)), Policy(("b.kubevirt-scheduler.svc",))
-    made = apply_step(
+    result = apply_step(
         Step.RENEW, apply_step(Step.START, InvalidBundle(Cause.MISSING, "", ""), START, one), START, other
     )
-    assert set(names_of(made)) == {*one.names, *other.names}
+    assert set(leaf_names(result)) == {*one.names, *other.names}
     for policy in (one, other):
-        assert step(made, policy=policy).due > START
-    assert names_of(apply_step(Step.RENEW, made, START, other)) == other.names
+        assert step(result, policy=policy).due > START
+    assert leaf_names(apply_step(Step.RENEW, result, START, other)) == other.names
 
 
-def test_a_renewal_leaves_out_what_the_ca_may_not_sign_for():
-    assert names_of(apply_step(Step.RENEW, PLAIN, START, WANTED_ELSEWHERE)) == NAMES
+def test_renew_omits_names_that_the_ca_may_not_sign_for():
+    assert leaf_names(apply_step(Step.RENEW, SETTLED, START, NAME_OUTSIDE_CONSTRAINTS)) == NAMES
 
 
-def test_a_rotation_goes_from_one_ca_to_two_and_back_to_one():
-    introduced = apply_step(Step.INTRODUCE, PLAIN, START, POLICY)
-    assert replace(introduced, next_ca=None) == PLAIN
+def test_a_rotation_trusts_one_ca_then_two_then_one():
+    introduced = apply_step(Step.INTRODUCE, SETTLED, START, POLICY)
+    assert replace(introduced, next_ca=None) == SETTLED
     published = apply_step(Step.PUBLISHED, introduced, START + MINUTE, POLICY)
     assert published == replace(introduced, published=START + MINUTE)
     assert apply_step(Step.WITHDRAWN, published, START, POLICY) == introduced
-    signed = apply_step(Step.SIGN, published, SIGNING, POLICY)
-    assert is_whole(signed)
+    signed = apply_step(Step.SIGN, published, SIGN_TIME, POLICY)
+    assert leaf_is_signed(signed)
     assert signed.authority == introduced.next_ca
     assert (signed.next_ca, signed.published) == (None, None)
-    assert signed.retiring == (RetiringCA(CA.certificate, read(PLAIN.leaf.certificate).not_after),)
+    assert signed.retiring == (RetiringCA(CA.certificate, read(SETTLED.leaf.certificate).not_after),)
     assert signed.ca_bundle() == published.ca_bundle()
     assert apply_step(Step.DROP, signed, START + 30 * DAY - TICK, POLICY) == signed
     assert apply_step(Step.DROP, signed, START + 30 * DAY, POLICY) == replace(signed, retiring=())
 
 
-def test_a_new_coming_ca_begins_from_the_beginning():
-    made = apply_step(Step.INTRODUCE, SPREADING, START, POLICY)
-    assert made.next_ca not in (None, OTHER)
-    assert made.published is None
+def test_introduce_replaces_a_published_next_ca_by_an_unpublished_one():
+    result = apply_step(Step.INTRODUCE, PUBLISHED, START, POLICY)
+    assert result.next_ca not in (None, OTHER)
+    assert result.published is None
 
 
-@pytest.mark.parametrize("found", [FULL, PLAIN], ids=["under way", "over just now"])
-def test_a_coming_ca_that_is_replaced_gives_way_to_one_that_comes_in_a_hurry(found):
-    made = apply_step(Step.REPLACE, found, START, POLICY)
-    assert made.next_ca not in (None, OTHER)
-    assert (made.published, made.hurry) == (None, True)
-    assert OTHER.certificate not in made.ca_bundle()
-    assert (made.authority, made.leaf, made.retiring) == (found.authority, found.leaf, found.retiring)
+@pytest.mark.parametrize("found", [ROTATING, SETTLED], ids=["during a rotation", "after a rotation"])
+def test_replace_introduces_another_next_ca_with_drop_old_early(found):
+    result = apply_step(Step.REPLACE, found, START, POLICY)
+    assert result.next_ca not in (None, OTHER)
+    assert (result.published, result.drop_old_early) == (None, True)
+    assert OTHER.certificate not in result.ca_bundle()
+    assert (result.authority, result.leaf, result.retiring) == (found.authority, found.leaf, found.retiring)
 
 
-def test_a_hurry_outlives_a_coming_ca_that_expires():
-    assert apply_step(Step.INTRODUCE, replace(FULL, hurry=True), START, POLICY).hurry
-    assert not apply_step(Step.INTRODUCE, FULL, START, POLICY).hurry
+def test_introduce_preserves_drop_old_early():
+    assert apply_step(Step.INTRODUCE, replace(ROTATING, drop_old_early=True), START, POLICY).drop_old_early
+    assert not apply_step(Step.INTRODUCE, ROTATING, START, POLICY).drop_old_early
 
 
-def test_a_start_from_damage_trusts_what_it_is_told_is_served():
-    served = (RetiringCA(OLD.certificate, START + READ_BY_ALL),)
+def test_start_from_an_invalid_secret_retires_the_served_cas():
+    served_cas = (RetiringCA(OLD.certificate, START + READ_BY_ALL),)
     for cause in (Cause.MISSING, Cause.DAMAGED):
-        made = apply_step(Step.START, InvalidBundle(cause, "data", "x"), START, POLICY, served)
-        assert is_whole(made)
-        assert made.retiring == served
-    assert apply_step(Step.START, PLAIN, START, POLICY, served).retiring == (_leaving_of(PLAIN),)
+        result = apply_step(Step.START, InvalidBundle(cause, "data", "x"), START, POLICY, served_cas)
+        assert leaf_is_signed(result)
+        assert result.retiring == served_cas
+    assert apply_step(Step.START, SETTLED, START, POLICY, served_cas).retiring == (retired_ca(SETTLED),)
 
 
-def _leaving_of(bundle):
+def retired_ca(bundle):
     return RetiringCA(bundle.authority.certificate, read(bundle.leaf.certificate).not_after)
 
 
-def test_in_a_hurry_all_old_cas_go_when_the_replicas_have_had_the_time_to_read():
-    hurried = apply_step(Step.HURRY, FULL, START, POLICY)
-    assert hurried == replace(FULL, hurry=True)
-    signed = apply_step(Step.SIGN, hurried, START, POLICY)
+def test_drop_old_early_drops_all_old_cas_when_all_replicas_have_read_the_secret():
+    forced = apply_step(Step.HURRY, ROTATING, START, POLICY)
+    assert forced == replace(ROTATING, drop_old_early=True)
+    signed = apply_step(Step.SIGN, forced, START, POLICY)
     assert [one.until for one in signed.retiring] == [START + READ_BY_ALL] * 2
-    assert not signed.hurry
+    assert not signed.drop_old_early
 
 
 @pytest.mark.parametrize("what", [Step.SIGN, Step.PUBLISH, Step.NOTHING])
-def test_what_there_is_nothing_to_do_for_changes_nothing(what):
-    assert apply_step(what, PLAIN, START, POLICY) is PLAIN
+def test_steps_without_effect_return_the_same_bundle(what):
+    assert apply_step(what, SETTLED, START, POLICY) is SETTLED

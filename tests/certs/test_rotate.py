@@ -1,4 +1,4 @@
-"""The keeper: passes over a real Secret's and configuration's behaviour, with races, crashes and refusals."""
+"""The controller: passes over a fake Secret and configuration, with races, crashes and failed requests."""
 
 import ssl
 import threading
@@ -19,9 +19,9 @@ from certs.bundle import ANNOTATION
 from certs.by_hand import rotate as rotate_by_hand
 from certs.cluster import ApiError, Cause, CertificateObjects
 from certs.renewal import Policy, Step
-from certs.rotate import AFTER_A_LOST_RACE, EVERY, LONGEST_WAIT, MOUNTED, CertificateController, run_pass
+from certs.rotate import CONFLICT_RETRY, MAX_BACKOFF, MOUNT_DELAY, PASS_INTERVAL, CertificateController, run_pass
 from certs.serving import ServingCertificate, load_context
-from certs.steps import LEAVING_AT_MOST, READ_BY_ALL, REPLACED
+from certs.steps import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,
@@ -31,7 +31,7 @@ from tests.support.fake_certificate_cluster import (
     SECRET_PATH,
     Clock,
     Crash,
-    TwoObjects,
+    FakeCertificateCluster,
 )
 
 POLICY = Policy(NAMES)
@@ -40,7 +40,7 @@ DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds
 
 @pytest.fixture
 def api():
-    return TwoObjects()
+    return FakeCertificateCluster()
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def clock():
 
 
 @pytest.fixture
-def new(api, clock, tmp_path):
-    """Makes replicas, each with a folder of its own."""
+def new_controller(api, clock, tmp_path):
+    """A function that creates replicas, each with its own folder."""
     numbers = iter(range(100))
 
     def make(folder=None, *, secret=(NAMESPACE, NAME), configuration=CONFIGURATION, policy=POLICY):
@@ -64,200 +64,200 @@ def new(api, clock, tmp_path):
     return make
 
 
-def folder_of(keeper):
-    return keeper._folder
+def folder_of(controller):
+    return controller._folder
 
 
-def content(keeper, name="tls.crt"):
-    return (folder_of(keeper) / name).read_bytes()
+def content(controller, name="tls.crt"):
+    return (folder_of(controller) / name).read_bytes()
 
 
-def is_trusted(keeper, api):
+def is_trusted_by_all(controller, api):
     return all(
-        any(signed_by(content(keeper), ca) for ca in split(published)) if published else False
+        any(signed_by(content(controller), ca) for ca in split(published)) if published else False
         for published in api.ca_bundles()
     )
 
 
-def serves(keeper, api, clock):
-    """What must hold in the end: a pair that is whole, valid and trusted."""
-    load_context(folder_of(keeper))
-    return read(content(keeper)).is_valid(clock()) and is_trusted(keeper, api) and not keeper.problem
+def is_healthy(controller, api, clock):
+    """Whether the served pair is usable, valid and trusted, and the controller has no problem."""
+    load_context(folder_of(controller))
+    return read(content(controller)).is_valid(clock()) and is_trusted_by_all(controller, api) and not controller.problem
 
 
-def passes(keeper, count=3):
-    return [keeper.run_pass() for _ in range(count)]
+def run_passes(controller, count=3):
+    return [controller.run_pass() for _ in range(count)]
 
 
 # One replica
 
 
-def test_the_first_pass_fills_the_secret_publishes_and_serves(api, clock, new):
-    keeper = new()
-    wait = keeper.run_pass()
-    assert EVERY * 0.8 <= wait <= EVERY * 1.2
+def test_the_first_pass_fills_the_secret_publishes_the_ca_and_writes_the_served_files(api, clock, new_controller):
+    controller = new_controller()
+    wait = controller.run_pass()
+    assert PASS_INTERVAL * 0.8 <= wait <= PASS_INTERVAL * 1.2
     assert api.writes == ["secrets", "mutatingwebhookconfigurations"]
     assert api.secret["metadata"]["annotations"][ANNOTATION] == "self"
     assert api.secret["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
     assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
-    assert serves(keeper, api, clock)
-    assert read(content(keeper)).names == NAMES
-    assert ServingCertificate(folder_of(keeper)).ends() == {"leaf": clock() + 30 * DAY, "ca": clock() + 365 * DAY}
-    assert keeper.steps == {Step.START: 1}
-    assert not keeper.failures
+    assert is_healthy(controller, api, clock)
+    assert read(content(controller)).names == NAMES
+    assert ServingCertificate(folder_of(controller)).expiry_times() == {"leaf": clock() + 30 * DAY, "ca": clock() + 365 * DAY}
+    assert controller.steps == {Step.START: 1}
+    assert not controller.failures
 
 
-def test_the_files_are_for_their_owner_alone_and_none_is_left_over(new):
-    keeper = new()
-    keeper.run_pass()
-    assert {file.name: file.stat().st_mode & 0o777 for file in folder_of(keeper).iterdir()} == dict.fromkeys(
+def test_the_served_files_are_private_and_no_temporary_file_is_left(new_controller):
+    controller = new_controller()
+    controller.run_pass()
+    assert {file.name: file.stat().st_mode & 0o777 for file in folder_of(controller).iterdir()} == dict.fromkeys(
         ("tls.crt", "tls.key", "ca.crt"), 0o600
     )
 
 
-def test_a_pass_with_nothing_to_do_writes_nothing(api, new):
-    keeper = new()
-    passes(keeper)
+def test_a_pass_without_a_due_step_writes_nothing(api, new_controller):
+    controller = new_controller()
+    run_passes(controller)
     assert len(api.writes) == 2
-    before = {file: file.stat().st_mtime_ns for file in folder_of(keeper).iterdir()}
-    keeper.run_pass()
-    assert {file: file.stat().st_mtime_ns for file in folder_of(keeper).iterdir()} == before
+    before = {file: file.stat().st_mtime_ns for file in folder_of(controller).iterdir()}
+    controller.run_pass()
+    assert {file: file.stat().st_mtime_ns for file in folder_of(controller).iterdir()} == before
 
 
-def test_the_leaf_is_renewed_after_twenty_days_and_the_ca_bundle_left_alone(api, clock, new):
-    keeper = new()
-    keeper.run_pass()
-    before, published = content(keeper), api.ca_bundles()
-    clock.turn(20 * DAY)
-    keeper.run_pass()
-    assert content(keeper) != before
+def test_the_leaf_is_renewed_after_20_days_without_changing_the_ca_bundle(api, clock, new_controller):
+    controller = new_controller()
+    controller.run_pass()
+    before, published = content(controller), api.ca_bundles()
+    clock.advance(20 * DAY)
+    controller.run_pass()
+    assert content(controller) != before
     assert api.ca_bundles() == published
     assert api.writes == ["secrets", "mutatingwebhookconfigurations", "secrets"]
-    assert serves(keeper, api, clock)
+    assert is_healthy(controller, api, clock)
 
 
 @pytest.mark.parametrize("webhooks", [(0,), (1,), (0, 1)])
-def test_a_ca_bundle_that_is_emptied_is_repaired_by_the_next_pass(api, new, webhooks):
-    keeper = new()
-    keeper.run_pass()
-    kept = api.ca_bundles()
+def test_the_next_pass_repairs_an_emptied_ca_bundle(api, new_controller, webhooks):
+    controller = new_controller()
+    controller.run_pass()
+    unchanged = api.ca_bundles()
     for number in webhooks:
         del api.configuration["webhooks"][number]["clientConfig"]["caBundle"]
     api.configuration["webhooks"][0]["timeoutSeconds"] = 7
-    keeper.run_pass()
-    assert api.ca_bundles() == kept
+    controller.run_pass()
+    assert api.ca_bundles() == unchanged
     assert api.configuration["webhooks"][0]["timeoutSeconds"] == 7
-    assert keeper.repairs == 1
-    keeper.run_pass()
-    assert keeper.repairs == 1
+    assert controller.repairs == 1
+    controller.run_pass()
+    assert controller.repairs == 1
 
 
-def test_where_no_configuration_is_named_nothing_is_published(api, new):
-    keeper = new(configuration=None)
-    passes(keeper)
+def test_nothing_is_published_without_a_configuration(api, new_controller):
+    controller = new_controller(configuration=None)
+    run_passes(controller)
     assert api.writes == ["secrets"]
-    load_context(folder_of(keeper))
+    load_context(folder_of(controller))
 
 
-def test_a_ca_bundle_that_somebody_else_writes_at_the_same_time_is_left_to_the_next_pass(api, clock, new):
-    keeper = new()
-    keeper.run_pass()
+def test_a_conflict_on_the_configuration_is_retried_by_the_next_pass(api, clock, new_controller):
+    controller = new_controller()
+    controller.run_pass()
     api.publish(b"")
-    api.before = {len(api.calls) + 2: ApiError(409, "no")}
-    assert keeper.run_pass() <= AFTER_A_LOST_RACE
-    assert (keeper.repairs, keeper.problem) == (0, "")
-    keeper.run_pass()
-    assert keeper.repairs == 1
-    assert serves(keeper, api, clock)
+    api.fail_before = {len(api.calls) + 2: ApiError(409, "no")}
+    assert controller.run_pass() <= CONFLICT_RETRY
+    assert (controller.repairs, controller.problem) == (0, "")
+    controller.run_pass()
+    assert controller.repairs == 1
+    assert is_healthy(controller, api, clock)
 
 
-def test_it_runs_until_it_is_told_to_stop(new):
-    keeper, stop = new(), threading.Event()
+def test_run_stops_after_the_current_pass_when_stop_is_set(new_controller):
+    controller, stop = new_controller(), threading.Event()
     stop.set()
-    keeper.run(stop)
-    assert keeper.steps == {Step.START: 1}
+    controller.run(stop)
+    assert controller.steps == {Step.START: 1}
 
 
-def test_a_secret_to_fill_needs_names(new):
+def test_a_controller_with_a_secret_requires_names(new_controller):
     with pytest.raises(BadCertificate, match="needs a name"):
-        new(policy=Policy())
+        new_controller(policy=Policy())
 
 
-# A whole rotation
+# Rotation
 
 
-def rotate(keeper, clock, api):
-    """From the day on which it is due until one CA is left. Returns the CAs that were published, in order."""
+def rotate(controller, clock, api):
+    """Run a rotation from its due date until one CA is left. Returns the published CA bundles in order."""
     seen = [api.ca_bundles()[0]]
-    clock.turn(244 * DAY)
-    for turn in (*[timedelta()] * 3, 5 * MINUTE, *[10 * DAY] * 4, timedelta()):
-        clock.turn(turn)
-        passes(keeper, 2)
-        assert serves(keeper, api, clock)
+    clock.advance(244 * DAY)
+    for advance in (*[timedelta()] * 3, 5 * MINUTE, *[10 * DAY] * 4, timedelta()):
+        clock.advance(advance)
+        run_passes(controller, 2)
+        assert is_healthy(controller, api, clock)
         if api.ca_bundles()[0] != seen[-1]:
             seen.append(api.ca_bundles()[0])
     return seen
 
 
-def test_a_rotation_publishes_both_before_the_new_one_signs_and_drops_the_old_one_when_its_leaf_is_over(
-    api, clock, new
+def test_a_rotation_publishes_both_cas_then_signs_and_drops_the_old_ca_when_its_leaf_expires(
+    api, clock, new_controller
 ):
-    keeper = new()
-    keeper.run_pass()
-    first, both, last = rotate(keeper, clock, api)
+    controller = new_controller()
+    controller.run_pass()
+    first, both, last = rotate(controller, clock, api)
     assert [len(split(ca_bundle)) for ca_bundle in (first, both, last)] == [1, 2, 1]
     assert set(split(both)) == {first, last}
-    assert keeper.steps[Step.INTRODUCE] == keeper.steps[Step.SIGN] == keeper.steps[Step.DROP] == 1
-    assert signed_by(content(keeper), last)
+    assert controller.steps[Step.INTRODUCE] == controller.steps[Step.SIGN] == controller.steps[Step.DROP] == 1
+    assert signed_by(content(controller), last)
 
 
-def due_for_rotation(keeper, clock):
-    keeper.run_pass()
-    clock.turn(244 * DAY)
-    passes(keeper, 2)  # the leaf, and the coming CA
+def start_rotation(controller, clock):
+    controller.run_pass()
+    clock.advance(244 * DAY)
+    run_passes(controller, 2)  # renews the leaf, then introduces the next CA
 
 
 def next_ca(api):
     return bundles.read(api.secret).next_ca
 
 
-def test_the_coming_ca_does_not_sign_before_it_has_spread(api, clock, new):
-    keeper = new()
-    due_for_rotation(keeper, clock)
+def test_the_next_ca_does_not_sign_before_the_spread_is_over(api, clock, new_controller):
+    controller = new_controller()
+    start_rotation(controller, clock)
     assert next_ca(api)
-    keeper.run_pass()
-    clock.turn(5 * MINUTE - timedelta(seconds=1))
-    keeper.run_pass()
-    assert keeper.steps[Step.SIGN] == 0
-    clock.turn(timedelta(seconds=1))
-    keeper.run_pass()
-    assert keeper.steps[Step.SIGN] == 1
+    controller.run_pass()
+    clock.advance(5 * MINUTE - timedelta(seconds=1))
+    controller.run_pass()
+    assert controller.steps[Step.SIGN] == 0
+    clock.advance(timedelta(seconds=1))
+    controller.run_pass()
+    assert controller.steps[Step.SIGN] == 1
 
 
-def test_a_ca_bundle_that_is_emptied_while_it_spreads_makes_the_wait_begin_anew(api, clock, new):
-    keeper = new()
-    due_for_rotation(keeper, clock)
-    keeper.run_pass()
-    clock.turn(4 * MINUTE)
+def test_emptying_a_ca_bundle_during_the_spread_restarts_the_wait(api, clock, new_controller):
+    controller = new_controller()
+    start_rotation(controller, clock)
+    controller.run_pass()
+    clock.advance(4 * MINUTE)
     api.publish(b"")
-    keeper.run_pass()
+    controller.run_pass()
     assert len(split(api.ca_bundles()[0])) == 2
-    clock.turn(4 * MINUTE)
-    passes(keeper, 2)
-    assert keeper.steps[Step.SIGN] == 0
-    clock.turn(5 * MINUTE)
-    keeper.run_pass()
-    assert keeper.steps[Step.SIGN] == 1
-    assert (keeper.steps[Step.WITHDRAWN], keeper.repairs) == (1, 1)
+    clock.advance(4 * MINUTE)
+    run_passes(controller, 2)
+    assert controller.steps[Step.SIGN] == 0
+    clock.advance(5 * MINUTE)
+    controller.run_pass()
+    assert controller.steps[Step.SIGN] == 1
+    assert (controller.steps[Step.WITHDRAWN], controller.repairs) == (1, 1)
 
 
 def handshake(certificate, ca_bundle):
-    """A TLS handshake in memory under a `caBundle`, as strict as the newest clients are."""
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.verify_flags |= ssl.VERIFY_X509_STRICT
-    trusting.load_verify_locations(cadata=ca_bundle.decode())
+    """Do a TLS handshake in memory, with a client that trusts `ca_bundle` and is as strict as the newest clients."""
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.verify_flags |= ssl.VERIFY_X509_STRICT
+    client_context.load_verify_locations(cadata=ca_bundle.decode())
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = trusting.wrap_bio(down, up, server_hostname=NAMES[0])
+    client = client_context.wrap_bio(down, up, server_hostname=NAMES[0])
     server = certificate.context().wrap_bio(up, down, server_side=True)
     for side in (client, server) * 3:
         with suppress(ssl.SSLWantReadError):
@@ -265,33 +265,33 @@ def handshake(certificate, ca_bundle):
     return client.version()
 
 
-def test_clients_shake_hands_all_through_a_rotation_and_no_more_with_the_ca_that_has_left(api, new, clock):
-    clock.time = datetime.now(UTC)  # what the handshake goes by
-    keeper = new()
-    keeper.run_pass()
-    serving = ServingCertificate(folder_of(keeper))
-    published, before = [api.ca_bundles()[0]], serving.context()
+def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, new_controller, clock):
+    clock.time = datetime.now(UTC)  # the handshake checks certificates against the real time
+    controller = new_controller()
+    controller.run_pass()
+    certificate = ServingCertificate(folder_of(controller))
+    published, before = [api.ca_bundles()[0]], certificate.context()
     for _ in rotate_by_hand(
         CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION),
         POLICY,
         clock,
-        lambda wait: clock.turn(wait * SECOND),
+        lambda wait: clock.advance(wait * SECOND),
         drop_old=True,
     ):
         published.append(api.ca_bundles()[0])
-        for _ in range(2):  # before the replica has read the step, and after
-            assert handshake(serving, published[-1]) == "TLSv1.3"
-            keeper.run_pass()
-    assert serving.context() is not before
+        for _ in range(2):  # before and after the replica reads the step
+            assert handshake(certificate, published[-1]) == "TLSv1.3"
+            controller.run_pass()
+    assert certificate.context() is not before
     assert len(set(published)) == 3
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
-        handshake(serving, published[0])
+        handshake(certificate, published[0])
 
 
-# Damage and refusals
+# Damaged Secrets and failed requests
 
 
-def foreign(api):
+def make_secret_foreign(api):
     ca = issue_ca(Clock()())
     leaf = issue_leaf(ca, NAMES, Clock()())
     found = bundles.written(bundles.Bundle(ca, leaf), api.secret)
@@ -299,292 +299,307 @@ def foreign(api):
     api.put(SECRET_PATH, found)
 
 
-def test_a_foreign_secret_is_never_written(api, new):
-    foreign(api)
-    keeper = new()
+def test_a_foreign_secret_is_not_written_and_logs_one_warning(api, new_controller):
+    make_secret_foreign(api)
+    controller = new_controller()
     with capture_logs() as lines:
-        passes(keeper)
+        run_passes(controller)
     assert api.writes == []
-    assert keeper.failures == {Cause.FOREIGN: 3}
-    assert "without our annotation" in keeper.problem
+    assert controller.failures == {Cause.FOREIGN: 3}
+    assert "without our annotation" in controller.problem
     assert len(lines) == 1
-    assert not list(folder_of(keeper).iterdir())
+    assert not list(folder_of(controller).iterdir())
 
 
-def test_a_damaged_secret_of_ours_is_filled_anew_and_told_once(api, clock, new):
-    keeper = new()
-    keeper.run_pass()
+def test_a_damaged_secret_is_replaced_and_logs_one_warning(api, clock, new_controller):
+    controller = new_controller()
+    controller.run_pass()
     api.secret["data"]["tls.key"] = "eA=="
     with capture_logs() as lines:
-        passes(keeper)
-    told = [line["reason"] for line in lines if line["log_level"] == "warning"]
-    assert told == [
+        run_passes(controller)
+    warnings = [line["reason"] for line in lines if line["log_level"] == "warning"]
+    assert warnings == [
         f"Secret {NAMESPACE}/{NAME}: tls.key: holds no private key in PEM, free of a passphrase",
     ]
-    assert keeper.failures == {Cause.DAMAGED: 1}
-    assert serves(keeper, api, clock)
+    assert controller.failures == {Cause.DAMAGED: 1}
+    assert is_healthy(controller, api, clock)
 
 
-def test_a_ca_with_another_kind_of_key_is_replaced_when_it_is_to_sign(api, clock, new):
-    keeper = new()
-    keeper.run_pass()
+def test_a_ca_with_an_rsa_key_is_replaced_when_it_has_to_sign(api, clock, new_controller):
+    controller = new_controller()
+    controller.run_pass()
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
     ca = x509.CertificateBuilder(name, name, key.public_key(), 7, clock() - DAY, clock() + 100 * DAY, extensions=[])
     ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, SHA256())
-    pair = Issued(ca.public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    ca_with_rsa_key = Issued(
+        ca.public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
     found = bundles.read(api.secret)
-    api.put(SECRET_PATH, bundles.written(bundles.Bundle(pair, found.leaf), api.secret))
-    passes(keeper)
-    assert serves(keeper, api, clock)
-    assert keeper.steps == {Step.START: 2}
+    api.put(SECRET_PATH, bundles.written(bundles.Bundle(ca_with_rsa_key, found.leaf), api.secret))
+    run_passes(controller)
+    assert is_healthy(controller, api, clock)
+    assert controller.steps == {Step.START: 2}
 
 
-def test_an_expired_ca_is_replaced_at_once(api, clock, new):
-    keeper = new()
-    keeper.run_pass()
-    clock.turn(400 * DAY)
-    passes(keeper)
-    assert serves(keeper, api, clock)
+def test_an_expired_ca_is_replaced_without_keeping_it_trusted(api, clock, new_controller):
+    controller = new_controller()
+    controller.run_pass()
+    clock.advance(400 * DAY)
+    run_passes(controller)
+    assert is_healthy(controller, api, clock)
     assert len(split(api.ca_bundles()[0])) == 1
 
 
-def test_a_missing_secret_is_told_and_the_old_certificate_served_on(api, new):
-    keeper = new()
-    keeper.run_pass()
-    before = content(keeper)
+def test_a_missing_secret_is_reported_and_the_served_files_stay(api, new_controller):
+    controller = new_controller()
+    controller.run_pass()
+    before = content(controller)
     del api.objects[SECRET_PATH]
-    keeper.run_pass()
-    assert keeper.problem == f"there is no Secret {NAMESPACE}/{NAME}; helm upgrade makes it"
-    assert content(keeper) == before
+    controller.run_pass()
+    assert controller.problem == f"there is no Secret {NAMESPACE}/{NAME}; helm upgrade makes it"
+    assert content(controller) == before
 
 
 @pytest.mark.parametrize("code", [0, 403, 422, 500])
-@pytest.mark.parametrize("call", range(4), ids=["read the one", "read the other", "write the one", "write the other"])
-def test_a_refusal_is_counted_told_once_and_got_over(api, clock, new, code, call):
-    keeper = new()
-    keeper.run_pass()
-    clock.turn(244 * DAY)
-    keeper.run_pass()
-    api.before = {len(api.calls) + call: ApiError(code, "no")}
+@pytest.mark.parametrize(
+    "call", range(4), ids=["read configuration", "read Secret", "write Secret", "write configuration"]
+)
+def test_a_failed_request_is_counted_logged_once_and_the_rotation_completes(api, clock, new_controller, code, call):
+    controller = new_controller()
+    controller.run_pass()
+    clock.advance(244 * DAY)
+    controller.run_pass()
+    api.fail_before = {len(api.calls) + call: ApiError(code, "no")}
     with capture_logs() as lines:
-        keeper.run_pass()
-    assert keeper.failures.total() == 1
-    assert keeper.problem
+        controller.run_pass()
+    assert controller.failures.total() == 1
+    assert controller.problem
     assert len([line for line in lines if line["log_level"] == "warning"]) == 1
-    passes(keeper, 3)
-    clock.turn(5 * MINUTE)
-    passes(keeper, 3)
-    assert serves(keeper, api, clock)
-    assert keeper.steps[Step.SIGN] == 1
+    run_passes(controller, 3)
+    clock.advance(5 * MINUTE)
+    run_passes(controller, 3)
+    assert is_healthy(controller, api, clock)
+    assert controller.steps[Step.SIGN] == 1
 
 
-def test_a_configuration_that_may_not_be_read_keeps_no_leaf_from_being_renewed(api, clock, new):
-    keeper = new()
-    keeper.run_pass()
-    before = content(keeper)
-    clock.turn(25 * DAY)
-    api.before = {len(api.calls): ApiError(403, "no")}
-    keeper.run_pass()
-    assert content(keeper) != before
-    assert keeper.failures == {Cause.FORBIDDEN: 1}
+def test_the_leaf_is_renewed_while_the_configuration_is_forbidden(api, clock, new_controller):
+    controller = new_controller()
+    controller.run_pass()
+    before = content(controller)
+    clock.advance(25 * DAY)
+    api.fail_before = {len(api.calls): ApiError(403, "no")}
+    controller.run_pass()
+    assert content(controller) != before
+    assert controller.failures == {Cause.FORBIDDEN: 1}
 
 
-def test_a_new_ca_that_is_not_published_is_not_served_while_the_old_one_is_good(api, clock, new):
-    keeper = new()
-    keeper.run_pass()
-    before = content(keeper)
+def test_a_leaf_of_an_unpublished_ca_is_not_served_while_the_old_leaf_is_valid(api, clock, new_controller):
+    controller = new_controller()
+    controller.run_pass()
+    before = content(controller)
     api.secret["data"]["ca.key"] = "eA=="
     first = len(api.calls)
-    api.before = {first + 3: ApiError(0, "cut")}
-    keeper.run_pass()
-    assert content(keeper) == before
+    api.fail_before = {first + 3: ApiError(0, "cut")}
+    controller.run_pass()
+    assert content(controller) == before
     assert api.data()["tls.crt"] != before
-    keeper.run_pass()  # now it is published, and seen to be in the next
-    assert content(keeper) == before
-    assert serves(keeper, api, clock)
-    keeper.run_pass()
-    assert content(keeper) == api.data()["tls.crt"]
-    assert serves(keeper, api, clock)
+    controller.run_pass()  # publishes the CA; the next pass sees that it is published
+    assert content(controller) == before
+    assert is_healthy(controller, api, clock)
+    controller.run_pass()
+    assert content(controller) == api.data()["tls.crt"]
+    assert is_healthy(controller, api, clock)
 
 
-def test_a_replica_without_a_certificate_serves_one_that_is_not_published(api, new):
-    keeper = new()
+def test_a_replica_without_a_certificate_serves_a_leaf_of_an_unpublished_ca(api, new_controller):
+    controller = new_controller()
     del api.objects[CONFIGURATION_PATH]
-    keeper.run_pass()
-    assert content(keeper) == api.data()["tls.crt"]
-    assert keeper.failures == {Cause.MISSING: 1}
+    controller.run_pass()
+    assert content(controller) == api.data()["tls.crt"]
+    assert controller.failures == {Cause.MISSING: 1}
 
 
 @pytest.mark.parametrize("served", [b"", b"garbage"])
-def test_a_certificate_that_can_not_be_served_is_replaced_in_any_case(api, new, served):
-    keeper = new()
-    folder_of(keeper).joinpath("tls.crt").write_bytes(served)
+def test_an_unusable_served_file_is_replaced_even_if_the_ca_is_unpublished(api, new_controller, served):
+    controller = new_controller()
+    folder_of(controller).joinpath("tls.crt").write_bytes(served)
     del api.objects[CONFIGURATION_PATH]
-    keeper.run_pass()
-    assert content(keeper) == api.data()["tls.crt"]
+    controller.run_pass()
+    assert content(controller) == api.data()["tls.crt"]
 
 
-def test_the_waits_after_errors_grow_to_half_a_minute_and_are_forgotten_after_a_success(api, new):
-    keeper = new()
-    api.before = {call: ApiError(0, "cut") for call in range(2 * 9)}
-    waits = passes(keeper, 9)
+def test_the_backoff_grows_to_30_seconds_and_resets_after_a_successful_pass(api, new_controller):
+    controller = new_controller()
+    api.fail_before = {call: ApiError(0, "cut") for call in range(2 * 9)}
+    waits = run_passes(controller, 9)
     assert 0.5 <= waits[0] <= 1
-    assert LONGEST_WAIT / 2 <= max(waits) <= LONGEST_WAIT
-    assert all(wait <= LONGEST_WAIT for wait in waits)
-    keeper.run_pass()
-    assert not keeper.problem
-    api.before = {len(api.calls) + 1: ApiError(0, "cut")}
-    assert keeper.run_pass() <= 1
+    assert MAX_BACKOFF / 2 <= max(waits) <= MAX_BACKOFF
+    assert all(wait <= MAX_BACKOFF for wait in waits)
+    controller.run_pass()
+    assert not controller.problem
+    api.fail_before = {len(api.calls) + 1: ApiError(0, "cut")}
+    assert controller.run_pass() <= 1
 
 
-def test_a_secret_that_is_away_is_looked_for_as_often_as_ever(api, new):
+def test_a_missing_secret_does_not_increase_the_backoff(api, new_controller):
     del api.objects[SECRET_PATH]
-    assert max(passes(new(), 9)) <= EVERY
+    assert max(run_passes(new_controller(), 9)) <= PASS_INTERVAL
 
 
-def test_a_connection_that_fails_in_many_ways_is_told_once(api, new):
-    keeper = new()
+def test_connection_errors_with_different_messages_are_logged_once(api, new_controller):
+    controller = new_controller()
     with capture_logs() as lines:
         for number in range(5):
-            api.before = {len(api.calls) + 1: ApiError(0, f"error {number}")}
-            keeper.run_pass()
+            api.fail_before = {len(api.calls) + 1: ApiError(0, f"error {number}")}
+            controller.run_pass()
     assert len(lines) == 1
-    assert "error 4" in keeper.problem
+    assert "error 4" in controller.problem
 
 
-def test_a_surprise_is_told_with_its_places_and_the_next_pass_comes(api, clock, new):
-    keeper = new()
-    api.before = {0: ZeroDivisionError("secret words")}
+def test_an_unexpected_exception_is_logged_with_its_traceback_and_the_next_pass_succeeds(api, clock, new_controller):
+    controller = new_controller()
+    api.fail_before = {0: ZeroDivisionError("secret words")}
     with capture_logs() as lines:
-        keeper.run_pass()
-    assert keeper.problem == "a surprise inside (ZeroDivisionError)"
+        controller.run_pass()
+    assert controller.problem == "a surprise inside (ZeroDivisionError)"
     assert isinstance(lines[0]["exc_info"], ZeroDivisionError)
-    keeper.run_pass()
-    assert serves(keeper, api, clock)
+    controller.run_pass()
+    assert is_healthy(controller, api, clock)
 
 
-def test_a_folder_that_can_not_be_written_is_told(new, tmp_path):
-    keeper = new(tmp_path / "nowhere")
-    keeper.run_pass()
-    assert keeper.failures == {Cause.FOLDER: 1}
-    assert keeper.problem.startswith(f"{tmp_path / 'nowhere'}/tls.crt: No such file or directory; ")
+def test_a_folder_that_can_not_be_written_is_reported(new_controller, tmp_path):
+    controller = new_controller(tmp_path / "nowhere")
+    controller.run_pass()
+    assert controller.failures == {Cause.FOLDER: 1}
+    assert controller.problem.startswith(f"{tmp_path / 'nowhere'}/tls.crt: No such file or directory; ")
 
 
-# Damage while several serve
+# Damaged Secrets with several replicas
 
-DAMAGES = {
-    "emptied": lambda data: data.clear(),
-    "a key that is none": lambda data: data.update({"tls.key": "eA=="}),
-    "the CA's key is gone": lambda data: data.pop("ca.key"),
-    "a state that is none": lambda data: data.update({"state.json": "eA=="}),
+DAMAGE = {
+    "emptied Secret": lambda data: data.clear(),
+    "invalid tls.key": lambda data: data.update({"tls.key": "eA=="}),
+    "missing ca.key": lambda data: data.pop("ca.key"),
+    "invalid state.json": lambda data: data.update({"state.json": "eA=="}),
 }
 ORDERS = list(permutations(range(3)))
 
 
-def watched(api, keepers):
-    """Has the API server look at each call whether all of them are trusted by what is published just then."""
+def record_trust(api, controllers):
+    """Record at each request whether the published CAs trust each controller's leaf. Returns the list to be filled."""
     seen = []
-    api.between = lambda _method, _path: seen.append([is_trusted(keeper, api) for keeper in keepers])
+    api.on_request = lambda _method, _path: seen.append(
+        [is_trusted_by_all(controller, api) for controller in controllers]
+    )
     return seen
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_fresh_start_leaves_no_replica_untrusted_for_a_moment(api, clock, new, damage, order):
-    keepers = [new() for _ in range(3)]
-    for keeper in keepers:
-        keeper.run_pass()
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_replacing_a_damaged_secret_leaves_all_replicas_trusted_at_every_request(
+    api, clock, new_controller, damage, order
+):
+    controllers = [new_controller() for _ in range(3)]
+    for controller in controllers:
+        controller.run_pass()
     (old,) = set(api.ca_bundles())
     damage(api.secret["data"])
-    seen = watched(api, keepers)
+    seen = record_trust(api, controllers)
     for number in order * 2:
-        keepers[number].run_pass()
+        controllers[number].run_pass()
     assert seen
     assert all(map(all, seen))
-    assert all(serves(keeper, api, clock) for keeper in keepers)
-    assert {content(keeper) for keeper in keepers} == {api.data()["tls.crt"]}
+    assert all(is_healthy(controller, api, clock) for controller in controllers)
+    assert {content(controller) for controller in controllers} == {api.data()["tls.crt"]}
     assert not signed_by(api.data()["tls.crt"], old)
-    until, second = REPLACED if damage is DAMAGES["emptied"] else READ_BY_ALL, timedelta(seconds=1)
+    until, second = ROLLOUT_TIMEOUT if damage is DAMAGE["emptied Secret"] else READ_BY_ALL, timedelta(seconds=1)
     for wait, trusted in ((until - second, 2), (second, 1)):
-        clock.turn(wait)
-        keepers[0].run_pass()
+        clock.advance(wait)
+        controllers[0].run_pass()
         assert len(split(api.ca_bundles()[0])) == trusted
     assert old not in api.ca_bundles()[0]
 
 
-def test_one_that_has_just_been_started_fills_an_empty_secret_and_leaves_no_other_untrusted(api, new):
-    keepers = [new() for _ in range(2)]
-    for keeper in keepers:
-        keeper.run_pass()
+def test_a_new_replica_that_fills_an_empty_secret_leaves_the_other_replicas_trusted(api, new_controller):
+    controllers = [new_controller() for _ in range(2)]
+    for controller in controllers:
+        controller.run_pass()
     api.secret["data"].clear()
-    seen = watched(api, keepers)
-    for keeper in (new(), *keepers):
-        keeper.run_pass()
+    seen = record_trust(api, controllers)
+    for controller in (new_controller(), *controllers):
+        controller.run_pass()
     assert seen
     assert all(map(all, seen))
 
 
 NOW = Clock()()
-SOMEBODY_S = issue_ca(NOW)
+FOREIGN_CA = issue_ca(NOW)
 PUBLISHED = {
-    "another source's": (SOMEBODY_S.certificate, 1),
-    "that twice": (SOMEBODY_S.certificate * 2, 1),
-    "nothing": (b"", 0),
+    "a CA of another source": (FOREIGN_CA.certificate, 1),
+    "the same CA twice": (FOREIGN_CA.certificate * 2, 1),
+    "empty": (b"", 0),
     "garbage": (b"garbage", 0),
-    "one that is over": (issue_ca(NOW - 2 * DAY, life=DAY).certificate, 0),
-    "one that is no CA": (issue_leaf(SOMEBODY_S, NAMES, NOW).certificate, 0),
-    "a crowd": (b"".join(issue_ca(NOW).certificate for _ in range(LEAVING_AT_MOST + 1)), LEAVING_AT_MOST),
+    "an expired CA": (issue_ca(NOW - 2 * DAY, lifetime=DAY).certificate, 0),
+    "a leaf": (issue_leaf(FOREIGN_CA, NAMES, NOW).certificate, 0),
+    "more CAs than the limit": (b"".join(issue_ca(NOW).certificate for _ in range(MAX_RETIRING + 1)), MAX_RETIRING),
 }
 
 
-@pytest.mark.parametrize(("published", "kept"), PUBLISHED.values(), ids=PUBLISHED)
-def test_where_an_empty_secret_is_filled_who_is_called_already_is_trusted_for_a_while(api, clock, new, published, kept):
+@pytest.mark.parametrize(("published", "retained"), PUBLISHED.values(), ids=PUBLISHED)
+def test_filling_an_empty_secret_leaves_published_cas_trusted_during_a_rollout(
+    api, clock, new_controller, published, retained
+):
     api.publish(published)
-    keeper = new()
-    keeper.run_pass()
-    assert serves(keeper, api, clock)
+    controller = new_controller()
+    controller.run_pass()
+    assert is_healthy(controller, api, clock)
     before = split(api.ca_bundles()[0])
-    assert len(before) == 1 + kept
-    clock.turn(REPLACED)
-    keeper.run_pass()
+    assert len(before) == 1 + retained
+    clock.advance(ROLLOUT_TIMEOUT)
+    controller.run_pass()
     assert api.ca_bundles() == [bundles.read(api.secret).authority.certificate] * 2
 
 
-def test_clients_shake_hands_with_all_replicas_all_through_a_fresh_start_and_not_with_the_old_ca_after_it(
-    api, clock, new
+def test_handshakes_succeed_while_a_damaged_secret_is_replaced_and_then_fail_with_the_old_ca(
+    api, clock, new_controller
 ):
-    clock.time = datetime.now(UTC)  # what the handshake goes by
-    keepers = [new() for _ in range(2)]
-    for keeper in keepers:
-        keeper.run_pass()
-    serving, (before,) = [ServingCertificate(folder_of(keeper)) for keeper in keepers], set(api.ca_bundles())
+    clock.time = datetime.now(UTC)  # the handshake checks certificates against the real time
+    controllers = [new_controller() for _ in range(2)]
+    for controller in controllers:
+        controller.run_pass()
+    certificates, (before,) = (
+        [ServingCertificate(folder_of(controller)) for controller in controllers],
+        set(api.ca_bundles()),
+    )
     api.secret["data"]["ca.key"] = "eA=="
     seen = [before]
-    for keeper in keepers * 2:
-        keeper.run_pass()
-        # The API server that is slowest has not heard of what this pass has published.
+    for controller in controllers * 2:
+        controller.run_pass()
+        # The slowest API server does not yet see the caBundle that this pass has published.
         for ca_bundle in {seen[-1], api.ca_bundles()[0]}:
-            assert [handshake(one, ca_bundle) for one in serving] == ["TLSv1.3"] * 2
+            assert [handshake(one, ca_bundle) for one in certificates] == ["TLSv1.3"] * 2
         seen.append(api.ca_bundles()[0])
-    for one in serving:
+    for one in certificates:
         with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
             handshake(one, before)
 
 
-OVER = {
-    "nothing is served yet": lambda folder, _: [file.unlink() for file in folder.iterdir()],
-    "garbage is served": lambda folder, _: folder.joinpath("tls.crt").write_bytes(b"garbage"),
-    "what is served is over": lambda _, clock: clock.turn(31 * DAY),
-    "the clock went back before it": lambda _, clock: clock.turn(-DAY),
-    "its CA is unknown": lambda folder, clock: folder.joinpath("ca.crt").write_bytes(issue_ca(clock()).certificate),
-    "its CA is over": lambda folder, clock: ended(folder, clock(), issue_ca(clock() - 2 * DAY, life=DAY)),
-    "its CA is none": lambda folder, clock: ended(folder, clock(), issue_leaf(issue_ca(clock()), NAMES, clock())),
+UNTRUSTED = {
+    "no served files": lambda folder, _: [file.unlink() for file in folder.iterdir()],
+    "invalid leaf": lambda folder, _: folder.joinpath("tls.crt").write_bytes(b"garbage"),
+    "expired leaf": lambda _, clock: clock.advance(31 * DAY),
+    "leaf is not yet valid": lambda _, clock: clock.advance(-DAY),
+    "unknown CA": lambda folder, clock: folder.joinpath("ca.crt").write_bytes(issue_ca(clock()).certificate),
+    "expired CA": lambda folder, clock: write_leaf_of(folder, clock(), issue_ca(clock() - 2 * DAY, lifetime=DAY)),
+    "issuer is not a CA": lambda folder, clock: write_leaf_of(
+        folder, clock(), issue_leaf(issue_ca(clock()), NAMES, clock())
+    ),
 }
 
 
-def ended(folder, now, ca):
-    """Puts a certificate there that is good, by a CA that is not."""
+def write_leaf_of(folder, now, ca):
+    """Write a valid leaf that is signed by an unusable CA."""
     key, parsed = ec.generate_private_key(ec.SECP256R1()), x509.load_pem_x509_certificate(ca.certificate)
     builder = x509.CertificateBuilder(parsed.subject, parsed.subject, key.public_key(), 7, now - DAY, now + DAY)
     leaf = builder.sign(load_pem_private_key(ca.key, None), SHA256())
@@ -592,51 +607,51 @@ def ended(folder, now, ca):
     folder.joinpath("ca.crt").write_bytes(ca.certificate)
 
 
-@pytest.mark.parametrize("over", OVER.values(), ids=OVER)
-def test_what_can_not_be_trusted_any_more_is_not_published_by_a_fresh_start(api, clock, new, over):
-    keeper = new()
-    keeper.run_pass()
-    over(folder_of(keeper), clock)
+@pytest.mark.parametrize("make_untrusted", UNTRUSTED.values(), ids=UNTRUSTED)
+def test_replacing_a_damaged_secret_does_not_publish_an_unusable_served_ca(api, clock, new_controller, make_untrusted):
+    controller = new_controller()
+    controller.run_pass()
+    make_untrusted(folder_of(controller), clock)
     api.secret["data"]["ca.key"] = "eA=="
-    keeper.run_pass()
+    controller.run_pass()
     assert len(split(api.ca_bundles()[0])) == 1
-    keeper.run_pass()
-    assert serves(keeper, api, clock)
-    assert keeper.steps == {Step.START: 2}
+    controller.run_pass()
+    assert is_healthy(controller, api, clock)
+    assert controller.steps == {Step.START: 2}
 
 
 # Several replicas
 
 
 @pytest.mark.parametrize("call", range(4))
-def test_who_is_slower_loses_one_write_and_follows(api, clock, new, call):
-    slow, fast = new(), new()
+def test_the_slower_of_two_replicas_has_at_most_one_conflict_and_converges(api, clock, new_controller, call):
+    slow, fast = new_controller(), new_controller()
     first = len(api.calls)
 
-    def overtake(_method, _path):
+    def let_fast_run(_method, _path):
         if len(api.calls) == first + call:
-            api.between = lambda _method, _path: None
+            api.on_request = lambda _method, _path: None
             fast.run_pass()
 
-    api.between = overtake
+    api.on_request = let_fast_run
     wait = slow.run_pass()
-    assert api.lost <= 1
-    if api.lost:
-        assert wait <= AFTER_A_LOST_RACE
+    assert api.conflicts <= 1
+    if api.conflicts:
+        assert wait <= CONFLICT_RETRY
         assert slow.failures == {Cause.CONFLICT: 1}
         assert not slow.problem
-    for keeper in (slow, fast):
-        keeper.run_pass()
+    for controller in (slow, fast):
+        controller.run_pass()
     assert content(slow) == content(fast)
-    assert serves(slow, api, clock)
-    assert serves(fast, api, clock)
-    assert api.lost <= 1
+    assert is_healthy(slow, api, clock)
+    assert is_healthy(fast, api, clock)
+    assert api.conflicts <= 1
 
 
 @pytest.mark.parametrize("call", range(3))
 @pytest.mark.parametrize("emptied", [False, True])
-def test_a_slow_replica_never_puts_an_older_bundle_over_a_newer_one(api, clock, new, call, emptied):
-    slow = new()
+def test_a_slow_replica_does_not_publish_an_older_bundle_over_a_newer_one(api, clock, new_controller, call, emptied):
+    slow = new_controller()
     slow.run_pass()
     if emptied:
         api.publish(b"")
@@ -644,27 +659,27 @@ def test_a_slow_replica_never_puts_an_older_bundle_over_a_newer_one(api, clock, 
 
     def rotate_in_between(_method, _path):
         if len(api.calls) == first + call:
-            api.between = lambda _method, _path: None
+            api.on_request = lambda _method, _path: None
             run_pass(CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION), POLICY, clock, Step.INTRODUCE)
 
-    api.between = rotate_in_between
+    api.on_request = rotate_in_between
     slow.run_pass()
-    rotate_in_between("", "")  # where the pass had fewer calls
+    rotate_in_between("", "")  # if the pass sent fewer requests
     assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
     assert len(split(api.ca_bundles()[0])) == 2
 
 
-def test_replicas_that_share_a_secret_write_nothing_once_they_agree(api, new):
-    keepers = [new() for _ in range(3)]
+def test_replicas_write_each_object_only_once(api, new_controller):
+    controllers = [new_controller() for _ in range(3)]
     for _ in range(2):
-        for keeper in keepers:
-            keeper.run_pass()
+        for controller in controllers:
+            controller.run_pass()
     assert api.writes == ["secrets", "mutatingwebhookconfigurations"]
-    assert len({content(keeper) for keeper in keepers}) == 1
+    assert len({content(controller) for controller in controllers}) == 1
 
 
-def test_replicas_with_other_names_agree_while_the_ones_replace_the_others(new):
-    old, fresh = new(), new(policy=Policy((*NAMES, "added.kubevirt-scheduler.svc")))
+def test_replicas_with_different_names_serve_the_same_leaf_after_one_renewal(new_controller):
+    old, fresh = new_controller(), new_controller(policy=Policy((*NAMES, "added.kubevirt-scheduler.svc")))
     for _ in range(4):
         old.run_pass()
         fresh.run_pass()
@@ -672,35 +687,36 @@ def test_replicas_with_other_names_agree_while_the_ones_replace_the_others(new):
     assert content(old) == content(fresh)
 
 
-# Stopped anywhere
+# Crashes
 
 
-# From the empty Secret through two renewals and a rotation until one CA is left: these many calls.
-LIFE = (timedelta(), 21 * DAY, 223 * DAY, 5 * MINUTE, 31 * DAY)
-CALLS = 41
+# The clock's advances from an empty Secret through two renewals and a rotation until one CA is left, and the number of
+# requests for all of it.
+LIFE_CYCLE = (timedelta(), 21 * DAY, 223 * DAY, 5 * MINUTE, 31 * DAY)
+REQUESTS = 41
 
 
-def live(keeper, api, clock, again):
-    """Goes through a life, and comes again after each crash. Returns how often it crashed."""
+def run_life_cycle(controller, api, clock, restart):
+    """Run the life cycle, restarting after each crash. Returns the number of crashes."""
     crashes = 0
-    for turn in LIFE:
-        clock.turn(turn)
+    for duration in LIFE_CYCLE:
+        clock.advance(duration)
         for _ in range(3):
             try:
-                keeper.run_pass()
+                controller.run_pass()
             except Crash:
                 crashes += 1
-                keeper = again(keeper)
-                keeper.run_pass()
-        assert serves(keeper, api, clock)
+                controller = restart(controller)
+                controller.run_pass()
+        assert is_healthy(controller, api, clock)
     return crashes
 
 
-def test_a_life_takes_as_many_calls_as_the_table_has_rows(api, clock, new):
-    keeper = new()
-    live(keeper, api, clock, again=None)
-    assert len(api.calls) == CALLS
-    assert keeper.steps == {
+def test_a_life_cycle_sends_as_many_requests_as_the_crash_test_covers(api, clock, new_controller):
+    controller = new_controller()
+    run_life_cycle(controller, api, clock, restart=None)
+    assert len(api.calls) == REQUESTS
+    assert controller.steps == {
         Step.START: 1,
         Step.RENEW: 3,
         Step.INTRODUCE: 1,
@@ -710,12 +726,14 @@ def test_a_life_takes_as_many_calls_as_the_table_has_rows(api, clock, new):
     }
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("call", range(CALLS))
-def test_a_replica_that_is_stopped_at_any_call_goes_on_when_it_comes_again(api, clock, new, call, when):
-    setattr(api, when, {call: Crash()})
-    keeper = new()
-    assert live(keeper, api, clock, again=lambda keeper: new(folder_of(keeper))) == 1
+@pytest.mark.parametrize("hook", ["fail_before", "fail_after"])
+@pytest.mark.parametrize("call", range(REQUESTS))
+def test_a_replica_that_crashes_at_any_request_completes_its_life_cycle_after_a_restart(
+    api, clock, new_controller, call, hook
+):
+    setattr(api, hook, {call: Crash()})
+    controller = new_controller()
+    assert run_life_cycle(controller, api, clock, restart=lambda controller: new_controller(folder_of(controller))) == 1
     found = bundles.read(api.secret)
     assert (found.next_ca, found.retiring) == (None, ())
     assert api.ca_bundles() == [found.authority.certificate] * 2
@@ -723,133 +741,133 @@ def test_a_replica_that_is_stopped_at_any_call_goes_on_when_it_comes_again(api, 
 
 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
-def test_a_replica_that_is_stopped_between_its_files_mends_them(api, clock, new, name):
-    keeper = new()
-    keeper.run_pass()
-    folder_of(keeper).joinpath(name).write_bytes(b"half a fi")
-    keeper = new(folder_of(keeper))
-    keeper.run_pass()
-    assert serves(keeper, api, clock)
-    assert content(keeper, "ca.crt") == api.data()["ca.crt"]
+def test_a_restarted_replica_rewrites_an_incomplete_file(api, clock, new_controller, name):
+    controller = new_controller()
+    controller.run_pass()
+    folder_of(controller).joinpath(name).write_bytes(b"half a fi")
+    controller = new_controller(folder_of(controller))
+    controller.run_pass()
+    assert is_healthy(controller, api, clock)
+    assert content(controller, "ca.crt") == api.data()["ca.crt"]
 
 
-# Somebody else's Secret, mounted
+# A provided Secret, mounted
 
 
 @pytest.fixture
 def provided(tmp_path, clock):
-    """A folder as a Secret of somebody else is mounted, and what may be put into it."""
+    """A folder with a mounted, provided Secret, and a function that replaces its certificates."""
     folder = tmp_path / "provided"
     folder.mkdir()
 
-    def put(ca, *others):
+    def write_pair(ca, *others):
         leaf = issue_leaf(ca, NAMES, clock())
         contents = {"tls.crt": leaf.certificate, "tls.key": leaf.key}
         contents["ca.crt"] = b"".join(one.certificate for one in (ca, *others))
         for name, text in contents.items():
             folder.joinpath(name).write_bytes(text)
 
-    put(issue_ca(clock()))
-    return folder, put
+    write_pair(issue_ca(clock()))
+    return folder, write_pair
 
 
-def test_a_provided_ca_is_published_and_no_secret_is_asked_for(api, clock, new, provided):
+def test_a_provided_ca_is_published_without_reading_a_secret(api, clock, new_controller, provided):
     folder, _ = provided
-    keeper = new(folder, secret=None, policy=Policy())
-    passes(keeper)
+    controller = new_controller(folder, secret=None, policy=Policy())
+    run_passes(controller)
     assert api.ca_bundles() == [folder.joinpath("ca.crt").read_bytes()] * 2
     assert {path for _, path in api.calls} == {CONFIGURATION_PATH}
     assert len(api.writes) == 1
-    assert serves(keeper, api, clock)
+    assert is_healthy(controller, api, clock)
 
 
-def test_a_provided_ca_that_changes_is_published_when_all_folders_have_it(api, clock, new, provided):
-    folder, put = provided
-    keeper = new(folder, secret=None, policy=Policy())
-    keeper.run_pass()
+def test_a_changed_provided_ca_replaces_the_old_one_after_the_mount_delay(api, clock, new_controller, provided):
+    folder, write_pair = provided
+    controller = new_controller(folder, secret=None, policy=Policy())
+    controller.run_pass()
     old = api.ca_bundles()[0]
-    put(issue_ca(clock()), *[])  # not trusted at all: at once, and the old one beside it
-    keeper.run_pass()
+    write_pair(issue_ca(clock()), *[])  # the published CA does not trust the new leaf: publish both CAs without delay
+    controller.run_pass()
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() + old
     for _ in range(2):
-        keeper.run_pass()
-        clock.turn(MOUNTED)
+        controller.run_pass()
+        clock.advance(MOUNT_DELAY)
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() != old
     before = api.ca_bundles()[0]
     folder.joinpath("ca.crt").write_bytes(before + issue_ca(clock()).certificate)
-    keeper.run_pass()
+    controller.run_pass()
     assert api.ca_bundles()[0] == before
-    clock.turn(MOUNTED)
-    keeper.run_pass()
+    clock.advance(MOUNT_DELAY)
+    controller.run_pass()
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() != before
 
 
-def test_a_provided_ca_that_came_without_its_key_replaces_no_other(api, clock, new, provided):
-    """The pair from before is still served."""
-    folder, put = provided
-    keeper = new(folder, secret=None, policy=Policy())
-    keeper.run_pass()
+def test_a_provided_certificate_without_its_key_is_not_published(api, clock, new_controller, provided):
+    """The server still uses the previous pair."""
+    folder, write_pair = provided
+    controller = new_controller(folder, secret=None, policy=Policy())
+    controller.run_pass()
     before, key = api.ca_bundles(), folder.joinpath("tls.key").read_bytes()
-    put(issue_ca(clock()))
+    write_pair(issue_ca(clock()))
     after = folder.joinpath("tls.key").read_bytes()
     for text in (key, b"garbage"):
         folder.joinpath("tls.key").write_bytes(text)
-        keeper.run_pass()
+        controller.run_pass()
         assert api.ca_bundles() == before
     folder.joinpath("tls.key").write_bytes(after)
-    keeper.run_pass()
-    assert api.ca_bundles() == [content(keeper, "ca.crt") + before[0]] * 2
+    controller.run_pass()
+    assert api.ca_bundles() == [content(controller, "ca.crt") + before[0]] * 2
 
 
-def test_from_a_provided_ca_to_one_of_its_own_old_replicas_and_new_ones_are_trusted_and_leave_each_other_alone(
-    api, new, provided
+def test_replicas_of_the_old_and_the_new_source_stay_trusted_and_do_not_overwrite_each_other(
+    api, new_controller, provided
 ):
-    old, own = new(provided[0], secret=None, policy=Policy()), new()
+    old, own = new_controller(provided[0], secret=None, policy=Policy()), new_controller()
     old.run_pass()
-    seen = watched(api, [old])
-    for keeper in (own, old, own, old):
-        keeper.run_pass()
+    seen = record_trust(api, [old])
+    for controller in (own, old, own, old):
+        controller.run_pass()
     assert all(map(all, seen))
-    assert is_trusted(own, api)
+    assert is_trusted_by_all(own, api)
     assert (old.repairs, own.repairs) == (1, 0)
 
 
-def test_a_provided_ca_that_is_emptied_outside_is_repaired_at_once(api, new, provided):
-    keeper = new(provided[0], secret=None, policy=Policy())
-    keeper.run_pass()
+def test_an_emptied_ca_bundle_is_repaired_from_a_provided_ca(api, new_controller, provided):
+    controller = new_controller(provided[0], secret=None, policy=Policy())
+    controller.run_pass()
     api.publish(b"")
-    keeper.run_pass()
-    assert api.ca_bundles() == [content(keeper, "ca.crt")] * 2
+    controller.run_pass()
+    assert api.ca_bundles() == [content(controller, "ca.crt")] * 2
 
 
-def test_beside_a_provided_ca_no_crowd_is_published(api, clock, new, provided):
-    api.publish(b"".join(issue_ca(clock()).certificate for _ in range(LEAVING_AT_MOST + 1)))
-    new(provided[0], secret=None, policy=Policy()).run_pass()
-    assert len(split(api.ca_bundles()[0])) == 1 + LEAVING_AT_MOST
+def test_the_number_of_old_cas_published_with_a_provided_ca_is_limited(api, clock, new_controller, provided):
+    api.publish(b"".join(issue_ca(clock()).certificate for _ in range(MAX_RETIRING + 1)))
+    new_controller(provided[0], secret=None, policy=Policy()).run_pass()
+    assert len(split(api.ca_bundles()[0])) == 1 + MAX_RETIRING
 
 
-def test_of_a_provided_ca_crt_only_the_certificates_are_published(api, new, provided):
+def test_only_the_certificates_of_a_provided_ca_crt_are_published(api, new_controller, provided):
     folder, _ = provided
     certificates, key = (folder.joinpath(name).read_bytes() for name in ("ca.crt", "tls.key"))
     folder.joinpath("ca.crt").write_bytes(b"subject=/CN=ours\n" + certificates + key)
-    new(folder, secret=None, policy=Policy()).run_pass()
+    new_controller(folder, secret=None, policy=Policy()).run_pass()
     assert api.ca_bundles() == [certificates] * 2
 
 
 @pytest.mark.parametrize(("text", "cause"), [(None, Cause.MISSING), (b"garbage", Cause.DAMAGED)])
-def test_a_provided_ca_that_can_not_be_used_is_told(api, new, provided, text, cause):
+def test_an_unusable_provided_ca_is_reported(api, new_controller, provided, text, cause):
     folder, _ = provided
     folder.joinpath("ca.crt").unlink()
     if text:
         folder.joinpath("ca.crt").write_bytes(text)
-    keeper = new(folder, secret=None, policy=Policy())
-    keeper.run_pass()
+    controller = new_controller(folder, secret=None, policy=Policy())
+    controller.run_pass()
     assert api.writes == []
-    assert keeper.failures == {cause: 1}
-    assert keeper.problem.startswith(f"{folder / 'ca.crt'}: ")
+    assert controller.failures == {cause: 1}
+    assert controller.problem.startswith(f"{folder / 'ca.crt'}: ")
 
 
-def test_where_cert_manager_publishes_nobody_is_asked(api, new, provided):
-    keeper = new(provided[0], secret=None, configuration=None, policy=Policy())
-    keeper.run_pass()
+def test_no_request_is_sent_without_a_secret_and_a_configuration(api, new_controller, provided):
+    controller = new_controller(provided[0], secret=None, configuration=None, policy=Policy())
+    controller.run_pass()
     assert api.calls == []

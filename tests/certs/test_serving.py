@@ -1,4 +1,4 @@
-"""The certificate that is shown: followed when it changes, and only when it can be used."""
+"""The serving certificate: reloaded when its files change, but only if the new files are usable."""
 
 import os
 import resource
@@ -20,19 +20,19 @@ from certs.authority import issue_ca, issue_leaf
 from certs.serving import (
     ServingCertificate,
     UnusableCertificate,
-    authority_of,
+    ca_file,
     load_context,
     self_signed_folder,
     temporary_folder,
 )
-from tests.support.own_process import alone
+from tests.support.own_process import run_in_child_process
 
 NOW = datetime.now(UTC)
 CA = issue_ca(NOW)
 
 
 def write(folder, leaf=None):
-    """A folder with a certificate and its key."""
+    """A folder with a certificate, its key and its CA."""
     leaf = leaf or issue_leaf(CA, ["localhost"], NOW)
     folder.mkdir(exist_ok=True)
     folder.joinpath("tls.crt").write_bytes(leaf.certificate)
@@ -41,12 +41,12 @@ def write(folder, leaf=None):
     return folder
 
 
-def test_one_context_serves_while_the_files_stay_as_they_are(tmp_path):
+def test_unchanged_files_return_the_same_context(tmp_path):
     certificate = ServingCertificate(write(tmp_path))
     assert certificate.context() is certificate.context()
 
 
-def test_files_that_were_written_anew_are_read_anew(tmp_path):
+def test_changed_files_are_reloaded_once(tmp_path):
     certificate = ServingCertificate(write(tmp_path))
     before = certificate.context()
     write(tmp_path)
@@ -55,25 +55,25 @@ def test_files_that_were_written_anew_are_read_anew(tmp_path):
     assert certificate.context() is after
 
 
-def test_files_of_the_same_time_and_size_are_read_anew(tmp_path):
-    """As after `cp -p`, or when somebody has made them readable at last."""
+def test_changed_files_of_the_same_mtime_and_size_are_reloaded(tmp_path):
+    """As after `cp -p`, or after a `chmod` that makes the files readable."""
     files = [write(tmp_path) / name for name in ("tls.crt", "tls.key")]
 
-    def put():
+    def write_padded():
         leaf = issue_leaf(CA, ["localhost"], NOW)
         for file, content in zip(files, (leaf.certificate, leaf.key), strict=True):
             file.write_bytes(content.ljust(4096, b"\n"))
             os.utime(file, (0, 0))
 
-    put()
+    write_padded()
     certificate = ServingCertificate(tmp_path)
-    before, then = certificate.context(), [file.stat().st_ctime_ns for file in files]
-    while [file.stat().st_ctime_ns for file in files] == then:  # the kernel's clock ticks every few milliseconds
-        put()
+    before, ctimes = certificate.context(), [file.stat().st_ctime_ns for file in files]
+    while [file.stat().st_ctime_ns for file in files] == ctimes:  # file times advance only every few milliseconds
+        write_padded()
     assert certificate.context() is not before
 
 
-def test_a_folder_that_is_swapped_as_kubernetes_does_it_is_read_anew(tmp_path):
+def test_an_atomic_update_of_a_mounted_secret_is_reloaded(tmp_path):
     link, served = tmp_path / "..data", tmp_path / "served"
     link.symlink_to(write(tmp_path / "first"))
     served.mkdir()
@@ -87,7 +87,7 @@ def test_a_folder_that_is_swapped_as_kubernetes_does_it_is_read_anew(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
-def test_half_a_change_leaves_the_old_pair_until_the_other_half_is_there(tmp_path, name):
+def test_the_old_pair_is_served_until_certificate_and_key_have_both_changed(tmp_path, name):
     certificate = ServingCertificate(write(tmp_path / "served"))
     before = certificate.context()
     changed = write(tmp_path / "changed")
@@ -98,13 +98,13 @@ def test_half_a_change_leaves_the_old_pair_until_the_other_half_is_there(tmp_pat
         changed.joinpath(other).rename(tmp_path / "served" / other)
         assert certificate.context() is not before
     assert [line["event"] for line in lines] == [
-        "the serving certificate stays as it was",
-        "the serving certificate was read anew",
+        "serving certificate unusable, keeping the old one",
+        "serving certificate reloaded",
     ]
 
 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
-def test_a_file_that_goes_away_leaves_the_old_pair(tmp_path, name):
+def test_the_old_pair_is_served_after_a_file_is_deleted(tmp_path, name):
     certificate = ServingCertificate(write(tmp_path))
     before = certificate.context()
     tmp_path.joinpath(name).unlink()
@@ -113,52 +113,52 @@ def test_a_file_that_goes_away_leaves_the_old_pair(tmp_path, name):
     assert [line["reason"] for line in lines] == [f"{tmp_path / name}: No such file or directory"]
 
 
-# What is said of what is served
+# Expiry and problem
 
 DAY = timedelta(days=1)
 TEN_DAYS = {"leaf": NOW.replace(microsecond=0) + 10 * DAY, "ca": NOW.replace(microsecond=0) + 365 * DAY}
 TWENTY_DAYS = TEN_DAYS | {"leaf": NOW.replace(microsecond=0) + 20 * DAY}
 
 
-def for_days(days, ca=CA):
+def leaf_with_lifetime(days, ca=CA):
     return issue_leaf(ca, ["localhost"], NOW, days * DAY)
 
 
-def test_the_ends_are_those_of_what_is_served_and_not_of_files_that_can_not_be(tmp_path):
-    certificate = ServingCertificate(write(tmp_path / "served", for_days(10)))
-    changed = write(tmp_path / "changed", for_days(20))
+def test_ends_returns_the_expiry_of_the_served_pair_and_not_of_unusable_files(tmp_path):
+    certificate = ServingCertificate(write(tmp_path / "served", leaf_with_lifetime(10)))
+    changed = write(tmp_path / "changed", leaf_with_lifetime(20))
     for name, ends, problem in (
         ("tls.crt", TEN_DAYS, f"{tmp_path}/served/tls.key: is not the key of {tmp_path}/served/tls.crt"),
         ("tls.key", TWENTY_DAYS, ""),
     ):
         changed.joinpath(name).rename(tmp_path / "served" / name)
         certificate.context()
-        assert (certificate.ends(), certificate.problem) == (ends, problem)
+        assert (certificate.expiry_times(), certificate.problem) == (ends, problem)
 
 
-def test_the_end_of_the_ca_is_that_of_the_one_that_signed_what_is_served(tmp_path):
-    certificate, short = ServingCertificate(write(tmp_path, for_days(10))), issue_ca(NOW, life=30 * DAY)
+def test_ends_returns_the_expiry_of_the_ca_that_signed_the_served_leaf(tmp_path):
+    certificate, short = ServingCertificate(write(tmp_path, leaf_with_lifetime(10))), issue_ca(NOW, lifetime=30 * DAY)
     ca = tmp_path / "ca.crt"
     ca.write_bytes(short.certificate + CA.certificate)
-    assert certificate.ends() == TEN_DAYS
+    assert certificate.expiry_times() == TEN_DAYS
     for content in (short.certificate, b"garbage"):
         ca.write_bytes(content)
-        assert certificate.ends() == {"leaf": TEN_DAYS["leaf"]}
+        assert certificate.expiry_times() == {"leaf": TEN_DAYS["leaf"]}
     ca.unlink()
-    assert certificate.ends() == {"leaf": TEN_DAYS["leaf"]}
+    assert certificate.expiry_times() == {"leaf": TEN_DAYS["leaf"]}
 
 
-def test_what_is_still_to_come_has_no_end_and_is_no_problem(tmp_path):
+def test_awaited_files_have_no_expiry_and_no_problem_until_they_exist(tmp_path):
     certificate = ServingCertificate(tmp_path, awaited=True)
-    assert (certificate.context(), certificate.ends(), certificate.problem) == (None, {}, "")
-    write(tmp_path, for_days(10))
+    assert (certificate.context(), certificate.expiry_times(), certificate.problem) == (None, {}, "")
+    write(tmp_path, leaf_with_lifetime(10))
     assert certificate.context()
-    assert (certificate.ends(), certificate.problem) == (TEN_DAYS, "")
+    assert (certificate.expiry_times(), certificate.problem) == (TEN_DAYS, "")
 
 
-def test_a_problem_is_over_when_the_files_that_are_served_are_back(tmp_path):
-    key, kept = tmp_path / "tls.key", write(tmp_path).joinpath("tls.key").rename(tmp_path / "kept")
-    key.symlink_to(kept)
+def test_the_problem_is_cleared_when_the_served_files_are_back(tmp_path):
+    key, target_file = tmp_path / "tls.key", write(tmp_path).joinpath("tls.key").rename(tmp_path / "kept")
+    key.symlink_to(target_file)
     certificate = ServingCertificate(tmp_path)
     for target, problem in (("nowhere", f"{key}: No such file or directory"), ("kept", "")):
         key.unlink()
@@ -167,7 +167,7 @@ def test_a_problem_is_over_when_the_files_that_are_served_are_back(tmp_path):
         assert certificate.problem == problem
 
 
-def after_no_file_was_left(folder):
+def reload_after_running_out_of_file_descriptors(folder):
     certificate, (soft, hard) = ServingCertificate(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
     before = certificate.context()
     write(folder)
@@ -177,108 +177,108 @@ def after_no_file_was_left(folder):
     assert certificate.context() is not before
 
 
-def test_a_pair_that_could_not_be_read_for_a_moment_is_read_in_the_next(tmp_path):
-    alone(after_no_file_was_left, write(tmp_path))
+def test_a_pair_is_reloaded_after_a_temporary_lack_of_file_descriptors(tmp_path):
+    run_in_child_process(reload_after_running_out_of_file_descriptors, write(tmp_path))
 
 
-def test_nothing_older_than_tls_1_2_is_spoken(tmp_path):
+def test_the_minimum_version_is_tls_1_2(tmp_path):
     assert load_context(write(tmp_path)).minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
 @pytest.mark.parametrize("content", [b"", b"nothing", b"\xff\x00", b"-----BEGIN CERTIFICATE-----\n"])
-def test_a_file_without_what_it_should_hold_is_named(tmp_path, name, content):
+def test_a_file_without_valid_pem_is_named_in_the_error(tmp_path, name, content):
     write(tmp_path).joinpath(name).write_bytes(content)
     with pytest.raises(UnusableCertificate, match=f"^{tmp_path / name}: holds no "):
         load_context(tmp_path)
 
 
-def test_a_folder_in_place_of_a_file_is_named(tmp_path):
+def test_a_directory_instead_of_a_file_is_named_in_the_error(tmp_path):
     write(tmp_path).joinpath("tls.key").unlink()
     tmp_path.joinpath("tls.key").mkdir()
     with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: Is a directory"):
         load_context(tmp_path)
 
 
-def test_a_key_of_another_certificate_is_named(tmp_path):
+def test_a_key_of_another_certificate_is_named_in_the_error(tmp_path):
     write(tmp_path).joinpath("tls.key").write_bytes(issue_leaf(CA, ["localhost"], NOW).key)
     with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: is not the key of {tmp_path / 'tls.crt'}"):
         load_context(tmp_path)
 
 
-def test_a_key_with_a_passphrase_is_named_and_nobody_is_asked_for_it(tmp_path):
+def test_an_encrypted_key_raises_an_error_without_a_prompt_for_the_passphrase(tmp_path):
     key = load_pem_private_key(write(tmp_path).joinpath("tls.key").read_bytes(), None)
-    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
-    tmp_path.joinpath("tls.key").write_bytes(locked)
+    encrypted_key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
+    tmp_path.joinpath("tls.key").write_bytes(encrypted_key)
     with pytest.raises(UnusableCertificate, match="holds no private key in PEM, free of a passphrase"):
         load_context(tmp_path)
 
 
-def test_the_ca_of_a_folder_is_found(tmp_path):
-    assert authority_of(write(tmp_path)) == tmp_path / "ca.crt"
+def test_ca_file_returns_the_path_of_ca_crt(tmp_path):
+    assert ca_file(write(tmp_path)) == tmp_path / "ca.crt"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing"])
-def test_a_ca_that_can_not_be_used_is_named(tmp_path, content):
+def test_an_unusable_ca_file_is_named_in_the_error(tmp_path, content):
     ca = write(tmp_path) / "ca.crt"
     ca.unlink() if content is None else ca.write_bytes(content)
     with pytest.raises(UnusableCertificate, match=f"^{ca}: "):
-        authority_of(tmp_path)
+        ca_file(tmp_path)
 
 
-def test_a_certificate_for_one_run_is_for_its_user_alone_and_goes_with_the_run():
+def test_a_self_signed_folder_is_private_and_is_removed_at_the_end():
     with self_signed_folder(["localhost"], NOW) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()} == dict.fromkeys(
             ("ca.crt", "tls.crt", "tls.key"), 0o600
         )
         assert load_context(folder)
-        assert authority_of(folder)
+        assert ca_file(folder)
     assert not folder.exists()
 
 
-def test_a_certificate_for_one_run_lives_a_year_for_nobody_renews_it():
+def test_self_signed_certificates_live_for_a_year():
     with self_signed_folder(["localhost"], NOW) as folder:
-        assert ServingCertificate(folder).ends() == dict.fromkeys(("leaf", "ca"), TEN_DAYS["ca"])
+        assert ServingCertificate(folder).expiry_times() == dict.fromkeys(("leaf", "ca"), TEN_DAYS["ca"])
 
 
-def told_by(folder_of):
-    with capture_logs() as lines, folder_of as folder:
+def folder_and_warnings(folder_context):
+    with capture_logs() as lines, folder_context as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
-        place = folder.parent
+        parent = folder.parent
     assert not folder.exists()
-    return place, [(line["log_level"], line["event"], line["advice"]) for line in lines]
+    return parent, [(line["log_level"], line["event"], line["advice"]) for line in lines]
 
 
-def test_keys_are_kept_in_memory_without_a_word_and_on_disk_with_one(tmp_path):
+def test_keys_in_memory_log_nothing_and_keys_on_disk_log_a_warning(tmp_path):
     memory, disk, nowhere = tmp_path / "memory", tmp_path / "disk", tmp_path / "nowhere"
     memory.mkdir()
     disk.mkdir()
-    assert told_by(temporary_folder(str(memory), str(disk))) == (memory, [])
+    assert folder_and_warnings(temporary_folder(str(memory), str(disk))) == (memory, [])
     advice = f"make {nowhere} a writable folder in memory, as a container runtime does"
-    told = [("warning", "keys are on disk while this runs", advice)]
-    assert told_by(temporary_folder(str(nowhere), str(disk))) == (disk, told)
+    warnings = [("warning", "private keys are on disk", advice)]
+    assert folder_and_warnings(temporary_folder(str(nowhere), str(disk))) == (disk, warnings)
 
 
-def test_a_memory_folder_in_which_nothing_can_be_made_is_told_as_well(tmp_path):
-    no_folder = tmp_path / "file"
-    no_folder.touch()  # may be written, and yet nothing comes into it: as where it is full
-    place, told = told_by(temporary_folder(str(no_folder), str(tmp_path)))
-    assert place == tmp_path
-    assert [level for level, _, _ in told] == ["warning"]
+def test_an_unusable_memory_folder_logs_a_warning_and_keys_are_on_disk(tmp_path):
+    not_a_folder = tmp_path / "file"
+    not_a_folder.touch()  # writable, but mkdtemp fails in it, as in a full folder
+    parent, warnings = folder_and_warnings(temporary_folder(str(not_a_folder), str(tmp_path)))
+    assert parent == tmp_path
+    assert [level for level, _, _ in warnings] == ["warning"]
 
 
-def test_where_nothing_can_be_written_it_is_said_in_one_line_what_to_do(tmp_path):
+def test_no_writable_folder_raises_a_one_line_error_with_advice(tmp_path):
     nowhere = str(tmp_path / "nowhere")
-    with pytest.raises(UnusableCertificate) as said, temporary_folder(nowhere, nowhere):
+    with pytest.raises(UnusableCertificate) as raised, temporary_folder(nowhere, nowhere):
         pass
-    assert str(said.value) == (
+    assert str(raised.value) == (
         "there is no folder for keys: No such file or directory; "
         f"make {nowhere} a writable folder in memory, as a container runtime does"
     )
 
 
-def test_a_run_that_fails_leaves_nothing_behind():
+def test_a_self_signed_folder_is_removed_after_an_exception():
     folders = []
 
     def fail():
@@ -291,8 +291,8 @@ def test_a_run_that_fails_leaves_nothing_behind():
     assert not folders[0].exists()
 
 
-# In a process of its own: this one has other tests' threads, and a fork of those may hang (of which 3.12 warns).
-FORKING = """
+# Runs in a separate process: this one has threads of other tests, and a fork of those may hang (Python 3.12 warns).
+FORK_PROGRAM = """
 import os
 from datetime import UTC, datetime
 from certs.serving import self_signed_folder
@@ -309,6 +309,8 @@ assert not folder.exists()
 """
 
 
-def test_a_forked_process_that_ends_leaves_the_folder_to_its_maker():
-    done = subprocess.run([sys.executable, "-W", "error", "-c", FORKING], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_forked_process_does_not_remove_the_folder_of_its_parent():
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORK_PROGRAM], check=False, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr) == (0, "")
