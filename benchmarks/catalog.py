@@ -1,9 +1,9 @@
-"""How long the catalog takes to know a cluster, what it weighs, and how far behind the cluster its decisions are.
+"""Benchmark of the catalog: time and memory of its initial sync, and its lag behind the cluster.
 
-The cluster is a process of its own that speaks list and watch, so that only our own memory and time are counted. Beside
-each measurement stands another reader of the same pages in the same run, so that the ratio holds on any machine:
-`json.loads`, whose dicts are kept, and the typed models of the Kubernetes client. By default it ends at 10,000 claims;
---full goes on to 100,000, and to 5,000 nodes with 50,000 pods.
+The cluster is a separate process that serves list and watch, so only the catalog's own time and memory count. In the
+same run, other readers load the same pages for comparison, so the ratio holds on any machine: `json.loads` into dicts,
+and the typed models of the Kubernetes client. The default run has up to 10,000 claims. --full adds 100,000 claims, and
+5,000 nodes with 50,000 pods.
 """
 
 import gc
@@ -35,49 +35,53 @@ from webhook.placement.settings import Settings
 QUICK = [("claims", 1_000), ("claims", 10_000), ("pods", 5_000)]
 FULL = [*QUICK, ("claims", 100_000), ("pods", 50_000)]
 PODS_PER_NODE = 10
-EVENTS, PROBES = 1_000, 50  # a second, the probes among them
+EVENTS, PROBES = 1_000, 50  # per second; the events include the probes
 STORM = 10.0  # seconds
-OTHER = "0123456789abcdef" * 3
+FILLER = "0123456789abcdef" * 3
 
-# What stands in managedFields nobody reads, but it has to be skipped: about as long as real ones.
-MANAGED = [{"manager": "x", "operation": "Update", "fieldsV1": {f"f:{OTHER}{n}": {} for n in range(12)}}]
+# The catalog ignores managedFields but has to skip them. These are about as long as real ones.
+MANAGED_FIELDS = [{"manager": "x", "operation": "Update", "fieldsV1": {f"f:{FILLER}{n}": {} for n in range(12)}}]
 
 
 def metadata(name: str, namespace: str = "", **rest: Any) -> dict[str, Any]:
-    """Return the metadata of one object, with what a real one has."""
+    """Return the metadata of one object, about as long as in a real cluster."""
     placed = {"namespace": namespace} if namespace else {}
-    made = {"name": name, "uid": f"{name}-{OTHER}", "creationTimestamp": "2026-08-01T12:00:00Z"}
-    return made | placed | rest | {"resourceVersion": "1", "managedFields": MANAGED}
+    common = {"name": name, "uid": f"{name}-{FILLER}", "creationTimestamp": "2026-08-01T12:00:00Z"}
+    return common | placed | rest | {"resourceVersion": "1", "managedFields": MANAGED_FIELDS}
 
 
 def container(number: int) -> dict[str, Any]:
-    """Return one container, with what a real one has."""
-    environment = [{"name": f"SETTING_{n}", "value": OTHER} for n in range(10)]
+    """Return one container, about as long as in a real cluster."""
+    environment = [{"name": f"SETTING_{n}", "value": FILLER} for n in range(10)]
     resources = {"requests": {"cpu": f"{100 * number}m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
     probe = {"httpGet": {"path": "/healthz", "port": 8080, "scheme": "HTTP"}, "periodSeconds": 10}
-    made = {"name": f"c{number}", "image": f"registry.example/{OTHER}", "env": environment}
-    return made | {"resources": resources, "livenessProbe": probe, "readinessProbe": probe}
+    common = {"name": f"c{number}", "image": f"registry.example/{FILLER}", "env": environment}
+    return common | {"resources": resources, "livenessProbe": probe, "readinessProbe": probe}
 
 
-# In each template stand # for the number of the object and @ for that of its node.
+# In each template, # stands for the number of the object and @ for the number of its node.
 TEMPLATES: dict[str, dict[str, Any]] = {
     "persistentvolumeclaims": {
         "metadata": metadata("disk-#", "vms", annotations={"volume.kubernetes.io/storage-provisioner": "longhorn"}),
-        "spec": {"accessModes": ["ReadWriteMany"], "volumeName": f"pvc-{OTHER}-#", "storageClassName": "longhorn"},
+        "spec": {"accessModes": ["ReadWriteMany"], "volumeName": f"pvc-{FILLER}-#", "storageClassName": "longhorn"},
         "status": {"phase": "Bound", "accessModes": ["ReadWriteMany"], "capacity": {"storage": "10Gi"}},
     },
     "persistentvolumes": {
-        "metadata": metadata(f"pvc-{OTHER}-#"),
+        "metadata": metadata(f"pvc-{FILLER}-#"),
         "spec": {
-            "csi": {"driver": "driver.longhorn.io", "volumeHandle": f"pvc-{OTHER}-#", "volumeAttributes": {"a": OTHER}},
-            "claimRef": {"namespace": "vms", "name": "disk-#", "uid": OTHER},
+            "csi": {
+                "driver": "driver.longhorn.io",
+                "volumeHandle": f"pvc-{FILLER}-#",
+                "volumeAttributes": {"a": FILLER},
+            },
+            "claimRef": {"namespace": "vms", "name": "disk-#", "uid": FILLER},
         },
         "status": {"phase": "Bound"},
     },
     "sharemanagers": {
-        "metadata": metadata(f"pvc-{OTHER}-#", "longhorn-system", labels={"longhorn.io/share-manager": "x"}),
-        "spec": {"image": f"longhornio/longhorn-share-manager:{OTHER}"},
-        "status": {"ownerID": "node-@", "state": "running", "endpoint": f"nfs://10.0.0.1/{OTHER}-#"},
+        "metadata": metadata(f"pvc-{FILLER}-#", "longhorn-system", labels={"longhorn.io/share-manager": "x"}),
+        "spec": {"image": f"longhornio/longhorn-share-manager:{FILLER}"},
+        "status": {"ownerID": "node-@", "state": "running", "endpoint": f"nfs://10.0.0.1/{FILLER}-#"},
     },
     "nodes": {
         "metadata": metadata("node-@", labels={f"label-{n}": f"value-{n}" for n in range(30)} | {"host": "node-@"}),
@@ -86,7 +90,7 @@ TEMPLATES: dict[str, dict[str, Any]] = {
             "conditions": [{"type": kind, "status": "False"} for kind in ("MemoryPressure", "DiskPressure")]
             + [{"type": "Ready", "status": "True"}],
             "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110", "devices.kubevirt.io/kvm": "1k"},
-            "images": [{"names": [f"registry.example/{OTHER}:{n}"], "sizeBytes": 1} for n in range(50)],
+            "images": [{"names": [f"registry.example/{FILLER}:{n}"], "sizeBytes": 1} for n in range(50)],
         },
     },
     "pods": {
@@ -97,7 +101,7 @@ TEMPLATES: dict[str, dict[str, Any]] = {
             "volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
             "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}],
         },
-        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": OTHER, "status": "True"}] * 5},
+        "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": FILLER, "status": "True"}] * 5},
     },
 }
 RENDERED = {plural: json.dumps(item).encode() for plural, item in TEMPLATES.items()}
@@ -115,11 +119,11 @@ REVIEW = {
 }
 
 
-def sizes(what: str, size: int) -> dict[str, int]:
-    """Return how many objects of each kind a cluster has."""
-    if what == "claims":
+def sizes(shape: str, size: int) -> dict[str, int]:
+    """Return the number of objects of each kind in a cluster."""
+    if shape == "claims":
         return {"persistentvolumeclaims": size, "persistentvolumes": size, "sharemanagers": size, "nodes": 100}
-    if what == "pods":
+    if shape == "pods":
         return {"pods": size, "nodes": size // PODS_PER_NODE}
     return {
         "persistentvolumeclaims": size,
@@ -131,7 +135,7 @@ def sizes(what: str, size: int) -> dict[str, int]:
 
 
 def rendered(plural: str, number: int) -> bytes:
-    """Return one object as the API server sends it."""
+    """Return one object as JSON."""
     node = number if plural == "nodes" else number // PODS_PER_NODE
     return RENDERED[plural].replace(b"#", b"%d" % number).replace(b"@", b"%d" % node)
 
@@ -140,7 +144,7 @@ def rendered(plural: str, number: int) -> bytes:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers lists and watches of one cluster."""
+    """Serves lists and watches of one cluster."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -148,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
     storm: bool
 
     def do_GET(self) -> None:
-        """Answer a list or a watch."""
+        """Serve a list or a watch."""
         url = urlsplit(self.path)
         query, plural = dict(parse_qsl(url.query)), url.path.rpartition("/")[2]
         if query.get("watch"):
@@ -173,7 +177,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not self.storm:
             threading.Event().wait()
-        # Four of five events are about pods, as in a real cluster; those of ShareManagers carry the time.
+        # As in a real cluster, 80 % of the events are about pods. ShareManager events are probes that carry the time.
         rest = EVENTS - PROBES
         rate = {"pods": rest * 8 // 10, "nodes": rest // 10, "persistentvolumeclaims": rest // 10}.get(plural, 0)
         self._storm(plural, PROBES if plural == "sharemanagers" else rate)
@@ -191,23 +195,23 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Discard the access log."""
 
 
-def serve(what: str, size: int) -> None:
-    """Be the cluster, until killed."""
-    Handler.numbers, Handler.storm = sizes(what, size), what == "storm"
+def serve(shape: str, size: int) -> None:
+    """Serve the cluster until killed, and print the port."""
+    Handler.numbers, Handler.storm = sizes(shape, size), shape == "storm"
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that has gone
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # ignores closed connections
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 @contextmanager
-def cluster(what: str, size: int) -> Iterator[str]:
-    """Run a cluster in a process of its own."""
-    command = [sys.executable, __file__, "serve", what, str(size)]
+def cluster(shape: str, size: int) -> Iterator[str]:
+    """Run a cluster in a separate process, and yield its URL."""
+    command = [sys.executable, __file__, "serve", shape, str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
@@ -216,36 +220,36 @@ def cluster(what: str, size: int) -> Iterator[str]:
             process.kill()
 
 
-# Those who read it, each in a process of its own
+# The readers, each in a separate process
 
 
 def resident() -> float:
-    """Return how much memory this process has, in MB."""
+    """Return the resident memory of this process in MB."""
     with open("/proc/self/statm") as file:  # noqa: PTH123 (a pseudo file, read once)
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def live_on(url: str) -> Live:
-    """Return a catalog of the cluster; quiet, as its logs are not what is measured."""
+def make_live(url: str) -> Live:
+    """Return a catalog of the cluster, not yet started."""
     return Live(ClusterClient(lambda: Configuration(host=url)), Settings())
 
 
-def synced(live: Live) -> None:
-    """Follow the cluster in threads, and wait until all is known."""
+def sync(live: Live) -> None:
+    """Start the catalog's threads, and wait for the initial sync."""
     live.start(threading.Event())
     while not live.synced():
         time.sleep(0.005)
 
 
 def read_as_catalog(url: str) -> Any:
-    """Read the cluster as the webhook does."""
-    live = live_on(url)
-    synced(live)
+    """Read the cluster into the webhook's catalog."""
+    live = make_live(url)
+    sync(live)
     return live.reflectors
 
 
 def read_pages(url: str, keep: Callable[[str, bytes], Any]) -> list[Any]:
-    """Read the same pages one after the other, and keep what is made of each."""
+    """Read the same pages sequentially, and return what `keep` makes of each."""
     connection, kept = ClusterClient(lambda: Configuration(host=url)), []
     for kind in kinds("longhorn-system"):
         more = ""
@@ -260,12 +264,12 @@ def read_pages(url: str, keep: Callable[[str, bytes], Any]) -> list[Any]:
 
 
 def read_as_dicts(url: str) -> Any:
-    """Read the cluster with the standard library, and keep it whole."""
+    """Read the cluster into the dicts of the standard library."""
     return read_pages(url, lambda _, body: json.loads(body))
 
 
 def read_as_models(url: str) -> Any:
-    """Read the cluster with the Kubernetes client's models; it has none for a ShareManager."""
+    """Read the cluster into the models of the Kubernetes client, which has none for a ShareManager."""
     client = ApiClient(Configuration(host=url))
     names = {"persistentvolumeclaims": "V1PersistentVolumeClaimList", "persistentvolumes": "V1PersistentVolumeList"}
     names |= {"nodes": "V1NodeList", "pods": "V1PodList"}
@@ -280,20 +284,20 @@ READERS = {"catalog": read_as_catalog, "dicts": read_as_dicts, "models": read_as
 
 
 def measure(reader: str, url: str) -> None:
-    """Read a cluster, and print seconds and MB."""
+    """Read a cluster, and print the seconds and the MB as JSON."""
     gc.collect()
     before, started = resident(), time.perf_counter()
     kept = READERS[reader](url)
-    took = time.perf_counter() - started
+    seconds = time.perf_counter() - started
     gc.collect()
     known = sum(each.health.objects for each in kept) if reader == "catalog" else None
-    print(json.dumps({"seconds": took, "mb": resident() - before, "known": known}))
+    print(json.dumps({"seconds": seconds, "mb": resident() - before, "known": known}))
 
 
 def measure_lag(_: str, url: str) -> None:
-    """Decide again and again during a storm of events, and print how old what each decision knows is."""
-    live = live_on(url)
-    synced(live)
+    """Decide repeatedly during a storm of events, and print the lag of each decision behind the cluster as JSON."""
+    live = make_live(url)
+    sync(live)
     gc.collect()
     gc.freeze()
     lags, times, last = [], [], ""
@@ -312,59 +316,59 @@ def measure_lag(_: str, url: str) -> None:
 
 
 def run(step: str, reader: str, url: str) -> dict[str, Any]:
-    """Do one measurement in a fresh process."""
+    """Run one measurement in a new process, and return its JSON."""
     command = [sys.executable, __file__, step, reader, url]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-# What is printed
+# Output
 
 
 @dataclass
 class Row:
-    """One cluster, and what it cost its readers."""
+    """One cluster, and the time and memory of each reader."""
 
-    what: str
+    shape: str
     size: int
     found: dict[str, dict[str, float]]
 
     def cells(self) -> list[str]:
-        """Return the row as it is printed."""
+        """Return the cells of the printed row."""
         ours, cells = self.found["catalog"], list[str]()
         for reader in ("dicts", "models"):
             other = self.found.get(reader)
             cells += [f"{ours[unit] / other[unit]:.2f}" if other else "" for unit in ("seconds", "mb")]
-        number = sum(sizes(self.what, self.size).values())
-        return [f"{self.size:,} {self.what}", f"{number:,}", f"{ours['seconds']:.1f}", f"{ours['mb']:.0f}", *cells]
+        number = sum(sizes(self.shape, self.size).values())
+        return [f"{self.size:,} {self.shape}", f"{number:,}", f"{ours['seconds']:.1f}", f"{ours['mb']:.0f}", *cells]
 
 
-def rows(todo: list[tuple[str, int]]) -> Iterator[Row]:
-    """Measure one cluster after the other."""
-    for what, size in todo:
-        with cluster(what, size) as url:
-            # The dicts of 100,000 claims would take gigabytes, the models minutes.
+def rows(clusters: list[tuple[str, int]]) -> Iterator[Row]:
+    """Measure each cluster in turn."""
+    for shape, size in clusters:
+        with cluster(shape, size) as url:
+            # For 100,000 claims, the dicts would take gigabytes and the models minutes.
             readers = [
                 name for name, most in (("catalog", 10**9), ("dicts", 10_000), ("models", 1_000)) if size <= most
             ]
             found = {reader: run("measure", reader, url) for reader in readers}
-            if found["catalog"]["known"] != sum(sizes(what, size).values()):
-                sys.exit(f"not the cluster that was to be known: {found}")
-            yield Row(what, size, found)
+            if found["catalog"]["known"] != sum(sizes(shape, size).values()):
+                sys.exit(f"the catalog does not have all objects of the cluster: {found}")
+            yield Row(shape, size, found)
 
 
-def show_sync(console: Console, todo: list[tuple[str, int]]) -> None:
-    """Print what it takes to know a cluster."""
-    table = Table(title="to know a cluster; each claim with its PV and ShareManager, ten pods on each node")
+def show_sync(console: Console, clusters: list[tuple[str, int]]) -> None:
+    """Print time and memory of the initial sync."""
+    table = Table(title="initial sync; each claim has a PV and a ShareManager, each node ten pods")
     for heading in ("cluster", "objects", "s", "MB", "s : dicts", "MB : dicts", "s : models", "MB : models"):
         table.add_column(heading, justify="left" if heading == "cluster" else "right")
-    for row in rows(todo):
+    for row in rows(clusters):
         table.add_row(*row.cells())
     console.print(table)
 
 
 def show_lag(console: Console, size: int) -> None:
-    """Print how far decisions are behind."""
+    """Print the lag of decisions behind the cluster."""
     with cluster("storm", size) as url:
         found = run("lag", "catalog", url)
     if len(found["lags"]) < 0.9 * PROBES * STORM:
@@ -382,10 +386,10 @@ def show_lag(console: Console, size: int) -> None:
 
 
 def main() -> None:
-    """Measure and print, or be one of the processes of it."""
+    """Measure and print, or run as one of the subprocesses."""
     match sys.argv[1:]:
-        case ["serve", what, size]:
-            serve(what, int(size))
+        case ["serve", shape, size]:
+            serve(shape, int(size))
         case ["measure", reader, url]:
             measure(reader, url)
         case ["lag", reader, url]:

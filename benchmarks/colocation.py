@@ -1,10 +1,13 @@
-"""How many of 100 VMs end on the node of their share-manager, on 20 unevenly loaded nodes, with and without us.
+"""Benchmark of placement: how many of 100 VMs run on the node of their share-manager, with and without the webhook.
 
-Real API server, default scheduler and controller manager. kwok plays the kubelets, and tests/support/longhorn.py plays
-Longhorn.
-Three starts of the same VMs: cold (nothing uses their volumes), restart (the VM's pod goes and the next one comes at
-once), warm (a pod that is no VM uses the volume already, so that its share-manager runs somewhere). Writes the picture
-that the README shows.
+The API server, default scheduler and controller manager are real. kwok stands in for the kubelets, and
+tests/support/longhorn.py for Longhorn. The 20 nodes are unevenly loaded. The same VMs start three times:
+
+- cold: no pod uses their volumes.
+- restart: the VM's pod is deleted, and its replacement is created immediately.
+- warm: a pod that is not a VM already uses the volume, so its share-manager runs on some node.
+
+The benchmark writes the chart that the README shows.
 """
 
 from __future__ import annotations
@@ -20,29 +23,40 @@ from typing import TypeAlias
 import click
 from rich.console import Console
 from rich.table import Table
-from stage import DECISION, Object, Row, Stage, World, acting, at_once, bars, progress, staged
+from stage import (
+    DECISION,
+    Object,
+    Row,
+    Scenario,
+    Stage,
+    bar_chart,
+    in_parallel,
+    progress,
+    running_longhorn,
+    start_stage,
+)
 
 NODES, VMS = 20, 100
-PICTURE = Path(__file__).parent.parent / "docs/images/colocation.svg"
-# Room for all VMs on any but the fullest nodes: who meets whom is measured, not how full a cluster can be.
-# Share-managers ask for nothing and crowd: with the usual 110 pods to a node, theirs soon have no room for VMs.
+CHART = Path(__file__).parent.parent / "docs/images/colocation.svg"
+# All but the fullest nodes fit every VM, because the benchmark measures placement, not how full a cluster can be.
+# Share-managers request nothing, so the scheduler crowds them. With the default 110 pods, their nodes soon fit no VM.
 CORES, GIGABYTES, PODS = 64, 256, 500
-# Random is also which nodes have pulled this image before: for its pods the scheduler prefers them.
+# A random half of the nodes has already pulled this image. The scheduler prefers them for its pods.
 IMAGE = {"names": ["longhornio/longhorn-share-manager:v1.9.0"], "sizeBytes": 300_000_000}
 STARTS = {
     "cold": "no share-manager runs yet",
     "restart": "the VM's pod is replaced",
     "warm": "its share-manager runs already",
 }
-PATIENCE = 180  # seconds, for all VMs of one start
+TIMEOUT = 180  # seconds for all VMs of one start
 
 Pair: TypeAlias = tuple[Object, Object]  # a VM's pod and the share-manager pod of its volume
-Say: TypeAlias = Callable[[str], None]
+ShowStep: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Which halves of the webhook are at work."""
+class Configuration:
+    """One configuration of the webhook: whether it pins VMs and steers share-managers."""
 
     name: str
     pins: bool
@@ -50,86 +64,86 @@ class Way:
     color: str
 
 
-WAYS = (
-    Way("no webhook", False, False, "without"),
-    Way("pin only", True, False, "half"),
-    Way("steering only", False, True, "half"),
-    Way("pin and steering", True, True, "both"),
+CONFIGURATIONS = (
+    Configuration("no webhook", False, False, "without"),
+    Configuration("pin only", True, False, "half"),
+    Configuration("steering only", False, True, "half"),
+    Configuration("pin and steering", True, True, "both"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """How many VMs met their share-manager, and what was decided on the others."""
+class StartResult:
+    """The result of one start: the number of VMs with their share-manager, and the decisions on the others."""
 
-    met: int
-    missed: Counter[str]
+    together: int
+    apart: Counter[str]
 
 
 class Trial:
-    """One way, in a world of its own: its nodes, 100 volumes, and the VMs on them."""
+    """One configuration in its own scenario: nodes, 100 volumes and their VMs."""
 
-    def __init__(self, stage: Stage, world: World, seed: int) -> None:
-        self._plane, self._longhorn, self._world = stage.plane, stage.longhorn, world
-        self._chance = random.Random(seed)
+    def __init__(self, stage: Stage, scenario: Scenario, seed: int) -> None:
+        self._plane, self._longhorn, self._scenario = stage.plane, stage.longhorn, scenario
+        self._random = random.Random(seed)
         self._claims = [f"disk{number}" for number in range(VMS)]
 
     def prepare(self) -> None:
-        """Create the nodes, each with 0 to 95 % of its cores and of its memory taken, and the volumes."""
-        for node in self._world.add_nodes(NODES, cpu=str(CORES), memory=f"{GIGABYTES}Gi", pods=str(PODS)):
-            cores, gigabytes = (self._chance.uniform(0, 0.95) * all_of_it for all_of_it in (CORES, GIGABYTES))
-            self._world.fill(node, cpu=f"{cores * 1000:.0f}m", memory=f"{gigabytes * 1024:.0f}Mi")
-            if self._chance.random() < 0.5:
+        """Create the volumes, and nodes with 0 to 95 % of their cores and of their memory in use."""
+        for node in self._scenario.add_nodes(NODES, cpu=str(CORES), memory=f"{GIGABYTES}Gi", pods=str(PODS)):
+            cores, gigabytes = (self._random.uniform(0, 0.95) * capacity for capacity in (CORES, GIGABYTES))
+            self._scenario.fill(node, cpu=f"{cores * 1000:.0f}m", memory=f"{gigabytes * 1024:.0f}Mi")
+            if self._random.random() < 0.5:
                 self._plane.request("PATCH", f"/api/v1/nodes/{node}/status", {"status": {"images": [IMAGE]}})
-        # Their StorageClass says nothing about nodes, so that nobody but us does.
+        # The StorageClass does not restrict the nodes of the share-managers, so only the webhook does.
         for claim in self._claims:
-            self._world.add_volume(claim, self._volume(claim), isolated=False)
-        self._world.wait_bound(*self._claims)
+            self._scenario.add_volume(claim, self._volume(claim), isolated=False)
+        self._scenario.wait_bound(*self._claims)
 
-    def cold(self) -> Start:
-        """Start all VMs; nothing uses their volumes."""
-        at_once(self._start, self._claims)
-        return self._ended("cold")
+    def cold(self) -> StartResult:
+        """Start all VMs while no pod uses their volumes."""
+        in_parallel(self._create_vm, self._claims)
+        return self._result("cold")
 
-    def restart(self) -> Start:
-        """Restart each VM: its pod is deleted, and the next one comes as soon as it has gone."""
+    def restart(self) -> StartResult:
+        """Restart each VM: delete its pod, and create the replacement as soon as the pod is gone."""
         pods = {pod["metadata"]["labels"]["vm.kubevirt.io/name"]: pod["metadata"]["name"] for pod in self._vm_pods()}
 
-        def again(claim: str) -> None:
-            self._world.delete(pods[f"vm-{claim}"])
-            self._start(claim)
+        def restart_vm(claim: str) -> None:
+            self._scenario.delete(pods[f"vm-{claim}"])
+            self._create_vm(claim)
 
-        at_once(again, self._claims)
-        return self._ended("restart")
+        in_parallel(restart_vm, self._claims)
+        return self._result("restart")
 
-    def warm(self) -> Start:
-        """Stop all VMs, let other pods use their volumes, and start the VMs."""
-        chosen = "labelSelector=kubevirt.io%3Dvirt-launcher&gracePeriodSeconds=0"
-        self._plane.request("DELETE", f"{self._world.pods}?{chosen}")
-        self._plane.wait(lambda: not self._share_managers(), PATIENCE, "all share-managers stopped")
-        at_once(self._world.create_user, self._claims)
-        self._plane.wait(lambda: len(self._serving()) == VMS, PATIENCE, "all share-managers running")
-        at_once(self._start, self._claims)
-        return self._ended("warm")
+    def warm(self) -> StartResult:
+        """Stop all VMs, create other pods that use their volumes, and start the VMs."""
+        query = "labelSelector=kubevirt.io%3Dvirt-launcher&gracePeriodSeconds=0"
+        self._plane.request("DELETE", f"{self._scenario.pods}?{query}")
+        self._plane.wait(lambda: not self._share_managers(), TIMEOUT, "all share-managers stopped")
+        in_parallel(self._scenario.create_consumer, self._claims)
+        self._plane.wait(lambda: len(self._serving()) == VMS, TIMEOUT, "all share-managers running")
+        in_parallel(self._create_vm, self._claims)
+        return self._result("warm")
 
-    def _start(self, claim: str) -> None:
-        self._world.create(self._world.vm_pod(f"vm-{claim}", claim))
+    def _create_vm(self, claim: str) -> None:
+        self._scenario.create(self._scenario.vm_pod(f"vm-{claim}", claim))
 
-    def _ended(self, start: str) -> Start:
-        pairs = self._plane.wait(self._settled, PATIENCE, f"an end of the {start} start")
-        missed = [pair for pair in pairs if pair[0]["spec"]["nodeName"] != pair[1]["spec"]["nodeName"]]
-        # What decided on the one that came last: at a warm start the VM, at a cold one the share-manager.
-        last = (
+    def _result(self, start: str) -> StartResult:
+        pairs = self._plane.wait(self._settled, TIMEOUT, f"the end of the {start} start")
+        apart = [pair for pair in pairs if pair[0]["spec"]["nodeName"] != pair[1]["spec"]["nodeName"]]
+        # The webhook's decision on the pod that came last: at a warm start the VM, at a cold start the share-manager.
+        last_pods = (
             max(pair, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
             if start == "restart"
             else pair[start == "cold"]
-            for pair in missed
+            for pair in apart
         )
-        return Start(len(pairs) - len(missed), Counter(map(_decision, last)))
+        return StartResult(len(pairs) - len(apart), Counter(map(_decision, last_pods)))
 
     def _settled(self) -> list[Pair]:
-        """Return each VM with its share-manager when all run and Longhorn has nothing left to do; before, nothing."""
-        with self._longhorn.asleep():  # what it is about to delete it deletes before we look, or after we know
+        """Return each VM with its share-manager once all run and Longhorn is idle; until then, an empty list."""
+        with self._longhorn.paused():  # no pod is deleted between these requests
             vms, serving = self._vm_pods(), self._serving()
             wanted, attached = self._nodes_in_use(), self._attachments()
         running = [pod for pod in vms if pod["status"].get("phase") == "Running"]
@@ -149,7 +163,7 @@ class Trial:
         return {volume: pod for volume, pod in pods.items() if owners.get(volume, "") == pod["spec"].get("nodeName")}
 
     def _nodes_in_use(self) -> set[tuple[str, str]]:
-        pods = [pod for pod in self._list(self._world.pods) if _claim(pod)]
+        pods = [pod for pod in self._list(self._scenario.pods) if _claim(pod)]
         return {(f"pv-{self._volume(_claim(pod))}", pod["spec"].get("nodeName", "")) for pod in pods}
 
     def _attachments(self) -> set[tuple[str, str]]:
@@ -157,18 +171,18 @@ class Trial:
         return {(spec["source"]["persistentVolumeName"], spec["nodeName"]) for spec in specs}
 
     def _vm_pods(self) -> list[Object]:
-        return [pod for pod in self._list(self._world.pods) if "kubevirt.io" in pod["metadata"].get("labels", {})]
+        return [pod for pod in self._list(self._scenario.pods) if "kubevirt.io" in pod["metadata"].get("labels", {})]
 
     def _share_managers(self) -> list[Object]:
         return self._list(f"/api/v1/namespaces/{self._longhorn.namespace}/pods")
 
     def _list(self, path: str) -> list[Object]:
-        # Version 0: from the API server's memory.
+        # resourceVersion=0 reads from the API server's watch cache.
         found: list[Object] = self._plane.request("GET", f"{path}?resourceVersion=0")["items"]
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
     def _volume(self, claim: str) -> str:
-        return f"vol-{self._world.namespace}-{claim}"
+        return f"vol-{self._scenario.namespace}-{claim}"
 
 
 def _claim(pod: Object) -> str:
@@ -180,55 +194,68 @@ def _claim(pod: Object) -> str:
 
 def _decision(pod: Object) -> str:
     kind = "VM" if "kubevirt.io" in pod["metadata"]["labels"] else "share-manager"
-    decision = pod["metadata"].get("annotations", {}).get(DECISION, "left alone")
+    decision = pod["metadata"].get("annotations", {}).get(DECISION, "no decision")
     full_of = re.search(r"full \(([^:]+):", decision)
     return f"{kind}: {decision.partition(':')[0]}{f' of {full_of[1]}' if full_of else ''}"
 
 
-def measure(seed: int, say: Say) -> dict[str, dict[str, Start]]:
-    """Return how each start ended, by way."""
-    found: dict[str, dict[str, Start]] = {}
-    with staged() as stage, acting(stage.longhorn):
-        for way in WAYS:
-            say(f"{way.name}: nodes and volumes")
-            with stage.world(way.name.replace(" ", "-"), way.pins, way.steers) as world:
-                trial = Trial(stage, world, seed)
+def measure(seed: int, show_step: ShowStep) -> dict[str, dict[str, StartResult]]:
+    """Return the result of each start, by configuration and start."""
+    found: dict[str, dict[str, StartResult]] = {}
+    with start_stage() as stage, running_longhorn(stage.longhorn):
+        for config in CONFIGURATIONS:
+            show_step(f"{config.name}: nodes and volumes")
+            with stage.scenario(config.name.replace(" ", "-"), config.pins, config.steers) as scenario:
+                trial = Trial(stage, scenario, seed)
                 trial.prepare()
                 for start in STARTS:
-                    say(f"{way.name}, {start}: {VMS} VMs")
-                    found.setdefault(way.name, {})[start] = getattr(trial, start)()
+                    show_step(f"{config.name}, {start}: {VMS} VMs")
+                    found.setdefault(config.name, {})[start] = getattr(trial, start)()
     return found
 
 
-def show(found: dict[str, dict[str, Start]], seed: int) -> None:
-    """Print who met, and what was decided on the others."""
+def show(found: dict[str, dict[str, StartResult]], seed: int) -> None:
+    """Print how many VMs are with their share-manager, and the decisions on the others."""
     table = Table(title=f"of {VMS} VMs on {NODES} nodes, on the node of their share-manager (seed {seed})")
     for heading in ("", *STARTS):
         table.add_column(heading, justify="right" if heading else "left")
     for name, starts in found.items():
-        table.add_row(name, *(str(starts[start].met) for start in STARTS))
+        table.add_row(name, *(str(starts[start].together) for start in STARTS))
     console = Console()
     console.print(table)
     for name, starts in found.items():
-        for start, end in starts.items():
-            for reason, count in end.missed.most_common():
+        for start, result in starts.items():
+            for reason, count in result.apart.most_common():
                 console.print(f"{name}, {start}: {count} apart ({reason})")
 
 
-def draw(found: dict[str, dict[str, Start]]) -> None:
-    """Write the picture that the README shows."""
-    rows = [Row(way.name, way.color, tuple(found[way.name][start].met / VMS for start in STARTS)) for way in WAYS]
+def draw(found: dict[str, dict[str, StartResult]]) -> None:
+    """Write the chart that the README shows."""
+    rows = [
+        Row(
+            config.name,
+            config.color,
+            tuple(found[config.name][start].together / VMS for start in STARTS),
+        )
+        for config in CONFIGURATIONS
+    ]
     columns = {start.capitalize(): explained for start, explained in STARTS.items()}
     note = f"{VMS} VM starts on {NODES} unevenly loaded nodes"
-    PICTURE.write_text(bars("VMs on the node of their share-manager", note, columns, rows))
+    CHART.write_text(bar_chart("VMs on the node of their share-manager", note, columns, rows))
 
 
 @click.command()
-@click.option("--seed", type=int, default=7, show_default=True, help="The load; that of the picture is the default.")
+@click.option(
+    "--seed",
+    type=int,
+    default=7,
+    show_default=True,
+    help="Seed of the random load. The chart in the README has the default.",
+)
 def main(seed: int) -> None:
-    """Start 100 VMs three times, four ways; print how many met their share-manager, and draw it."""
-    with progress() as say:
-        found = measure(seed, say)
+    """Start 100 VMs three times with each of four configurations, print the results and draw the chart."""
+    with progress() as show_step:
+        found = measure(seed, show_step)
     show(found, seed)
     draw(found)
 

@@ -1,7 +1,7 @@
-"""How long a decision takes, step by step, on the recorded start of a VM, among 10,000 claims and 1,000 nodes.
+"""Benchmark of a decision, step by step, for a recorded VM start in a cluster of 10,000 claims and 1,000 nodes.
 
-Each step is timed beside the decoding of the whole review by the standard library, round by round in turn, so that the
-ratio holds on a machine whose speed drifts.
+Each round times every step and, for comparison, the standard library's decoding of the whole review. So the ratio holds
+on a machine whose speed drifts.
 """
 
 import gc
@@ -31,11 +31,11 @@ CLAIMS, NODES, ROUNDS = 10_000, 1_000, 5_000
 
 LABELS = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "machine-type.node.kubevirt.io/q35": "true"}
 DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
-ROOM = amounts({"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"} | DEVICES)
+ALLOCATABLE = amounts({"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "1Ti"} | DEVICES)
 
 
 def storage(number: int) -> list[Fact]:
-    """Return one claim with its PV, its ShareManager and its share-manager pod; the recorded VM mounts number 1."""
+    """Return a claim with its PV, ShareManager and share-manager pod. The recorded VM mounts claim number 1."""
     node, volume = f"node-{number % NODES}", f"vol-disk{number}"
     labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": volume}
     name = f"share-manager-{volume}"
@@ -51,22 +51,22 @@ def storage(number: int) -> list[Fact]:
 
 
 def cluster() -> Store:
-    """Return the catalog: claims 0 to 9,999 on nodes 0 to 999."""
-    nodes = (Node(f"node-{number}", LABELS, True, False, (), ROOM) for number in range(NODES))
+    """Return the catalog of the cluster: claims 0 to 9,999 on nodes 0 to 999."""
+    nodes = (Node(f"node-{number}", LABELS, True, False, (), ALLOCATABLE) for number in range(NODES))
     return Store([*nodes, *(fact for number in range(CLAIMS) for fact in storage(number))])
 
 
 def steps() -> dict[str, Callable[[], Any]]:
-    """Return what is timed; the last but one is all of it, the last the yardstick."""
+    """Return the steps to time. The second to last is the whole decision, the last is the yardstick."""
     body, store, settings = REVIEW.read_bytes(), cluster(), Settings()
     request = read_review(body)
     injection = inject(request, store, settings)
     if injection.decision.node != "node-1" or not injection.patch:
-        sys.exit(f"not the decision that was to be timed: {injection.decision}")
+        sys.exit(f"unexpected decision: {injection.decision}")
     decision, pod, operations = injection.decision, request["object"], injection.patch
     annotations, spec = pod["metadata"]["annotations"], pod["spec"]
     before = {"metadata": {"annotations": annotations}, "spec": {"affinity": spec["affinity"]}}
-    after = patch.applied(operations, before)
+    after = patch.apply_patch(operations, before)
 
     def whole() -> bytes:
         received = read_review(body)
@@ -76,14 +76,14 @@ def steps() -> dict[str, Callable[[], Any]]:
         "decode": lambda: read_review(body),
         "decide": lambda: decide(request, store, settings),
         "build the patch": lambda: patch_for(decision, pod, settings),
-        "  of it, verify": lambda: patch.applied(operations, before) == after,
+        "  of it, verify": lambda: patch.apply_patch(operations, before) == after,
         "encode": lambda: write_review("uid", injection),
         "all together": whole,
         "yardstick: json.loads": lambda: json.loads(body),
     }
 
 
-def timed(step: Callable[[], Any]) -> float:
+def time_call(step: Callable[[], Any]) -> float:
     """Return how long one call takes, in microseconds."""
     start = time.perf_counter_ns()
     step()
@@ -93,14 +93,14 @@ def timed(step: Callable[[], Any]) -> float:
 def main() -> None:
     """Time each step in turn, and print its figures."""
     found: dict[str, list[float]] = {}
-    todo = steps()
-    # As the server does: what is there from the start is not looked through again for garbage.
+    timed_steps = steps()
+    # Like the server: exclude the objects of the start from garbage collection.
     gc.collect()
     gc.freeze()
     for number in range(ROUNDS + 200):
-        for name, step in todo.items():
-            microseconds = timed(step)
-            if number >= 200:  # caches are warm
+        for name, step in timed_steps.items():
+            microseconds = time_call(step)
+            if number >= 200:  # after the warm-up of the caches
                 found.setdefault(name, []).append(microseconds)
     table = Table(title=f"{ROUNDS:,} rounds, {CLAIMS:,} claims, {NODES:,} nodes; microseconds")
     for heading in ("step", "p50", "p99", "p50 in yardsticks"):

@@ -1,8 +1,8 @@
-"""How long a VM's pod waits for its node, from its creation to its binding, with and without us, as nodes grow.
+"""Benchmark of scheduling time: seconds from the creation of a VM's pod to its binding, with and without the webhook.
 
-A real API server and default scheduler, kwok nodes, the real webhook. All claims are bound and all share-managers run
-before the clock starts. VMs start one at a time; each round starts one with us and one without, in turn, so that the
-ratio holds on a machine whose speed drifts.
+The API server, default scheduler and webhook are real. kwok simulates 20 to 5,000 nodes. All claims are bound and all
+share-managers run before the measurement. VMs start one at a time. Each round starts one VM with the webhook and one
+without, so the ratio holds on a machine whose speed drifts.
 """
 
 from __future__ import annotations
@@ -24,120 +24,122 @@ import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from stage import DECISION, HOSTNAME, KUBEVIRTS, ROOM, Object, Stage, World, progress, staged
+from stage import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Object, Scenario, Stage, progress, start_stage
 
 SIZES, FULL = (20, 200, 1_000), (20, 200, 1_000, 5_000)
 ROUNDS, WARM_UP = 100, 10
 VOLUMES = 20
-PATIENCE = 30  # seconds, for one binding
-WITH, WITHOUT = "with us", "without"
+TIMEOUT = 30  # seconds for one binding
+WITH, WITHOUT = "with the webhook", "without"
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One VM's pod: seconds until the API server had stored it, and until it was bound, both from the same start."""
+    """One VM's pod: seconds from the request until the API server has stored the pod, and until the pod is bound."""
 
     created: float
     bound: float
 
 
 class Bindings:
-    """A watch of all virt-launcher pods that notes when each one is first seen bound, and where."""
+    """A watch of all virt-launcher pods that records when and to which node each one is bound."""
 
     def __init__(self, stage: Stage) -> None:
         self._seen: dict[str, tuple[float, str]] = {}
         self._changed = threading.Condition()
-        self._connection = connected(stage)
+        self._connection = connect(stage)
         path = "/api/v1/pods?watch=1&labelSelector=kubevirt.io%3Dvirt-launcher&timeoutSeconds=3600"
         self._connection.request("GET", path, headers={"Authorization": f"Bearer {stage.plane.token}"})
-        self._connection.sock.settimeout(None)  # there is nothing to see while nodes are created
+        self._connection.sock.settimeout(None)  # the watch is silent while nodes are created
         self._thread = threading.Thread(target=self._follow, args=(self._connection.getresponse(),), daemon=True)
         self._thread.start()
 
     def wait(self, pod: str) -> tuple[float, str]:
-        """Return when a pod was bound, by the clock of time.perf_counter, and to which node."""
+        """Return when a pod was bound (time.perf_counter) and to which node."""
         with self._changed:
-            if not self._changed.wait_for(lambda: pod in self._seen, PATIENCE):
-                sys.exit(f"{pod} is not bound after {PATIENCE} s")
+            if not self._changed.wait_for(lambda: pod in self._seen, TIMEOUT):
+                sys.exit(f"{pod} is not bound after {TIMEOUT} s")
             return self._seen.pop(pod)
 
     def close(self) -> None:
-        """End the watch."""
-        # Closed alone, the socket would leave the thread in its read.
+        """Stop the watch."""
+        # A close alone would leave the thread in its read.
         with suppress(OSError):
             self._connection.sock.shutdown(2)
         self._thread.join(5)
         self._connection.close()
 
     def _follow(self, stream: http.client.HTTPResponse) -> None:
-        noted: set[str] = set()
+        recorded: set[str] = set()
         with suppress(OSError, http.client.HTTPException, ValueError):
             for line in iter(stream.readline, b""):
                 now = time.perf_counter()
                 pod = json.loads(line)["object"]
                 name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
-                if node and name not in noted:
-                    noted.add(name)
+                if node and name not in recorded:
+                    recorded.add(name)
                     with self._changed:
                         self._seen[name] = now, node
                         self._changed.notify()
 
 
-def connected(stage: Stage) -> http.client.HTTPSConnection:
-    """Return a connection to the API server that is kept, so that no handshake is timed."""
+def connect(stage: Stage) -> http.client.HTTPSConnection:
+    """Return an open connection to the API server, so that no handshake is timed."""
     trust = ssl.create_default_context(cafile=str(stage.plane.ca))
-    connection = http.client.HTTPSConnection("127.0.0.1", stage.plane.port, context=trust, timeout=PATIENCE)
+    connection = http.client.HTTPSConnection("127.0.0.1", stage.plane.port, context=trust, timeout=TIMEOUT)
     connection.connect()
     return connection
 
 
-class Clinic:
-    """Two namespaces with the same VMs on the same nodes: in one of them the webhook sees them."""
+class Comparison:
+    """Two namespaces with the same VMs on the same nodes. The API server calls the webhook for one of them."""
 
-    def __init__(self, stage: Stage, worlds: dict[str, World]) -> None:
-        self._stage, self._worlds = stage, worlds
+    def __init__(self, stage: Stage, scenarios: dict[str, Scenario]) -> None:
+        self._stage, self._scenarios = stage, scenarios
         self._bindings = Bindings(stage)
-        self._connection = connected(stage)
+        self._connection = connect(stage)
         self._served_on: dict[str, str] = {}
         self._nodes: list[str] = []
 
     def close(self) -> None:
-        """End its connections."""
+        """Close the connections."""
         self._bindings.close()
         self._connection.close()
 
     def grow(self, size: int) -> None:
-        """Create nodes until there are so many, and wait until all of them take pods."""
+        """Create nodes until the cluster has `size`, and wait until all of them accept pods."""
         names = [f"node-{number:04}" for number in range(len(self._nodes), size)]
         plane = self._stage.plane
         for name in names:
-            self._send("POST", "/api/v1/nodes", json.dumps(a_node(name)))
+            self._send("POST", "/api/v1/nodes", json.dumps(make_node(name)))
         self._nodes += names
 
         def ready() -> bool:
-            time.sleep(0.5)  # the answer is long
+            time.sleep(0.5)  # the list is long
             found = plane.request("GET", "/api/v1/nodes?resourceVersion=0")["items"]
             return sum(not each["spec"].get("taints") for each in found) == size
 
         plane.wait(ready, 600, f"{size} nodes ready")
-        # Anew: the API server closes a connection that was idle for 90 s, as this one may have been.
+        # Reconnect: the API server closes connections that are idle for 90 s, and this one may have been.
         self._connection.close()
         self._connection.connect()
 
-    def store(self) -> None:
-        """Create the volumes of both namespaces, with a share-manager for each that the webhook is asked about."""
-        for way, world in self._worlds.items():
+    def create_volumes(self) -> None:
+        """Create the volumes of both namespaces, and share-managers for the namespace with the webhook."""
+        for kind, scenario in self._scenarios.items():
             claims = [f"disk{number}" for number in range(VOLUMES)]
             for claim in claims:
-                volume = world.add_volume(claim, isolated=False)
-                if way == WITH:
-                    self._served_on[claim] = self._serve(volume)
-            world.wait_bound(*claims)
+                volume = scenario.add_volume(claim, isolated=False)
+                if kind == WITH:
+                    self._served_on[claim] = self._create_share_manager(volume)
+            scenario.wait_bound(*claims)
         expected = self._served_on.items()
-        meant = self._worlds[WITH].node_meant
-        self._stage.plane.wait(lambda: all(meant(c) == n for c, n in expected), 20, "a webhook that knows them all")
+        target_node = self._scenarios[WITH].target_node
+        self._stage.plane.wait(
+            lambda: all(target_node(c) == n for c, n in expected), 20, "the webhook to know all volumes"
+        )
 
-    def _serve(self, volume: str) -> str:
+    def _create_share_manager(self, volume: str) -> str:
         labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": volume}
         node = random.choice(self._nodes)
         spec = {"containers": [{"name": "share-manager", "image": "none"}], "nodeName": node}
@@ -145,19 +147,19 @@ class Clinic:
         self._stage.plane.request("POST", f"/api/v1/namespaces/{self._stage.longhorn.namespace}/pods", pod)
         return node
 
-    def start_vm(self, way: str, number: int) -> Timing:
-        """Start one VM, time it, and let go of it again."""
-        world, claim = self._worlds[way], f"disk{number % VOLUMES}"
-        pod = world.vm_pod("vm1", claim, nodeSelector=KUBEVIRTS)
+    def start_vm(self, kind: str, number: int) -> Timing:
+        """Start one VM, time it, and delete it."""
+        scenario, claim = self._scenarios[kind], f"disk{number % VOLUMES}"
+        pod = scenario.vm_pod("vm1", claim, nodeSelector=KUBEVIRT_LABELS)
         body = json.dumps(pod)
         start = time.perf_counter()
-        stored = self._send("POST", world.pods, body)["metadata"]
+        stored = self._send("POST", scenario.pods, body)["metadata"]
         created = time.perf_counter()
         bound, node = self._bindings.wait(stored["name"])
-        if way == WITH and node != self._served_on[claim]:
-            sys.exit(f"bound to {node}, so this is not what was to be timed: {stored['annotations'].get(DECISION)}")
-        self._send("DELETE", f"{world.pods}/{stored['name']}?gracePeriodSeconds=0")
-        time.sleep(0.03)  # what its deletion sets off is not to be timed with the next one
+        if kind == WITH and node != self._served_on[claim]:
+            sys.exit(f"bound to {node} instead of the share-manager's node: {stored['annotations'].get(DECISION)}")
+        self._send("DELETE", f"{scenario.pods}/{stored['name']}?gracePeriodSeconds=0")
+        time.sleep(0.03)  # so that work after the deletion does not slow the next VM
         return Timing(created - start, bound - start)
 
     def _send(self, method: str, path: str, body: str | None = None) -> Object:
@@ -170,68 +172,77 @@ class Clinic:
         return answer
 
 
-def a_node(name: str) -> Object:
-    """Return a node with room for all VMs."""
-    # Not annotated for attaching: the controller manager would time its own work with ours.
+def make_node(name: str) -> Object:
+    """Return a node that fits all VMs."""
+    # Without the annotation for attaching volumes: the work of the controller manager would distort the times.
     return {
-        "metadata": {"name": name, "labels": {HOSTNAME: name} | KUBEVIRTS},
-        "status": {"allocatable": ROOM, "capacity": ROOM},
+        "metadata": {"name": name, "labels": {HOSTNAME: name} | KUBEVIRT_LABELS},
+        "status": {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE},
     }
 
 
-def rounds(clinic: Clinic, count: int, say: Any) -> dict[str, list[Timing]]:
-    """Start VMs with us and without, in turn, the order changing from round to round."""
+def run_rounds(comparison: Comparison, count: int, show_step: Any) -> dict[str, list[Timing]]:
+    """Start VMs with and without the webhook, in alternating order."""
     found: dict[str, list[Timing]] = {WITH: [], WITHOUT: []}
     for number in range(-WARM_UP, count):
         if number % 50 == 0:
-            say(f"round {number} of {count}")
-        for way in (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH):
-            timing = clinic.start_vm(way, number)
+            show_step(f"round {number} of {count}")
+        for kind in (WITH, WITHOUT) if number % 2 else (WITHOUT, WITH):
+            timing = comparison.start_vm(kind, number)
             if number >= 0:
-                found[way].append(timing)
+                found[kind].append(timing)
     return found
 
 
-def measure(sizes: tuple[int, ...], count: int, say: Any) -> dict[int, dict[str, list[Timing]]]:
-    """Return the timings of each size of cluster."""
+def measure(sizes: tuple[int, ...], count: int, show_step: Any) -> dict[int, dict[str, list[Timing]]]:
+    """Return the timings by cluster size, with and without the webhook."""
     found = {}
-    with staged() as stage, stage.webhook("webhook") as webhook:
+    with start_stage() as stage, stage.webhook("webhook") as webhook:
         webhook.register(share_managers=False)
-        worlds = {WITH: World(stage.plane, stage.longhorn, webhook), WITHOUT: World(stage.plane, stage.longhorn, None)}
-        clinic = Clinic(stage, worlds)
+        scenarios = {
+            WITH: Scenario(stage.plane, stage.longhorn, webhook),
+            WITHOUT: Scenario(stage.plane, stage.longhorn, None),
+        }
+        comparison = Comparison(stage, scenarios)
         for size in sizes:
-            say(f"{size:,} nodes: creating them")
-            clinic.grow(size)
+            show_step(f"{size:,} nodes: creating them")
+            comparison.grow(size)
             if size == sizes[0]:
-                clinic.store()
-            found[size] = rounds(clinic, count, partial(lambda size, what: say(f"{size:,} nodes: {what}"), size))
-        clinic.close()
+                comparison.create_volumes()
+            found[size] = run_rounds(
+                comparison, count, partial(lambda size, what: show_step(f"{size:,} nodes: {what}"), size)
+            )
+        comparison.close()
     return found
 
 
 def show(found: dict[int, dict[str, list[Timing]]], count: int) -> None:
     """Print the figures in milliseconds."""
-    table = Table(title=f"{count} VMs of each kind, milliseconds, without / with us", box=box.SIMPLE)
+    table = Table(title=f"{count} VMs of each kind, milliseconds, without / with the webhook", box=box.SIMPLE)
     for heading in ("nodes", "until stored", "then bound", "in all, p50", "ratio", "p99", "ratio"):
         table.add_column(heading, justify="right")
-    for size, ways in found.items():
-        without, ours = ([Timing(1000 * t.created, 1000 * t.bound) for t in ways[way]] for way in (WITHOUT, WITH))
-        row = [f"{median(t.created for t in without):.1f} / {median(t.created for t in ours):.1f}"]
-        row += [f"{median(t.bound - t.created for t in without):.1f} / {median(t.bound - t.created for t in ours):.1f}"]
-        for average in median, lambda values: quantiles(values, n=100)[98]:
-            one, other = average([t.bound for t in without]), average([t.bound for t in ours])
-            row += [f"{one:.0f} / {other:.0f}", f"{other / one:.2f}"]
+    for size, kinds in found.items():
+        baseline, webhook = (
+            [Timing(1000 * t.created, 1000 * t.bound) for t in kinds[kind]] for kind in (WITHOUT, WITH)
+        )
+        row = [f"{median(t.created for t in baseline):.1f} / {median(t.created for t in webhook):.1f}"]
+        row += [
+            f"{median(t.bound - t.created for t in baseline):.1f} / {median(t.bound - t.created for t in webhook):.1f}"
+        ]
+        for statistic in median, lambda values: quantiles(values, n=100)[98]:
+            base, value = statistic([t.bound for t in baseline]), statistic([t.bound for t in webhook])
+            row += [f"{base:.0f} / {value:.0f}", f"{value / base:.2f}"]
         table.add_row(f"{size:,}", *row)
     Console().print(table)
 
 
 @click.command()
-@click.option("--full", is_flag=True, help="5,000 nodes as well: minutes, and 3 GB.")
-@click.option("--rounds", "count", default=ROUNDS, show_default=True, help="VMs of each kind, for each size.")
+@click.option("--full", is_flag=True, help="Also measure 5,000 nodes, which takes minutes and 3 GB.")
+@click.option("--rounds", "count", default=ROUNDS, show_default=True, help="Number of VMs of each kind, for each size.")
 def main(full: bool, count: int) -> None:
     """Time the placement of VMs on 20, 200 and 1,000 nodes, with the webhook and without."""
-    with progress() as say:
-        found = measure(FULL if full else SIZES, count, say)
+    with progress() as show_step:
+        found = measure(FULL if full else SIZES, count, show_step)
     show(found, count)
 
 

@@ -1,8 +1,9 @@
-"""What a review costs over TLS: ours beside the webhook that a user would write instead, in Go with controller-runtime.
+"""Benchmark of reviews over TLS: this webhook beside a peer in Go with controller-runtime, which a user could write.
 
-Both run at the same time, each asked in turn, round by round, so that the ratio holds on a machine whose speed drifts:
-the servers on one core, the load on another. Ours is the whole product, with its metrics, logs, checks and events, and
-follows a cluster (--snapshot: reads a file); the peer has the same cluster in maps, follows none and tells nobody.
+Both servers run at the same time and get load in turn, round by round, so the ratio holds on a machine whose speed
+drifts. The servers share one core, and the load has another. This webhook is complete, with metrics, logs, checks and
+Events, and follows a cluster (with --snapshot it reads a file). The peer has the same cluster in maps, follows no
+cluster and writes no Events.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from rounds import MODES, Round, all_sides, hold_the_same, ratios, rounds, settled, starts
-from sides import CLAIMS, NODES, OURS, PEER, STOCK, Arena, Side, arena, write_snapshot
+from rounds import MODES, Round, idle_memory, measure_starts, ratios, require_equal_answers, rounds, start_sides
+from sides import CLAIMS, NODES, OURS, PEER, STOCK, Setup, Side, start_setup, write_snapshot
 
-# What a round tells, its unit, and how many places are worth reading.
+# The title with the unit, the key in the result of a round, and the number of decimal places.
 FIGURES = {
     "requests/s": ("per_second", 0),
     "p50, ms": ("p50", 2),
     "p99, ms": ("p99", 2),
     "CPU, µs per request": ("cpu", 0),
 }
-# From here on the load itself may be what is measured; and of the server's core others may not take more than that.
+# Shares of a core. Above BUSY, the load may limit the result. Above DISTURBED, other processes disturb the servers.
 BUSY, DISTURBED = 0.9, 0.05
 
 
-def headed(title: str, *headings: str) -> Table:
-    """Return an empty table; its first column has names, the others numbers."""
+def empty_table(title: str, *headings: str) -> Table:
+    """Return an empty table with a first column of names and further columns of numbers."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("", no_wrap=True)
     for heading in headings:
@@ -46,9 +47,9 @@ def headed(title: str, *headings: str) -> Table:
 
 
 def main_table(found: list[Round], names: tuple[str, ...]) -> Table:
-    """Return the figures of each mode: the medians over the rounds, and how ours relates to the peer's."""
-    title = "Medians; ratio: ours by the peer's; low, high: in one round"
-    table = headed(title, *names, "ratio", "low", "high")
+    """Return the table of each mode's medians over the rounds, with the ratio ours / peer's."""
+    title = "Medians; ratio: ours / peer's; low, high: of a single round"
+    table = empty_table(title, *names, "ratio", "low", "high")
     for mode in MODES:
         table.add_row(f"[bold]{mode.name}[/]")
         for title, (key, places) in FIGURES.items():
@@ -56,88 +57,95 @@ def main_table(found: list[Round], names: tuple[str, ...]) -> Table:
                 median(each.found[key] for each in found if (each.mode, each.side) == (mode.name, name))
                 for name in names
             ]
-            told = [f"{value:,.{places}f}" for value in values]
-            table.add_row(f"  {title}", *told, *(f"{ratio:.2f}" for ratio in ratios(found, mode.name, key)))
+            cells = [f"{value:,.{places}f}" for value in values]
+            table.add_row(f"  {title}", *cells, *(f"{ratio:.2f}" for ratio in ratios(found, mode.name, key)))
     return table
 
 
 def rest_table(rest: dict[str, dict[str, float]], names: tuple[str, ...]) -> Table:
-    """Return what is measured outside of the rounds: starts and memory."""
-    table = headed("Starts and memory", *names, f"{OURS} : {PEER}")
+    """Return the table of the measurements outside the rounds: starts and memory."""
+    table = empty_table("Starts and memory", *names, f"{OURS} : {PEER}")
     for title, values in rest.items():
-        told = [f"{values[name]:.2f}" if name in values else "" for name in names]
-        table.add_row(title, *told, f"{values[OURS] / values[PEER]:.2f}")
+        cells = [f"{values[name]:.2f}" if name in values else "" for name in names]
+        table.add_row(title, *cells, f"{values[OURS] / values[PEER]:.2f}")
     return table
 
 
 def measure(
-    place: Arena, names: tuple[str, ...], number: int, seconds: float
+    setup: Setup, names: tuple[str, ...], number: int, seconds: float
 ) -> tuple[list[Round], dict[str, dict[str, float]]]:
-    """Start the sides, hold them to the same answer, and let them run side by side."""
+    """Start the sides, require equal answers, and run the rounds."""
     with ExitStack() as stack:
         bar = stack.enter_context(Progress(transient=True))
         task = bar.add_task("starting", total=number * len(MODES) * len(names))
-        started = starts(place, (OURS, PEER), 5)
+        started = measure_starts(setup, (OURS, PEER), 5)
         rest = {
             "start on an empty cluster, s": {name: each["seconds"] for name, each in started.items()},
             "idle memory there, MB": {name: each["mb"] for name, each in started.items()},
         }
-        snapshot = write_snapshot(place.folder / "cluster.json")
-        sides: list[Side] = all_sides(place, stack, names, snapshot)
-        rest[f"start with {CLAIMS:,} claims, s"] = {side.name: side.started for side in sides}
-        rest[f"idle memory with {CLAIMS:,} claims, MB"] = {side.name: settled(side) for side in sides}
-        hold_the_same(sides)
+        snapshot = write_snapshot(setup.folder / "cluster.json")
+        sides: list[Side] = start_sides(setup, stack, names, snapshot)
+        rest[f"start with {CLAIMS:,} claims, s"] = {side.name: side.start_seconds for side in sides}
+        rest[f"idle memory with {CLAIMS:,} claims, MB"] = {side.name: idle_memory(side) for side in sides}
+        require_equal_answers(sides)
         found = []
-        for each in rounds(place, sides, number, seconds):
+        for each in rounds(setup, sides, number, seconds):
             found.append(each)
             bar.update(task, advance=1, description=f"round {each.number + 1} of {number}: {each.mode}")
-        rest["memory after the load, MB"] = {side.name: settled(side) for side in sides}
+        rest["memory after the load, MB"] = {side.name: idle_memory(side) for side in sides}
     return found, rest
 
 
-def doubts(found: list[Round], place: Arena) -> list[str]:
-    """Return what speaks against the figures."""
-    told = [] if place.cores.apart else ["only one core: the load and the servers took it from each other"]
-    told += [
+def find_doubts(found: list[Round], setup: Setup) -> list[str]:
+    """Return the reasons to distrust the figures."""
+    reasons = [] if setup.cores.separate else ["the load and the servers shared the only core"]
+    reasons += [
         f"{each.mode}, {each.side}, round {each.number + 1}: {each.found['failed']} failed"
         for each in found
         if each.found["failed"]
     ]
     busy = dict.fromkeys(f"{each.mode}, {each.side}" for each in found if each.found["load_cpu"] > BUSY)
-    told += [f"{what}: the load took all of its own core" for what in busy]
+    reasons += [f"{what}: the load used all of its own core" for what in busy]
     if disturbed := [each.found["others"] for each in found if each.found["others"] > DISTURBED]:
-        much = f"{DISTURBED:.0%} of the servers' core, and up to {max(disturbed):.0%}"
-        where = f"in {len(disturbed)} of {len(found)} loads others took more than {much}"
-        told.append(f"{where}: CPU per request still says something, requests/s and latencies little")
-    return told
+        share = f"{DISTURBED:.0%} of the servers' core, and up to {max(disturbed):.0%}"
+        problem = f"in {len(disturbed)} of {len(found)} loads other processes used more than {share}"
+        reasons.append(f"{problem}: CPU per request is still meaningful, requests/s and latencies hardly")
+    return reasons
 
 
 @click.command()
-@click.option("--rounds", "number", default=5, show_default=True, type=click.IntRange(1), help="How many rounds.")
+@click.option("--rounds", "number", default=5, show_default=True, type=click.IntRange(1), help="Number of rounds.")
 @click.option(
-    "--seconds", default=2.0, show_default=True, help="Measured, of each load; half a second before it is not."
+    "--seconds",
+    default=2.0,
+    show_default=True,
+    help="Measured duration of each load, after a warm-up of half a second.",
 )
-@click.option("--live/--snapshot", default=True, show_default=True, help="Whether ours follows a cluster.")
-@click.option("--stock", is_flag=True, help="Beside them our decision in plain Flask behind stock gunicorn gthread.")
-@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Where to write all rounds.")
+@click.option(
+    "--live/--snapshot", default=True, show_default=True, help="Let ours follow a cluster, or read a snapshot."
+)
+@click.option(
+    "--stock", is_flag=True, help="Also measure our decision in plain Flask behind gunicorn's own gthread worker."
+)
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all rounds to this file.")
 def main(number: int, seconds: float, live: bool, stock: bool, file: Path | None) -> None:
-    """Measure what a review costs, beside the peer in Go."""
+    """Measure reviews over TLS, beside the peer in Go."""
     names, console = (OURS, PEER, *[STOCK] * stock), Console()
     before = os.getloadavg()[0]
     try:
-        with arena(live=live) as place:
-            found, rest = measure(place, names, number, seconds)
-            doubtful = doubts(found, place)
+        with start_setup(live=live) as setup:
+            found, rest = measure(setup, names, number, seconds)
+            doubts = find_doubts(found, setup)
     except BuildError as error:
         sys.exit(str(error))
-    kept: dict[str, Any] = {"live": live, "claims": CLAIMS, "nodes": NODES, "load_average_before": before}
+    facts: dict[str, Any] = {"live": live, "claims": CLAIMS, "nodes": NODES, "load_average_before": before}
     if file:
-        file.write_text(json.dumps(kept | {"rest": rest, "rounds": [asdict(each) for each in found]}, indent=1))
+        file.write_text(json.dumps(facts | {"rest": rest, "rounds": [asdict(each) for each in found]}, indent=1))
     source = "a live catalog" if live else "a snapshot"
     console.print(f"{number} rounds of {seconds:g} s; {CLAIMS:,} claims on {NODES} nodes, from {source}")
     console.print(f"load average before: {before:.1f}; {sum(each.found['requests'] for each in found):,} requests")
     console.print(main_table(found, names), rest_table(rest, names))
-    for doubt in doubtful:
+    for doubt in doubts:
         console.print(f"[bold]Doubtful:[/] {doubt}", soft_wrap=True)
     if any(each.found["failed"] for each in found):
         sys.exit(1)

@@ -1,6 +1,6 @@
-"""What the benchmarks on a cluster share: the tests' real control plane, Longhorn's part, the real webhook, a picture.
+"""Setup of the benchmarks on a cluster: the tests' control plane and Longhorn double, the webhook, and a bar chart.
 
-It measures nothing itself: run alone, it prints nothing.
+This module measures nothing: run as a script, it prints nothing.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import Any
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-# What the tests of the repository stand on is not installed with the package: it lies flat beside them.
+# The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.support.controlplane import build
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
-from tests.support.scenario import DECISION, HOSTNAME, KUBEVIRTS, ROOM, World
-from tests.support.webhook_process import NAMESPACE, SERVED_BY, Webhook, grant
+from tests.support.scenario import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Scenario
+from tests.support.webhook_process import NAMESPACE, WEBHOOK_LABEL, Webhook, create_service_account
 
 __all__ = [
+    "ALLOCATABLE",
     "DECISION",
     "HOSTNAME",
-    "KUBEVIRTS",
-    "ROOM",
+    "KUBEVIRT_LABELS",
     "ApiError",
     "Object",
     "Row",
+    "Scenario",
     "Stage",
     "Webhook",
-    "World",
-    "acting",
-    "at_once",
-    "bars",
+    "bar_chart",
+    "in_parallel",
     "progress",
-    "staged",
+    "running_longhorn",
+    "start_stage",
 ]
 
 
-BAR = 168  # pixels, for all of 100 %
+BAR_WIDTH = 168  # pixels for 100 %
 STYLE = """
     text { font: 14px -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; fill: #1f2328; }
     .card { fill: #ffffff; stroke: #d0d7de; }
@@ -73,50 +73,52 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A control plane with Longhorn installed, not started; the kubeconfig is the webhook's own."""
+    """A control plane with Longhorn installed but not started. `kubeconfig` has the webhook's rights."""
 
     plane: ControlPlane
     longhorn: Longhorn
     kubeconfig: Path
 
     def webhook(self, name: str, **settings: str) -> Webhook:
-        """Return a webhook that is neither started nor registered yet."""
+        """Return a webhook that is neither started nor registered."""
         return Webhook(self.plane, name, self.kubeconfig, settings)
 
     @contextmanager
-    def world(self, name: str, pins: bool, steers: bool) -> Iterator[World]:
-        """Give a world in which a webhook of this name does so, once the API server calls it."""
+    def scenario(self, name: str, pins: bool, steers: bool) -> Iterator[Scenario]:
+        """Yield a scenario in which the webhook pins VMs, steers share-managers, both or neither."""
         with ExitStack() as stack:
             if not (pins or steers):
-                world = World(self.plane, self.longhorn, None)
+                scenario = Scenario(self.plane, self.longhorn, None)
             else:
                 webhook = stack.enter_context(self.webhook(name, steering=str(steers).lower()))
-                # That it is asked about VMs shows that it is about share-managers too: it is one registration.
-                world = World(self.plane, self.longhorn, webhook.register())
-            stack.callback(world.close)
+                # One registration covers VMs and share-managers, so a call for a VM shows that both are in effect.
+                scenario = Scenario(self.plane, self.longhorn, webhook.register())
+            stack.callback(scenario.close)
             if steers and not pins:
-                path = f"/api/v1/namespaces/{world.namespace}"
-                self.plane.request("PATCH", path, {"metadata": {"labels": {SERVED_BY: None}}})
-                self.plane.wait(lambda: not world.decision("no-such-claim"), 20, "a webhook not asked about VMs")
-            yield world
+                path = f"/api/v1/namespaces/{scenario.namespace}"
+                self.plane.request("PATCH", path, {"metadata": {"labels": {WEBHOOK_LABEL: None}}})
+                self.plane.wait(lambda: not scenario.decision("no-such-claim"), 20, "the end of webhook calls for VMs")
+            yield scenario
 
 
 @contextmanager
-def staged() -> Iterator[Stage]:
-    """Start a control plane on loopback, and end it, by pid, with all that it wrote."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the folder goes, too
-    build.binaries()  # minutes on the first run of a machine, with a progress of its own
+def start_stage() -> Iterator[Stage]:
+    """Start a control plane on loopback. At the end, kill it by pid and delete its files."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the folder is deleted too
+    build.binaries()  # takes minutes on the first run of a machine and prints its own progress
     with TemporaryDirectory(prefix="benchmark-") as folder, ControlPlane(Path(folder)) as plane:
         plane.create_namespace(NAMESPACE)
         longhorn = Longhorn(plane)
         longhorn.install()
-        kubeconfig = plane.write_kubeconfig(plane.folder / "webhook-kubeconfig", grant(plane, "webhook"))
+        kubeconfig = plane.write_kubeconfig(
+            plane.folder / "webhook-kubeconfig", create_service_account(plane, "webhook")
+        )
         yield Stage(plane, longhorn, kubeconfig)
 
 
 @contextmanager
-def acting(longhorn: Longhorn) -> Iterator[None]:
-    """Let Longhorn act, in its thread, for as long as this lasts."""
+def running_longhorn(longhorn: Longhorn) -> Iterator[None]:
+    """Run Longhorn's thread for the duration of the block."""
     longhorn.start()
     try:
         yield
@@ -126,37 +128,37 @@ def acting(longhorn: Longhorn) -> Iterator[None]:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Give a function that says what is being done: in one line on a terminal, else line by line."""
+    """Yield a function that prints the current step: as a status line on a terminal, otherwise line by line."""
     begin = time.monotonic()
     bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
     task = bar.add_task("starting a control plane")
 
-    def say(what: str) -> None:
+    def show_step(what: str) -> None:
         bar.update(task, description=what)
         if not bar.console.is_terminal:
             print(f"{time.monotonic() - begin:4.0f} s  {what}", file=sys.stderr, flush=True)
 
     with bar:
-        yield say
+        yield show_step
 
 
-def at_once(call: Callable[..., Any], arguments: Iterable[Any], threads: int = 4) -> list[Any]:
-    """Call with each argument, a few at a time, and return what each call returned, in their order."""
+def in_parallel(call: Callable[..., Any], arguments: Iterable[Any], threads: int = 4) -> list[Any]:
+    """Call the function with each argument in a few threads, and return the results in order."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(call, arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the picture: a share of 0 to 1 for each column; its color is a class of the style."""
+    """A row of the chart: a share of 0 to 1 for each column. `color` is a class of STYLE."""
 
     name: str
     color: str
     shares: tuple[float, ...]
 
 
-def bars(title: str, note: str, columns: dict[str, str], rows: list[Row]) -> str:
-    """Draw a bar for each row and column as an SVG; `columns` explains each column's name."""
+def bar_chart(title: str, note: str, columns: dict[str, str], rows: list[Row]) -> str:
+    """Return an SVG with a bar for each row and column. `columns` maps each column's name to its explanation."""
     height = 124 + 44 * len(rows)
     shares = "; ".join(f"{row.name}: {', '.join(f'{share:.0%}' for share in row.shares)}" for row in rows)
     head = 'xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="title desc"'
@@ -173,9 +175,11 @@ def bars(title: str, note: str, columns: dict[str, str], rows: list[Row]) -> str
         y = 116 + 44 * row_number
         lines.append(f'  <text class="end" x="140" y="{y + 17}">{row.name}</text>')
         for x, share in zip(range(156, 880, 236), row.shares, strict=False):
-            lines.append(f'  <rect class="room" x="{x}" y="{y}" width="{BAR}" height="24" rx="3"/>')
-            lines.append(f'  <rect class="{row.color}" x="{x}" y="{y}" width="{BAR * share:g}" height="24" rx="3"/>')
-            lines.append(f'  <text class="bold" x="{x + BAR + 8}" y="{y + 17}">{100 * share:.0f} %</text>')
+            lines.append(f'  <rect class="room" x="{x}" y="{y}" width="{BAR_WIDTH}" height="24" rx="3"/>')
+            lines.append(
+                f'  <rect class="{row.color}" x="{x}" y="{y}" width="{BAR_WIDTH * share:g}" height="24" rx="3"/>'
+            )
+            lines.append(f'  <text class="bold" x="{x + BAR_WIDTH + 8}" y="{y + 17}">{100 * share:.0f} %</text>')
     for x, (column, explained) in zip(range(156, 880, 236), columns.items(), strict=False):
         lines.append(f'  <text class="bold" x="{x}" y="80">{column}</text>')
         lines.append(f'  <text class="small" x="{x}" y="98">{explained}</text>')

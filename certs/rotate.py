@@ -35,9 +35,9 @@ log = structlog.get_logger("certs")
 class PassResult:
     """The result of a pass.
 
-    `trouble` is an error of the configuration only: the bundle is in the Secret regardless. `trusted` is true if every
-    webhook trusted the bundle already before this pass. `repaired` is true if a webhook did not trust the signing CA
-    before this pass, and does now.
+    `configuration_error` concerns the configuration only: the bundle is in the Secret regardless. `trusted` is true if
+    every webhook trusted the bundle already before this pass. `repaired` is true if a webhook did not trust the signing
+    CA before this pass, and does now.
     """
 
     bundle: Bundle

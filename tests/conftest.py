@@ -1,4 +1,4 @@
-"""What all tests share: one control plane with Longhorn's part and the webhook, and how tests spread over workers."""
+"""Shared fixtures: one control plane with a fake Longhorn and the webhook. Also assigns tests to xdist workers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from tests.support.controlplane import build
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
 from tests.support.measured import FIGURE, Measured
-from tests.support.scenario import World
-from tests.support.webhook_process import NAMESPACE, Webhook, grant
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import NAMESPACE, Webhook, create_service_account
 
-# No property here is about time: by default an example that takes 0.2 s fails, and so it does where a machine stalls.
+# Hypothesis fails an example that takes 0.2 s by default. No property here is about time, and machines stall.
 settings.register_profile(
-    "unhurried",
+    "no-deadline",
     settings.get_profile(settings.get_current_profile_name()),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("unhurried")
+settings.load_profile("no-deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Send every test that shares the control plane to one worker: two workers would start two."""
+    """Run all tests of the control plane on one worker: two workers would start two control planes."""
     for item in items:
         if "plane" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("control plane"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures that tests have measured."""
+    """Print the figures that tests measured."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     figures = [
         (report.nodeid, value)
@@ -50,13 +50,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Measured:
-    """Print a figure at the end of the run."""
+    """A callable that records a figure, for printing at the end of the run."""
     return lambda figure: request.node.user_properties.append((FIGURE, figure))
 
 
 @pytest.fixture(scope="session")
 def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    # The first run on a machine builds for minutes, and its progress is to be seen.
+    # The first run on a machine builds for minutes, so show its progress.
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         build.binaries()
     with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
@@ -75,27 +75,27 @@ def longhorn(plane: ControlPlane) -> Iterator[Longhorn]:
 
 @pytest.fixture(scope="session")
 def kubeconfig(plane: ControlPlane) -> Path:
-    """The webhook's own ServiceAccount, with the rights that it documents and no others."""
-    return plane.write_kubeconfig(plane.folder / "webhook-kubeconfig", grant(plane, "webhook"))
+    """A kubeconfig for the webhook's ServiceAccount, which has exactly the documented rights."""
+    return plane.write_kubeconfig(plane.folder / "webhook-kubeconfig", create_service_account(plane, "webhook"))
 
 
 @pytest.fixture(scope="session")
 def webhook(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Webhook]:
-    """The webhook with its default settings, registered."""
+    """A registered webhook with default settings."""
     with Webhook(plane, "webhook", kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
         yield webhook.register()
 
 
 @pytest.fixture(scope="session")
-def guardless(plane: ControlPlane, kubeconfig: Path) -> Iterator[Webhook]:
-    """A second webhook, with the node guard off, that sees VMs only."""
-    with Webhook(plane, "guardless", kubeconfig, {"node_guard": "false"}) as guardless:
-        yield guardless.register(share_managers=False)
+def unguarded_webhook(plane: ControlPlane, kubeconfig: Path) -> Iterator[Webhook]:
+    """A second registered webhook, with the node guard off. The API server calls it for VMs only."""
+    with Webhook(plane, "unguarded", kubeconfig, {"node_guard": "false"}) as webhook:
+        yield webhook.register(share_managers=False)
 
 
 @pytest.fixture
-def world(plane: ControlPlane, longhorn: Longhorn, webhook: Webhook) -> Iterator[World]:
-    """A namespace of its own, whose VMs the webhook sees."""
-    world = World(plane, longhorn, webhook)
-    yield world
-    world.close()
+def scenario(plane: ControlPlane, longhorn: Longhorn, webhook: Webhook) -> Iterator[Scenario]:
+    """A namespace for this test only, whose VMs the webhook handles."""
+    scenario = Scenario(plane, longhorn, webhook)
+    yield scenario
+    scenario.close()

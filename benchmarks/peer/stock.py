@@ -1,6 +1,6 @@
-"""Our decision in a plain Flask app behind gunicorn's own gthread, with its defaults but for TLS and eight threads.
+"""Our decision in a plain Flask app behind gunicorn's own gthread worker, with TLS and eight threads.
 
-What our server would be without a worker of its own: neither metrics nor logs, and from a snapshot.
+It shows our server without its own worker. It has no metrics and no logs, and reads a snapshot.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from webhook.placement.injector import inject
 from webhook.placement.settings import Settings
 from webhook.serving.review import read_review, write_review
 
-KEEPALIVE = 95  # seconds; with its own 2 it would close connections between two rounds
+KEEPALIVE = 95  # seconds; with the default of 2, gunicorn would close connections between two rounds
 
 
 def app(file: Path) -> Flask:
-    """Make the app of one route."""
-    made, store, settings = Flask("stock"), snapshot.load([file]), Settings()
+    """Return the app with its only route."""
+    flask_app, store, settings = Flask("stock"), snapshot.load([file]), Settings()
 
-    @made.post("/mutate")
+    @flask_app.post("/mutate")
     def mutate() -> Response:
         received = read_review(request.get_data())
         return Response(write_review(received["uid"], inject(received, store, settings)), mimetype="application/json")
 
-    return made
+    return flask_app
 
 
 class Stock(BaseApplication):
-    """Gunicorn with these options."""
+    """Gunicorn with the given app and options."""
 
-    def __init__(self, made: Flask, options: dict[str, Any]) -> None:
-        self._made, self._options = made, options
+    def __init__(self, flask_app: Flask, options: dict[str, Any]) -> None:
+        self._app, self._options = flask_app, options
         super().__init__()
 
     def load_config(self) -> None:
-        """Set what is not to be its default."""
+        """Set the options."""
         for name, value in self._options.items():
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
         """Return the app."""
-        return self._made
+        return self._app
 
 
 def main(file: str, tls: str) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         host, port = listener.getsockname()
         options = {

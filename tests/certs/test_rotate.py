@@ -102,7 +102,8 @@ def test_the_first_pass_fills_the_secret_publishes_the_ca_and_writes_the_served_
     assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
     assert is_healthy(controller, api, clock)
     assert read(content(controller)).names == NAMES
-    assert ServingCertificate(folder_of(controller)).expiry_times() == {"leaf": clock() + 30 * DAY, "ca": clock() + 365 * DAY}
+    expected = {"leaf": clock() + 30 * DAY, "ca": clock() + 365 * DAY}
+    assert ServingCertificate(folder_of(controller)).expiry_times() == expected
     assert controller.steps == {Step.START: 1}
     assert not controller.failures
 

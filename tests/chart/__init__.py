@@ -1,1 +1,1 @@
-"""The Helm chart: rendered by Helm, and installed in the real control plane."""
+"""Tests of the Helm chart: rendered by Helm, and installed in a real control plane."""

@@ -1,4 +1,4 @@
-"""The chart as installed: its process, its account, its Service, its certificate, and a VM beside its storage."""
+"""The installed chart: process, service account, Service, certificate, and a VM placed next to its storage."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_release import PATIENT, Release, Replicas, build_both
+from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas, build_both_helms
 from tests.support.longhorn import Longhorn
 from tests.support.object_history import History
-from tests.support.scenario import CO_SCHEDULED, World
+from tests.support.scenario import CO_SCHEDULED, Scenario
 from tests.support.webhook_process import REGISTRATIONS
 from webhook.commands.check import check
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.controlplane
 
 @pytest.fixture
 def installed(plane: ControlPlane) -> Iterator[Replicas]:
-    """One replica, ready."""
-    # `Fail`: nothing may be missed in silence here.
-    release = Release(plane, "chart-installed").install("--set=webhook.failurePolicy=Fail,replicas=1", PATIENT)
+    """One ready replica."""
+    # With `Fail`, a missed call fails the pod creation instead of going unnoticed.
+    release = Release(plane, "chart-installed").install("--set=webhook.failurePolicy=Fail,replicas=1", LONG_TIMEOUT)
     try:
         with Replicas(release) as replicas:
             yield replicas
@@ -30,55 +30,53 @@ def installed(plane: ControlPlane) -> Iterator[Replicas]:
         release.uninstall()
 
 
-def test_the_unmodified_chart_makes_its_certificate_and_places_a_vm(
+def test_the_installed_chart_issues_a_certificate_and_places_a_vm(
     plane: ControlPlane, longhorn: Longhorn, installed: Replicas
 ) -> None:
-    plane.wait(installed.release.is_called, 20, "the caBundle of both webhooks")
-    world = World(plane, longhorn, None)
-    world.add_nodes(8)
-    _, node = world.warm_volume()
+    plane.wait(installed.release.has_ca_bundle, 20, "the caBundle of both webhooks")
+    scenario = Scenario(plane, longhorn, None)
+    scenario.add_nodes(8)
+    _, node = scenario.add_attached_volume()
 
     def pinned() -> bool:
-        pod = plane.request("POST", f"{world.pods}?dryRun=All", world.vm_pod("vm1", "disk1"))
+        pod = plane.request("POST", f"{scenario.pods}?dryRun=All", scenario.vm_pod("vm1", "disk1"))
         return bool(pod["metadata"]["annotations"].get(CO_SCHEDULED) == node)
 
-    plane.wait(pinned, 20, "a decision that knows of the share-manager")
-    assert world.running(world.start_vm("vm1", "disk1")) == node
-    world.close()
-    assert installed.complaints() == []
+    plane.wait(pinned, 20, "a decision based on the share-manager")
+    assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == node
+    scenario.close()
+    assert installed.error_lines() == []
 
 
-def test_an_upgrade_that_brings_a_new_webhook_has_its_bundle_filled_in(
-    plane: ControlPlane, installed: Replicas
-) -> None:
+def test_a_webhook_added_by_an_upgrade_gets_its_ca_bundle(plane: ControlPlane, installed: Replicas) -> None:
     release = installed.release
-    plane.wait(release.is_called, 20, "the caBundle")
-    # A look at it might come too late: the program may have filled it in by then.
+    plane.wait(release.has_ca_bundle, 20, "the caBundle")
+    # A GET could come too late to see the empty bundle: the program fills it in quickly.
     with History(plane, REGISTRATIONS) as published:
-        release.take_away("share-managers.kubevirt-scheduler.io")
+        release.remove_webhook("share-managers.kubevirt-scheduler.io")
         release.upgrade()
-        plane.wait(release.is_called, 40, "the caBundle of both webhooks")
+        plane.wait(release.has_ca_bundle, 40, "the caBundle of both webhooks")
     assert b"" in published.ca_bundles(release.fullname)
 
 
 @pytest.mark.parametrize(
     ("program", "forced"),
     [("helm3", ["--force"]), ("helm", ["--force-replace", "--server-side=false"])],
-    ids=["3", "4"],
+    ids=["helm3", "helm4"],
 )
-def test_what_a_forced_upgrade_empties_is_filled_again(
+def test_a_forced_upgrade_empties_the_ca_bundle_and_the_program_restores_it(
     request: pytest.FixtureRequest, plane: ControlPlane, installed: Replicas, program: str, forced: list[str]
 ) -> None:
-    build_both(request)
+    build_both_helms(request)
     release = installed.release
-    plane.wait(release.is_called, 20, "the caBundle")
-    (before,) = release.bundles()
+    plane.wait(release.has_ca_bundle, 20, "the caBundle")
+    (before,) = release.ca_bundles()
     release.upgrade("--reuse-values", *forced, program=program)
-    plane.wait(lambda: release.is_called() and before not in release.bundles(), 20, "another caBundle")
-    assert {plane.request("GET", release.secret)["data"]["ca.crt"]} == release.bundles()
+    plane.wait(lambda: release.has_ca_bundle() and before not in release.ca_bundles(), 20, "another caBundle")
+    assert {plane.request("GET", release.secret)["data"]["ca.crt"]} == release.ca_bundles()
 
 
-def test_check_passes_once_it_is_installed(plane: ControlPlane, installed: Replicas) -> None:
+def test_check_passes_against_the_installed_chart(plane: ControlPlane, installed: Replicas) -> None:
     arguments = [f"--kubeconfig={plane.kubeconfig}", "--timeout=30"]
     arguments += [f"--webhook-configuration={installed.release.fullname}"]
     result = CliRunner().invoke(check, arguments)

@@ -1,4 +1,4 @@
-"""What the chart gives to the program: settings, command line, certificates, rights."""
+"""What the rendered chart passes to the program: settings, command line, certificates, and rights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.helm_chart import CHART, CI, NAME, NAMESPACE, container, only, render, template, variables
+from tests.support.helm_chart import (
+    CHART,
+    CI_VALUES,
+    NAME,
+    NAMESPACE,
+    container,
+    env_values,
+    find_one,
+    render,
+    template,
+)
 from tests.support.webhook_process import RIGHTS
 from webhook.cli import COMMANDS
 from webhook.commands.check import check
@@ -15,7 +25,7 @@ from webhook.commands.serve import serve
 from webhook.placement.decision import Mode
 from webhook.placement.settings import Action, LogFormat, LogLevel, Settings, read_settings
 
-pytestmark = pytest.mark.controlplane  # Helm is built with it
+pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
 SOURCES: dict[str, dict[str, Any]] = {
     "self": {},
@@ -42,13 +52,13 @@ def rights(rules: list[dict[str, Any]]) -> list[tuple[str, str, tuple[str, ...]]
 # --- the program ---
 
 
-def test_the_defaults_are_the_program_s() -> None:
-    assert read_settings(variables(container(only(render(), "Deployment")))) == Settings()
+def test_the_chart_and_the_program_have_the_same_defaults() -> None:
+    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == Settings()
 
 
 def test_each_setting_reaches_the_program() -> None:
-    deployment = only(render({"settings": EVERY_SETTING}), "Deployment")
-    assert read_settings(variables(container(deployment))) == Settings(
+    deployment = find_one(render({"settings": EVERY_SETTING}), "Deployment")
+    assert read_settings(env_values(container(deployment))) == Settings(
         affinity_mode=Mode.PREFERRED,
         node_guard=False,
         steering=False,
@@ -62,25 +72,25 @@ def test_each_setting_reaches_the_program() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_command_line_is_one_that_the_program_takes(source: str) -> None:
-    command, *options = container(only(render({"certificates": SOURCES[source]}), "Deployment"))["args"]
+def test_the_program_accepts_the_command_line_of_a_replica(source: str) -> None:
+    command, *options = container(find_one(render({"certificates": SOURCES[source]}), "Deployment"))["args"]
     assert command == "serve"
     parsed = serve.make_context("serve", options).params
     assert (parsed["bind"], parsed["https_port"], parsed["http_port"]) == ("0.0.0.0", 8443, 8080)
 
 
-def test_where_pods_have_ipv6_only_both_programs_listen_there() -> None:
+def test_an_ipv6_bind_address_applies_to_both_programs() -> None:
     objects = render({"bindAddress": "::", "scheduler": {"enabled": True}})
-    webhook, scheduler = (container(only(objects, "Deployment", name)) for name in (NAME, f"{NAME}-kube-scheduler"))
+    webhook, scheduler = (container(find_one(objects, "Deployment", name)) for name in (NAME, f"{NAME}-kube-scheduler"))
     assert serve.make_context("serve", webhook["args"][1:]).params["bind"] == "::"
     assert "--bind-address=::" in scheduler["args"]
 
 
-def test_the_test_s_command_line_is_one_that_the_program_takes() -> None:
-    (contained,) = only(render({"fullnameOverride": "near", "test": {"namespace": "shop"}}), "Pod")["spec"][
+def test_the_program_accepts_the_command_line_of_helm_test() -> None:
+    (test_container,) = find_one(render({"fullnameOverride": "near", "test": {"namespace": "shop"}}), "Pod")["spec"][
         "containers"
     ]
-    command, *options = contained["args"]
+    command, *options = test_container["args"]
     assert command == "check"
     assert COMMANDS[command] == check.callback.__module__
     parsed = check.make_context("check", options).params
@@ -88,9 +98,9 @@ def test_the_test_s_command_line_is_one_that_the_program_takes() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_it_is_told_where_its_certificate_comes_from(source: str) -> None:
+def test_each_certificate_source_sets_its_own_options_and_volume(source: str) -> None:
     objects = render({"certificates": SOURCES[source]})
-    args = container(only(objects, "Deployment"))["args"][4:]
+    args = container(find_one(objects, "Deployment"))["args"][4:]
     published = f"--webhook-configuration={NAME}"
     assert (
         args
@@ -100,7 +110,7 @@ def test_it_is_told_where_its_certificate_comes_from(source: str) -> None:
             "provided": ["--tls-dir=/etc/kubevirt-scheduler/tls", published],
         }[source]
     )
-    volumes = only(objects, "Deployment")["spec"]["template"]["spec"].get("volumes", [])
+    volumes = find_one(objects, "Deployment")["spec"]["template"]["spec"].get("volumes", [])
     mounted = {"self": [], "cert-manager": [f"{NAME}-cert-manager-tls"], "provided": ["webhook-certificate"]}[source]
     assert [volume["secret"]["secretName"] for volume in volumes] == mounted
 
@@ -108,39 +118,39 @@ def test_it_is_told_where_its_certificate_comes_from(source: str) -> None:
 # --- certificates ---
 
 
-@pytest.mark.parametrize("file", CI, ids=lambda file: file.stem)
-def test_no_rendering_holds_a_ca_bundle_or_key_material(file: Any) -> None:
+@pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
+def test_rendered_objects_contain_no_ca_bundle_and_no_key(file: Any) -> None:
     rendered = template(file)
     assert not re.search(r"caBundle\"?:|-----BEGIN|tls\.(key|crt)\"?:|(?<!string)[dD]ata\"?: *\{?\"?tls", rendered)
     secrets = [each for each in render(file) if each["kind"] == "Secret" and each["metadata"]["name"].endswith("-tls")]
     assert [set(each) for each in secrets] in ([], [{"apiVersion", "kind", "metadata", "type"}])
 
 
-def test_cert_manager_s_injector_is_pointed_at_the_certificate() -> None:
+def test_the_inject_annotation_names_the_certificate() -> None:
     objects = render({"certificates": SOURCES["cert-manager"]})
-    annotations = only(objects, "MutatingWebhookConfiguration")["metadata"]["annotations"]
-    certificate = only(objects, "Certificate", NAME)
+    annotations = find_one(objects, "MutatingWebhookConfiguration")["metadata"]["annotations"]
+    certificate = find_one(objects, "Certificate", NAME)
     assert annotations == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/{certificate['metadata']['name']}"}
     assert certificate["spec"]["dnsNames"] == [f"{NAME}.{NAMESPACE}.svc"]
-    # Signed by a CA of our own, which is signed by itself.
-    authority = only(objects, "Issuer", certificate["spec"]["issuerRef"]["name"])
-    signed = only(objects, "Certificate", f"{NAME}-ca")["spec"]
-    assert authority["spec"]["ca"]["secretName"] == signed["secretName"]
-    assert only(objects, "Issuer", signed["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
+    # The chart's own CA signs the certificate. The CA is self-signed.
+    issuer = find_one(objects, "Issuer", certificate["spec"]["issuerRef"]["name"])
+    ca = find_one(objects, "Certificate", f"{NAME}-ca")["spec"]
+    assert issuer["spec"]["ca"]["secretName"] == ca["secretName"]
+    assert find_one(objects, "Issuer", ca["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
 
 
-def test_what_cert_manager_leaves_behind_is_in_the_way_of_no_other_source() -> None:
-    """Helm refuses to make a Secret that is there and not its own: seen with both Helms."""
-    theirs = [each["spec"]["secretName"] for each in render({"certificates": SOURCES["cert-manager"]})
+def test_secrets_that_cert_manager_leaves_behind_do_not_block_source_self() -> None:
+    """Observed with Helm 3 and Helm 4: both refuse to create a Secret that exists outside the release."""
+    cert_manager = [each["spec"]["secretName"] for each in render({"certificates": SOURCES["cert-manager"]})
               if each["kind"] == "Certificate"]  # fmt: skip
-    ours = [each["metadata"]["name"] for each in render() if each["kind"] == "Secret"]
-    assert (len(ours), len(theirs)) == (1, 2)
-    assert not {*ours} & {*theirs}
+    self_source = [each["metadata"]["name"] for each in render() if each["kind"] == "Secret"]
+    assert (len(self_source), len(cert_manager)) == (1, 2)
+    assert not {*self_source} & {*cert_manager}
 
 
-def test_an_issuer_that_is_named_signs_and_none_is_made() -> None:
+def test_a_configured_issuer_signs_and_the_chart_creates_none() -> None:
     objects = render(CHART / "ci" / "cert-manager-values.yaml")
-    assert only(objects, "Certificate")["spec"]["issuerRef"]["name"] == "cluster-ca"
+    assert find_one(objects, "Certificate")["spec"]["issuerRef"]["name"] == "cluster-ca"
     assert [each for each in objects if each["kind"] == "Issuer"] == []
 
 
@@ -148,9 +158,9 @@ def test_an_issuer_that_is_named_signs_and_none_is_made() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_rights_are_what_the_program_uses_and_the_secret_and_the_configuration(source: str) -> None:
+def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str) -> None:
     objects = render({"certificates": SOURCES[source]})
-    *read, last = only(objects, "ClusterRole")["rules"]
+    *read, last = find_one(objects, "ClusterRole")["rules"]
     if source == "cert-manager":
         read, last = [*read, last], {}
     assert rights(read) == list(RIGHTS)
@@ -163,7 +173,7 @@ def test_the_rights_are_what_the_program_uses_and_the_secret_and_the_configurati
     assert [role["rules"][0]["resourceNames"] for role in roles] == ([[f"{NAME}-tls"]] if source == "self" else [])
 
 
-def test_each_binding_is_for_an_account_and_a_role_that_are_there() -> None:
+def test_each_binding_names_an_existing_account_and_role() -> None:
     objects = render({"scheduler": {"enabled": True}, "serviceAccount": {"name": "webhook"}})
     accounts = {
         (each["metadata"]["namespace"], each["metadata"]["name"])
@@ -176,5 +186,5 @@ def test_each_binding_is_for_an_account_and_a_role_that_are_there() -> None:
     bindings = [each for each in objects if each["kind"].endswith("Binding")]
     assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
     assert {(one["namespace"], one["name"]) for each in bindings for one in each["subjects"]} == accounts
-    pods = [each["spec"]["template"] for each in objects if each["kind"] == "Deployment"] + [only(objects, "Pod")]
+    pods = [each["spec"]["template"] for each in objects if each["kind"] == "Deployment"] + [find_one(objects, "Pod")]
     assert {(NAMESPACE, pod["spec"]["serviceAccountName"]) for pod in pods} == accounts

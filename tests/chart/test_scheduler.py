@@ -1,4 +1,4 @@
-"""The chart's second scheduler: the real kube-scheduler, with the rendered configuration and the rendered rights."""
+"""The chart's second scheduler: a real kube-scheduler with the rendered configuration and rights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import yaml
 
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, running
-from tests.support.controlplane.rights import are_known, bound, is_granted
-from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, container, only, render
-from tests.support.helm_release import scheduler
-from tests.support.scenario import World
+from tests.support.controlplane.rights import are_effective, is_granted, rights_by_role
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, container, find_one, render
+from tests.support.helm_release import scheduler_process
+from tests.support.scenario import Scenario
 from tests.support.webhook_process import RBAC
 
 pytestmark = pytest.mark.controlplane
@@ -29,10 +29,10 @@ PATHS = {
 }
 
 
-def rights(objects: list[Object]) -> list[Object]:
-    """The scheduler's account and what it may do."""
-    ours = [each for each in objects if each["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler"]
-    return [each for each in ours if each["kind"] in PATHS]
+def scheduler_rbac(objects: list[Object]) -> list[Object]:
+    """The scheduler's service account, roles and bindings."""
+    labeled = [each for each in objects if each["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler"]
+    return [each for each in labeled if each["kind"] in PATHS]
 
 
 def path_of(item: Object) -> str:
@@ -46,78 +46,80 @@ def objects() -> list[Object]:
 
 @pytest.fixture(scope="module")
 def credentials(plane: ControlPlane, objects: list[Object]) -> Iterator[Path]:
-    """The scheduler's own account, with the chart's rights and no others."""
-    made = [item for item in rights(objects) if plane.request("POST", path_of(item), item)]
+    """A kubeconfig of the scheduler's service account, which has only the chart's rights."""
+    rbac = [item for item in scheduler_rbac(objects) if plane.request("POST", path_of(item), item)]
     token = plane.service_account_token(NAMESPACE, SCHEDULER)
     yield plane.write_kubeconfig(plane.folder / "chart-scheduler-kubeconfig", token)
-    for item in made:
+    for item in rbac:
         plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
 
 
 @pytest.fixture
 def replicas(plane: ControlPlane, objects: list[Object], credentials: Path) -> Iterator[list[Process]]:
-    """Both replicas, well; one of them leads."""
-    both = [scheduler(plane, objects, credentials) for _ in range(2)]
+    """Two healthy replicas, one of which leads."""
+    both = [scheduler_process(plane, objects, credentials) for _ in range(2)]
     with running(*both):
         yield both
 
 
-def holder(plane: ControlPlane) -> str:
+def lease_holder(plane: ControlPlane) -> str:
     return str(plane.request("GET", LEASE)["spec"].get("holderIdentity", ""))
 
 
-def test_two_of_them_run_and_one_leads_and_when_it_is_gone_the_other_takes_over(
-    world: World, plane: ControlPlane, replicas: list[Process]
+def test_the_other_replica_takes_over_when_the_leader_is_killed(
+    scenario: Scenario, plane: ControlPlane, replicas: list[Process]
 ) -> None:
-    world.add_nodes(8)
-    _, node = world.warm_volume()
-    first = world.start_vm("vm1", "disk1", schedulerName=NAME)
-    assert world.running(first) == node
-    assert world.bound_by(first) == NAME
-    leader = plane.wait(lambda: holder(plane), 20, "a leader")
+    scenario.add_nodes(8)
+    _, node = scenario.add_attached_volume()
+    first = scenario.start_vm("vm1", "disk1", schedulerName=NAME)
+    assert scenario.wait_running(first) == node
+    assert scenario.scheduler_of(first) == NAME
+    leader = plane.wait(lambda: lease_holder(plane), 20, "a leader")
     (leading,) = (each for each in replicas if "Successfully acquired lease" in each.log.read_text())
     leading.kill()
-    # As after a crash: the Lease is good for 15 seconds more.
-    plane.wait(lambda: holder(plane) not in ("", leader), 40, "another leader")
-    second = world.start_vm("vm2", "disk1", schedulerName=NAME)
-    assert world.running(second) == node
-    assert world.bound_by(second) == NAME
+    # As in a crash, the leader doesn't release its Lease, which expires after 15 seconds.
+    plane.wait(lambda: lease_holder(plane) not in ("", leader), 40, "another leader")
+    second = scenario.start_vm("vm2", "disk1", schedulerName=NAME)
+    assert scenario.wait_running(second) == node
+    assert scenario.scheduler_of(second) == NAME
     for each in replicas:
         assert [line for line in each.log.read_text().splitlines() if "forbidden" in line.lower()] == []
 
 
 @pytest.mark.usefixtures("replicas")
-def test_its_lease_is_one_of_its_own(plane: ControlPlane) -> None:
-    plane.wait(lambda: holder(plane), 20, "a leader")
-    # One answer for all: the Lease of replicas that were killed a moment ago may pass to another at any time.
+def test_the_scheduler_holds_only_the_lease_of_its_release(plane: ControlPlane) -> None:
+    plane.wait(lambda: lease_holder(plane), 20, "a leader")
+    # One list for a consistent view: the Lease of recently killed replicas may change its holder at any time.
     leases = plane.request("GET", "/apis/coordination.k8s.io/v1/leases")["items"]
     holders = {(each["metadata"]["namespace"], each["metadata"]["name"]): each["spec"].get("holderIdentity")
                for each in leases}  # fmt: skip
     leader = holders[NAMESPACE, NAME]
-    ours = [name for name, each in holders.items() if each == leader]
-    assert ours == [(NAMESPACE, NAME)]
+    held = [name for name, each in holders.items() if each == leader]
+    assert held == [(NAMESPACE, NAME)]
 
 
 @pytest.mark.parametrize("right", ["Role", "ClusterRoleBinding"])
-def test_each_right_is_needed(plane: ControlPlane, objects: list[Object], credentials: Path, right: str) -> None:
-    (item, *_) = (each for each in rights(objects) if each["kind"] == right)
-    before = [one for role in bound(plane, NAMESPACE, SCHEDULER) for one in role]
+def test_without_a_role_or_binding_the_scheduler_is_forbidden_to_work(
+    plane: ControlPlane, objects: list[Object], credentials: Path, right: str
+) -> None:
+    (item, *_) = (each for each in scheduler_rbac(objects) if each["kind"] == right)
+    before = [one for role in rights_by_role(plane, NAMESPACE, SCHEDULER) for one in role]
     plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
-    # What it has listed and watches before the API server knows, it is not refused for a long time.
+    # Before the API server knows of the loss, the scheduler could still open watches, which stay open for a long time.
     plane.wait(lambda: not all(is_granted(plane, each) for each in before), 20, f"the loss of the {right}")
-    poor = scheduler(plane, objects, credentials)
-    poor.start()
+    restricted = scheduler_process(plane, objects, credentials)
+    restricted.start()
     try:
-        plane.wait(lambda: "forbidden" in poor.log.read_text(), 20, f"word of the missing {right}")
+        plane.wait(lambda: "forbidden" in restricted.log.read_text(), 20, f"a log line about the missing {right}")
     finally:
-        poor.kill()
+        restricted.kill()
         plane.request("POST", path_of(item), item)
-        plane.wait(lambda: are_known(plane, NAMESPACE, SCHEDULER), 20, f"the {right} again")
+        plane.wait(lambda: are_effective(plane, NAMESPACE, SCHEDULER), 20, f"the {right} again")
 
 
-# --- the load-aware plugins: rendered, and held against what upstream decodes; their scheduler is not built here ---
+# --- load-aware plugins: compared with upstream's types, because upstream's scheduler isn't built here ---
 
-# https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/apis/config/v1/types.go: field and type as in JSON.
+# https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/apis/config/v1/types.go: JSON field names and types.
 SPEC = {"metricProvider": dict}
 PROVIDER = {"type": str, "address": str, "token": str, "insecureSkipVerify": bool}
 ARGS = {
@@ -134,9 +136,9 @@ DEFAULTS = {
 SERVER = {"type": "KubernetesMetricsServer"}
 
 
-def load_aware(**chosen: object) -> list[Object]:
+def load_aware(**options: object) -> list[Object]:
     return render(
-        {"scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}, "loadAware": {"enabled": True} | chosen}}
+        {"scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}, "loadAware": {"enabled": True} | options}}
     )
 
 
@@ -146,73 +148,79 @@ def profile(config: str) -> Object:
 
 
 @pytest.mark.parametrize("plugin", ARGS)
-def test_a_plugin_is_asked_for_with_upstream_s_defaults_and_fields(plugin: str) -> None:
+def test_a_load_aware_plugin_is_rendered_with_upstream_fields_and_defaults(plugin: str) -> None:
     objects = load_aware(plugin=plugin)
-    rendered = profile(only(objects, "ConfigMap")["data"]["config.yaml"])
+    rendered = profile(find_one(objects, "ConfigMap")["data"]["config.yaml"])
     (configured,) = rendered["pluginConfig"]
     assert rendered["plugins"]["score"]["enabled"] == [{"name": plugin}]
     assert (configured["name"], configured["args"]) == (plugin, DEFAULTS[plugin] | {"metricProvider": SERVER})
     assert all(isinstance(value, ARGS[plugin][key]) for key, value in configured["args"].items())
     (role,) = (each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] != NAME)
     assert role["rules"] == [{"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "verbs": ["get", "list"]}]
-    image = container(only(objects, "Deployment", SCHEDULER))["image"]
+    image = container(find_one(objects, "Deployment", SCHEDULER))["image"]
     assert image == "registry.k8s.io/scheduler-plugins/kube-scheduler:v0.34.7"
 
 
-def test_a_token_makes_the_configuration_a_secret_and_its_server_is_verified() -> None:
+def test_a_prometheus_token_renders_a_secret_and_its_server_is_verified() -> None:
     objects = render(CHART / "ci" / "load-aware-values.yaml")
     assert [each for each in objects if each["kind"] == "ConfigMap"] == []
-    rendered = profile(only(objects, "Secret", SCHEDULER)["stringData"]["config.yaml"])
+    rendered = profile(find_one(objects, "Secret", SCHEDULER)["stringData"]["config.yaml"])
     provider = rendered["pluginConfig"][0]["args"]["metricProvider"]
     assert provider["insecureSkipVerify"] is False
     assert provider["token"] == "not-a-real-token"
     assert all(isinstance(value, PROVIDER[key]) for key, value in provider.items())
-    pod = only(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]
+    pod = find_one(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]
     assert {"name": "SSL_CERT_DIR", "value": "/etc/prometheus-ca"} in pod["containers"][0]["env"]
     assert pod["volumes"][0]["secret"]["secretName"] == SCHEDULER
-    # Upstream reads the metrics server only where it is told to.
+    # Upstream reads the metrics server only if it is the configured provider.
     assert not [each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] != NAME]
 
 
-def test_a_secret_of_one_s_own_is_taken_as_it_is() -> None:
+def test_config_secret_is_mounted_unchanged() -> None:
     objects = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
     assert not [each for each in objects if each["kind"] == "ConfigMap" or each["metadata"]["name"] == "mine"]
     assert (
-        only(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"]
+        find_one(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"]
         == "mine"
     )
 
 
-def test_a_secret_of_one_s_own_that_names_no_lease_does_not_take_the_cluster_s_own(
+def test_a_config_secret_without_a_lease_does_not_use_the_lease_of_kube_scheduler(
     plane: ControlPlane, credentials: Path
 ) -> None:
     bare = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-    theirs: Object = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"config.yaml": yaml.safe_dump(bare)}}
+    config_map: Object = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "mine"},
+        "data": {"config.yaml": yaml.safe_dump(bare)},
+    }
     rendered = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
-    only_ours = scheduler(plane, [theirs, *rendered], credentials)
-    with running(only_ours):
-        plane.wait(lambda: "Attempting to acquire leader lease" in only_ours.log.read_text(), 20, "word of its Lease")
-        assert f'lock="{NAMESPACE}/{NAME}"' in only_ours.log.read_text()
+    process = scheduler_process(plane, [config_map, *rendered], credentials)
+    with running(process):
+        plane.wait(
+            lambda: "Attempting to acquire leader lease" in process.log.read_text(), 20, "a log line with its Lease"
+        )
+        assert f'lock="{NAMESPACE}/{NAME}"' in process.log.read_text()
 
 
-def test_what_packing_switches_off_is_what_the_real_scheduler_knows(
+def test_kube_scheduler_knows_the_plugins_that_packing_disables(
     plane: ControlPlane, credentials: Path, objects: list[Object]
 ) -> None:
-    packing = profile(only(load_aware(), "ConfigMap")["data"]["config.yaml"])["plugins"]
-    packing["score"].pop("enabled")  # in the other image only
-    config = yaml.safe_load(only(objects, "ConfigMap")["data"]["config.yaml"])
+    packing = profile(find_one(load_aware(), "ConfigMap")["data"]["config.yaml"])["plugins"]
+    packing["score"].pop("enabled")  # exists only in upstream's scheduler-plugins image
+    config = yaml.safe_load(find_one(objects, "ConfigMap")["data"]["config.yaml"])
     config["profiles"][0]["plugins"] = packing
     changed = [
         {**each, "data": {"config.yaml": yaml.safe_dump(config)}} if each["kind"] == "ConfigMap" else each
         for each in objects
     ]
-    with running(scheduler(plane, changed, credentials)):
-        pass  # it is healthy
+    with running(scheduler_process(plane, changed, credentials)):
+        pass  # `running` waits until the scheduler is healthy
 
 
-def test_a_changed_configuration_restarts_the_scheduler_and_nothing_else_does() -> None:
+def test_only_a_changed_configuration_restarts_the_scheduler() -> None:
     def template(**values: object) -> Object:
-        found: Object = only(render({"scheduler": {"enabled": True} | values}), "Deployment", SCHEDULER)["spec"][
+        found: Object = find_one(render({"scheduler": {"enabled": True} | values}), "Deployment", SCHEDULER)["spec"][
             "template"
         ]
         return found

@@ -1,4 +1,4 @@
-"""Values that can not be meant are refused before anything is installed, and the refusal says what is allowed."""
+"""Helm refuses invalid values before it installs anything, and the message states what is allowed."""
 
 from __future__ import annotations
 
@@ -6,139 +6,161 @@ from typing import Any
 
 import pytest
 
-from tests.support.helm_chart import CHART, CI, NAMESPACE, HelmError, defaults, helm, leaves, render, value_at
+from tests.support.helm_chart import (
+    CHART,
+    CI_VALUES,
+    NAMESPACE,
+    HelmError,
+    default_value,
+    default_values,
+    helm,
+    leaf_paths,
+    render,
+)
 
-pytestmark = pytest.mark.controlplane  # Helm is built with it
+pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
 LOAD_AWARE = {"enabled": True, "image": {"tag": "v0.34.7"}}
 PROMETHEUS = {"enabled": True, "metricProvider": "Prometheus"}
-# What is set, and what the refusal says: where, what is wrong, what is allowed.
-WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "a mode that does not exist": (
+# Values, and parts of the error message: the location, the problem, the allowed values.
+INVALID: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "unknown affinity mode": (
         {"settings": {"affinityMode": "mandatory"}},
         ["/settings/affinityMode", "'required', 'preferred'"],
     ),
-    "a misspelt key": ({"settings": {"afinityMode": "required"}}, ["/settings", "'afinityMode' not allowed"]),
-    "a key at the wrong place": ({"affinityMode": "required"}, ["additional properties 'affinityMode' not allowed"]),
-    "a switch that is a text": (
+    "misspelled key": ({"settings": {"afinityMode": "required"}}, ["/settings", "'afinityMode' not allowed"]),
+    "key at the wrong level": ({"affinityMode": "required"}, ["additional properties 'affinityMode' not allowed"]),
+    "boolean as a string": (
         {"settings": {"nodeGuard": "off"}},
         ["/settings/nodeGuard", "got string, want boolean"],
     ),
-    "an action that does not exist": ({"settings": {"action": "dry-run"}}, ["/settings/action", "'inject', 'observe'"]),
-    "no annotation at all": ({"settings": {"optInAnnotations": []}}, ["/settings/optInAnnotations", "minItems: got 0"]),
-    "a quote in an annotation": (
+    "unknown action": ({"settings": {"action": "dry-run"}}, ["/settings/action", "'inject', 'observe'"]),
+    "no opt-in annotation": ({"settings": {"optInAnnotations": []}}, ["/settings/optInAnnotations", "minItems: got 0"]),
+    "opt-in annotation with a quote": (
         {"settings": {"optInAnnotations": ["a'b"]}},
         ["/settings/optInAnnotations/0", "a\\'b"],
     ),
-    "an annotation with its value": (
+    "opt-in annotation with a value": (
         {"settings": {"optInAnnotations": ["a/b: true"]}},
         ["optInAnnotations/0", "a/b: true"],
     ),
-    "two namespaces": ({"settings": {"longhornNamespace": "a,b"}}, ["/settings/longhornNamespace", "'a,b'"]),
-    "a scheduler's name in capitals": (
+    "two Longhorn namespaces": ({"settings": {"longhornNamespace": "a,b"}}, ["/settings/longhornNamespace", "'a,b'"]),
+    "scheduler name with a capital letter": (
         {"settings": {"schedulerNames": {"a": "Mine"}}},
         ["/settings/schedulerNames/a", "'Mine'"],
     ),
-    "a chain of schedulers": (
+    "chained scheduler names": (
         {"settings": {"schedulerNames": {"a": "b", "b": "c"}}},
         ["settings.schedulerNames", '"a" leads to "b", which is mapped itself', 'Map "a" to where it ends: "c"'],
     ),
-    "a policy in lower case": (
+    "failure policy in lower case": (
         {"webhook": {"failurePolicy": "ignore"}},
         ["/webhook/failurePolicy", "'Ignore', 'Fail'"],
     ),
-    "a timeout that the API forbids": (
+    "timeout above the API maximum": (
         {"webhook": {"timeoutSeconds": 60}},
         ["/webhook/timeoutSeconds", "got 60, want 30"],
     ),
-    "no replica": ({"replicas": 0}, ["/replicas", "got 0, want 1"]),
-    "replicas in words": ({"replicas": "two"}, ["/replicas", "got string, want integer"]),
-    "an image in one piece": ({"image": "kubevirt-scheduler:1"}, ["/image", "got string, want object"]),
-    "a digest without its kind": ({"image": {"digest": "0123"}}, ["/image/digest", "sha256:"]),
-    "a source that does not exist": (
+    "zero replicas": ({"replicas": 0}, ["/replicas", "got 0, want 1"]),
+    "replicas as a string": ({"replicas": "two"}, ["/replicas", "got string, want integer"]),
+    "image as a string": ({"image": "kubevirt-scheduler:1"}, ["/image", "got string, want object"]),
+    "digest without its algorithm": ({"image": {"digest": "0123"}}, ["/image/digest", "sha256:"]),
+    "unknown certificate source": (
         {"certificates": {"source": "vault"}},
         ["/certificates/source", "'cert-manager', 'provided'"],
     ),
-    "no Secret is named": (
+    "source provided without a Secret": (
         {"certificates": {"source": "provided"}},
         ["certificates.secretName", "tls.crt, tls.key and ca.crt"],
     ),
-    "a Secret that nobody reads": (
+    "Secret with source self": (
         {"certificates": {"secretName": "a"}},
         ["certificates.secretName", "source is self"],
     ),
-    "a Secret that Helm deletes on the way": (
+    "certificate Secret that the upgrade deletes": (
         {"certificates": {"source": "provided", "secretName": "kubevirt-scheduler-tls"}},
         ["certificates.secretName", "Copy what is to be kept"],
     ),
-    "a configuration that Helm deletes on the way": (
+    "config Secret that the upgrade deletes": (
         {"scheduler": {"enabled": True, "configSecret": "kubevirt-scheduler-kube-scheduler"}},
         ["scheduler.configSecret", "Copy what is to be kept"],
     ),
-    "an issuer that nobody asks": (
+    "issuer with source self": (
         {"certificates": {"issuerRef": {"name": "a"}}},
         ["certificates.issuerRef", "source is self"],
     ),
-    "a port that needs a capability": (
+    "privileged container port": (
         {"containerPorts": {"https": 443}},
         ["/containerPorts/https", "got 443, want 1,024"],
     ),
-    "a budget that ends no drain": ({"podDisruptionBudget": {"maxUnavailable": 0}}, ["/podDisruptionBudget", "want 1"]),
-    "a wait as long as the grace": ({"shutdown": {"preStopSeconds": 30}}, ["shutdown:", "Raise gracePeriodSeconds"]),
-    "a setting as a variable": (
+    "disruption budget that blocks drains": (
+        {"podDisruptionBudget": {"maxUnavailable": 0}},
+        ["/podDisruptionBudget", "want 1"],
+    ),
+    "preStop wait as long as the grace period": (
+        {"shutdown": {"preStopSeconds": 30}},
+        ["shutdown:", "Raise gracePeriodSeconds"],
+    ),
+    "setting in extraEnv": (
         {"extraEnv": [{"name": "CO_SCHEDULE_ACTION"}]},
         ["extraEnv", "Set it under `settings`"],
     ),
-    "no account": ({"serviceAccount": {"create": False}}, ["serviceAccount.name", "an account that exists"]),
-    "a policy that lets nobody in": (
+    "no service account": ({"serviceAccount": {"create": False}}, ["serviceAccount.name", "an account that exists"]),
+    "network policy without API servers": (
         {"networkPolicy": {"enabled": True}},
         ["networkPolicy.apiServers", "192.0.2.0/28"],
     ),
-    "an address that is no network": (
+    "IP address instead of a CIDR": (
         {"networkPolicy": {"apiServers": ["10.0.0.1"]}},
         ["/networkPolicy/apiServers/0", "10.0.0.1"],
     ),
-    "one port for two things": ({"service": {"port": 8080}}, ["service.port", "such as 443"]),
-    "one port for both programs": ({"containerPorts": {"http": 8443}}, ["containerPorts", "both 8443"]),
-    "the kubelet's own port": (
+    "Service port used twice": ({"service": {"port": 8080}}, ["service.port", "such as 443"]),
+    "same container port for HTTPS and HTTP": ({"containerPorts": {"http": 8443}}, ["containerPorts", "both 8443"]),
+    "kubelet port on the host network": (
         {"hostNetwork": True, "containerPorts": {"https": 10250}},
         ["containerPorts", "hostNetwork", "Choose another, such as 8443"],
     ),
-    "a policy for the nodes' addresses": (
+    "network policy on the host network": (
         {"hostNetwork": True, "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/28"]}},
         ["networkPolicy", "Set networkPolicy.enabled=false"],
     ),
-    "a network by its name": ({"hostNetwork": "host"}, ["/hostNetwork", "got string, want boolean"]),
-    "a platform by its version": ({"openshift": "4.18"}, ["/openshift", "'auto', true, false"]),
-    "an address to listen on that is one pod's": ({"bindAddress": "10.0.0.1"}, ["/bindAddress", "'0.0.0.0', '::'"]),
-    "an image with its tag": (
+    "hostNetwork as a string": ({"hostNetwork": "host"}, ["/hostNetwork", "got string, want boolean"]),
+    "openshift as a version": ({"openshift": "4.18"}, ["/openshift", "'auto', true, false"]),
+    "bind address of a single pod": ({"bindAddress": "10.0.0.1"}, ["/bindAddress", "'0.0.0.0', '::'"]),
+    "image repository with a tag": (
         {"image": {"repository": "localhost:5000/a/b:1"}},
         ["image.repository", "Leave it out there, and set image.tag"],
     ),
-    "a scheduler's image with its digest": (
+    "scheduler image repository with a digest": (
         {"scheduler": {"image": {"repository": "a/b@sha256:1"}}},
         ["scheduler.image.repository", "set scheduler.image.tag"],
     ),
-    "a label that is selected by": (
+    "common label that selectors use": (
         {"commonLabels": {"app.kubernetes.io/component": "storage"}},
         ["commonLabels: app.kubernetes.io/component", "Choose another key"],
     ),
-    "an annotation whose prefix is no name": (
+    "opt-in annotation with an invalid prefix": (
         {"settings": {"optInAnnotations": ["a..b/c"]}},
         ["/settings/optInAnnotations/0", "a..b/c"],
     ),
-    "a label that is a number": ({"podLabels": {"a": 1}}, ["/podLabels/a", "got number, want string"]),
-    "a test where nobody looks": ({"test": {"namespace": "kube-system"}}, ["test.namespace", "such as default"]),
-    "the default scheduler's name": (
+    "label as a number": ({"podLabels": {"a": 1}}, ["/podLabels/a", "got number, want string"]),
+    "helm test in an excluded namespace": (
+        {"test": {"namespace": "kube-system"}},
+        ["test.namespace", "such as default"],
+    ),
+    "name of the default scheduler": (
         {"scheduler": {"enabled": True, "name": "default-scheduler"}},
         ["scheduler.name", "Choose another"],
     ),
-    "plugins without their scheduler": ({"scheduler": {"loadAware": {"enabled": True}}}, ["scheduler.enabled=true"]),
-    "plugins without their image": (
+    "load-aware plugin without the scheduler": (
+        {"scheduler": {"loadAware": {"enabled": True}}},
+        ["scheduler.enabled=true"],
+    ),
+    "load-aware plugin without an image tag": (
         {"scheduler": {"enabled": True, "loadAware": {"enabled": True}}},
         ["scheduler.image.tag", "kubernetes-sigs/scheduler-plugins"],
     ),
-    "two plugins": (
+    "two load-aware plugins": (
         {"scheduler": {"loadAware": {"plugin": "A,B"}}},
         ["/scheduler/loadAware/plugin", "'TargetLoadPacking'"],
     ),
@@ -146,18 +168,18 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"scheduler": LOAD_AWARE | {"loadAware": PROMETHEUS}},
         ["prometheus.address", "https://"],
     ),
-    "an address that nobody asks": (
+    "Prometheus address with the metrics server": (
         {"scheduler": LOAD_AWARE | {"loadAware": {"enabled": True, "prometheus": {"address": "https://a"}}}},
         ["scheduler.loadAware.prometheus", "metricProvider is KubernetesMetricsServer"],
     ),
-    "a token in clear text": (
+    "Prometheus token over HTTP": (
         {
             "scheduler": LOAD_AWARE
             | {"loadAware": PROMETHEUS | {"prometheus": {"address": "http://a", "token": "t0k3n"}}}
         },
         ["scheduler.loadAware.prometheus", "Use https://"],
     ),
-    "a token that goes nowhere": (
+    "Prometheus token with a config Secret": (
         {
             "scheduler": LOAD_AWARE
             | {
@@ -167,45 +189,45 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         ["scheduler.configSecret", "config.yaml"],
     ),
-    "a weight above one": (
+    "risk weight above one": (
         {"scheduler": {"loadAware": {"riskLimitWeights": {"cpu": 2}}}},
         ["riskLimitWeights/cpu", "want 1"],
     ),
 }
 
 
-@pytest.mark.parametrize(("values", "said"), WRONG.values(), ids=WRONG)
-def test_a_wrong_value_is_refused_and_the_refusal_helps(values: dict[str, Any], said: list[str]) -> None:
-    with pytest.raises(HelmError) as refused:
+@pytest.mark.parametrize(("values", "message_parts"), INVALID.values(), ids=INVALID)
+def test_an_invalid_value_is_refused_with_a_helpful_message(values: dict[str, Any], message_parts: list[str]) -> None:
+    with pytest.raises(HelmError) as error:
         render(values)
-    for part in said:
-        assert part in str(refused.value)
-    assert "t0k3n" not in str(refused.value)
+    for part in message_parts:
+        assert part in str(error.value)
+    assert "t0k3n" not in str(error.value)
 
 
-# In a file, what stood below a key may all be commented out: then to Helm there is no such key.
-SWITCHED_ON = {name: {"enabled": True} for name in ("scheduler", "serviceMonitor", "prometheusRule", "dashboard")}
-SWITCHED_ON |= {"certificates": {"source": "cert-manager"}}
-SECTIONS = [key for key, value in defaults().items() if isinstance(value, dict) and value]
-EMPTY = [path for path in leaves(defaults()) if value_at(path) in ({}, [])]
+# If a values file comments out everything below a key, the key is null, and Helm drops it.
+ENABLED = {name: {"enabled": True} for name in ("scheduler", "serviceMonitor", "prometheusRule", "dashboard")}
+ENABLED |= {"certificates": {"source": "cert-manager"}}
+SECTIONS = [key for key, value in default_values().items() if isinstance(value, dict) and value]
+EMPTY_DEFAULTS = [path for path in leaf_paths(default_values()) if default_value(path) in ({}, [])]
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_with_nothing_in_it_is_named(section: str) -> None:
+def test_an_empty_section_is_refused_by_name(section: str) -> None:
     with pytest.raises(HelmError, match=f"missing property '{section}'"):
         render({section: None})
 
 
-@pytest.mark.parametrize("path", EMPTY, ids=".".join)
-def test_a_list_or_a_map_with_nothing_in_it_is_empty(path: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("path", EMPTY_DEFAULTS, ids=".".join)
+def test_a_null_list_or_map_renders_like_an_empty_one(path: tuple[str, ...]) -> None:
     section, *keys = path
     value: Any = None
     for key in reversed(keys):
         value = {key: value}
-    assert render(SWITCHED_ON | {section: SWITCHED_ON.get(section, {}) | value if keys else value})
+    assert render(ENABLED | {section: ENABLED.get(section, {}) | value if keys else value})
 
 
-def test_an_older_cluster_is_refused() -> None:
+def test_an_unsupported_kubernetes_version_is_refused() -> None:
     with pytest.raises(
         HelmError, match=r"chart requires kubeVersion: >=1.30.0-0 which is incompatible with Kubernetes v1.29"
     ):
@@ -213,28 +235,28 @@ def test_an_older_cluster_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1.30.0", "v1.33.1-eks-1", "v1.34.2+k3s1"])
-def test_a_distribution_s_version_is_taken_and_the_scheduler_s_image_is_upstream_s(version: str) -> None:
+def test_a_distribution_version_selects_the_upstream_scheduler_image(version: str) -> None:
     objects = render({"scheduler": {"enabled": True}}, f"--kube-version={version}")
     images = [
         each["spec"]["template"]["spec"]["containers"][0]["image"] for each in objects if each["kind"] == "Deployment"
     ]
-    plain = version.partition("-")[0].partition("+")[0]
-    assert f"registry.k8s.io/kube-scheduler:{plain}" in images
+    upstream = version.partition("-")[0].partition("+")[0]
+    assert f"registry.k8s.io/kube-scheduler:{upstream}" in images
 
 
-def test_a_version_that_tells_no_image_is_refused_unless_the_image_is_named() -> None:
+def test_a_version_without_a_patch_number_requires_a_scheduler_image_tag() -> None:
     with pytest.raises(HelmError, match=r"scheduler.image.tag: .* v1.33, .* such as v1.36.3"):
         render({"scheduler": {"enabled": True}}, "--kube-version=1.33")
     assert render({"scheduler": {"enabled": True, "image": {"tag": "v1.33.4"}}}, "--kube-version=1.33")
 
 
-def test_another_chart_may_have_this_one_in_it() -> None:
+def test_a_parent_chart_can_include_this_chart() -> None:
     render({"global": {"anything": 1}, "enabled": True})
 
 
-@pytest.mark.parametrize("file", CI, ids=lambda file: file.stem)
-def test_helm_finds_nothing_to_complain_of(file: Any) -> None:
-    said = helm("lint", "--strict", CHART, f"--namespace={NAMESPACE}", f"--values={file}")
-    assert "1 chart(s) linted, 0 chart(s) failed" in said
-    assert "[WARNING]" not in said
-    assert "[ERROR]" not in said
+@pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
+def test_helm_lint_reports_no_warning(file: Any) -> None:
+    output = helm("lint", "--strict", CHART, f"--namespace={NAMESPACE}", f"--values={file}")
+    assert "1 chart(s) linted, 0 chart(s) failed" in output
+    assert "[WARNING]" not in output
+    assert "[ERROR]" not in output

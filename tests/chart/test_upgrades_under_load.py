@@ -1,7 +1,7 @@
-"""Ten upgrades in a row while VMs start: none fails, and none starts unseen.
+"""Ten upgrades in a row while VMs start: no creation fails, and the webhook sees every VM.
 
-With `failurePolicy: Ignore`, as installed: what the webhook misses, nobody else would notice. No kubelet runs here, so
-the rollouts are played by chart_release.py; the wait before SIGTERM is the chart's own.
+The release uses `failurePolicy: Ignore`, the default, so a missed VM causes no error. No kubelet runs here:
+helm_release.py simulates the rollouts. The wait before SIGTERM is the chart's own.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_release import PATIENT, Release, Replicas
+from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
-from tests.support.scenario import World
-from tests.support.vm_starts import failed_open, vms_starting
+from tests.support.pod_stream import PodStream, fail_open_count
+from tests.support.scenario import Scenario
 
 pytestmark = pytest.mark.controlplane
 
-# Each with --reuse-values, so that nothing changes but what is named; and how many replicas are to be replaced.
+# The option of each upgrade, and how many replicas the upgrade replaces. `--reuse-values` keeps all other values.
 UPGRADES = (
     ("--set=webhook.timeoutSeconds=9", 0),
     ("--set=settings.affinityMode=preferred", 2),
     ("--set=webhook.excludedNamespaces={backup}", 0),
-    ("--set=settings.steering=false", 2),  # a webhook selects nobody
+    ("--set=settings.steering=false", 2),  # one webhook then matches no pod
     ("--set=service.annotations.team=storage", 0),
-    ("--set=settings.steering=true", 2),  # and share-managers again
+    ("--set=settings.steering=true", 2),  # and then share-managers again
     ("--set=dashboard.enabled=true", 0),
-    ("--set=settings.schedulerNames.old=default-scheduler", 2),  # and so another matchCondition
+    ("--set=settings.schedulerNames.old=default-scheduler", 2),  # this also changes the matchConditions
     ("--set=podDisruptionBudget.enabled=false", 0),
     ("--reset-values", 2),
 )
@@ -36,41 +36,42 @@ UPGRADES = (
 
 @pytest.fixture
 def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
-    del longhorn  # its custom resource is there
-    release = Release(plane, "chart-upgrades").install(PATIENT)
+    del longhorn  # only its CRDs are needed
+    release = Release(plane, "chart-upgrades").install(LONG_TIMEOUT)
     try:
         with Replicas(release) as replicas:
-            plane.wait(release.is_called, 20, "the caBundle of both webhooks")
+            plane.wait(release.has_ca_bundle, 20, "the caBundle of both webhooks")
             yield replicas
     finally:
         release.uninstall()
 
 
-def test_ten_upgrades_in_a_row_fail_no_creation_and_miss_none(
+def test_ten_upgrades_in_a_row_fail_no_creation_and_miss_no_vm(
     plane: ControlPlane, longhorn: Longhorn, replicas: Replicas, measured: Measured
 ) -> None:
-    world = World(plane, longhorn, None)
+    scenario = Scenario(plane, longhorn, None)
     try:
-        plane.wait(lambda: world.decision("no-such-claim"), 20, "a decision")
-        before = failed_open(plane)
-        with vms_starting(world) as creations:
+        plane.wait(lambda: scenario.decision("no-such-claim"), 20, "a decision")
+        before = fail_open_count(plane)
+        with PodStream.of_scenario(scenario) as stream:
             replaced = []
             for change, _ in UPGRADES:
-                replicas.release.upgrade(change, "--reuse-values" if "set=" in change else PATIENT)
+                replicas.release.upgrade(change, "--reuse-values" if "set=" in change else LONG_TIMEOUT)
                 replaced.append(replicas.reconcile())
-            statuses = replicas.statuses()
-            last = creations.count
-            plane.wait(lambda: creations.count > last + 10, 20, "VMs after the last replica has ended")
-        missed = failed_open(plane) - before
+            exit_codes = replicas.exit_codes()
+            last = stream.count
+            plane.wait(lambda: stream.count > last + 10, 20, "VMs after the last replica has exited")
+        missed = fail_open_count(plane) - before
     finally:
-        world.close()
+        scenario.close()
     measured(
-        f"ten upgrades, {sum(replaced)} replicas replaced: of {creations.count} creations "
-        f"{len(creations.failed)} failed, {len(creations.missed)} were not seen (the API server counts {missed:g})"
+        f"ten upgrades, {sum(replaced)} replicas replaced: of {stream.count} creations "
+        f"{len(stream.failed)} failed, {len(stream.missed)} were not seen (the API server counts {missed:g})"
     )
     assert replaced == [count for _, count in UPGRADES]
-    assert creations.failed == []
-    # None may be: a bundle is never empty, an old replica answers until nobody calls it, a new one is ready before.
-    assert (creations.missed, missed) == ([], 0)
-    assert statuses == [0] * sum(replaced)
-    assert replicas.complaints() == []
+    assert stream.failed == []
+    # No VM may be missed: the bundle is never empty, a new replica is ready before an old one stops, and an old one
+    # answers until no more calls reach it.
+    assert (stream.missed, missed) == ([], 0)
+    assert exit_codes == [0] * sum(replaced)
+    assert replicas.error_lines() == []

@@ -1,4 +1,4 @@
-"""What the chart says of its values: each with its trade-off, and the README's table is made of that."""
+"""The documentation of the chart's values: the comments in values.yaml, the README's table, and the schema."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.helm_chart import CHART, CI, README, defaults, documented, leaves
+from tests.support.helm_chart import CHART, CI_VALUES, README_PAGE, default_values, leaf_paths, value_comments
 from webhook import __version__
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
-def test_the_readme_s_table_is_what_tests_chart_py_makes() -> None:
-    assert README.file.read_text() == README.made()
+def test_the_readme_table_is_up_to_date() -> None:
+    assert README_PAGE.file.read_text() == README_PAGE.render()
 
 
-@pytest.mark.parametrize("path", [*leaves(defaults())], ids=".".join)
-def test_each_value_is_commented_itself_or_as_a_part(path: tuple[str, ...]) -> None:
-    assert any(path[:end] in documented() for end in range(1, len(path) + 1))
+@pytest.mark.parametrize("path", [*leaf_paths(default_values())], ids=".".join)
+def test_each_value_or_one_of_its_parents_has_a_comment(path: tuple[str, ...]) -> None:
+    assert any(path[:end] in value_comments() for end in range(1, len(path) + 1))
 
 
 def schemas(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each part of the schema that lists properties, by where it is."""
+    """Each part of the schema that lists properties, with its path."""
     if isinstance(node, dict):
         if isinstance(node.get("properties"), dict):
             yield path, node
@@ -35,25 +35,25 @@ def schemas(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
             yield from schemas(inner, f"{path}/{key}")
 
 
-def test_the_schema_is_closed_wherever_it_lists_properties() -> None:
+def test_the_schema_forbids_additional_properties_everywhere() -> None:
     listing = dict(schemas(SCHEMA))
     assert {"", "/properties/settings", "/properties/scheduler/properties/loadAware"} <= set(listing)
     assert [path for path, schema in listing.items() if schema.get("additionalProperties") is not False] == []
 
 
-def test_chart_and_program_have_one_version_and_one_license() -> None:
+def test_the_chart_and_the_program_have_the_same_version_and_license() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
     assert chart["annotations"]["artifacthub.io/license"] == "Apache-2.0"
 
 
-def test_no_file_of_the_chart_holds_a_ca_bundle_or_a_key() -> None:
+def test_no_file_of_the_chart_contains_a_ca_bundle_or_a_key() -> None:
     for file in (path for path in CHART.rglob("*") if path.is_file()):
-        # As a field; comments and the README speak of it.
+        # Search for the field: comments and the README mention the word.
         assert not re.search(r"^[ -]*\"?caBundle\"?:", file.read_text(), re.MULTILINE), file
         assert "-----BEGIN" not in file.read_text(), file
 
 
-@pytest.mark.parametrize("file", CI, ids=lambda file: file.stem)
-def test_each_ci_file_says_what_it_is_for(file: Path) -> None:
+@pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
+def test_each_ci_file_starts_with_a_comment(file: Path) -> None:
     assert file.read_text().startswith("# ")

@@ -1,1 +1,1 @@
-"""What the documentation shows works as shown."""
+"""Tests of the documentation: commands and examples work as shown."""

@@ -1,4 +1,4 @@
-"""The documents say what is so: commands, links, settings, reasons, and the output that they show."""
+"""The documentation is accurate: commands and their output, links, settings, and reasons."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings, read_settin
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
-LEFT_OUT = "[...]\n"
+OMITTED = "[...]\n"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -25,14 +25,14 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def rows(page: Path, heading: str) -> list[list[str]]:
-    """The rows, cell by cell, of the table below a heading of its first column."""
+    """The cells of each row of the table whose first column has this heading."""
     _, _, rest = page.read_text().partition(f"\n| {heading} |")
     table = rest.partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table]
 
 
 def examples() -> list[tuple[str, str]]:
-    """Each command that the README shows with its output."""
+    """Each README command that is shown with output, and that output."""
     start = re.compile(r"^\$ ", re.MULTILINE)
     shown = [block.replace("\\\n", "") for block in blocks(README, "console")]
     transcripts = [part for block in shown for part in start.split(block) if part]
@@ -40,36 +40,36 @@ def examples() -> list[tuple[str, str]]:
     return [(command.partition("  #")[0].strip(), output) for command, output in pairs if output.strip()]
 
 
-def tidy(output: str) -> str:
-    """Without trailing blanks, and without the milliseconds at the end of a line of the demo."""
+def normalize(output: str) -> str:
+    """Remove trailing blanks, and the milliseconds at the end of the demo's lines."""
     return "".join(re.sub(r"\s+\d+\.\d$", "", line.rstrip()) + "\n" for line in output.splitlines())
 
 
 def run(command: str) -> str:
     words = shlex.split(command)
-    if words == ["make", "demo"]:  # the environment is there, or this test would not run
+    if words == ["make", "demo"]:  # without the `venv` target: this test already runs in the environment
         words = ["python", "examples/demo.py"]
     words[0] = str(Path(sys.executable).with_name(words[0]))
     environment = {**os.environ, "COLUMNS": "100"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
-    return done.stdout
+    result = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    return result.stdout
 
 
-def test_the_rights_are_those_that_the_tests_run_with() -> None:
+def test_the_documented_rights_are_those_that_the_tests_use() -> None:
     (role,) = (yaml.safe_load(block) for block in blocks(ROOT / "docs" / "live-cluster.md", "yaml"))
-    written = [(rule["apiGroups"][0], rule["resources"][0], tuple(rule["verbs"])) for rule in role["rules"]]
-    assert written == list(RIGHTS)
+    documented = [(rule["apiGroups"][0], rule["resources"][0], tuple(rule["verbs"])) for rule in role["rules"]]
+    assert documented == list(RIGHTS)
 
 
 @pytest.mark.parametrize(("command", "shown"), examples(), ids=[command for command, _ in examples()])
-def test_the_readme_shows_what_a_command_prints(command: str, shown: str) -> None:
-    printed, (first, *others) = tidy(run(command)), tidy(shown).split(LEFT_OUT)
+def test_the_readme_shows_the_real_output_of_each_command(command: str, shown: str) -> None:
+    printed, (first, *others) = normalize(run(command)), normalize(shown).split(OMITTED)
     assert printed.startswith(first)
     position = len(first)
     for part in others:
         position = printed.find(part, position) + len(part)
         assert position >= len(part), f"not printed, or not in this order:\n{part}"
-    assert printed[position:] == "" or shown.endswith(LEFT_OUT)
+    assert printed[position:] == "" or shown.endswith(OMITTED)
 
 
 def test_the_readme_shows_the_demo_and_both_commands() -> None:
@@ -79,33 +79,33 @@ def test_the_readme_shows_the_demo_and_both_commands() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_make_command_in_a_page_is_a_target(page: Path) -> None:
+def test_each_make_command_of_a_page_is_a_makefile_target(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", ROOT.joinpath("Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:`|^|\$ )make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_link_inside_the_project_leads_to_a_file(page: Path) -> None:
+def test_each_relative_link_of_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-    inner = [link for link in links if "://" not in link]
-    assert [link for link in inner if not page.parent.joinpath(link).exists()] == []
+    relative = [link for link in links if "://" not in link]
+    assert [link for link in relative if not page.parent.joinpath(link).exists()] == []
 
 
-def test_the_readme_installs_it_by_the_commands_that_are_followed_word_for_word() -> None:
-    """By tests/docs/test_install.py."""
-    followed = blocks(ROOT / "docs" / "install.md", "console")
-    (installing,) = [block for block in blocks(README, "console") if "helm install" in block]
-    commands = re.split(r"^(?=\$ )", installing, flags=re.MULTILINE)[1:]
+def test_the_readme_install_commands_are_those_of_the_install_page() -> None:
+    """tests/docs/test_install.py runs the commands of the install page."""
+    install_page = blocks(ROOT / "docs" / "install.md", "console")
+    (install_block,) = [block for block in blocks(README, "console") if "helm install" in block]
+    commands = re.split(r"^(?=\$ )", install_block, flags=re.MULTILINE)[1:]
     assert len(commands) == 4
-    assert [command for command in commands if not any(command in block for block in followed)] == []
+    assert [command for command in commands if not any(command in block for block in install_page)] == []
 
 
-def test_the_readme_opts_a_vm_in_with_the_annotation_that_counts() -> None:
+def test_the_readme_vm_has_the_opt_in_annotation() -> None:
     (vm,) = [yaml.safe_load(block) for block in blocks(README, "yaml")]
     assert vm["spec"]["template"]["metadata"]["annotations"] == {OPT_IN_ANNOTATIONS[0]: "true"}
 
 
-def test_the_example_vm_is_opted_in_and_its_claim_has_a_share_manager() -> None:
+def test_the_example_vm_is_opted_in_and_its_claim_needs_a_share_manager() -> None:
     claim, vm = yaml.safe_load_all(ROOT.joinpath("examples/vm.yaml").read_text())
     assert vm["spec"]["template"]["metadata"]["annotations"] == {OPT_IN_ANNOTATIONS[0]: "true"}
     (volume,) = vm["spec"]["template"]["spec"]["volumes"]
@@ -113,13 +113,13 @@ def test_the_example_vm_is_opted_in_and_its_claim_has_a_share_manager() -> None:
     assert (claim["spec"]["accessModes"], claim["spec"]["volumeMode"]) == (["ReadWriteMany"], "Filesystem")
 
 
-def test_each_setting_is_described_with_its_default() -> None:
-    described = {cells[0].strip("`"): cells[1].strip("`") for cells in rows(ROOT / "docs/settings.md", "variable")}
-    assert set(described) == set(variables())
-    for variable, default in described.items():
+def test_each_setting_is_documented_with_its_default() -> None:
+    defaults = {cells[0].strip("`"): cells[1].strip("`") for cells in rows(ROOT / "docs/settings.md", "variable")}
+    assert set(defaults) == set(variables())
+    for variable, default in defaults.items():
         assert read_settings({variable: default}) == Settings(), variable
 
 
-def test_each_reason_is_described_and_none_else() -> None:
-    words = [cells[0].strip("`") for cells in rows(ROOT / "docs/how-it-decides.md", "reason")]
-    assert [word for word in words if word] == list(Reason)
+def test_each_reason_is_documented_and_no_other() -> None:
+    documented = [cells[0].strip("`") for cells in rows(ROOT / "docs/how-it-decides.md", "reason")]
+    assert [reason for reason in documented if reason] == list(Reason)

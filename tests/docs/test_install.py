@@ -1,7 +1,7 @@
-"""The pages about installing say what works: their commands are followed word for word, in a fresh folder.
+"""The install pages work: their commands run verbatim, in a fresh folder.
 
-By somebody who has kubectl, Helm, our command line and a kubeconfig. No kubelet runs here, and no KubeVirt: replicas
-and the pod of `helm test` are processes of ours (chart_release.py), `virtctl` is a script that prints what it would.
+The reader has kubectl, Helm, the `kubevirt-scheduler` command and a kubeconfig. No kubelet and no KubeVirt run here:
+local processes stand in for the replicas and the pod of `helm test` (helm_release.py), a script for `virtctl`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import kubevirt
-from tests.support import reasons_table as troubleshooting
+from tests.support import kubevirt, reasons_table
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import CHART, NAME, NAMESPACE, container, only, render, variables
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, container, env_values, find_one, render
 from tests.support.helm_release import Release, Replicas, run_test_pod
 from tests.support.longhorn import Longhorn
 from tests.support.paths import ROOT
-from tests.support.scenario import World
+from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 INSTALL = ROOT / "docs" / "install.md"
-FOLLOWED = ("Install", "Opt a VM in", "Upgrade", "Uninstall")
+SECTIONS = ("Install", "Opt a VM in", "Upgrade", "Uninstall")
 VIRTCTL = """#!/bin/sh
 case $1 in
 create) echo '{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "'$4'"}, "spec": {}}' ;;
@@ -43,7 +42,7 @@ esac
 
 
 def commands(page: Path, *sections: str) -> list[str]:
-    """Each command of a page's console blocks, with its lines; of these sections, or of all."""
+    """Each command of a page's console blocks, with its continuation lines. Without `sections`, of all sections."""
     found = []
     for part in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")
@@ -54,15 +53,15 @@ def commands(page: Path, *sections: str) -> list[str]:
 
 
 class Cluster:
-    """What a cluster does by itself while somebody types: it runs the pods of the release, and its VMs."""
+    """The simulated part of the cluster: it runs the pods of the release while a command runs."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.plane = world, world.plane
-        self.release = Release(world.plane, NAMESPACE)
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario, self.plane = scenario, scenario.plane
+        self.release = Release(scenario.plane, NAMESPACE)
         self.replicas = Replicas(self.release)
 
-    def turn(self) -> None:
-        """Do what is to be done now."""
+    def reconcile(self) -> None:
+        """Start and stop replicas as the Deployment requires, and run a pending pod of `helm test`."""
         try:
             self.replicas.reconcile()
             pod = self.plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{self.release.fullname}-test")
@@ -74,8 +73,8 @@ class Cluster:
                 run_test_pod(self.release, pod)
 
 
-class Reader:
-    """Somebody in a fresh folder, with a checkout, who does as the page says."""
+class Workstation:
+    """The reader's machine: a fresh folder with a checkout, the programs and a kubeconfig."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster, plane = folder, cluster, cluster.plane
@@ -88,7 +87,7 @@ class Reader:
         programs.joinpath("virtctl").write_text(VIRTCTL)
         programs.joinpath("virtctl").chmod(0o755)
         config = json.loads(plane.write_kubeconfig(folder / "kubeconfig").read_text())
-        config["contexts"][0]["context"]["namespace"] = cluster.world.namespace
+        config["contexts"][0]["context"]["namespace"] = cluster.scenario.namespace
         folder.joinpath("kubeconfig").write_text(json.dumps(config))
         self.environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
@@ -97,63 +96,68 @@ class Reader:
             "COLUMNS": "200",
         }
 
-    def follow(self, command: str) -> str:
-        """Run a command while the cluster does its part; return what it prints, and fail where it fails."""
+    def run(self, command: str) -> str:
+        """Run a command while the cluster reconciles, and return its output. Fails the test if the command fails."""
         output = self.folder / "output"
         with output.open("w") as file:
-            run = subprocess.Popen(
+            process = subprocess.Popen(
                 ["/bin/sh", "-ec", command], cwd=self.folder, env=self.environment, stdout=file, stderr=file
             )
-            while run.poll() is None:
-                self.cluster.turn()
-        assert run.returncode == 0, f"$ {command}\n{output.read_text()}"
-        self.cluster.turn()
+            while process.poll() is None:
+                self.cluster.reconcile()
+        assert process.returncode == 0, f"$ {command}\n{output.read_text()}"
+        self.cluster.reconcile()
         if command.startswith("virtctl restart"):
-            self.cluster.world.running(kubevirt.restart(self.cluster.world, command.rsplit(maxsplit=1)[-1]))
+            self.cluster.scenario.wait_running(
+                kubevirt.restart_vm(self.cluster.scenario, command.rsplit(maxsplit=1)[-1])
+            )
         return output.read_text()
 
 
 @pytest.fixture
 def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Cluster]:
-    """Nodes, and a VM of somebody's whose share-manager runs."""
+    """Four nodes, and an existing VM with the claim `disk1`."""
     volume = {"name": "root", "persistentVolumeClaim": {"claimName": "disk1"}}
-    cluster = Cluster(kubevirt.a_vm(plane, longhorn, 4, {"spec": {"volumes": [volume]}}))
+    cluster = Cluster(kubevirt.scenario_with_vm(plane, longhorn, 4, {"spec": {"volumes": [volume]}}))
     yield cluster
     cluster.replicas.__exit__()
     cluster.release.uninstall("--ignore-not-found")
-    cluster.world.close()
+    cluster.scenario.close()
 
 
 @pytest.mark.controlplane
-def test_who_follows_the_page_installs_opts_in_upgrades_and_uninstalls(tmp_path: Path, cluster: Cluster) -> None:
-    world, release = cluster.world, cluster.release
-    _, node = world.warm_volume()
-    reader = Reader(tmp_path, cluster)
-    printed, modes = {}, []
-    for command in commands(INSTALL, *FOLLOWED):
-        printed[command] = reader.follow(command)
+def test_the_page_commands_install_opt_in_upgrade_and_uninstall(tmp_path: Path, cluster: Cluster) -> None:
+    scenario, release = cluster.scenario, cluster.release
+    _, node = scenario.add_attached_volume()
+    workstation = Workstation(tmp_path, cluster)
+    outputs, modes = {}, []
+    for command in commands(INSTALL, *SECTIONS):
+        outputs[command] = workstation.run(command)
         if command.startswith(("helm install", "helm upgrade", "helm rollback")):
-            modes.append(variables(container(release.deployment()))["CO_SCHEDULE_AFFINITY_MODE"])
+            modes.append(env_values(container(release.deployment()))["CO_SCHEDULE_AFFINITY_MODE"])
 
-    def after(beginning: str) -> str:
-        (found,) = (output for command, output in printed.items() if command.startswith(beginning))
+    def output_of(prefix: str) -> str:
+        (found,) = (output for command, output in outputs.items() if command.startswith(prefix))
         return found
 
-    assert "Phase:          Succeeded" in after("helm test")
-    assert after("kubectl get pod").startswith(f"CoScheduled: pinned to {node}, which serves claim disk1")
-    assert f"on {node}" in after("kubevirt-scheduler explain")
+    assert "Phase:          Succeeded" in output_of("helm test")
+    assert output_of("kubectl get pod").startswith(f"CoScheduled: pinned to {node}, which serves claim disk1")
+    assert f"on {node}" in output_of("kubevirt-scheduler explain")
     assert modes == ["required", "preferred", "required"]
-    made = [cluster.plane.request("GET", kubevirt.path(world, name)) for name in ("vm1", "vm3")]
-    assert [vm["spec"]["template"]["metadata"]["annotations"] for vm in made] == [{OPT_IN_ANNOTATIONS[0]: "true"}] * 2
-    # It was the last command that uninstalled it: a VM starts at once, and unseen.
-    assert "kubevirt-scheduler/decision" not in world.tried(kubevirt.pod_of(world, "vm1"))["metadata"]["annotations"]
+    vms = [cluster.plane.request("GET", kubevirt.vm_path(scenario, name)) for name in ("vm1", "vm3")]
+    assert [vm["spec"]["template"]["metadata"]["annotations"] for vm in vms] == [{OPT_IN_ANNOTATIONS[0]: "true"}] * 2
+    # The last command has uninstalled the release: the VM still starts, without a decision.
+    assert (
+        "kubevirt-scheduler/decision"
+        not in scenario.dry_run(kubevirt.launcher_pod(scenario, "vm1"))["metadata"]["annotations"]
+    )
 
 
-@pytest.mark.controlplane  # Helm is built with it
+@pytest.mark.controlplane  # Helm is built together with the control plane
 @pytest.mark.parametrize("page", [INSTALL, CHART / "README.md"], ids=lambda page: page.stem)
-def test_each_helm_command_sets_what_the_chart_has(page: Path) -> None:
-    given = [shlex.split(command, comments=True) for command in commands(page)]
-    helm = [words for words in given if words[0] == "helm" and words[1] in ("install", "upgrade")]
+def test_each_helm_command_uses_existing_values(page: Path) -> None:
+    all_commands = [shlex.split(command, comments=True) for command in commands(page)]
+    helm = [words for words in all_commands if words[0] == "helm" and words[1] in ("install", "upgrade")]
     assert len(helm) >= 4
     for words in helm:
         options = [f"--set={setting}" for option, setting in itertools.pairwise(words) if option == "--set"]
@@ -161,7 +165,7 @@ def test_each_helm_command_sets_what_the_chart_has(page: Path) -> None:
         assert render({}, *options)
 
 
-def test_what_is_to_be_written_into_a_vm_is_what_counts() -> None:
+def test_the_page_manifests_use_the_opt_in_annotation() -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```$", INSTALL.read_text(), re.MULTILINE | re.DOTALL)
     vm, preference, config, operator = (each for block in blocks for each in yaml.safe_load_all(block))
     annotations: list[dict[str, Any]] = [vm["spec"]["template"]["metadata"], preference["spec"]]
@@ -170,17 +174,17 @@ def test_what_is_to_be_written_into_a_vm_is_what_counts() -> None:
     assert "token" not in config["data"]["config.yaml"]
 
 
-@pytest.mark.controlplane  # Helm is built with it
-def test_what_argo_cd_is_told_to_ignore_is_what_the_webhook_writes() -> None:
-    """Not tried with Argo CD itself."""
+@pytest.mark.controlplane  # Helm is built together with the control plane
+def test_the_argo_cd_example_ignores_what_the_webhook_writes() -> None:
+    """Not tested with Argo CD itself."""
     (block,) = re.findall(r"^```\n(spec:\n.*?)^```$", INSTALL.read_text(), re.MULTILINE | re.DOTALL)
     objects, ignored = render(), yaml.safe_load(block)["spec"]["ignoreDifferences"]
     for each in ignored:
-        group, _, _ = only(objects, each["kind"], each["name"])["apiVersion"].rpartition("/")
+        group, _, _ = find_one(objects, each["kind"], each["name"])["apiVersion"].rpartition("/")
         assert group == each["group"]
     paths = [each.get("jqPathExpressions") or each["jsonPointers"] for each in ignored]
     assert paths == [[".webhooks[]?.clientConfig.caBundle"], ["/data"]]
 
 
-def test_the_table_of_reasons_is_what_tests_troubleshooting_py_makes() -> None:
-    assert troubleshooting.PAGE.file.read_text() == troubleshooting.PAGE.made()
+def test_the_table_of_reasons_is_up_to_date() -> None:
+    assert reasons_table.PAGE.file.read_text() == reasons_table.PAGE.render()

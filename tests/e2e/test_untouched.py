@@ -1,4 +1,4 @@
-"""What is not ours to place reaches the cluster byte for byte as it was sent."""
+"""Pods that the webhook must not place: the API server stores them byte for byte as without the webhook."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import pytest
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
-from tests.support.scenario import World
+from tests.support.scenario import Scenario
 from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 
 
 @pytest.fixture
-def unserved(plane: ControlPlane, longhorn: Longhorn) -> Iterator[World]:
-    """A namespace that no webhook sees."""
-    world = World(plane, longhorn, None)
-    yield world
-    world.close()
+def scenario_without_webhook(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
+    """A namespace for which no webhook is called."""
+    scenario = Scenario(plane, longhorn, None)
+    yield scenario
+    scenario.close()
 
 
 def as_stored(pod: Object) -> str:
-    """A pod as the API server gave it, but for what differs from one creation to the next."""
+    """Serialize a stored pod without the fields that differ between two creations."""
     for key in "name", "namespace", "uid", "creationTimestamp", "resourceVersion", "managedFields":
         pod["metadata"].pop(key, None)
     return json.dumps(pod)
 
 
 def reason_logged(webhook: Webhook, plane: ControlPlane, vm: str) -> str:
-    """Why the webhook left the pod of a VM alone: it was asked."""
+    """Wait for the webhook's log line about a VM, and return the logged reason."""
 
     def reason() -> str:
         return next((str(line["reason"]) for line in webhook.log() if line.get("vm") == vm), "")
@@ -44,15 +44,15 @@ def reason_logged(webhook: Webhook, plane: ControlPlane, vm: str) -> str:
     ("review", "opt_in", "annotations", "reason"),
     [
         ("migration-target", "true", {}, "MigrationTarget"),
-        # KubeVirt's newer versions set the annotation; the recorded pod is older.
+        # Newer versions of KubeVirt set the annotation; the recorded pod is older.
         ("provisioning", "true", {"kubevirt.io/ephemeral-provisioning": "true"}, "EphemeralProvisioning"),
         ("vm-start", None, {}, "NotOptedIn"),
     ],
     ids=["migration target", "provisioning pod", "not opted in"],
 )
-def test_byte_for_byte_as_sent(
-    world: World,
-    unserved: World,
+def test_the_webhook_leaves_the_pod_unchanged(
+    scenario: Scenario,
+    scenario_without_webhook: Scenario,
     plane: ControlPlane,
     webhook: Webhook,
     *,
@@ -61,25 +61,25 @@ def test_byte_for_byte_as_sent(
     annotations: Object,
     reason: str,
 ) -> None:
-    world.add_nodes(3)
-    world.warm_volume()
-    vm = f"vm-{world.namespace}"
-    pod = world.vm_pod(vm, "disk1", review=review, opt_in=opt_in)
+    scenario.add_nodes(3)
+    scenario.add_attached_volume()
+    vm = f"vm-{scenario.namespace}"
+    pod = scenario.vm_pod(vm, "disk1", review=review, opt_in=opt_in)
     pod["metadata"]["annotations"] |= annotations
-    plane.wait(lambda: world.node_meant("disk1"), 20, "a decision for any other VM")
-    assert as_stored(world.tried(pod)) == as_stored(unserved.tried(pod))
+    plane.wait(lambda: scenario.target_node("disk1"), 20, "a decision for an opted-in VM")
+    assert as_stored(scenario.dry_run(pod)) == as_stored(scenario_without_webhook.dry_run(pod))
     assert reason_logged(webhook, plane, vm) == reason
-    assert world.running(world.create(pod))
+    assert scenario.wait_running(scenario.create(pod))
 
 
-def test_a_migration_target_goes_where_the_scheduler_puts_it_and_not_to_the_share_manager(world: World) -> None:
-    world.add_nodes(3)
-    _, node = world.warm_volume()
-    source = world.get(world.start_vm("vm1", "disk1"))
+def test_the_scheduler_places_a_migration_target_on_another_node(scenario: Scenario) -> None:
+    scenario.add_nodes(3)
+    _, node = scenario.add_attached_volume()
+    source = scenario.get(scenario.start_vm("vm1", "disk1"))
     assert source["spec"]["nodeName"] == node
-    target = world.vm_pod("vm1", "disk1", review="migration-target")
+    target = scenario.vm_pod("vm1", "disk1", review="migration-target")
     uid = source["metadata"]["labels"]["kubevirt.io/created-by"]
     target["metadata"]["labels"]["kubevirt.io/created-by"] = uid
     (term,) = target["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     term["labelSelector"]["matchLabels"]["kubevirt.io/created-by"] = uid
-    assert world.running(world.create(target)) != node
+    assert scenario.wait_running(scenario.create(target)) != node

@@ -1,1 +1,1 @@
-"""The container image, built and run."""
+"""Tests of the container image: it is built and run."""

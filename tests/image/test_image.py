@@ -1,4 +1,4 @@
-"""The image: what is in it, what may be done in it, and that it answers as Kubernetes runs it. Built once for all."""
+"""The container image: its contents, its file permissions, and a server that runs as Kubernetes would run it."""
 
 import configparser
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image import ROOT, Image, built
-from tests.support.image_container import Contained, contained, run
+from tests.support.image import ROOT, Image, built_image
+from tests.support.image_container import ContainerServer, run_command, run_container
 from tests.support.server_process import IN_TIME
 from webhook import __version__
 from webhook.commands.serve import serve
@@ -21,24 +21,25 @@ pytestmark = pytest.mark.image
 USER = 65532
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
-# What `serve` imports, on a snapshot and on a live cluster.
-PROGRAM = "import webhook.commands.serve, webhook.follow, certs.serving"
+# The modules that `serve` imports, for a snapshot and for a live cluster.
+IMPORTS = "import webhook.commands.serve, webhook.cluster.live_backend, certs.serving"
 
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    with built(tmp_path_factory.mktemp("image")) as image:
+    """The image, built once for all tests."""
+    with built_image(tmp_path_factory.mktemp("image")) as image:
         yield image
 
 
 @pytest.fixture
-def server(image: Image, tmp_path: Path) -> Iterator[Contained]:
-    with contained(image, tmp_path) as server:
+def server(image: Image, tmp_path: Path) -> Iterator[ContainerServer]:
+    with run_container(image, tmp_path) as server:
         yield server
 
 
 def writable(root: Path) -> Iterator[str]:
-    """What the user of the image may write, by its owner and mode: a link can't be, what it leads to is seen itself."""
+    """The files that the image's user may write, by owner and mode. Symlinks are skipped; their targets are visited."""
     for folder, folders, files in os.walk(root):
         for path in (Path(folder, name) for name in (*folders, *files)):
             status = path.lstat()
@@ -46,23 +47,23 @@ def writable(root: Path) -> Iterator[str]:
                 yield f"{path.relative_to(root)} {status.st_mode:o}"
 
 
-def test_without_an_engine_make_image_says_what_to_install():
+def test_without_an_engine_make_image_names_a_package_to_install():
     command = ["make", "--no-print-directory", "image", "ENGINES=no-such-engine"]
-    made = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=IN_TIME)
-    assert made.returncode
-    assert "none of these works here: no-such-engine; install one" in made.stderr.splitlines()[0]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=IN_TIME)
+    assert result.returncode
+    assert "none of these works here: no-such-engine; install one" in result.stderr.splitlines()[0]
 
 
-def test_what_kubernetes_reads_of_it(image):
-    assert image.config["User"] == f"{USER}:{USER}"  # a number, or runAsNonRoot could not be judged
+def test_the_image_config_suits_kubernetes(image):
+    assert image.config["User"] == f"{USER}:{USER}"  # numeric: the kubelet can't check runAsNonRoot against a name
     assert image.config["Entrypoint"] == ["kubevirt-scheduler"]
     defaults = {option.name: option.default for option in serve.params}
     assert set(image.config["ExposedPorts"]) == {f"{defaults[f'{name}_port']}/tcp" for name in ("https", "http")}
-    # The OCI's format has no place for one, but docker's has; Kubernetes probes by itself.
+    # Docker's image format has a HEALTHCHECK, OCI's has none. Kubernetes uses its own probes.
     assert not re.search("^HEALTHCHECK", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
-def test_its_labels_say_what_setup_cfg_and_git_say(image):
+def test_the_labels_match_setup_cfg_and_git(image):
     labels = {key.rpartition(".")[2]: value for key, value in image.config["Labels"].items()}
     metadata = SETUP["metadata"]
     assert labels["title"] == metadata["name"]
@@ -72,42 +73,42 @@ def test_its_labels_say_what_setup_cfg_and_git_say(image):
     assert re.fullmatch("[0-9a-f]{40}(-dirty)?", labels["revision"])
 
 
-def test_it_holds_what_the_lock_names_and_nothing_else(image):
+def test_the_image_contains_exactly_the_packages_of_the_lock(image):
     script = "import importlib.metadata as m; print(*(f'{d.name.lower()}=={d.version}' for d in m.distributions()))"
     locked = re.findall(r"^(\S+==\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    installed = run(image, "python3", "-I", "-c", script).stdout.replace("_", "-").split()
+    installed = run_command(image, "python3", "-I", "-c", script).stdout.replace("_", "-").split()
     assert sorted(installed) == sorted([*locked, f"kubevirt-scheduler=={__version__}"])
 
 
 @pytest.mark.parametrize("module", ["pip", "setuptools", "ensurepip"])
 @pytest.mark.parametrize("python", ["/opt/kubevirt-scheduler/bin/python3", "/usr/bin/python3"])
-def test_nothing_in_it_installs(image, python, module):
-    asked = run(image, python, "-c", f"import {module}")
-    assert f"No module named '{module}'" in asked.stderr
+def test_the_image_contains_no_installer(image, python, module):
+    result = run_command(image, python, "-c", f"import {module}")
+    assert f"No module named '{module}'" in result.stderr
 
 
-def test_no_pip_waits_in_a_wheel(image):
+def test_the_image_contains_no_wheel_of_an_installer(image):
     assert not [*image.root.rglob("pip-*"), *image.root.rglob("setuptools-*")]
 
 
-def test_its_user_may_write_nothing(image):
+def test_the_user_can_write_no_file(image):
     assert list(writable(image.root)) == []
 
 
-def test_nothing_is_compiled_when_it_starts(image):
-    told = run(image, "python3", "-v", "-c", PROGRAM).stderr
-    assert "import 'webhook.commands.serve'" in told
-    # In quotes what was read from a .pyc; without, what had to be compiled.
-    assert re.findall("^# code object from (/.*)$", told, re.MULTILINE) == []
+def test_startup_compiles_no_module(image):
+    log = run_command(image, "python3", "-v", "-c", IMPORTS).stderr
+    assert "import 'webhook.commands.serve'" in log
+    # Python quotes the path if it read a .pyc, and doesn't if it compiled the source.
+    assert re.findall("^# code object from (/.*)$", log, re.MULTILINE) == []
 
 
-def test_its_command_is_on_the_path_and_needs_no_shell(image):
-    assert run(image, "kubevirt-scheduler", "--version").stdout == f"kubevirt-scheduler {__version__}\n"
+def test_the_command_is_on_the_path_and_needs_no_shell(image):
+    assert run_command(image, "kubevirt-scheduler", "--version").stdout == f"kubevirt-scheduler {__version__}\n"
     script = image.root / "opt/kubevirt-scheduler/bin/kubevirt-scheduler"
     assert script.read_text().startswith("#!/opt/kubevirt-scheduler/bin/python")
 
 
-def test_it_runs_as_process_1_without_rights_on_a_read_only_root(server):
+def test_the_server_runs_unprivileged_as_process_1_on_a_read_only_root(server):
     process = Path(f"/proc/{server.pid}")
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
     assert status["NSpid"].split()[-1] == "1"
@@ -117,23 +118,23 @@ def test_it_runs_as_process_1_without_rights_on_a_read_only_root(server):
     assert [one[5].split(",")[0] for one in mounts if one[4] == "/"] == ["ro"]
 
 
-def test_it_answers_reviews_and_probes(server):
+def test_the_server_answers_reviews_and_probes(server):
     response = server.review()
     assert response["auditAnnotations"]["outcome"] == "pinned"
     assert response["patch"]
     assert [server.probe(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
 
 
-def test_who_does_not_know_its_ca_does_not_trust_it(server):
+def test_a_client_without_the_ca_rejects_the_certificate(server):
     with pytest.raises(ssl.SSLCertVerificationError):
         ssl.create_default_context().wrap_socket(server.plain(), server_hostname="127.0.0.1")
 
 
-def test_its_key_is_in_memory_alone(server):
+def test_the_private_key_is_only_in_memory(server):
     assert server.ca.parent.parent == Path(f"/proc/{server.pid}/root/dev/shm")
 
 
-def test_sigterm_ends_it_well_and_nothing_is_left(server):
-    mine = Path(f"/proc/{server.pid}")
+def test_sigterm_stops_the_server_with_status_0_and_leaves_no_process(server):
+    process = Path(f"/proc/{server.pid}")
     assert server.stop() == 0
-    assert not mine.exists()
+    assert not process.exists()

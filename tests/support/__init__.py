@@ -1,1 +1,1 @@
-"""Builders for the smallest valid objects, fakes that speak protocols, and the real control plane."""
+"""Test helpers: builders of minimal objects, fake servers, a fake Longhorn, and a real control plane."""

@@ -1,7 +1,7 @@
-"""The smallest valid Kubernetes objects, as plain dicts the way the API writes them, and the catalog made of them.
+"""Builders of minimal valid Kubernetes objects, as plain dicts in the API's format, and of a catalog that holds them.
 
-The defaults fit together: `virt_launcher()` mounts `disk1` of `default`, whose PV `pvc-disk1` is the Longhorn volume
-`vol-disk1`. What the keyword arguments do not name goes into `spec` as it is: `pod(nodeSelector={"disk": "ssd"})`.
+The defaults fit together: `virt_launcher()` mounts claim `disk1` of namespace `default`. Its PV `pvc-disk1` is the
+Longhorn volume `vol-disk1`. Pod builders copy unknown keywords into `spec`: `pod(nodeSelector={"disk": "ssd"})`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ def pod(
     deleting: bool = False,
     **spec: Any,
 ) -> Object:
-    """A pod; without a name it is being created, as most are by a controller."""
+    """Build a pod. Without a name it has only a `generateName`, like a new pod from a controller."""
     metadata: Object = {"name": name, "uid": f"uid-{name}"} if name else {"generateName": "pod-"}
     metadata |= {"namespace": namespace, "labels": labels or {}, "annotations": annotations or {}}
     if deleting:
@@ -63,21 +63,23 @@ def pod(
 
 
 def virt_launcher(name: str = "", *, opt_in: Any = "true", labels: Object | None = None, **rest: Any) -> Object:
-    """An opted-in VM's pod with the claim `disk1`; `opt_in=None` leaves the annotation out."""
-    own = {} if opt_in is None else {OPT_IN: opt_in}
-    rest = {"claims": ["disk1"]} | rest | {"annotations": own | (rest.get("annotations") or {})}
+    """Build the pod of an opted-in VM that mounts claim `disk1`; `opt_in=None` omits the annotation."""
+    opt_in_annotation = {} if opt_in is None else {OPT_IN: opt_in}
+    rest = {"claims": ["disk1"]} | rest | {"annotations": opt_in_annotation | (rest.get("annotations") or {})}
     return pod(name, labels={"kubevirt.io": "virt-launcher"} | (labels or {}), **rest)
 
 
 def hotplug_pod(owner: Object, *, claims: Iterable[str] = ("disk1",), **rest: Any) -> Object:
-    """The pod that mounts hotplugged claims for a virt-launcher pod."""
-    made = pod(f"hp-volume-{owner['metadata']['name']}", labels={"kubevirt.io": "hotplug-disk"}, claims=claims, **rest)
-    made["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": owner["metadata"]["uid"]}]
-    return made
+    """Build the pod that mounts hotplugged claims for the virt-launcher pod `owner`."""
+    hotplug = pod(
+        f"hp-volume-{owner['metadata']['name']}", labels={"kubevirt.io": "hotplug-disk"}, claims=claims, **rest
+    )
+    hotplug["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": owner["metadata"]["uid"]}]
+    return hotplug
 
 
 def share_manager_pod(volume: str = "vol-disk1", *, namespace: str = "longhorn-system", **rest: Any) -> Object:
-    """Longhorn's NFS server of a volume; without a node it is being created."""
+    """Build Longhorn's NFS server pod of a volume. Without a node it is unscheduled."""
     labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": volume}
     return pod(f"share-manager-{volume}", namespace, labels=labels, **rest)
 
@@ -90,7 +92,7 @@ def claim(
     modes: Iterable[str] = ("ReadWriteMany",),
     labels: Object | None = None,
 ) -> Object:
-    """A PersistentVolumeClaim, bound to the PV `pvc-<name>`; `volume=""` leaves it unbound."""
+    """Build a PersistentVolumeClaim bound to PV `pvc-<name>`; `volume=""` makes it unbound."""
     bound = f"pvc-{name}" if volume is None else volume
     return {
         "apiVersion": "v1",
@@ -109,7 +111,7 @@ def volume(
     driver: str = "driver.longhorn.io",
     required: Object | None = None,
 ) -> Object:
-    """The PersistentVolume `pvc-<claim>` of a claim, which is the Longhorn volume `vol-<claim>`."""
+    """Build PersistentVolume `pvc-<claim>` for a claim, backed by Longhorn volume `vol-<claim>`."""
     spec: Object = {"csi": {"driver": driver, "volumeHandle": f"vol-{claim}" if handle is None else handle}}
     spec |= {"claimRef": {"namespace": namespace, "name": claim}} if claim else {}
     spec |= {"nodeAffinity": {"required": required}} if required is not None else {}
@@ -125,7 +127,7 @@ def share_manager(
     deleting: bool = False,
     namespace: str = "longhorn-system",
 ) -> Object:
-    """A ShareManager; `None` leaves a field of its status out."""
+    """Build a ShareManager; `None` omits the status field."""
     status = {"ownerID": owner, "state": state}
     return {
         "apiVersion": "longhorn.io/v1beta2",
@@ -145,7 +147,7 @@ def node(
     taints: Iterable[Object] = (),
     allocatable: Object | None = None,
 ) -> Object:
-    """A healthy node; without `allocatable` it does not tell how much room it has."""
+    """Build a healthy node; without `allocatable` it does not report its capacity."""
     conditions = {"conditions": [{"type": "Ready", "status": ready}]} if ready else {}
     return {
         "apiVersion": "v1",
@@ -157,45 +159,45 @@ def node(
 
 
 def storage(name: str = "disk1", node: str = "node-a") -> list[Object]:
-    """A claim, its PV, and the share-manager pod that serves it on a node."""
+    """Build a claim, its PV, and the share-manager pod that serves it on `node`."""
     return [claim(name), volume(name), share_manager_pod(f"vol-{name}", node=node)]
 
 
 def node_terms(*terms: Any) -> Object:
-    """An affinity that requires one of some node selector terms."""
+    """Build an affinity that requires one of the node selector terms."""
     return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}
 
 
-def node_named(name: str, operator: str = "In") -> Object:
-    """The requirement that stands in `matchFields`."""
+def name_requirement(name: str, operator: str = "In") -> Object:
+    """Build a `matchFields` requirement on the node's name."""
     return {"key": "metadata.name", "operator": operator, "values": [name]}
 
 
-def pinned(node: str) -> Object:
-    """What a pod looks like after we pinned it, as keyword arguments for its builder."""
-    preferred = [{"weight": 100, "preference": {"matchFields": [node_named(node)]}}]
-    required = {"nodeSelectorTerms": [{"matchFields": [node_named(node)]}]}
+def pinned_fields(node: str) -> Object:
+    """Return the keyword arguments that build a pod as the webhook leaves it after a pin to `node`."""
+    preferred = [{"weight": 100, "preference": {"matchFields": [name_requirement(node)]}}]
+    required = {"nodeSelectorTerms": [{"matchFields": [name_requirement(node)]}]}
     affinity = {"nodeAffinity": {REQUIRED: required, PREFERRED: preferred}}
     return {"annotations": {"kubevirt-scheduler/co-scheduled-node": node}, "affinity": affinity}
 
 
 def pod_term(labels: Object | None, topology: str = HOSTNAME, **rest: Any) -> Object:
-    """A required pod (anti-)affinity term; `None` leaves its selector out."""
+    """Build a required pod (anti-)affinity term; `labels=None` omits its selector."""
     return {"topologyKey": topology} | ({} if labels is None else {"labelSelector": {"matchLabels": labels}}) | rest
 
 
-def apart(*terms: Object) -> Object:
-    """An affinity with required pod anti-affinity."""
+def pod_anti_affinity(*terms: Object) -> Object:
+    """Build an affinity with required pod anti-affinity."""
     return {"podAntiAffinity": {REQUIRED: list(terms)}}
 
 
-def together(*terms: Object) -> Object:
-    """An affinity with required pod affinity."""
+def pod_affinity(*terms: Object) -> Object:
+    """Build an affinity with required pod affinity."""
     return {"podAffinity": {REQUIRED: list(terms)}}
 
 
 def request(pod: Any, namespace: str = "default", **rest: Any) -> Object:
-    """The request of an AdmissionReview that creates a pod."""
+    """Build the request of an AdmissionReview that creates a pod."""
     return {
         "uid": "00000000-0000-0000-0000-000000000001",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -206,27 +208,27 @@ def request(pod: Any, namespace: str = "default", **rest: Any) -> Object:
     } | rest
 
 
-def catalog(*found: Mapping[str, Any]) -> Store:
-    """A store that knows these objects and nothing else."""
-    facts = (READERS[item["kind"]](dict(item)) for item in found)
+def catalog(*manifests: Mapping[str, Any]) -> Store:
+    """Build a store that holds only these objects."""
+    facts = (READERS[manifest["kind"]](dict(manifest)) for manifest in manifests)
     return Store(fact for fact in facts if fact is not None)
 
 
-def settings(**chosen: Any) -> Settings:
-    """The product's defaults but for what is named."""
-    return Settings(**chosen)
+def settings(**overrides: Any) -> Settings:
+    """Build the default settings with these overrides."""
+    return Settings(**overrides)
 
 
-def decided(pod: Object, *found: Object, **chosen: Any) -> Decision:
-    """What is decided on a pod being created, in a cluster of these objects and with these settings."""
-    return decide(request(pod, pod["metadata"]["namespace"]), catalog(*found), settings(**chosen))
+def decision_for(pod: Object, *manifests: Object, **overrides: Any) -> Decision:
+    """Return the decision on a new pod in a cluster of these objects, with these settings."""
+    return decide(request(pod, pod["metadata"]["namespace"]), catalog(*manifests), settings(**overrides))
 
 
-def injected(pod: Object, *found: Object, **chosen: Any) -> Injection:
-    """The same with its patch."""
-    return inject(request(pod, pod["metadata"]["namespace"]), catalog(*found), settings(**chosen))
+def injection_for(pod: Object, *manifests: Object, **overrides: Any) -> Injection:
+    """Return the decision on a new pod, as `decided` does, with its patch and warnings."""
+    return inject(request(pod, pod["metadata"]["namespace"]), catalog(*manifests), settings(**overrides))
 
 
-def patched(pod: Any, injection: Injection) -> Any:
-    """The pod that the API server makes of a patch; the received one stays as it is."""
+def apply_injection(pod: Any, injection: Injection) -> Any:
+    """Return a patched copy of the pod, as the API server would build it."""
     return jsonpatch.apply_patch(pod, injection.patch or [])

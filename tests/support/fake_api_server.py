@@ -1,8 +1,8 @@
-"""An API server in a thread, as far as lists and watches go. It refuses and fails on demand.
+"""A fake Kubernetes API server in a thread. It serves reads, lists and watches, and fails on demand.
 
-It answers as the real one does (seen on 1.36): lists in pages, chunked watches from a resource version, bookmarks, a
-Status for a refusal, plain text for a path that it does not know. `script` puts another answer in the place of the next
-ones, be it as broken as you like.
+It responds like the real API server (seen on Kubernetes 1.36): paged lists, chunked watches from a resource version,
+bookmarks, a Status for an error, and plain text for an unknown path. `script` replaces the next responses,
+also with malformed ones.
 """
 
 import itertools
@@ -34,14 +34,14 @@ PLURALS = {
     "Pod": "pods",
     "ShareManager": "sharemanagers",
 }
-WHO = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
+USER = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
 FINISHED = ("Succeeded", "Failed")
-CLEAN, CUT = "the server ends it", "the connection breaks"
+CLEAN, CUT = "the server ends the watch", "the connection breaks"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request: `verb` is get, list or watch, or the method of a write."""
+class ReceivedRequest:
+    """A received request. `verb` is get, list or watch for a read, and the lowercase HTTP method for a write."""
 
     verb: str
     plural: str
@@ -55,17 +55,17 @@ def key_of(item: Object) -> tuple[str, str]:
 
 
 def status(code: int, message: str, reason: str = "") -> Object:
-    """What the API server says when it refuses."""
+    """An error response of the API server."""
     return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code} | (
         {"reason": reason} if reason else {}
     )
 
 
 def forbidden(verb: str, plural: str) -> Object:
-    sentence = (
-        f'{plural} is forbidden: User "{WHO}" cannot {verb} resource "{plural}" in API group "" at the cluster scope'
+    message = (
+        f'{plural} is forbidden: User "{USER}" cannot {verb} resource "{plural}" in API group "" at the cluster scope'
     )
-    return status(403, sentence, "Forbidden")
+    return status(403, message, "Forbidden")
 
 
 def expired() -> Object:
@@ -77,7 +77,7 @@ def event(kind: str, item: Object) -> bytes:
 
 
 def bookmark(kind: str, version: str) -> bytes:
-    """As the real one writes it: with all that Go can't leave out."""
+    """A bookmark like the real API server's: Go also serializes the empty fields."""
     item: Object = {
         "kind": kind,
         "apiVersion": "v1",
@@ -90,20 +90,20 @@ def bookmark(kind: str, version: str) -> bytes:
     return event("BOOKMARK", item)
 
 
-Answer = Callable[["Connection"], None]
+Responder = Callable[["Connection"], None]
 
 
-def body(content: Object | bytes, code: int = 200, **headers: str) -> Answer:
-    """An answer that is there at once."""
+def body(content: Object | bytes, code: int = 200, **headers: str) -> Responder:
+    """A complete response."""
     return lambda connection: connection.answer(code, content, **headers)
 
 
-def refusal(what: Object) -> Answer:
-    return body(what, what["code"])
+def error_response(error: Object) -> Responder:
+    return body(error, error["code"])
 
 
-def stream(*lines: bytes, end: str | None = CLEAN, then: Callable[[], Any] = lambda: None) -> Answer:
-    """A watch of these lines. `then` is called before it ends; `end=None` never does, and says nothing more."""
+def stream(*lines: bytes, end: str | None = CLEAN, then: Callable[[], Any] = lambda: None) -> Responder:
+    """A watch response with these lines. It calls `then` before the end. With `end=None` it stays open and silent."""
 
     def answer(connection: "Connection") -> None:
         connection.begin()
@@ -117,24 +117,28 @@ def stream(*lines: bytes, end: str | None = CLEAN, then: Callable[[], Any] = lam
     return answer
 
 
-def silence(connection: "Connection") -> None:
-    """No answer at all."""
+def no_response(connection: "Connection") -> None:
+    """Accept the request and send no response."""
     connection.server.api.closing.wait()
     connection.end(cut=True)
 
 
-def dribble(connection: "Connection") -> None:
-    """An answer that comes byte by byte, and each of them in time."""
+def trickle(connection: "Connection") -> None:
+    """Send a response byte by byte, each byte within the read timeout."""
     connection.begin()
     while not connection.server.api.closing.wait(0.02):
         connection.chunk(b" ")
 
 
 class ApiServer:
-    """What it knows and how it behaves; any thread may change that."""
+    """The fake server: its objects, its faults and the requests that it received. Any thread may change them.
+
+    `missing` holds the plurals that get a 404, like a missing CRD. `forbidden` holds the (verb, plural) pairs that get
+    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.asked: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.missing: set[str] = set()
         self.forbidden: set[tuple[str, str]] = set()
         self.tokens: set[str] | None = None
@@ -142,12 +146,12 @@ class ApiServer:
         self._objects: defaultdict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._history: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
         self._watches: defaultdict[str, list[queue.Queue[Any]]] = defaultdict(list)
-        self._scripts: defaultdict[tuple[str, str], deque[Answer]] = defaultdict(deque)
+        self._scripts: defaultdict[tuple[str, str], deque[Responder]] = defaultdict(deque)
         self._pages: dict[str, tuple[int, list[Object]]] = {}
         self._version, self._oldest = 1000, 0
-        self._numbers = itertools.count(1)
+        self._page_numbers = itertools.count(1)
         self._lock = threading.RLock()
-        self._http = Http(self, tls)
+        self._http = HttpServer(self, tls)
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), name="api-server")
 
@@ -162,33 +166,33 @@ class ApiServer:
         self._http.cut()
         self._http.server_close()
         self._thread.join()
-        assert not self._http.surprises, self._http.surprises
+        assert not self._http.handler_errors, self._http.handler_errors
 
     @property
     def version(self) -> str:
         return str(self._version)
 
     def kubeconfig(self, folder: Path, **user: Any) -> str:
-        """A kubeconfig for this server; `user` is how it proves who it is."""
-        named = {
+        """The path of a kubeconfig for this server; `user` holds the credentials."""
+        sections = {
             "clusters": [{"name": "c", "cluster": {"server": self.url}}],
             "users": [{"name": "u", "user": user}],
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         }
         file = folder / "kubeconfig"
-        file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | named))
+        file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | sections))
         return str(file)
 
     def put(self, *items: Object) -> None:
-        """Create these objects, or change those that are there; a pod that has finished is gone for us."""
+        """Create or update objects. A finished pod is deleted, because the webhook's field selector excludes it."""
         for item in items:
             with self._lock:
                 plural = PLURALS[item["kind"]]
-                known = key_of(item) in self._objects[plural]
-                if item.get("status", {}).get("phase") in FINISHED:  # the field selector ends there
+                exists = key_of(item) in self._objects[plural]
+                if item.get("status", {}).get("phase") in FINISHED:
                     self.delete(item)
                 else:
-                    self._objects[plural][key_of(item)] = self._record("MODIFIED" if known else "ADDED", item)
+                    self._objects[plural][key_of(item)] = self._record("MODIFIED" if exists else "ADDED", item)
 
     def delete(self, *items: Object) -> None:
         for item in items:
@@ -197,13 +201,13 @@ class ApiServer:
                 del self._objects[PLURALS[item["kind"]]][key_of(item)]
 
     def bookmark(self, kind: str) -> None:
-        """Tell the watches of a kind how far they have come, though nothing has happened to it."""
+        """Send a bookmark with a new resource version to the watches of a kind."""
         with self._lock:
             self._version += 1
             self._send(PLURALS[kind], bookmark(kind, self.version))
 
     def compact(self) -> None:
-        """Forget the history: a watch from an older version than the newest gets 410."""
+        """Drop the history. A watch from an older version than the latest gets a 410."""
         with self._lock:
             self._oldest = self._version
             self._history.clear()
@@ -214,124 +218,124 @@ class ApiServer:
             for plural in list(self._watches):
                 self._send(plural, how)
 
-    def script(self, verb: str, plural: str, *answers: Answer) -> None:
-        """Give the next requests of this kind these answers, one each."""
+    def script(self, verb: str, plural: str, *answers: Responder) -> None:
+        """Give each of the next requests with this verb and plural one of these responses."""
         self._scripts[verb, plural] += answers
 
     def count(self, verb: str, plural: str) -> int:
-        """How often something was asked for."""
-        return sum((asked.verb, asked.plural) == (verb, plural) for asked in self.asked)
+        """The number of requests with this verb and plural."""
+        return sum((request.verb, request.plural) == (verb, plural) for request in self.requests)
 
-    def last(self, verb: str, plural: str) -> Asked:
-        return next(asked for asked in reversed(self.asked) if (asked.verb, asked.plural) == (verb, plural))
+    def last(self, verb: str, plural: str) -> ReceivedRequest:
+        return next(request for request in reversed(self.requests) if (request.verb, request.plural) == (verb, plural))
 
     @property
     def watching(self) -> int:
-        """How many watches are open."""
+        """The number of open watches."""
         return sum(map(len, self._watches.values()))
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return len(self._http.open)
 
     @property
     def accepted(self) -> int:
-        """How many connections there have been."""
+        """The number of connections since the start."""
         return self._http.accepted
 
     def _record(self, kind: str, item: Object) -> Object:
         self._version += 1
-        kept = deepcopy(item)
-        kept["metadata"]["resourceVersion"] = self.version
-        plural, line = PLURALS[item["kind"]], event(kind, kept)
+        stored = deepcopy(item)
+        stored["metadata"]["resourceVersion"] = self.version
+        plural, line = PLURALS[item["kind"]], event(kind, stored)
         self._history[plural].append((self._version, line))
         self._send(plural, line)
-        return kept
+        return stored
 
-    def _send(self, plural: str, what: Any) -> None:
+    def _send(self, plural: str, message: Any) -> None:
         for watch in self._watches[plural]:
-            watch.put(what)
+            watch.put(message)
 
-    def respond(self, asked: Asked, connection: "Connection") -> None:
-        self.asked.append(asked)
-        script = self._scripts[asked.verb, asked.plural]
-        token = asked.headers.get("authorization", "")
+    def respond(self, request: ReceivedRequest, connection: "Connection") -> None:
+        self.requests.append(request)
+        script = self._scripts[request.verb, request.plural]
+        token = request.headers.get("authorization", "")
         if script:
             script.popleft()(connection)
         elif self.tokens is not None and token.lower().removeprefix("bearer ") not in self.tokens:
             connection.answer(401, status(401, "Unauthorized", "Unauthorized"))
-        elif asked.plural in self.missing:
+        elif request.plural in self.missing:
             connection.answer(404, b"404 page not found\n", **{"Content-Type": "text/plain"})
-        elif (asked.verb, asked.plural) in self.forbidden:
-            connection.answer(403, forbidden(asked.verb, asked.plural))
+        elif (request.verb, request.plural) in self.forbidden:
+            connection.answer(403, forbidden(request.verb, request.plural))
         else:
-            {"list": self._list, "watch": self._watch}.get(asked.verb, self._get)(asked, connection)
+            {"list": self._list, "watch": self._watch}.get(request.verb, self._get)(request, connection)
 
-    def _get(self, asked: Asked, connection: "Connection") -> None:
-        name = unquote(asked.path.rpartition("/")[2])
-        namespace = asked.path.split("/namespaces/")[1].split("/")[0] if "/namespaces/" in asked.path else ""
-        item = self._objects[asked.plural].get((namespace, name))
+    def _get(self, request: ReceivedRequest, connection: "Connection") -> None:
+        name = unquote(request.path.rpartition("/")[2])
+        namespace = request.path.split("/namespaces/")[1].split("/")[0] if "/namespaces/" in request.path else ""
+        item = self._objects[request.plural].get((namespace, name))
         if item is None:
-            connection.answer(404, status(404, f'{asked.plural} "{name}" not found', "NotFound"))
+            connection.answer(404, status(404, f'{request.plural} "{name}" not found', "NotFound"))
         else:
             connection.answer(200, item)
 
-    def _list(self, asked: Asked, connection: "Connection") -> None:
+    def _list(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:
-            if token := asked.query.get("continue"):
+            if token := request.query.get("continue"):
                 if token not in self._pages:
                     return connection.answer(410, expired())
                 version, items = self._pages[token]
             else:
-                version, items = self._version, [*self._objects[asked.plural].values()]
-            limit = int(asked.query.get("limit", len(items)))
+                version, items = self._version, [*self._objects[request.plural].values()]
+            limit = int(request.query.get("limit", len(items)))
             metadata: Object = {"resourceVersion": str(version)}
             if items[limit:]:
-                metadata["continue"] = f"page-{next(self._numbers)}"
+                metadata["continue"] = f"page-{next(self._page_numbers)}"
                 self._pages[metadata["continue"]] = version, items[limit:]
         return connection.answer(200, {"kind": "List", "metadata": metadata, "items": items[:limit]})
 
-    def _watch(self, asked: Asked, connection: "Connection") -> None:
-        since, ours = int(asked.query["resourceVersion"]), queue.Queue[Any]()
+    def _watch(self, request: ReceivedRequest, connection: "Connection") -> None:
+        since, lines = int(request.query["resourceVersion"]), queue.Queue[Any]()
         with self._lock:
-            missed = [line for version, line in self._history[asked.plural] if version > since]
-            self._watches[asked.plural].append(ours)
+            missed = [line for version, line in self._history[request.plural] if version > since]
+            self._watches[request.plural].append(lines)
         connection.begin()
         if since < self._oldest:
             missed = [event("ERROR", expired())]
-            ours.put(CLEAN)
+            lines.put(CLEAN)
         try:
             for line in missed:
                 connection.chunk(line + b"\n")
-            while (line := ours.get()) not in (CLEAN, CUT):
+            while (line := lines.get()) not in (CLEAN, CUT):
                 connection.chunk(line + b"\n")
         finally:
             with self._lock:
-                self._watches[asked.plural].remove(ours)
+                self._watches[request.plural].remove(lines)
         connection.end(cut=line is CUT)
 
 
 class Connection(BaseHTTPRequestHandler):
-    """One client."""
+    """A client connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: "Http"
+    server: "HttpServer"
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
         _, root, *parts = url.path.split("/")
-        parts = parts[2:] if root == "apis" else parts[1:]  # without group and version
+        parts = parts[2:] if root == "apis" else parts[1:]  # skip the group and the version
         parts = parts[2:] if parts[0] == "namespaces" else parts
         reading = "get" if len(parts) > 1 else "watch" if query.get("watch") == "true" else "list"
         verb = reading if self.command == "GET" else self.command.lower()
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.api.respond(Asked(verb, parts[0], url.path, query, headers), self)
+        self.server.api.respond(ReceivedRequest(verb, parts[0], url.path, query, headers), self)
 
-    do_POST = do_PATCH = do_GET  # noqa: N815 (the same)
+    do_POST = do_PATCH = do_GET  # noqa: N815 (BaseHTTPRequestHandler requires these names)
 
     def answer(self, code: int, content: Object | bytes, **headers: str) -> None:
         sent = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -358,17 +362,17 @@ class Connection(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: whoever wants to know looks at `asked`."""
+        """Log nothing: `requests` records the requests."""
 
 
-class Http(ThreadingHTTPServer):
-    """The listener. It knows its connections, so that none is left."""
+class HttpServer(ThreadingHTTPServer):
+    """The HTTP server. It tracks its connections, so that it can close all of them."""
 
-    daemon_threads = False  # the end waits for them
+    daemon_threads = False  # server_close() waits for the handler threads
 
     def __init__(self, api: ApiServer, tls: ssl.SSLContext | None) -> None:
         super().__init__(("127.0.0.1", 0), Connection)
-        self.api, self.surprises = api, list[str]()
+        self.api, self.handler_errors = api, list[str]()
         self.open: set[socket.socket] = set()
         self.accepted = 0
         if tls:
@@ -384,12 +388,12 @@ class Http(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def cut(self) -> None:
-        """Break all connections."""
+        """Shut down all connections."""
         for connection in list(self.open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: object) -> None:
         error = sys.exception()
-        if not isinstance(error, OSError):  # a client that has gone is no surprise
-            self.surprises.append("".join(traceback.format_exception(error)))
+        if not isinstance(error, OSError):  # a client may disconnect at any time
+            self.handler_errors.append("".join(traceback.format_exception(error)))

@@ -1,7 +1,7 @@
-"""An API server for the certificates' tests: two objects with resource versions, and whatever can go wrong with them.
+"""A fake API server with one Secret and one MutatingWebhookConfiguration, and a clock that tests advance.
 
-Time is a clock that the test turns. Before each call the server does what it was told to (`between`), be it that
-another replica is faster; it refuses or breaks off at the call that was chosen (`faults`).
+Before each request the server calls `on_request`, in which a test may let another replica act. `fail_before` and
+`fail_after` map the number of a request to the exception that it raises.
 """
 
 import base64
@@ -24,7 +24,7 @@ START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Clock:
-    """A clock that stands still until it is turned."""
+    """A clock that stands still until a test advances it."""
 
     def __init__(self, start: datetime = START) -> None:
         self.time = start
@@ -32,22 +32,22 @@ class Clock:
     def __call__(self) -> datetime:
         return self.time
 
-    def turn(self, by: timedelta) -> None:
+    def advance(self, by: timedelta) -> None:
         self.time += by
 
 
 class Crash(BaseException):
-    """The process ends here, as with kill -9."""
+    """Stands for the end of the process by `kill -9`."""
 
 
 def secret() -> Object:
-    """The Secret as the chart makes it."""
+    """The Secret as the chart creates it."""
     metadata = {"namespace": NAMESPACE, "name": NAME, "labels": {"app.kubernetes.io/managed-by": "Helm"}}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque"}
 
 
 def configuration() -> Object:
-    """The configuration as the chart makes it: two webhooks, and no `caBundle`."""
+    """The configuration as the chart creates it: two webhooks without a `caBundle`."""
     service = {"namespace": NAMESPACE, "name": "webhook", "path": "/mutate", "port": 443}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -60,57 +60,57 @@ def configuration() -> Object:
     }
 
 
-class TwoObjects:
-    """Speaks `get` and `send` as an API server does, compare-and-swap included."""
+class FakeCertificateCluster:
+    """Implements `get` and `send` like an API server, including the check of the resource version."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.version = 100
         self.calls: list[tuple[str, str]] = []
-        self.lost = 0
-        self.between: Callable[[str, str], None] = lambda _method, _path: None
-        self.before: dict[int, BaseException] = {}
-        self.after: dict[int, BaseException] = {}
+        self.conflicts = 0
+        self.on_request: Callable[[str, str], None] = lambda _method, _path: None
+        self.fail_before: dict[int, BaseException] = {}
+        self.fail_after: dict[int, BaseException] = {}
         for path, content in ((SECRET_PATH, secret()), (CONFIGURATION_PATH, configuration())):
             self.put(path, content)
 
     def put(self, path: str, content: Object) -> None:
         self.version += 1
-        kept = deepcopy(content)
-        kept["metadata"]["resourceVersion"] = str(self.version)
-        self.objects[path] = kept
+        stored = deepcopy(content)
+        stored["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[path] = stored
 
     def get(self, path: str, timeout: float = 60.0) -> bytes | None:
         assert timeout <= 5
-        with_faults = self._called("GET", path)
+        raise_fault = self._record("GET", path)
         found = self.objects.get(path)
-        with_faults()
+        raise_fault()
         return None if found is None else json.dumps(found).encode()
 
     def send(self, method: str, path: str, body: Object, timeout: float) -> Object:
         assert (method, timeout <= 5) == ("PUT", True)
-        with_faults = self._called(method, path)
+        raise_fault = self._record(method, path)
         if path not in self.objects:
             raise ApiError(404, f"{path} not found")
         if body["metadata"]["resourceVersion"] != self.objects[path]["metadata"]["resourceVersion"]:
-            self.lost += 1
+            self.conflicts += 1
             raise ApiError(409, "the object has been modified; please apply your changes to the latest version")
         self.put(path, json.loads(json.dumps(body)))
-        with_faults()
+        raise_fault()
         return deepcopy(self.objects[path])
 
-    def _called(self, method: str, path: str) -> Callable[[], None]:
-        self.between(method, path)
+    def _record(self, method: str, path: str) -> Callable[[], None]:
+        self.on_request(method, path)
         number = len(self.calls)
         self.calls.append((method, path))
-        if number in self.before:
-            raise self.before.pop(number)
+        if number in self.fail_before:
+            raise self.fail_before.pop(number)
 
-        def afterwards() -> None:
-            if number in self.after:
-                raise self.after.pop(number)
+        def raise_fault() -> None:
+            if number in self.fail_after:
+                raise self.fail_after.pop(number)
 
-        return afterwards
+        return raise_fault
 
     @property
     def secret(self) -> Object:
@@ -122,7 +122,7 @@ class TwoObjects:
 
     @property
     def writes(self) -> list[str]:
-        """The kinds of what was written, in order."""
+        """The resource of each write, in order."""
         return [path.split("/")[-2] for method, path in self.calls if method == "PUT"]
 
     def data(self) -> dict[str, bytes]:
@@ -133,7 +133,7 @@ class TwoObjects:
         return [base64.b64decode(one["clientConfig"].get("caBundle", "")) for one in self.configuration["webhooks"]]
 
     def publish(self, ca_bundle: bytes) -> None:
-        """Write the `caBundle` of each webhook, as somebody else may."""
+        """Write the `caBundle` of each webhook, like another client of the API server."""
         changed = deepcopy(self.configuration)
         for webhook in changed["webhooks"]:
             webhook["clientConfig"]["caBundle"] = base64.b64encode(ca_bundle).decode()

@@ -1,4 +1,4 @@
-"""The cable between one client and the API server, which a test can cut: plain HTTP in front, TLS behind."""
+"""A proxy between one client and the API server, through which a test injects faults. HTTP in front, HTTPS behind."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tests.support.controlplane.api import LOOPBACK, Api
 END_OF_CHUNKS = b"0\r\n\r\n"
 
 
-class Cable:
-    """Listens at `url`. Plain, so that a watch can be ended in good order, as an API server ends one in its time."""
+class FaultProxy:
+    """Listen at `url` with plain HTTP, so that `end_watches` can end a watch cleanly, as an API server does."""
 
     def __init__(self, api: Api) -> None:
         self._connections: set[_Connection] = set()
-        self._whole = threading.Event()
-        self._held = threading.Event()
-        self._held.set()
-        self._whole.set()
+        self._online = threading.Event()
+        self._released = threading.Event()
+        self._released.set()
+        self._online.set()
         trust = ssl.create_default_context(cafile=str(api.ca))
-        # TLS 1.3 sends session tickets when it likes: bytes to read in which there is nothing for the client.
+        # TLS 1.3 sends session tickets at any time: readable bytes that contain no data for the client.
         trust.maximum_version = ssl.TLSVersion.TLSv1_2
-        cable = self
+        fault_proxy = self
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                if not cable._whole.is_set():
+                if not fault_proxy._online.is_set():
                     return
-                connection = _Connection(self.request, cable._held)
-                cable._connections.add(connection)
+                connection = _Connection(self.request, fault_proxy._released)
+                fault_proxy._connections.add(connection)
                 with suppress(OSError):
                     connection.run((LOOPBACK, api.port), trust)
-                cable._connections.discard(connection)
+                fault_proxy._connections.discard(connection)
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
@@ -50,69 +50,69 @@ class Cable:
         self._thread.start()
 
     def write_kubeconfig(self, api: Api, path: Path, token: str) -> Path:
-        """Write the kubeconfig of whoever goes through the cable, and return its path."""
+        """Write a kubeconfig for a client that connects through this proxy, and return its path."""
         config = json.loads(api.write_kubeconfig(path, token).read_text())
         config["clusters"][0]["cluster"] = {"server": self.url}
         path.write_text(json.dumps(config))
         return path
 
-    def cut(self) -> None:
-        """End all connections in the middle, and each new one at once, until `mend`."""
-        self._whole.clear()
-        self.sever()
+    def start_outage(self) -> None:
+        """Close all connections abruptly, and each new one immediately, until `end_outage`."""
+        self._online.clear()
+        self.close_connections()
 
-    def mend(self) -> None:
-        self._whole.set()
+    def end_outage(self) -> None:
+        self._online.set()
 
-    def sever(self) -> None:
-        """End all connections in the middle, once."""
+    def close_connections(self) -> None:
+        """Close all current connections abruptly."""
         for connection in list(self._connections):
             connection.close()
 
-    def hold(self) -> None:
-        """Take requests, and pass none of them on until `let_go`."""
-        self._held.clear()
+    def hold_requests(self) -> None:
+        """Accept requests, but don't forward them until `release_requests`."""
+        self._released.clear()
 
-    def let_go(self) -> None:
-        self._held.set()
+    def release_requests(self) -> None:
+        self._released.set()
 
     def end_watches(self) -> None:
-        """End each watch as an API server does when its time is up."""
+        """End each watch as an API server does when the watch times out."""
         for connection in list(self._connections):
-            if connection.watches:
-                connection.end()
+            if connection.is_watch:
+                connection.end_response()
 
     def stop(self) -> None:
-        self.cut()
-        self._held.set()
+        self.start_outage()
+        self._released.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _Connection:
-    def __init__(self, client: socket.socket, let_go: threading.Event) -> None:
-        self.watches = False
+    def __init__(self, client: socket.socket, released: threading.Event) -> None:
+        self.is_watch = False
         self._client = client
-        self._let_go = let_go
-        # Held while a chunk is passed on, so that none is ended in its middle.
+        self._released = released
+        # Locked while a chunk is forwarded, so that `end_response` never splits a chunk.
         self._writing = threading.Lock()
 
     def run(self, target: tuple[str, int], trust: ssl.SSLContext) -> None:
-        self._let_go.wait()
+        self._released.wait()
         with trust.wrap_socket(socket.create_connection(target, timeout=5), server_hostname=target[0]) as server:
             server.settimeout(None)
             with selectors.DefaultSelector() as ready:
                 ready.register(self._client, selectors.EVENT_READ)
                 ready.register(server, selectors.EVENT_READ)
-                while all(self._pass_on(key.fileobj, server) for key, _ in ready.select()):
+                while all(self._forward(key.fileobj, server) for key, _ in ready.select()):
                     pass
 
-    def _pass_on(self, source: object, server: ssl.SSLSocket) -> bool:
+    def _forward(self, source: object, server: ssl.SSLSocket) -> bool:
         if source is self._client:
             data = self._client.recv(65536)
-            self.watches = b"watch=true" in data
-            self._let_go.wait()
+            self.is_watch = b"watch=true" in data
+            self._released.wait()
             server.sendall(data)
         else:
             data = server.recv(65536)
@@ -122,9 +122,9 @@ class _Connection:
                 self._client.sendall(data)
         return bool(data)
 
-    def end(self) -> None:
+    def end_response(self) -> None:
         with self._writing:
-            with suppress(OSError):  # it has gone by itself
+            with suppress(OSError):  # the client has already closed the connection
                 self._client.sendall(END_OF_CHUNKS)
             self.close()
 

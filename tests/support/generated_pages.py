@@ -1,4 +1,4 @@
-"""Pages of which a part, between two marks, is made by a program."""
+"""Pages with a generated part between two markers."""
 
 import sys
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A file, the marks around the part, and what makes it."""
+    """A file, the markers around the generated part, and the function that generates it."""
 
     file: Path
     begin: str
     end: str
-    part: Callable[[], str]
+    generate: Callable[[], str]
 
-    def made(self) -> str:
-        """The page with the part in its place."""
+    def render(self) -> str:
+        """Return the page with a newly generated part."""
         head, _, rest = self.file.read_text().partition(self.begin)
         _, _, tail = rest.partition(self.end)
-        return f"{head}{self.begin}\n{self.part()}\n{self.end}{tail}"
+        return f"{head}{self.begin}\n{self.generate()}\n{self.end}{tail}"
 
     def write(self) -> None:
-        """Write it, and say so."""
-        self.file.write_text(self.made())
+        """Write the page and print its name."""
+        self.file.write_text(self.render())
         print(f"written: {self.file.relative_to(Path.cwd())}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, and its table of values; run as a program, this writes the table into its README."""
+"""Renders the chart with Helm. Run as a program, it writes the table of values into the chart's README."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from tests.support.generated_pages import Page
 from tests.support.paths import CHART
 
 Object = dict[str, Any]
-CI = sorted(CHART.glob("ci/*.yaml"))
+CI_VALUES = sorted(CHART.glob("ci/*.yaml"))
 NAME = NAMESPACE = "kubevirt-scheduler"
 BEGIN, END = "<!-- values: generated from values.yaml by `make docs` -->\n", "<!-- end of values -->\n"
 
 
 class HelmError(Exception):
-    """What Helm complains of."""
+    """Helm's error output."""
 
 
 def helm(*arguments: str | Path) -> str:
-    """Run Helm without a cluster, and return what it prints. Raises HelmError."""
+    """Run Helm without a cluster and return its output. Raises HelmError."""
     with TemporaryDirectory() as home:
         environment = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")} | {"PATH": "", "HOME": home}
         command = [str(build.binaries()["helm"]), *map(str, arguments)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise HelmError(done.stderr)
-    return done.stdout
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise HelmError(result.stderr)
+    return result.stdout
 
 
 def template(values: Mapping[str, Any] | Path | None = None, *arguments: str, release: str = NAME) -> str:
-    """What Helm renders of these values: a map, or a file of them. Raises HelmError."""
+    """Render the chart as YAML. `values` is a mapping or a values file. Raises HelmError."""
     with TemporaryDirectory() as folder:
         file = values if isinstance(values, Path) else Path(folder, "values.json")
         if not isinstance(values, Path):
@@ -48,45 +48,45 @@ def template(values: Mapping[str, Any] | Path | None = None, *arguments: str, re
 
 
 def render(values: Mapping[str, Any] | Path | None = None, *arguments: str, release: str = NAME) -> list[Object]:
-    """The objects of the release, hooks included."""
+    """Render the objects of the release, including hooks. Raises HelmError."""
     return [each for each in yaml.safe_load_all(template(values, *arguments, release=release)) if each]
 
 
-def only(objects: list[Object], kind: str, name: str | None = None) -> Object:
-    """The one object of a kind, and of a name where there are more."""
+def find_one(objects: list[Object], kind: str, name: str | None = None) -> Object:
+    """Return the only object of a kind, or of a kind and a name. Raises ValueError if there is not exactly one."""
     (found,) = (each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"]))
     return found
 
 
 def container(deployment: Object) -> Object:
-    """The one container of a Deployment."""
+    """Return the only container of a Deployment."""
     (found,) = deployment["spec"]["template"]["spec"]["containers"]
     return found
 
 
-def variables(container: Object) -> dict[str, str]:
-    """The variables of a container that are values."""
+def env_values(container: Object) -> dict[str, str]:
+    """Return the environment variables of a container that have a literal value."""
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
 @cache
-def defaults() -> Object:
-    """What values.yaml says."""
+def default_values() -> Object:
+    """Return the parsed values.yaml."""
     values: Object = yaml.safe_load((CHART / "values.yaml").read_text())
     return values
 
 
-def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Each value that is no map, or an empty one, by its path."""
+def leaf_paths(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each value that is not a map, or is an empty map."""
     if isinstance(values, dict) and values:
         for key, value in values.items():
-            yield from leaves(value, (*path, key))
+            yield from leaf_paths(value, (*path, key))
     else:
         yield path
 
 
-def documented() -> dict[tuple[str, ...], str]:
-    """Each key with a comment above it, by its path."""
+def value_comments() -> dict[tuple[str, ...], str]:
+    """Return the comment above each key of values.yaml, by the key's path."""
     found: dict[tuple[str, ...], str] = {}
     path: list[str] = []
     comment: list[str] = []
@@ -98,35 +98,35 @@ def documented() -> dict[tuple[str, ...], str]:
             if comment:
                 found[tuple(path)] = " ".join(comment)
             comment = []
-        else:  # an empty line: what stood above it was a heading; or an item of a list
+        else:  # an empty line, so the comment was a heading; or a list item
             comment = []
     return found
 
 
-def value_at(path: tuple[str, ...]) -> Any:
-    """The default of a key."""
-    value: Any = defaults()
+def default_value(path: tuple[str, ...]) -> Any:
+    """Return the default value of a key."""
+    value: Any = default_values()
     for key in path:
         value = value[key]
     return value
 
 
 def table() -> str:
-    """A row for each value, with the comment above it, or above what it is part of."""
-    comments, rows = documented(), ["| value | default | what it does, and what it costs |", "| --- | --- | --- |"]
+    """Return the Markdown table of values, with the comment of each value or of its closest parent."""
+    comments, rows = value_comments(), ["| value | default | what it does, and what it costs |", "| --- | --- | --- |"]
     covered: set[tuple[str, ...]] = set()
-    for path in leaves(defaults()):
-        # The comment of a map is that of its leaves, where they have none themselves: `resources`, `serviceMonitor`.
+    for path in leaf_paths(default_values()):
+        # A map's comment covers the leaves that have none of their own: `resources`, `serviceMonitor`.
         shown = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in comments), path)
         if shown in covered:
             continue
         covered.add(shown)
-        default = json.dumps(value_at(shown), ensure_ascii=False)
+        default = json.dumps(default_value(shown), ensure_ascii=False)
         rows.append(f"| `{'.'.join(shown)}` | `{default}` | {comments.get(shown, '')} |")
     return "\n".join(rows) + "\n"
 
 
-README = Page(CHART / "README.md", BEGIN, END, table)
+README_PAGE = Page(CHART / "README.md", BEGIN, END, table)
 
 if __name__ == "__main__":
-    README.write()
+    README_PAGE.write()

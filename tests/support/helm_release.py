@@ -1,7 +1,8 @@
-"""A release of the chart on the real control plane, and its pods, which no kubelet runs here: processes play them.
+"""A release of the chart on the real control plane. Local processes stand in for its pods.
 
-kwok says of each pod that it runs, and runs nothing. So what the Deployment's controller, the kubelet and the Service's
-endpoints do is done here, as the Deployment's strategy says it: one more, and when that is ready, one less.
+No kubelet runs here: kwok marks every pod as running, but runs nothing. This module does the work of the Deployment
+controller, the kubelet and the Service's endpoints. It follows the Deployment's strategy: start one replica, and when
+it is ready, stop an old one.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from tests.support.controlplane import build
 from tests.support.controlplane.api import LOOPBACK
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, free_ports
-from tests.support.helm_chart import CHART, NAME, Object, container, only, variables
-from tests.support.secret_mount import Mount
+from tests.support.helm_chart import CHART, NAME, Object, container, env_values, find_one
+from tests.support.secret_mount import SecretVolume
 from tests.support.webhook_process import PROGRAM, REGISTRATIONS
 
 HELMS = ("helm", "helm3")
-LAG = 0.3  # seconds until every node has heard that an endpoint has gone; kube-proxy syncs once a second at the most
+ENDPOINT_LAG = 0.3  # seconds until every node drops a removed endpoint; kube-proxy syncs at most once a second
 NUMBERS = itertools.count(1)
-# With `Ignore`, a machine that stalls for the chart's 3 s would have VMs passed over.
-PATIENT = "--set=webhook.timeoutSeconds=10"
+# With `failurePolicy: Ignore`, a machine that stalls for the chart's 3 s would let VMs start unmodified.
+LONG_TIMEOUT = "--set=webhook.timeoutSeconds=10"
 
 
-def build_both(request: pytest.FixtureRequest) -> None:
-    """Build Helm 3 as well: that takes minutes in the first run on a machine, and its progress is to be seen."""
+def build_both_helms(request: pytest.FixtureRequest) -> None:
+    """Build Helm 3 too, with visible progress: the first build on a machine takes minutes."""
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         build.helm3()
 
 
 class Release:
-    """The chart, installed by a real Helm under one name, in a namespace of the same name."""
+    """The chart, installed by a real Helm. The release and its namespace have the same name."""
 
     def __init__(self, plane: ControlPlane, name: str, program: str = "helm") -> None:
         self.plane, self.name, self.namespace, self.program = plane, name, name, program
@@ -47,11 +48,11 @@ class Release:
         self.secret = f"/api/v1/namespaces/{name}/secrets/{self.fullname}-tls"
 
     def helm(self, *arguments: str, program: str = "") -> str:
-        """Run Helm on this release's namespace, and return what it prints."""
+        """Run Helm in the release's namespace and return its output."""
         program = program or self.program
         if program == "helm3":
             self.plane.binaries[program] = build.helm3()
-        return self.plane._run(program, (*arguments, f"--namespace={self.namespace}"), None)
+        return self.plane._run_as_admin(program, (*arguments, f"--namespace={self.namespace}"), None)
 
     def install(self, *arguments: str) -> Release:
         self.helm("install", self.name, str(CHART), "--create-namespace", *arguments)
@@ -64,7 +65,7 @@ class Release:
         self.helm("uninstall", self.name, *arguments)
 
     def objects(self) -> list[Object]:
-        """What Helm has rendered of it, hooks left out."""
+        """Return the objects of the installed release, without hooks."""
         return [each for each in yaml.safe_load_all(self.helm("get", "manifest", self.name)) if each]
 
     def deployment(self) -> Object:
@@ -75,54 +76,54 @@ class Release:
         found: list[Object] = self.plane.request("GET", self.configuration)["webhooks"]
         return found
 
-    def take_away(self, webhook: str) -> None:
-        """Let somebody remove one of them: the next upgrade brings it back."""
+    def remove_webhook(self, webhook: str) -> None:
+        """Remove one webhook from the configuration; the next upgrade adds it again."""
         configuration = self.plane.request("GET", self.configuration)
-        left = [each for each in configuration["webhooks"] if each["name"] != webhook]
-        self.plane.request("PUT", self.configuration, configuration | {"webhooks": left})
+        remaining = [each for each in configuration["webhooks"] if each["name"] != webhook]
+        self.plane.request("PUT", self.configuration, configuration | {"webhooks": remaining})
 
-    def bundles(self) -> set[str]:
-        """The `caBundle` of each webhook; empty where there is none."""
+    def ca_bundles(self) -> set[str]:
+        """Return the distinct `caBundle` values of the webhooks; "" stands for a missing one."""
         return {each["clientConfig"].get("caBundle", "") for each in self.webhooks()}
 
-    def is_called(self) -> bool:
-        """Whether every webhook has the same certificate to trust."""
-        return len(self.bundles()) == 1 and self.bundles() != {""}
+    def has_ca_bundle(self) -> bool:
+        """Return whether every webhook has a `caBundle`, and all have the same one."""
+        return len(self.ca_bundles()) == 1 and self.ca_bundles() != {""}
 
-    def command(self, contained: Object, account: str, **own: str) -> list[str]:
-        """A container's command line as it is, but for its addresses, and for where its account's token is."""
+    def command(self, spec: Object, account: str, **overrides: str) -> list[str]:
+        """Return a container's command line, with a kubeconfig for its service account and some options overridden."""
         token = self.plane.service_account_token(self.namespace, account)
         kubeconfig = self.plane.write_kubeconfig(self.plane.folder / f"{account}-{next(NUMBERS)}-kubeconfig", token)
-        given = dict(argument.split("=", 1) for argument in contained["args"][1:])
-        environment = {"KUBECONFIG": str(kubeconfig)} | variables(contained)
+        options = dict(argument.split("=", 1) for argument in spec["args"][1:])
+        environment = {"KUBECONFIG": str(kubeconfig)} | env_values(spec)
         command = ["/usr/bin/env", "-i", *(f"{key}={value}" for key, value in environment.items()), str(PROGRAM)]
-        return [*command, contained["args"][0], *(f"{key}={value}" for key, value in (given | own).items())]
+        return [*command, spec["args"][0], *(f"{key}={value}" for key, value in (options | overrides).items())]
 
 
 class Replica:
-    """One pod of the Deployment."""
+    """One pod of the Deployment: a local process, with its Secret volumes."""
 
     def __init__(self, release: Release, deployment: Object) -> None:
         self.template = deployment["spec"]["template"]
-        contained, (https, http) = container(deployment), free_ports(2)
-        own = {"--bind": LOOPBACK, "--https-port": str(https), "--http-port": str(http)}
-        self.mounts: list[Mount] = []
+        spec, (https, http) = container(deployment), free_ports(2)
+        overrides = {"--bind": LOOPBACK, "--https-port": str(https), "--http-port": str(http)}
+        self.mounts: list[SecretVolume] = []
         for volume in self.template["spec"].get("volumes", []):
             folder = release.plane.folder / f"{release.fullname}-{volume['name']}-{next(NUMBERS)}"
-            (mount,) = (each for each in contained["volumeMounts"] if each["name"] == volume["name"])
-            assert f"--tls-dir={mount['mountPath']}" in contained["args"]
-            own["--tls-dir"] = str(folder)
+            (mount,) = (each for each in spec["volumeMounts"] if each["name"] == volume["name"])
+            assert f"--tls-dir={mount['mountPath']}" in spec["args"]
+            overrides["--tls-dir"] = str(folder)
             secret = f"/api/v1/namespaces/{release.namespace}/secrets/{volume['secret']['secretName']}"
-            self.mounts.append(Mount(release.plane, secret, folder))
-        command = release.command(contained, self.template["spec"]["serviceAccountName"], **own)
-        ready = f"http://{LOOPBACK}:{http}{contained['readinessProbe']['httpGet']['path']}"
+            self.mounts.append(SecretVolume(release.plane, secret, folder))
+        command = release.command(spec, self.template["spec"]["serviceAccountName"], **overrides)
+        ready = f"http://{LOOPBACK}:{http}{spec['readinessProbe']['httpGet']['path']}"
         self.address = LOOPBACK, https
         self.process = Process(f"{release.fullname}-{next(NUMBERS)}", command, ready, release.plane.folder)
-        lifecycle = contained.get("lifecycle")
+        lifecycle = spec.get("lifecycle")
         self.pre_stop: float = lifecycle["preStop"]["sleep"]["seconds"] if lifecycle else 0.0
 
     def start(self) -> None:
-        """Do the kubelet's part, and return when it is ready."""
+        """Mount the Secrets and start the process, as the kubelet does. Returns when the replica is ready."""
         for mount in self.mounts:
             mount.start()
         self.process.start()
@@ -133,24 +134,24 @@ class Replica:
         for mount in self.mounts:
             mount.stop()
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         if self.process.alive:
-            self.process.wanted = False
+            self.process.should_run = False
             os.kill(self.process.pid, signal.SIGTERM)
 
-    def ended(self) -> int:
-        """Wait until it has ended, within the pod's grace, and return its exit status."""
-        return self.process.ended(self.template["spec"]["terminationGracePeriodSeconds"])
+    def wait_for_exit(self) -> int:
+        """Wait for the process to exit, at most for the pod's grace period, and return its exit code."""
+        return self.process.wait_for_exit(self.template["spec"]["terminationGracePeriodSeconds"])
 
 
 class Replicas:
-    """The pods that the Deployment of a release wants. `with Replicas(release)` has them there, and ends them."""
+    """The replicas of a release's Deployment. `with Replicas(release)` starts them, and kills them at the end."""
 
     def __init__(self, release: Release) -> None:
         self.release = release
         self.running: list[Replica] = []
-        self.ending: list[Replica] = []
-        self._doors: list[tuple[str, int]] = []  # where the API server calls the Service
+        self.terminating: list[Replica] = []
+        self._service_addresses: list[tuple[str, int]] = []  # where the API server calls the Service
         self._timers: list[threading.Timer] = []
 
     def __enter__(self) -> Replicas:
@@ -165,85 +166,88 @@ class Replicas:
         for timer in self._timers:
             timer.cancel()
             timer.join()
-        for each in self.running + self.ending:
+        for each in self.running + self.terminating:
             each.kill()
 
     def reconcile(self) -> int:
-        """Bring them to what the Deployment says; return how many were started. The old ones end meanwhile."""
+        """Roll out the Deployment and return the number of started replicas. Old ones shut down in the background."""
         deployment = self.release.deployment()
         spec, started = deployment["spec"], 0
-        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}  # this is what is played
+        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}  # the loop below does this
         while len(self.running) < spec["replicas"] or any(each.template != spec["template"] for each in self.running):
             self._start(deployment)
             started += 1
             while len(self.running) > spec["replicas"]:
-                self._end(self.running.pop(0))
+                self._stop(self.running.pop(0))
         return started
 
-    def statuses(self) -> list[int]:
-        """Wait for the old ones to end, and return their exit statuses."""
+    def exit_codes(self) -> list[int]:
+        """Wait for the terminating replicas to exit, and return their exit codes."""
         for timer in self._timers:
             timer.join()
-        return [each.ended() for each in self.ending]
+        return [each.wait_for_exit() for each in self.terminating]
 
-    def complaints(self) -> list[str]:
-        """The lines in their logs that speak of something forbidden, or that could not be done."""
-        lines = [line for each in self.running + self.ending for line in each.process.log.read_text().splitlines()]
+    def error_lines(self) -> list[str]:
+        """Return the lines of the replicas' logs that contain "forbidden" or "cannot "."""
+        lines = [line for each in self.running + self.terminating for line in each.process.log.read_text().splitlines()]
         return [line for line in lines if "forbidden" in line or "cannot " in line]
 
-    def hang_up(self) -> None:
-        """End the API server's idle connections to them: its next call shakes hands anew."""
-        for door in self._doors:
-            self.release.plane.hang_up(*door)
+    def close_connections(self) -> None:
+        """Close the API server's idle connections to the replicas, so that its next call does a new TLS handshake."""
+        for address in self._service_addresses:
+            self.release.plane.close_connections(*address)
 
     def _start(self, deployment: Object) -> None:
         new = Replica(self.release, deployment)
-        self.ending.append(new)  # should it never be ready
+        self.terminating.append(new)  # so that it is killed if it never becomes ready
         new.start()
-        self.ending.remove(new)
+        self.terminating.remove(new)
         self.running.append(new)
         service = f"/api/v1/namespaces/{self.release.namespace}/services/{self.release.fullname}"
         spec = self.release.plane.request("GET", service)["spec"]
-        self._doors = [(spec["clusterIP"], port["port"]) for port in spec["ports"]]
+        self._service_addresses = [(spec["clusterIP"], port["port"]) for port in spec["ports"]]
         self._publish()
 
     def _publish(self) -> None:
-        for host, port in self._doors:
+        for host, port in self._service_addresses:
             self.release.plane.route(host, port, *(each.address for each in self.running))
 
-    def _end(self, old: Replica) -> None:
-        """The kubelet's part, the preStop wait and SIGTERM, goes on beside that of the endpoints."""
-        self.ending.append(old)
-        for seconds, what in (LAG, self._publish), (old.pre_stop, old.ask_to_end):
-            self._timers.append(threading.Timer(seconds, what))
+    def _stop(self, old: Replica) -> None:
+        """Remove the endpoint and, independently, wait for preStop and send SIGTERM, as Kubernetes does."""
+        self.terminating.append(old)
+        for seconds, step in (ENDPOINT_LAG, self._publish), (old.pre_stop, old.terminate):
+            self._timers.append(threading.Timer(seconds, step))
             self._timers[-1].start()
 
 
-def scheduler(plane: ControlPlane, objects: list[Object], credentials: Path) -> Process:
-    """A replica of the chart's scheduler, but for what only a pod has: its account's token, an address of its own."""
+def scheduler_process(plane: ControlPlane, objects: list[Object], credentials: Path) -> Process:
+    """Return a replica of the chart's scheduler. Only its credentials and its address differ from those of a pod."""
     name = f"chart-scheduler-{next(NUMBERS)}"
-    config = yaml.safe_load(only(objects, "ConfigMap")["data"]["config.yaml"])
+    config = yaml.safe_load(find_one(objects, "ConfigMap")["data"]["config.yaml"])
     config["clientConnection"] = {"kubeconfig": str(credentials)}
     file = plane.folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(config))
     (deployment,) = (each for each in objects if each["metadata"]["name"].endswith("-kube-scheduler")
                      and each["kind"] == "Deployment")  # fmt: skip
-    contained, port = container(deployment), free_ports(1)[0]
-    own = {"--config": str(file), "--bind-address": LOOPBACK, "--secure-port": str(port)}
-    given = dict(argument.split("=", 1) for argument in contained["args"])
-    assert set(own) <= set(given)
-    own |= dict.fromkeys(("--authentication-kubeconfig", "--authorization-kubeconfig"), str(credentials))
-    program = str(plane.binaries[contained["command"][0]])
-    command = [program, *(f"{key}={value}" for key, value in (given | own).items())]
-    health = f"https://{LOOPBACK}:{port}{contained['livenessProbe']['httpGet']['path']}"
+    spec, port = container(deployment), free_ports(1)[0]
+    overrides = {"--config": str(file), "--bind-address": LOOPBACK, "--secure-port": str(port)}
+    options = dict(argument.split("=", 1) for argument in spec["args"])
+    assert set(overrides) <= set(options)
+    overrides |= dict.fromkeys(("--authentication-kubeconfig", "--authorization-kubeconfig"), str(credentials))
+    program = str(plane.binaries[spec["command"][0]])
+    command = [program, *(f"{key}={value}" for key, value in (options | overrides).items())]
+    health = f"https://{LOOPBACK}:{port}{spec['livenessProbe']['httpGet']['path']}"
     return Process(name, command, health, plane.folder)
 
 
 def run_test_pod(release: Release, pod: Object) -> int:
-    """Do what the pod of `helm test` does, with its account, and tell the API server how it ended: 0 is well."""
+    """Run the command of the `helm test` pod with its service account, set its phase, and return the exit code."""
     command = release.command(container({"spec": {"template": pod}}), pod["spec"]["serviceAccountName"])
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
-    status = {"phase": "Failed" if done.returncode else "Succeeded", "message": (done.stdout + done.stderr)[-1000:]}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+    status = {
+        "phase": "Failed" if result.returncode else "Succeeded",
+        "message": (result.stdout + result.stderr)[-1000:],
+    }
     path = f"/api/v1/namespaces/{release.namespace}/pods/{pod['metadata']['name']}/status"
     release.plane.request("PATCH", path, {"status": status})
-    return done.returncode
+    return result.returncode

@@ -1,4 +1,4 @@
-"""The image, made by `make image` upon Debian's own packages: no registry of images, no container engine."""
+"""Builds the image with `make image` on a base of Debian packages, without an image registry or a container engine."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from typing import Any
 from tests.support.paths import ROOT
 
 NAME, BASE = "localhost/kubevirt-scheduler:test", "localhost/base"
-# As the default BASE of the Dockerfile: the same Debian, and its Python is of the same minor version.
+# Like the Dockerfile's default BASE: the same Debian release, and the same minor version of Python.
 DEBIAN = ["--variant=minbase", "--include=python3,python3-venv,ca-certificates", "--skip=output/dev", "trixie"]
-# While the image is built, this machine's own are mounted there.
+# The build mounts this machine's own files at these paths.
 CERTIFICATES, PIP_CONF = "/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf"
 INDEX_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
-PATIENCE = 600.0  # seconds, ten times what the slowest step took
+STEP_TIMEOUT = 600.0  # seconds, ten times the slowest measured step
 
 
 class ImageError(RuntimeError):
-    """Say why the image can't be made, and what to do about it."""
+    """The image can't be built; the message states the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What was built: its configuration, and the root folder of a container."""
+    """The built image: its configuration, and the mounted root folder of a container."""
 
     config: dict[str, Any]
     root: Path
@@ -49,10 +49,10 @@ class Image:
 
 
 @contextmanager
-def built(folder: Path) -> Iterator[Image]:
-    """Build the image in a folder, and leave nothing but the base behind. Raises ImageError."""
+def built_image(folder: Path) -> Iterator[Image]:
+    """Build the image in a folder; only the cached base archive remains afterwards. Raises ImageError."""
     check_machine()
-    archive, store = base(), folder / "store"
+    archive, store = base_archive(), folder / "store"
     store.mkdir()
     try:
         environment = _buildah(store)
@@ -68,7 +68,7 @@ def built(folder: Path) -> Iterator[Image]:
 
 
 def check_machine() -> None:
-    """Raise ImageError where the image can't be made or run."""
+    """Raise ImageError if this machine can't build or run the image."""
     missing = [tool for tool in ("make", "buildah", "mmdebstrap", "setpriv", "unshare") if not shutil.which(tool)]
     if missing:
         raise ImageError(f"not on the PATH: {', '.join(missing)}; on Debian: apt-get install buildah mmdebstrap make")
@@ -76,25 +76,25 @@ def check_machine() -> None:
         raise ImageError("mounts, and users that are not ours, need root: sudo make test-image")
 
 
-def base() -> Path:
-    """Return Debian with its Python, an archive in the user's cache folder; make it if need be. Raises ImageError."""
+def base_archive() -> Path:
+    """Return the archive of Debian with Python, and build it if it isn't in the user's cache. Raises ImageError."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256(" ".join(DEBIAN).encode()).hexdigest()[:16]
     archive = home / "kubevirt-scheduler" / f"base-{key}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when it is whole: another run may want it at the same time, and this one may be interrupted.
-        growing = archive.with_suffix(f".{os.getpid()}.tar")
+        # Renamed when complete: another run may use the cache at the same time, and this run may be interrupted.
+        partial = archive.with_suffix(f".{os.getpid()}.tar")
         try:
-            _call(["mmdebstrap", "--quiet", *DEBIAN, str(growing)])
-            growing.rename(archive)
+            _call(["mmdebstrap", "--quiet", *DEBIAN, str(partial)])
+            partial.rename(archive)
         finally:
-            growing.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
     return archive
 
 
 def _buildah(store: Path) -> dict[str, str]:
-    """Return the environment in which buildah needs no overlay and no cgroup, and leaves other images alone."""
+    """Return the environment in which buildah needs no overlayfs and no cgroups, and touches no other image."""
     file = store / "storage.conf"
     settings = {"driver": "vfs", "graphroot": str(store / "layers"), "runroot": str(store / "run")}
     file.write_text("\n".join(["[storage]", *(f"{key} = {json.dumps(value)}" for key, value in settings.items())]))
@@ -103,25 +103,25 @@ def _buildah(store: Path) -> dict[str, str]:
 
 
 def _mounts(store: Path) -> str:
-    """Return the options that give the build this machine's CA certificates, and what its pip knows of the index."""
+    """Return the build options that mount this machine's CA certificates and its pip settings for the index."""
     settings = _pip_settings()
     bundle = settings.get("cert") or ssl.get_default_verify_paths().cafile or CERTIFICATES
     chosen = {key: settings[key] for key in INDEX_SETTINGS if key in settings} | {"cert": CERTIFICATES}
     file = store / "pip.conf"
-    file.touch(mode=0o600)  # the index's address may hold a password
+    file.touch(mode=0o600)  # the index URL may contain a password
     lines = [f"{key} = {value}".replace("\n", "\n  ") for key, value in chosen.items()]
     file.write_text("\n".join(["[global]", *lines, ""]))
     return f"--volume={bundle}:{CERTIFICATES}:ro --volume={file}:{PIP_CONF}:ro"
 
 
 def _pip_settings() -> dict[str, str]:
-    """Return what pip is told by its files and by the environment, which has the last word."""
+    """Return the pip settings of the configuration files and the environment; the environment takes precedence."""
     lines = _call([sys.executable, "-m", "pip", "config", "list"]).splitlines()
     pairs = [line.partition("=") for line in sorted(lines, key=lambda line: line.startswith(":env:"))]
     return {key.rpartition(".")[2]: ast.literal_eval(value) for key, _, value in pairs}
 
 
-def _call(command: Sequence[str], environment: dict[str, str] | None = None, says: str = "") -> str:
+def _call(command: Sequence[str], environment: dict[str, str] | None = None, stdin: str = "") -> str:
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -133,9 +133,9 @@ def _call(command: Sequence[str], environment: dict[str, str] | None = None, say
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(says, PATIENCE)
+            out, err = process.communicate(stdin, STEP_TIMEOUT)
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # make's children too, when we are interrupted or it takes too long
+            os.killpg(process.pid, signal.SIGKILL)  # on interrupt or timeout, kill make's children too
             raise
     if process.returncode:
         last = "\n".join((out + err).splitlines()[-25:])

@@ -1,4 +1,4 @@
-"""A container of the image, as Kubernetes would run it, but of bare namespaces and mounts: no container engine."""
+"""Runs the image as Kubernetes would, with plain namespaces and mounts instead of a container engine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from tests.support.image import Image
 from tests.support.server_process import IN_TIME, Running, running, write_cluster
 
-# The root is read-only, /dev is the runtime's, /dev/shm is memory, and the program's user can't become another.
-# $1 is the root, $2 the files that are shown under /mnt, $3 the user and group; the command follows.
+# The root is read-only, /dev is as in a container runtime, /dev/shm is memory, and the user can't gain privileges.
+# $1: the root; $2: the folder that is mounted at /mnt; $3: user and group; the command follows.
 MOUNTS = """
 set -e
 mount --bind "$1" "$1"
@@ -35,8 +35,8 @@ root=$1 user=$3
 shift 3
 exec setpriv --no-new-privs /usr/sbin/chroot --userspec="$user" "$root" "$@"
 """
-# The program is process 1, as in a pod. It ends with us because the outer namespace does: a process that has changed
-# its user no longer ends with its parent (PR_SET_PDEATHSIG), but a namespace always ends with its first process.
+# The program is process 1, as in a pod. It must die with the tests. A process that changes its user loses
+# PR_SET_PDEATHSIG, so the outer PID namespace kills it: a PID namespace always ends with its first process.
 OUTER = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"]
 INNER = ["unshare", "--mount", "--pid", "--fork", "/bin/sh", "-c", MOUNTS, "mounts"]
 
@@ -45,15 +45,15 @@ def _command(image: Image, files: Path, *arguments: str) -> list[str]:
     return [*OUTER, *INNER, str(image.root), str(files), image.user, *arguments]
 
 
-def run(image: Image, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a container, to its end."""
+def run_command(image: Image, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a container and wait for its exit."""
     command = _command(image, image.root / "mnt", *arguments)
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=IN_TIME, env=image.environment)
 
 
 @dataclass
-class Contained(Running):
-    """A server in a container, where it is process 1; out here it has another number."""
+class ContainerServer(Running):
+    """A server in a container. `pid` is its process ID on the host; inside, it is process 1."""
 
     pid: int
 
@@ -63,13 +63,13 @@ class Contained(Running):
 
 
 @contextmanager
-def contained(image: Image, folder: Path) -> Iterator[Contained]:
-    """Run what the image runs by itself, on free ports of the loopback, from the moment when it is ready."""
+def run_container(image: Image, folder: Path) -> Iterator[ContainerServer]:
+    """Run the image's default command on free loopback ports, and wait until it is ready."""
     files, log_file = folder / "files", folder / "log"
     files.mkdir()
-    files.chmod(0o755)  # another user reads it
-    ours = [f"--snapshot=/mnt/{write_cluster(files).name}", "--bind=127.0.0.1", "--https-port=0", "--http-port=0"]
-    command = _command(image, files, *image.config["Entrypoint"], *image.config["Cmd"], *ours)
+    files.chmod(0o755)  # the container's user reads it
+    options = [f"--snapshot=/mnt/{write_cluster(files).name}", "--bind=127.0.0.1", "--https-port=0", "--http-port=0"]
+    command = _command(image, files, *image.config["Entrypoint"], *image.config["Cmd"], *options)
     with (
         log_file.open("w") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=image.environment) as process,
@@ -80,16 +80,16 @@ def contained(image: Image, folder: Path) -> Iterator[Contained]:
             process.kill()
 
 
-def _ready(process: subprocess.Popen[str], log_file: Path) -> Contained:
+def _ready(process: subprocess.Popen[str], log_file: Path) -> ContainerServer:
     assert process.stdout
     assert select.select([process.stdout], [], [], IN_TIME)[0], f"not ready in time: {log_file.read_text()}"
     line = process.stdout.readline()
-    assert line, f"it did not start: {log_file.read_text()}"
+    assert line, f"the server did not start: {log_file.read_text()}"
     pid = _child(_child(process.pid))
-    said = json.loads(line)
-    # Its files are seen through its process: /dev/shm is memory of its own.
-    seen = said | {"ca": f"/proc/{pid}/root{said['ca']}"}
-    return Contained(**vars(running(process, seen, log_file)), pid=pid)
+    ready = json.loads(line)
+    # The container has its own /dev/shm, which the host reads through /proc.
+    ready_on_host = ready | {"ca": f"/proc/{pid}/root{ready['ca']}"}
+    return ContainerServer(**vars(running(process, ready_on_host, log_file)), pid=pid)
 
 
 def _child(pid: int) -> int:

@@ -1,6 +1,6 @@
-"""KubeVirt's part, as far as somebody who installs the chart sees it: the kind VirtualMachine, and the pod of a VM.
+"""A stand-in for KubeVirt: the VirtualMachine CRD, and the virt-launcher pods of VMs.
 
-The custom resource takes any field; no controller acts on it. Its pod is made by `started`, when a test says so.
+The CRD accepts any field, and no controller acts on its objects: `restart_vm` creates the pod.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import suppress
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
-from tests.support.scenario import World
+from tests.support.scenario import Scenario
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -30,41 +30,41 @@ CRD: Object = {
 }
 
 
-def install(plane: ControlPlane) -> None:
-    """Make the kind known; twice does no harm."""
+def install_crd(plane: ControlPlane) -> None:
+    """Create the VirtualMachine CRD if it doesn't exist, and wait until the API server serves it."""
     with suppress(ApiError):
         plane.request("POST", CRDS, CRD)
     plane.wait(lambda: plane.request("GET", "/apis/kubevirt.io/v1/virtualmachines"), 20, "the VirtualMachine CRD")
 
 
-def path(world: World, name: str = "") -> str:
-    """Where a namespace's VMs are, or one of them."""
-    return f"/apis/kubevirt.io/v1/namespaces/{world.namespace}/virtualmachines/{name}".rstrip("/")
+def vm_path(scenario: Scenario, name: str = "") -> str:
+    """Return the API path of the scenario's VMs, or of one VM."""
+    return f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachines/{name}".rstrip("/")
 
 
-def a_vm(plane: ControlPlane, longhorn: Longhorn, nodes: int, template: Object) -> World:
-    """A cluster of so many nodes in which somebody has the VM `vm1`, and no webhook yet."""
-    install(plane)
-    world = World(plane, longhorn, None)
-    world.add_nodes(nodes)
+def scenario_with_vm(plane: ControlPlane, longhorn: Longhorn, nodes: int, template: Object) -> Scenario:
+    """Return a scenario with the VM `vm1` and without a webhook."""
+    install_crd(plane)
+    scenario = Scenario(plane, longhorn, None)
+    scenario.add_nodes(nodes)
     vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm1"}}
-    plane.request("POST", path(world), vm | {"spec": {"template": template}})
-    return world
+    plane.request("POST", vm_path(scenario), vm | {"spec": {"template": template}})
+    return scenario
 
 
-def pod_of(world: World, name: str, review: str = "vm-start") -> Object:
-    """The pod that virt-controller makes of a VM: with its template's annotations, claims and scheduler."""
-    template = world.plane.request("GET", path(world, name))["spec"]["template"]
+def launcher_pod(scenario: Scenario, name: str, review: str = "vm-start") -> Object:
+    """Return the pod that virt-controller would create: with the template's annotations, claims and scheduler."""
+    template = scenario.plane.request("GET", vm_path(scenario, name))["spec"]["template"]
     volumes = template["spec"].get("volumes", [])
     claims = [each["persistentVolumeClaim"]["claimName"] for each in volumes if "persistentVolumeClaim" in each]
     scheduler = template["spec"].get("schedulerName", "default-scheduler")
-    pod = world.vm_pod(name, *claims, review=review, opt_in=None, schedulerName=scheduler)
+    pod = scenario.vm_pod(name, *claims, review=review, opt_in=None, schedulerName=scheduler)
     pod["metadata"]["annotations"] |= template.get("metadata", {}).get("annotations", {})
     return pod
 
 
-def restart(world: World, name: str) -> str:
-    """Stop a VM, if it runs, and start it; return its pod's name."""
+def restart_vm(scenario: Scenario, name: str) -> str:
+    """Delete the pods of a VM, if any, create a new one, and return its name."""
     selector = f"labelSelector=vm.kubevirt.io/name%3D{name}"
-    world.plane.request("DELETE", f"{world.pods}?{selector}&gracePeriodSeconds=0")
-    return world.create(pod_of(world, name))
+    scenario.plane.request("DELETE", f"{scenario.pods}?{selector}&gracePeriodSeconds=0")
+    return scenario.create(launcher_pod(scenario, name))

@@ -1,4 +1,4 @@
-"""The laws of CONTRIBUTING.md: each a function from a file's path and source to its violations, as (line, what)."""
+"""The laws of CONTRIBUTING.md. Each is a function of a file's path and source that yields (line, violation)."""
 
 import ast
 from collections.abc import Iterator
@@ -11,11 +11,12 @@ from tests.support.paths import ROOT
 Violations = Iterator[tuple[int, str]]
 
 
-# What only calculates: neither clock nor environment, logger, thread, socket or client comes in through these.
-CALCULATING = """
+# Modules that only calculate: they give no access to a clock, environment, logger, thread, socket or client.
+PURE_MODULES = """
     base64 bisect collections collections.abc copy dataclasses decimal enum fractions functools hashlib heapq itertools
     json jsonpatch math msgspec operator re string sys.intern textwrap types typing unicodedata urllib.parse
 """.split()
+# The modules that may import a library.
 DOORS = {
     "kubernetes": ["webhook/cluster/client.py", "certs/cluster.py"],
     "flask": ["webhook/serving/app.py"],
@@ -23,9 +24,9 @@ DOORS = {
     "cryptography": ["certs/authority.py"],
     "gunicorn": ["webhook/serving/server.py", "webhook/serving/request_parser.py"],
 }
-PURE = "webhook/placement/"
-VOCABULARY = "webhook/placement/decision.py"
-LONGEST_FILE = 250
+PURE_FOLDER = "webhook/placement/"
+REASON_FILE = "webhook/placement/decision.py"
+MAX_FILE_LINES = 250
 
 parse = cache(ast.parse)
 
@@ -45,7 +46,7 @@ def name_of(node: ast.AST | None) -> str:
 
 
 def imports(path: str, source: str) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the line of each import, the module, and what may be modules inside it."""
+    """Yield the line, the module and the full names of each import. The names may be modules too."""
     for node in nodes(source, ast.Import):
         yield from ((node.lineno, alias.name, []) for alias in node.names)
     for node in nodes(source, ast.ImportFrom):
@@ -56,10 +57,10 @@ def imports(path: str, source: str) -> Iterator[tuple[int, str, list[str]]]:
 
 def purity(path: str, source: str) -> Violations:
     """Everything in placement/ is a function of (request, catalog, settings)."""
-    if not path.startswith(PURE):
+    if not path.startswith(PURE_FOLDER):
         return
     for line, module, inside in imports(path, source):
-        calculates = module in CALCULATING or (inside and set(inside) <= set(CALCULATING))
+        calculates = module in PURE_MODULES or (inside and set(inside) <= set(PURE_MODULES))
         if not calculates and not module.startswith(("webhook.placement", "webhook/placement")):
             yield line, f"placement imports {module}"
     for call in nodes(source, ast.Call):
@@ -68,38 +69,42 @@ def purity(path: str, source: str) -> Violations:
 
 
 def one_door(path: str, source: str) -> Violations:
-    """In each package one file imports a library."""
+    """In each package, one file imports a library."""
     for line, module, _ in imports(path, source):
         library = module.split(".")[0]
         if path not in DOORS.get(library, [path]):
-            yield line, f"{library} comes in by another door: {DOORS[library]}"
+            yield line, f"{library} may only be imported in {DOORS[library]}"
 
 
 def strings(node: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the string literals in a node, but no docstrings."""
-    said = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Expr)}
-    return (n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in said)
+    """Yield the string literals in a node, except docstrings."""
+    docstrings = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Expr)}
+    return (
+        n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str) and n not in docstrings
+    )
 
 
 def reasons(source: str) -> list[ast.ClassDef]:
     return [node for node in nodes(source, ast.ClassDef) if node.name == "Reason"]
 
 
-WORDS = {word.value for reason in reasons((ROOT / VOCABULARY).read_text(encoding="utf-8")) for word in strings(reason)}
+REASON_VALUES = {
+    word.value for reason in reasons((ROOT / REASON_FILE).read_text(encoding="utf-8")) for word in strings(reason)
+}
 
 
 def one_vocabulary(path: str, source: str) -> Violations:
-    """There is one Reason, and each of its words is written once."""
-    defined = reasons(source)[:1] if path == VOCABULARY else []
-    yield from ((reason.lineno, "another Reason") for reason in reasons(source) if reason not in defined)
+    """There is one Reason enum, and each of its values is written once."""
+    defined = reasons(source)[:1] if path == REASON_FILE else []
+    yield from ((reason.lineno, "a second Reason") for reason in reasons(source) if reason not in defined)
     own = {word for reason in defined for word in strings(reason)}
     for word in strings(parse(source)):
-        if word.value in WORDS and word not in own and path.startswith("webhook/"):
+        if word.value in REASON_VALUES and word not in own and path.startswith("webhook/"):
             yield word.lineno, f'"{word.value}" instead of the Reason'
 
 
 def bindings(source: str) -> Iterator[tuple[ast.AST | None, ast.AST | None]]:
-    """Yield what is bound to what: keys, keyword arguments, targets, defaults."""
+    """Yield (name, value) of each dict item, keyword argument, assignment and parameter default."""
     for node in ast.walk(parse(source)):
         match node:
             case ast.Dict(keys=keys, values=values):
@@ -116,7 +121,7 @@ def bindings(source: str) -> Iterator[tuple[ast.AST | None, ast.AST | None]]:
 
 
 def never_refused(_: str, source: str) -> Violations:
-    """No VM is ever refused."""
+    """No response denies a VM."""
     for target, value in bindings(source):
         if name_of(target) == "allowed" and isinstance(value, ast.Constant) and value.value is False:
             yield value.lineno, "allowed is false"
@@ -136,15 +141,15 @@ def is_silent(statement: ast.stmt) -> bool:
 
 
 def never_silent(_: str, source: str) -> Violations:
-    """A surprise is told to somebody."""
+    """Every unexpected error is reported."""
     for handler in nodes(source, ast.ExceptHandler):
         if handler.type is None:
             yield handler.lineno, "a bare except"
         elif is_broad(handler.type) and all(map(is_silent, handler.body)):
-            yield handler.lineno, "any surprise is swallowed"
+            yield handler.lineno, "every error is swallowed"
     for call in nodes(source, ast.Call):
         if name_of(call.func) == "suppress" and any(map(is_broad, call.args)):
-            yield call.lineno, "any surprise is suppressed"
+            yield call.lineno, "every error is suppressed"
 
 
 def functions(source: str) -> Iterator[Any]:
@@ -156,10 +161,10 @@ def lengths(source: str) -> list[int]:
 
 
 def telling_names(path: str, source: str) -> Violations:
-    """A name says what the thing does."""
+    """The name of a file or function says what it does."""
     if Path(path).stem in {"utils", "helpers", "common", "manager"}:
-        yield 1, "a file for anything"
-    # A method may have its name from the base class: gunicorn calls a worker's handle_request.
+        yield 1, "the file name does not say what the file does"
+    # A base class may define a method's name: gunicorn calls a worker's handle_request.
     inherited = {method for owner in nodes(source, ast.ClassDef) if owner.bases for method in owner.body}
     for function in functions(source):
         if function.name.lstrip("_").startswith(("handle_", "process_")) and function not in inherited:
@@ -167,21 +172,21 @@ def telling_names(path: str, source: str) -> Violations:
 
 
 def door_sign(_: str, source: str) -> Violations:
-    """A module's first line says what is inside."""
+    """Every module has a docstring that says what it is."""
     if not ast.get_docstring(parse(source)):
         yield 1, "no docstring"
 
 
 def short_files(_: str, source: str) -> Violations:
-    """A file is read in one sitting."""
-    if source.count("\n") > LONGEST_FILE:
-        yield LONGEST_FILE + 1, f"longer than {LONGEST_FILE} lines"
+    """A file is short enough to read in one sitting."""
+    if source.count("\n") > MAX_FILE_LINES:
+        yield MAX_FILE_LINES + 1, f"longer than {MAX_FILE_LINES} lines"
 
 
 def fakes_not_patches(_: str, source: str) -> Violations:
-    """A test hands in a fake; it does not reach into a module by a dotted name."""
+    """A test passes a fake as an argument. It does not patch a module by its dotted name."""
     for call in nodes(source, ast.Call):
-        what = ast.unparse(call.func).split(".")
+        callee = ast.unparse(call.func).split(".")
         by_name = bool(call.args) and isinstance(call.args[0], ast.Constant) and "." in str(call.args[0].value)
-        if by_name and ("patch" in what or what[-2:] in (["monkeypatch", "setattr"], ["monkeypatch", "delattr"])):
+        if by_name and ("patch" in callee or callee[-2:] in (["monkeypatch", "setattr"], ["monkeypatch", "delattr"])):
             yield call.lineno, f"patches {ast.unparse(call.args[0])}"

@@ -1,8 +1,9 @@
-"""Longhorn's part, played against a real API server: what section 2 of the design says that it does, and no more.
+"""A fake Longhorn manager on a real API server. It does what section 2 of the design says that Longhorn does, no more.
 
-An attached volume gets a ShareManager, `starting` under an interim owner, and a share-manager pod that is bound to no
-node; when the pod runs, the ShareManager is `running` and its owner follows the pod. After the last detachment the pod
-is deleted and the ShareManager `stopped`. A share-manager whose node is lost starts anew, and avoids that node.
+An attached volume gets a ShareManager in state `starting` with an interim owner, and a share-manager pod without a
+node. When the pod runs, the ShareManager becomes `running` and its owner becomes the pod's node. After the last
+detachment, the pod is deleted and the ShareManager becomes `stopped`. If the pod's node is lost, the pod is recreated
+and avoids that node.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ STORAGE = "/apis/storage.k8s.io/v1"
 VOLUMES = "/api/v1/persistentvolumes"
 TICK = 0.1  # seconds
 RECORDED = REVIEWS / "share-manager.json"
-# Without it, and a CSIDriver, the controller manager attaches nothing to a node.
+# The controller manager attaches volumes only to nodes with this annotation, and only if a CSIDriver exists.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
 SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -45,7 +46,7 @@ CRD: Object = {
 
 
 class Longhorn:
-    """Longhorn in one namespace: `install` it, and `start` it to act, in a thread of its own, until `stop`."""
+    """A fake Longhorn in one namespace. `install` creates its objects; `start` runs its thread until `stop`."""
 
     def __init__(self, plane: ControlPlane, namespace: str = "longhorn-system") -> None:
         self.namespace = namespace
@@ -53,9 +54,9 @@ class Longhorn:
         self._managers = f"{GROUP}/namespaces/{namespace}/sharemanagers"
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._volumes: dict[str, Object] = {}
-        self._stale: dict[str, str] = {}
-        self._complaint = "none"
-        self._busy = threading.Lock()
+        self._lost_nodes: dict[str, str] = {}  # by volume
+        self._last_error = "none"
+        self._pass_lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"longhorn-{namespace}", daemon=True)
 
@@ -75,28 +76,28 @@ class Longhorn:
         self._thread.join()
 
     @contextmanager
-    def asleep(self) -> Iterator[None]:
-        """Let it notice nothing for a while: the real one takes its time to find that a node is lost."""
-        with self._busy:
+    def paused(self) -> Iterator[None]:
+        """Pause the thread inside the block: the real Longhorn notices a lost node only after a while."""
+        with self._pass_lock:
             yield
 
     def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "") -> None:
-        """Create an RWX volume, its PV, whose name is another, and a claim that will be bound to it."""
+        """Create an RWX volume: a PV, whose name differs from the volume's, and a claim that will be bound to it."""
         common = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class}
         csi = {"driver": DRIVER, "volumeHandle": volume}
         spec = common | {"capacity": {"storage": "10Gi"}, "persistentVolumeReclaimPolicy": "Retain", "csi": csi}
         spec |= {"claimRef": {"namespace": namespace, "name": claim}}
         name, path = f"pv-{volume}", f"{VOLUMES}/pv-{volume}"
-        made = self._plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": spec})
-        self._volumes = {**self._volumes, name: made}
-        # A claim whose PV the controller manager has not seen yet waits 15 s for its next look.
+        created = self._plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": spec})
+        self._volumes = {**self._volumes, name: created}
+        # If the controller manager hasn't seen the PV when the claim appears, the claim waits 15 s for the next sync.
         self._plane.wait(lambda: self._plane.request("GET", path)["status"]["phase"] == "Available", 20, path)
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         spec = common | {"volumeName": name, "resources": {"requests": {"storage": "10Gi"}}}
         self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
 
-    def forget(self, volume: str) -> None:
-        """Let go of a volume, and delete what was made for it."""
+    def remove_volume(self, volume: str) -> None:
+        """Stop tracking a volume, and delete its ShareManager and share-manager pod."""
         self._volumes = {name: pv for name, pv in self._volumes.items() if name != f"pv-{volume}"}
         self._delete(f"{self._managers}/{volume}")
         self._delete(f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0")
@@ -107,18 +108,18 @@ class Longhorn:
     def pod(self, volume: str) -> Object | None:
         return self._get(f"{self._pods}/share-manager-{volume}")
 
-    def running_on(self, volume: str, besides: str = "") -> str:
-        """Wait until the share-manager runs, on a node other than `besides`, and return that node."""
+    def wait_running(self, volume: str, other_than: str = "") -> str:
+        """Wait until the share-manager runs on a node other than `other_than`, and return its node."""
 
         def owner() -> str:
             status = (self.share_manager(volume) or {}).get("status", {})
             node = str(status.get("ownerID", ""))
-            return node if status.get("state") == "running" and node != besides else ""
+            return node if status.get("state") == "running" and node != other_than else ""
 
         return self._wait(owner, 20, f"the share-manager of {volume} running")
 
-    def stopped(self, volume: str) -> None:
-        """Wait until the share-manager has stopped and its pod has gone."""
+    def wait_stopped(self, volume: str) -> None:
+        """Wait until the share-manager is `stopped` and its pod is gone."""
 
         def has_stopped() -> bool:
             manager = self.share_manager(volume) or {}
@@ -130,34 +131,34 @@ class Longhorn:
         try:
             return self._plane.wait(predicate, seconds, what)
         except AssertionError as error:
-            state = "acts" if self._thread.is_alive() else "has ended"
-            error.add_note(f"{self._thread.name} {state}; its last complaint: {self._complaint}")
+            state = "is running" if self._thread.is_alive() else "has ended"
+            error.add_note(f"{self._thread.name} {state}; its last error: {self._last_error}")
             raise
 
     def _run(self) -> None:
         while not self._stopped.wait(TICK):
-            # Where the API server is away, or somebody was faster, the next look at the cluster is the truth.
-            with self._busy:
+            # If the API server is unavailable or a write conflicts, the next pass starts from the cluster's state.
+            with self._pass_lock:
                 try:
-                    self._act()
+                    self._reconcile()
                 except (ApiError, OSError, http.client.HTTPException) as error:
-                    self._complaint = f"{datetime.now(UTC):%H:%M:%S} {error!r}"
+                    self._last_error = f"{datetime.now(UTC):%H:%M:%S} {error!r}"
 
-    def _act(self) -> None:
+    def _reconcile(self) -> None:
         attached = self._attach()
         managers = {each["metadata"]["name"]: each for each in self._list(self._managers)}
-        busy = {name for name, each in managers.items() if each.get("status", {}).get("state") != "stopped"}
-        if not attached and not busy:
+        not_stopped = {name for name, each in managers.items() if each.get("status", {}).get("state") != "stopped"}
+        if not attached and not not_stopped:
             return
         pods = {each["metadata"]["name"].removeprefix("share-manager-"): each for each in self._list(self._pods)}
         ready = {each["metadata"]["name"] for each in self._list("/api/v1/nodes") if _is_ready(each)}
-        for volume, volumes in attached.items():
-            self._serve(volume, volumes, managers.get(volume), pods.get(volume), ready)
-        for volume in busy - attached.keys():
-            self._retire(managers[volume], pods.get(volume))
+        for volume, attachments in attached.items():
+            self._advance(volume, attachments, managers.get(volume), pods.get(volume), ready)
+        for volume in not_stopped - attached.keys():
+            self._stop_manager(managers[volume], pods.get(volume))
 
     def _attach(self) -> dict[str, list[Object]]:
-        """Attach what is to be attached; return the attachments of each volume, with its PV."""
+        """Mark new VolumeAttachments as attached; return each volume's attachments: the PV and the node."""
         attached: dict[str, list[Object]] = defaultdict(list)
         for attachment in self._list(f"{STORAGE}/volumeattachments"):
             metadata, spec = attachment["metadata"], attachment["spec"]
@@ -171,42 +172,43 @@ class Longhorn:
             attached[pv["spec"]["csi"]["volumeHandle"]].append({"pv": pv, "node": spec["nodeName"]})
         return attached
 
-    def _serve(
-        self, volume: str, attached: list[Object], manager: Object | None, pod: Object | None, ready: set[str]
+    def _advance(
+        self, volume: str, attachments: list[Object], manager: Object | None, pod: Object | None, ready: set[str]
     ) -> None:
+        """Bring the ShareManager and the pod of an attached volume one step forward."""
         if manager is None:
             kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManager", "metadata": {"name": volume}}
             self._create(self._managers, kind | {"spec": {"image": "longhornio/longhorn-share-manager:v1.10.0"}})
         elif pod is not None and "deletionTimestamp" not in pod["metadata"]:
             node = pod["spec"].get("nodeName", "")
             if node and node not in ready:
-                self._stale[volume] = node
+                self._lost_nodes[volume] = node
                 self._delete(f"{self._pods}/share-manager-{volume}?gracePeriodSeconds=0")
                 self._set_state(volume, "error")
             elif pod["status"].get("phase") == "Running":
-                self._set_state(volume, "running", owner=node, was=manager)
+                self._set_state(volume, "running", owner=node, current=manager)
         elif pod is None:
             owner = manager.get("status", {}).get("ownerID", "")
             if owner not in ready:
-                users = {each["node"] for each in attached}
-                owner = random.choice(sorted(ready - users) or sorted(users))
-            self._set_state(volume, "starting", owner=owner, was=manager)
-            self._create(self._pods, self._pod(volume, manager, attached[0]["pv"]))
-            self._stale.pop(volume, None)
+                attached_nodes = {each["node"] for each in attachments}
+                owner = random.choice(sorted(ready - attached_nodes) or sorted(attached_nodes))
+            self._set_state(volume, "starting", owner=owner, current=manager)
+            self._create(self._pods, self._pod(volume, manager, attachments[0]["pv"]))
+            self._lost_nodes.pop(volume, None)
 
-    def _retire(self, manager: Object, pod: Object | None) -> None:
+    def _stop_manager(self, manager: Object, pod: Object | None) -> None:
         volume = manager["metadata"]["name"]
         if pod is None:
-            self._set_state(volume, "stopped", was=manager)
+            self._set_state(volume, "stopped", current=manager)
         elif "deletionTimestamp" not in pod["metadata"]:
-            self._set_state(volume, "stopping", was=manager)
+            self._set_state(volume, "stopping", current=manager)
             self._plane.request("DELETE", f"{self._pods}/share-manager-{volume}")
 
-    def _set_state(self, volume: str, state: str, owner: str = "", was: Object | None = None) -> None:
-        """Write the status, if it is not as it was; the owner stays where none is named."""
+    def _set_state(self, volume: str, state: str, owner: str = "", current: Object | None = None) -> None:
+        """Write the ShareManager's status if it differs from `current`. Without `owner`, the owner stays unchanged."""
         endpoint = f"nfs://10.0.0.1/{volume}" if state == "running" else ""
         status = {"state": state, "endpoint": endpoint} | ({"ownerID": owner} if owner else {})
-        old = (was or {}).get("status", {})
+        old = (current or {}).get("status", {})
         if old | status != old:
             self._plane.request("PATCH", f"{self._managers}/{volume}/status", {"status": status})
 
@@ -218,8 +220,8 @@ class Longhorn:
         affinity: Object = {}
         if terms := self._allowed_topologies(pv["spec"].get("storageClassName", "")):
             affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-        if stale := self._stale.get(volume):
-            avoided = {"key": "metadata.name", "operator": "NotIn", "values": [stale]}
+        if lost := self._lost_nodes.get(volume):
+            avoided = {"key": "metadata.name", "operator": "NotIn", "values": [lost]}
             preferred = [{"weight": 100, "preference": {"matchFields": [avoided]}}]
             affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
         if affinity:
@@ -238,7 +240,7 @@ class Longhorn:
             self._plane.request("DELETE", path)
 
     def _list(self, path: str) -> list[Object]:
-        # Version 0: from the API server's memory. Polling etcd would slow down what is tested.
+        # Version 0: read the API server's watch cache. Polling etcd would slow down the tests.
         found: list[Object] = self._plane.request("GET", f"{path}?resourceVersion=0")["items"]
         return found
 

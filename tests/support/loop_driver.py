@@ -1,4 +1,4 @@
-"""The loop in this process, turned by hand on a clock that is moved by hand, and real peers."""
+"""Drives the event loop turn by turn in this process, with a fake clock and real client sockets."""
 
 import socket
 import ssl
@@ -19,11 +19,11 @@ from webhook.serving.loop import Loop
 OK = Response(HTTPStatus.OK, b"{}")
 POST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 SLOW = POST.replace(b"/mutate", b"/slow")
-ENOUGH = 200  # turns, many times what anything here takes
+MAX_TURNS = 200  # many times more than any test needs
 
 
-def write_pair(folder, ca=None):
-    """A folder with a certificate, its key, and its CA."""
+def write_certificate_files(folder, ca=None):
+    """Write a certificate, its key and its CA to a folder, and return the folder."""
     folder.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     ca = ca or issue_ca(now)
@@ -33,106 +33,110 @@ def write_pair(folder, ca=None):
     return folder
 
 
-class Turned:
-    """A loop and what became of its requests.
+class LoopDriver:
+    """An event loop with a fake request handler that records its requests.
 
-    `/slow` goes to a thread, which waits for `let_go` and answers with the query; `/fails` raises there, `/bug`
-    on the loop. `answer` is what all others get at once. `each_turn` is called in each turn, and may move `now`.
+    A thread decides `/slow`: it waits for `release_slow`, then responds with the query. `/fails` raises in a thread,
+    `/bug` on the loop. Other requests get `response` inline. `on_turn` is called in each turn and may change `now`.
     """
 
     def __init__(self, folder):
-        self.now, self.turns, self.answer, self.each_turn = 1000.0, 0, OK, lambda: None
-        self.slow, self.let_go, self.statuses, self.asked = [], Event(), Counter(), []
-        self.context = load_context(folder)
-        self.trusting = ssl.create_default_context(cafile=folder / CA)
+        self.now, self.turns, self.response, self.on_turn = 1000.0, 0, OK, lambda: None
+        self.slow_requests, self.release_slow, self.statuses, self.requests = [], Event(), Counter(), []
+        self.server_context = load_context(folder)
+        self.client_context = ssl.create_default_context(cafile=folder / CA)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.address = self.listener.getsockname()
-        answering = RequestHandler(self._at_once, self._in_thread, self._count)
-        self.loop = Loop(self.listener, lambda: self.context, answering, self._turned, lambda: self.now)
+        handler = RequestHandler(self._inline, self._threaded, self._count)
+        self.loop = Loop(self.listener, lambda: self.server_context, handler, self._on_turn, lambda: self.now)
 
-    def _turned(self):
+    def _on_turn(self):
         self.turns += 1
-        self.each_turn()
+        self.on_turn()
 
-    def _at_once(self, request):
-        self.asked.append(request)
+    def _inline(self, request):
+        self.requests.append(request)
         if request.path in ("/slow", "/fails"):
             return None
         if request.path == "/bug":
             raise LookupError("a bug")
-        return self.answer
+        return self.response
 
-    def _in_thread(self, request, _peer):
+    def _threaded(self, request, _peer):
         if request.path == "/fails":
             raise LookupError("a bug")
-        self.slow.append(request)
-        assert self.let_go.wait(20)
+        self.slow_requests.append(request)
+        assert self.release_slow.wait(20)
         return Response(HTTPStatus.OK, request.query.encode() or OK.body)
 
     def _count(self, status):
         self.statuses[int(status)] += 1
 
-    # --- the loop ---
+    # --- the event loop ---
 
     def turn(self, times=1):
-        """Turn without waiting for anything."""
+        """Run turns without blocking in the poll."""
         for _ in range(times):
-            self.loop._ring()
+            self.loop._wake()
             self.loop.run_once()
 
-    def pass_by(self, seconds):
-        """Let time pass, and turn for what is due by then."""
+    def advance_clock(self, seconds):
+        """Advance the clock and run one turn, which applies the time limits."""
         self.now += seconds
         self.turn()
 
-    def until(self, holds):
-        """Turn until something holds; a turn waits for whatever comes next."""
-        for _ in range(ENOUGH):
-            if holds():
+    def run_until(self, condition):
+        """Run turns until `condition` holds. Each turn blocks until the next event."""
+        for _ in range(MAX_TURNS):
+            if condition():
                 return
             self.loop.run_once()
-        raise AssertionError("in vain")
+        raise AssertionError("condition not met")
 
-    def run(self, *, second=0.1):
-        """Run until drained, `second` seconds a turn, and return how many seconds that took."""
-        then, own = self.now, self.each_turn
+    def run_until_drained(self, *, step=0.1):
+        """Run until drained, advancing the clock by `step` seconds per turn. Return the seconds that elapsed."""
+        started, previous = self.now, self.on_turn
 
-        def each_turn():
-            self.now += second
-            own()
+        def advance():
+            self.now += step
+            previous()
 
-        self.each_turn = each_turn
+        self.on_turn = advance
         ready, other = socket.socketpair()
-        with ready, other:  # always ready to be written to, so that no turn waits
+        with ready, other:  # this socket is always writable, so no poll blocks
             self.loop._selector.register(ready, EVENT_WRITE, lambda: None)
             self.loop.run()
-        return self.now - then
+        return self.now - started
 
     @property
     def dropped(self):
-        """What was dropped, by cause."""
+        """The number of dropped connections by cause, without zeros."""
         return {cause: count for cause, count in self.loop.dropped.items() if count}
 
-    # --- peers ---
+    # --- clients ---
 
-    def plain_outside(self):
-        """A connection that waits to be taken in."""
+    def connect_unaccepted(self):
+        """A TCP connection in the backlog, not yet accepted."""
         sock = socket.create_connection(self.address)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a second piece waits for the first one's ACK
+        sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # otherwise the second segment waits for an ACK of the first
         sock.setblocking(False)
         return sock
 
-    def plain(self):
-        """A connection that is taken in, and has not begun with TLS."""
-        sock = self.plain_outside()
+    def connect_tcp(self):
+        """An accepted TCP connection that has not started TLS."""
+        sock = self.connect_unaccepted()
         self.turn()
         return sock
 
-    def peer(self, **options):
-        """A peer whose handshake is done."""
-        context = options.pop("context", self.trusting)
-        sock = context.wrap_socket(self.plain(), server_hostname="127.0.0.1", do_handshake_on_connect=False, **options)
-        for _ in range(ENOUGH):
+    def connect_tls(self, **options):
+        """A TLS connection after its handshake."""
+        context = options.pop("context", self.client_context)
+        sock = context.wrap_socket(
+            self.connect_tcp(), server_hostname="127.0.0.1", do_handshake_on_connect=False, **options
+        )
+        for _ in range(MAX_TURNS):
             try:
                 sock.do_handshake()
             except ssl.SSLWantReadError:
@@ -140,36 +144,36 @@ class Turned:
             else:
                 self.turn()
                 return sock
-        raise AssertionError("no handshake")
+        raise AssertionError("handshake not completed")
 
     def send(self, sock, data):
-        """Send all of it, turning while there is no room."""
+        """Send all data, running turns while the socket buffer is full."""
         rest = memoryview(data)
-        for _ in range(ENOUGH * 100):
+        for _ in range(MAX_TURNS * 100):
             if not rest:
                 return self.turn()
             try:
                 rest = rest[sock.send(rest) :]
             except (ssl.SSLWantWriteError, BlockingIOError):
                 self.turn()
-        raise AssertionError("nobody takes it")
+        raise AssertionError("the loop does not read")
 
-    def got(self, sock, turns=3):
-        """What a peer has received within some turns."""
-        parts = [taken(sock)]
+    def receive(self, sock, turns=3):
+        """Run turns, and return the bytes that the client received."""
+        parts = [read_available(sock)]
         for _ in range(turns):
             self.turn()
-            parts.append(taken(sock))
+            parts.append(read_available(sock))
         return b"".join(parts)
 
-    def ask(self, sock, data=POST):
-        """Send and return what comes back."""
+    def send_and_receive(self, sock, data=POST):
+        """Send data and return the bytes of the response."""
         self.send(sock, data)
-        return self.got(sock)
+        return self.receive(sock)
 
 
-def taken(sock):
-    """What is there to be read."""
+def read_available(sock):
+    """Return the bytes that can be read without blocking."""
     parts = []
     with suppress(ssl.SSLWantReadError, BlockingIOError):
         while part := sock.recv(65536):
@@ -177,8 +181,8 @@ def taken(sock):
     return b"".join(parts)
 
 
-def has_ended(sock):
-    """Whether the other side has ended the connection, one way or the other."""
+def closed_by_server(sock):
+    """Return whether the server closed or reset the connection."""
     try:
         while sock.recv(65536):
             pass
@@ -190,29 +194,29 @@ def has_ended(sock):
 
 
 def reset(sock):
-    """Close with a RST."""
+    """Close the socket with RST."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
-def hello(trusting):
-    """The first bytes of a handshake."""
+def client_hello(context):
+    """The bytes of a TLS ClientHello."""
     outgoing = ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
-        trusting.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1").do_handshake()
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1").do_handshake()
     return outgoing.read()
 
 
 @contextmanager
-def turning(folder):
-    """A loop that listens, until the end of the block."""
-    turned = Turned(folder)
-    with closing(turned.listener):
+def drive_loop(folder):
+    """Yield a driver whose loop listens until the end of the block."""
+    driver = LoopDriver(folder)
+    with closing(driver.listener):
         try:
-            yield turned
+            yield driver
         finally:
-            turned.let_go.set()
-            if turned.listener.fileno() >= 0:
-                turned.loop.drain()
-                turned.loop.drain()
-                turned.run()
+            driver.release_slow.set()
+            if driver.listener.fileno() >= 0:
+                driver.loop.drain()
+                driver.loop.drain()
+                driver.run_until_drained()

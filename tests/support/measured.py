@@ -1,6 +1,6 @@
-"""Figures that a test measures on its way; the run prints them at its end (tests/conftest.py)."""
+"""Figures that tests measure. The test run prints them at its end (tests/conftest.py)."""
 
 from collections.abc import Callable
 
-FIGURE = "figure"  # the name of pytest's user property that carries one
+FIGURE = "figure"  # the name of the pytest user property that holds a figure
 Measured = Callable[[str], None]

@@ -1,18 +1,18 @@
-"""How much memory a test's own calls hold: other threads of the session allocate as well."""
+"""Measures the memory allocated by a test's own calls, without that of other threads."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-FRAMES = 12  # deep enough that the caller's file is among them
+FRAMES = 12  # deep enough to contain the frame of the test
 
 
 @contextmanager
-def traced(file: str) -> Iterator[Callable[[], int]]:
-    """Trace until the end of the block; what is given tells how many bytes are held of what this file's code led to."""
-    ours = tracemalloc.Filter(True, file, all_frames=True)
+def traced_memory(file: str) -> Iterator[Callable[[], int]]:
+    """Trace allocations in the block. Yield a function that returns the bytes still allocated by calls from `file`."""
+    calls_from_file = tracemalloc.Filter(True, file, all_frames=True)
     tracemalloc.start(FRAMES)
     try:
-        yield lambda: sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([ours]).traces)
+        yield lambda: sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([calls_from_file]).traces)
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""A check in a process of its own: in ours other tests' threads take and give back file descriptors."""
+"""Runs a check in a child process, isolated from other tests' threads, which open and close file descriptors."""
 
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -6,7 +6,7 @@ from multiprocessing import get_context
 from typing import Any
 
 
-def alone(check: Callable[..., None], *arguments: Any) -> None:
-    """Run a function of a test's module, and raise what it raises."""
+def run_in_child_process(check: Callable[..., None], *arguments: Any) -> None:
+    """Run a module-level function of a test in a child process, and reraise its exception."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         process.submit(check, *arguments).result(60)

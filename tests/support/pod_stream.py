@@ -1,63 +1,112 @@
-"""A stream of pods that are created through the API server, each of which the webhook must see."""
+"""A load generator: threads create pods through the API server, and record whether the webhook decided on each pod.
+
+The creations are dry runs: the API server admits them like any other, calls the webhook, and stores nothing.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
+import math
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.controlplane.api import LOOPBACK
+from tests.support.controlplane.api import LOOPBACK, Object
+from tests.support.controlplane.plane import ControlPlane
 from tests.support.installation import Installation
+from tests.support.scenario import DECISION, Scenario
 
-CALLERS = 4
-RATE = 100.0  # pods a second at the most: the rest of two cores is the control plane's
-WANTED = 50.0  # pods a second at least, of a machine that has the time
-TIME_TO_SPARE = 0.3  # of the processors' time; where nobody else works, 92 pods a second leave half of two
-EACH_DOOR = 0.5  # seconds, then the pods come by the next one, and the API server shakes hands anew
+# Both limits leave the rest of two cores to the control plane and the webhook.
+MAX_RATE = 100.0  # pods per second, for `of_installation`
+PAUSE = 0.04  # seconds after each creation, for `of_scenario`: at most 50 pods per second from 2 threads
+MIN_RATE = 50.0  # pods per second that a machine with spare CPU time reaches
+SPARE_CPU = 0.3  # idle share of CPU time; without other load, 92 pods per second leave half of two cores idle
+SECONDS_PER_PORT = 0.5  # then the pods use the next port of the Service, so the API server does a TLS handshake
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """When it began and ended, and what the API server said where it failed."""
+    """The result of one POST. Times are `time.monotonic()`."""
 
     began: float
     ended: float
-    problem: str
+    pod: str  # name; empty if the POST failed
+    decided: bool  # whether the pod carries a decision of the webhook
+    problem: str  # the API server's message; empty if the POST succeeded
 
 
-def ticks() -> tuple[int, int]:
-    """How long all processors have been idle since the machine was started, and how long they are there."""
+def cpu_ticks() -> tuple[int, int]:
+    """Return how long all processors have been idle since boot, and the total time, in ticks."""
     first, _, _ = Path("/proc/stat").read_text(encoding="ascii").partition("\n")
-    found = [int(field) for field in first.split()[1:9]]  # the two that follow, of guests, are in these
+    found = [int(field) for field in first.split()[1:9]]  # the next two fields, of guests, are included in these
     return found[3], sum(found)
 
 
-def idle_since(then: tuple[int, int]) -> float:
-    """The part of the processors' time since these `ticks` in which nobody had anything to do."""
-    idle, spent = (now - before for now, before in zip(ticks(), then, strict=True))
+def idle_share(since: tuple[int, int]) -> float:
+    """Return the idle share of CPU time since these `cpu_ticks`."""
+    idle, spent = (now - before for now, before in zip(cpu_ticks(), since, strict=True))
     return idle / max(spent, 1)
 
 
-class Stream:
-    """`with Stream(installation) as stream`: pods are created until the end."""
+class PodStream:
+    """`with PodStream.of_...(...) as stream`: create pods on persistent connections until the block ends."""
 
-    def __init__(self, installation: Installation) -> None:
-        self._installation = installation
-        self._trust = ssl.create_default_context(cafile=str(installation.plane.ca))
-        self._pods = f"/api/v1/namespaces/{installation.name}/pods"
+    def __init__(
+        self,
+        plane: ControlPlane,
+        path: str,
+        body: Callable[[float], str],
+        *,
+        threads: int,
+        rate: float = math.inf,
+        pause: float = 0.0,
+        after_each: Callable[[], None] = lambda: None,
+        on_exit: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """POST `body` to `path`; `body` and `on_exit` receive the seconds since the stream began.
+
+        All threads together create at most `rate` pods per second. Each thread waits at least `pause` seconds between
+        two creations. `after_each` runs in the creating thread, `on_exit` after all threads have ended.
+        """
+        self._plane, self._path, self._body = plane, f"{path}?dryRun=All", body
+        self._period, self._pause = threads / rate, pause
+        self._after_each, self._on_exit = after_each, on_exit
+        self._trust = ssl.create_default_context(cafile=str(plane.ca))
         self._done = threading.Event()
-        self._threads = [threading.Thread(target=self._create) for _ in range(CALLERS)]
-        self._begin, self._ticks = time.monotonic(), ticks()
-        # Behind those of the last stream: by a door that was used within 90 s nobody needs to shake hands.
-        self._first_door = installation.next_door
-        self.idle = 0.0
+        self._threads = [threading.Thread(target=self._create) for _ in range(threads)]
+        self._begin, self._ticks = time.monotonic(), cpu_ticks()
+        self.idle = 0.0  # idle share of CPU time while the stream ran; set at the end
         self.creations: list[Creation] = []
 
-    def __enter__(self) -> Stream:
+    @classmethod
+    def of_installation(cls, installation: Installation) -> PodStream:
+        """Create pods that use the ports of the webhook's Service in turn."""
+        # Start at a port that the last stream has not used: the API server reuses a connection for 90 s, without a
+        # TLS handshake.
+        plane, path, first = installation.plane, f"/api/v1/namespaces/{installation.name}/pods", installation.next_port
+
+        def body(elapsed: float) -> str:
+            port = (first + int(elapsed / SECONDS_PER_PORT)) % installation.port_count
+            return json.dumps(installation.vm_pod(port))
+
+        def advance_port(elapsed: float) -> None:
+            installation.next_port += int(elapsed / SECONDS_PER_PORT) + 1
+
+        return cls(plane, path, body, threads=4, rate=MAX_RATE, on_exit=advance_port)
+
+    @classmethod
+    def of_scenario(
+        cls, scenario: Scenario, threads: int = 2, after_each: Callable[[], None] = lambda: None
+    ) -> PodStream:
+        """Create opted-in VM pods."""
+        pod = json.dumps(scenario.vm_pod("vm", "no-such-claim"))
+        return cls(scenario.plane, scenario.pods, lambda _: pod, threads=threads, pause=PAUSE, after_each=after_each)
+
+    def __enter__(self) -> PodStream:
         for thread in self._threads:
             thread.start()
         return self
@@ -66,46 +115,66 @@ class Stream:
         self._done.set()
         for thread in self._threads:
             thread.join()
-        self._installation.next_door += int((time.monotonic() - self._begin) / EACH_DOOR) + 1
-        self.idle = idle_since(self._ticks)
-        self._installation.plane.delete_pods(self._pods)
+        elapsed = time.monotonic() - self._begin
+        self.idle = idle_share(self._ticks)
+        self._on_exit(elapsed)
+
+    @property
+    def count(self) -> int:
+        return len(self.creations)
 
     @property
     def failed(self) -> list[str]:
-        """What was said of the creations that failed."""
+        """The API server's messages for the creations that failed."""
         return [each.problem for each in self.creations if each.problem]
 
     @property
-    def rate(self) -> float:
-        """Creations a second."""
-        last = max(each.ended for each in self.creations)
-        return len(self.creations) / (last - self._begin)
+    def missed(self) -> list[str]:
+        """The names of the created pods that carry no decision of the webhook."""
+        return [each.pod for each in self.creations if not each.problem and not each.decided]
 
     @property
-    def is_held_up(self) -> bool:
-        """Whether it was slow though there was time: on a machine that others keep busy no rate says anything of us."""
-        return self.rate < WANTED and self.idle > TIME_TO_SPARE
+    def rate(self) -> float:
+        """Creations per second."""
+        last = max(each.ended for each in self.creations)
+        return self.count / (last - self._begin)
 
-    def go_on(self, creations: int, seconds: float = 30) -> None:
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the rate was low despite spare CPU time. A rate on a busy machine says nothing about the webhook."""
+        return self.rate < MIN_RATE and self.idle > SPARE_CPU
+
+    def wait_for_more(self, creations: int, seconds: float = 30) -> None:
         """Return after so many more creations."""
-        wanted = len(self.creations) + creations
-        self._installation.plane.wait(lambda: len(self.creations) >= wanted, seconds, f"{creations} more creations")
+        wanted = self.count + creations
+        self._plane.wait(lambda: self.count >= wanted, seconds, f"{creations} more creations")
 
     def _create(self) -> None:
-        connection = http.client.HTTPSConnection(LOOPBACK, self._installation.plane.port, context=self._trust)
-        headers = {
-            "Authorization": f"Bearer {self._installation.plane.token}",
-            "Content-Type": "application/json",
-        }
+        connection = http.client.HTTPSConnection(LOOPBACK, self._plane.port, context=self._trust)
+        headers = {"Authorization": f"Bearer {self._plane.token}", "Content-Type": "application/json"}
         try:
             while not self._done.is_set():
                 began = time.monotonic()
-                door = (self._first_door + int((began - self._begin) / EACH_DOOR)) % self._installation.doors
-                connection.request("POST", self._pods, json.dumps(self._installation.vm_pod(door)), headers)
+                connection.request("POST", self._path, self._body(began - self._begin), headers)
                 response = connection.getresponse()
                 answer = json.load(response)
-                problem = "" if response.status == 201 else str(answer.get("message"))
-                self.creations.append(Creation(began, time.monotonic(), problem))
-                self._done.wait(max(0.0, began + CALLERS / RATE - time.monotonic()))
+                self.creations.append(_creation(began, response.status, answer))
+                self._after_each()
+                self._done.wait(max(self._pause, began + self._period - time.monotonic()))
         finally:
             connection.close()
+
+
+def _creation(began: float, status: int, answer: Object) -> Creation:
+    ended = time.monotonic()
+    if status != http.HTTPStatus.CREATED:
+        return Creation(began, ended, "", False, str(answer.get("message") or status))
+    metadata = answer["metadata"]
+    return Creation(began, ended, metadata["name"], DECISION in metadata.get("annotations", {}), "")
+
+
+def fail_open_count(plane: ControlPlane) -> float:
+    """Return how many calls of the VM webhook have failed open, as the API server counts them."""
+    name = 'apiserver_admission_webhook_fail_open_count{name="vms.kubevirt-scheduler.io",type="admit"}'
+    lines = plane.request("GET", "/metrics")["message"].splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))

@@ -1,7 +1,7 @@
-"""Small worlds to draw from: nodes, the pods on them, an opted-in VM's pod and its storage, as the API writes them.
+"""Hypothesis strategies that draw small clusters: nodes, their pods, the pod of an opted-in VM, and its storage.
 
-Values come from small sets, so that things meet: requests fill a node exactly, labels match, taints are tolerated. An
-API server would take all of it but null and empty lists of terms, which a webhook is shown all the same.
+Values come from small sets so that objects interact: requests fill a node exactly, labels match, taints are tolerated.
+An API server would accept every object, except null and empty lists of terms. A webhook may receive those as well.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ TAINTS: list[Object] = [
     {"key": "maintenance", "effect": "NoSchedule"},
     {"key": "maintenance", "effect": "PreferNoSchedule"},
 ]
-# What the DefaultTolerationSeconds admission plugin gives to every pod.
+# The DefaultTolerationSeconds admission plugin adds these to every pod.
 DEFAULT_TOLERATIONS: list[Object] = [
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for what in ("not-ready", "unreachable")
@@ -41,9 +41,9 @@ TOLERATIONS: list[Object] = [
     {"operator": "Exists", "effect": "NoExecute"},
     {"operator": "Exists"},
 ]
-KUBEVIRTS_OWN: Object = {"key": "node-labeller.kubevirt.io/obsolete-host-model", "operator": "DoesNotExist"}
+KUBEVIRT_REQUIREMENT: Object = {"key": "node-labeller.kubevirt.io/obsolete-host-model", "operator": "DoesNotExist"}
 NODE_EXPRESSIONS: list[Object] = [
-    KUBEVIRTS_OWN,
+    KUBEVIRT_REQUIREMENT,
     {"key": "disk", "operator": "In", "values": ["ssd"]},
     {"key": "disk", "operator": "In", "values": ["ssd", "hdd"]},
     {"key": "disk", "operator": "NotIn", "values": ["hdd"]},
@@ -58,8 +58,12 @@ NODE_EXPRESSIONS: list[Object] = [
 SCHEDULABLE = {"kubevirt.io/schedulable": "true"}
 NODE_SELECTORS: list[Object] = [*[SCHEDULABLE] * 9, {"disk": "ssd"}, {ZONE: "east"}, {"disk": ""}]
 NULL_TERMS: list[Object | None] = [None, {}]
-TERMLESS: list[Object | None] = [None, {"nodeSelectorTerms": None}, {"nodeSelectorTerms": []}]
-NO_TERMS: list[Object | None] = [None, {}, *({REQUIRED: required} for required in TERMLESS)]
+REQUIRED_WITHOUT_TERMS: list[Object | None] = [None, {"nodeSelectorTerms": None}, {"nodeSelectorTerms": []}]
+NODE_AFFINITY_WITHOUT_TERMS: list[Object | None] = [
+    None,
+    {},
+    *({REQUIRED: required} for required in REQUIRED_WITHOUT_TERMS),
+]
 POD_SELECTORS: list[Object | None] = [
     *[{"matchLabels": {"app": "web"}}] * 4,
     {"matchLabels": {"app": "web", "tier": "front"}},
@@ -72,13 +76,13 @@ POD_SELECTORS: list[Object | None] = [
 ]
 LABEL_KEYS: list[Object] = [*[{}] * 6, *({field: ["tier"]} for field in ("matchLabelKeys", "mismatchLabelKeys"))]
 LABEL_KEYS += [{"matchLabelKeys": ["gpu"]}]
-# For the whole pod: at least what a container and a sidecar ask for, or the API server would refuse it.
-POD_LEVEL: list[Object] = [
+# Each amount covers the requests of one container and one sidecar: the API server refuses less.
+POD_LEVEL_RESOURCES: list[Object] = [
     {"requests": {"cpu": "2"}, "limits": {"cpu": "3"}},
     {"requests": {"memory": "2Gi"}},
     {"limits": {"cpu": "2", "memory": "2Gi"}},
 ]
-# An empty string: the key is left out.
+# An empty string omits the key.
 NODE_LABELS = {
     ZONE: ["east", "east", "east", "west", "west", ""],
     "disk": ["ssd", "ssd", "ssd", "hdd", ""],
@@ -97,17 +101,17 @@ ALLOCATABLE = {
 
 
 @cache
-def up_to(most: int) -> st.SearchStrategy[int]:
-    return st.integers(0, most)
+def up_to(maximum: int) -> st.SearchStrategy[int]:
+    return st.integers(0, maximum)
 
 
 def pick(draw: st.DrawFn, values: Sequence[T]) -> T:
-    """Draw one of the values; shrinks to the first."""
+    """Draw one of the values. Hypothesis shrinks to the first."""
     return values[draw(up_to(len(values) - 1))]
 
 
-def pick_some(draw: st.DrawFn, values: list[Object], most: int) -> list[Object]:
-    picked = [pick(draw, values) for _ in range(draw(up_to(most)))]
+def pick_some(draw: st.DrawFn, values: list[Object], maximum: int) -> list[Object]:
+    picked = [pick(draw, values) for _ in range(draw(up_to(maximum)))]
     return [value for index, value in enumerate(picked) if value not in picked[:index]]
 
 
@@ -115,17 +119,17 @@ def one_in(draw: st.DrawFn, number: int) -> bool:
     return draw(up_to(number - 1)) == number - 1
 
 
-def strings(draw: st.DrawFn, choices: dict[str, list[str]]) -> Object:
+def pick_strings(draw: st.DrawFn, choices: dict[str, list[str]]) -> Object:
     return {key: value for key, values in choices.items() if (value := pick(draw, values))}
 
 
-def v1(kind: str, metadata: Object, **rest: Any) -> Object:
-    # Copied, so that what a test does to its draw never reaches the lists above.
+def v1_object(kind: str, metadata: Object, **rest: Any) -> Object:
+    # Copied, because a test that changes its draw must not change the lists above.
     return deepcopy({"apiVersion": "v1", "kind": kind, "metadata": metadata, **rest})
 
 
-def a_node(draw: st.DrawFn, name: str) -> Object:
-    labels = strings(draw, NODE_LABELS | {HOSTNAME: [name] * 6 + [f"{name}.example", ""]}) | SCHEDULABLE
+def draw_node(draw: st.DrawFn, name: str) -> Object:
+    labels = pick_strings(draw, NODE_LABELS | {HOSTNAME: [name] * 6 + [f"{name}.example", ""]}) | SCHEDULABLE
     taints = pick_some(draw, TAINTS, 2) if one_in(draw, 5) else []
     spec: Object = {}
     if one_in(draw, 9):
@@ -137,129 +141,132 @@ def a_node(draw: st.DrawFn, name: str) -> Object:
     if ready := pick(draw, ["True"] * 16 + ["", "False", "Unknown"]):
         status["conditions"] = [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}]
     if not one_in(draw, 8):
-        status["allocatable"] = strings(draw, ALLOCATABLE)
-    return v1("Node", {"name": name, "labels": labels}, spec=spec, status=status)
+        status["allocatable"] = pick_strings(draw, ALLOCATABLE)
+    return v1_object("Node", {"name": name, "labels": labels}, spec=spec, status=status)
 
 
-def a_container(draw: st.DrawFn, name: str) -> Object:
-    """Draw one container: requests, limits that stand for them, both, or nothing."""
-    wanted = strings(draw, REQUESTS)
-    asks, bounds = {"requests": wanted}, {key: LIMITS[key] for key in wanted}
-    resources = pick(draw, [{}, asks, asks, {"limits": wanted}, asks | {"limits": bounds}])
+def draw_container(draw: st.DrawFn, name: str) -> Object:
+    """Draw a container with requests, with limits that default the requests, with both, or with neither."""
+    amounts = pick_strings(draw, REQUESTS)
+    requests, limits = {"requests": amounts}, {key: LIMITS[key] for key in amounts}
+    resources = pick(draw, [{}, requests, requests, {"limits": amounts}, requests | {"limits": limits}])
     return {"name": name, "image": "any"} | ({"resources": resources} if resources else {})
 
 
-def pod_terms(draw: st.DrawFn, *, new: bool) -> Object:
-    """Draw required terms; those of a new pod may have label keys, which the API server has not merged yet."""
+def draw_pod_terms(draw: st.DrawFn, *, new: bool) -> Object:
+    """Draw required pod (anti-)affinity terms. A `new` pod may have label keys, not merged yet by the API server."""
     terms: list[Object] = []
     for _ in range(pick(draw, [1, 2])):
         term = {"labelSelector": pick(draw, POD_SELECTORS), "topologyKey": pick(draw, [HOSTNAME, ZONE])}
-        takes_keys = new and term["labelSelector"] is not None and "tier" not in repr(term)
-        terms.append(term | pick(draw, NAMESPACES) | (pick(draw, LABEL_KEYS) if takes_keys else {}))
+        allows_label_keys = new and term["labelSelector"] is not None and "tier" not in repr(term)
+        terms.append(term | pick(draw, NAMESPACES) | (pick(draw, LABEL_KEYS) if allows_label_keys else {}))
     return {REQUIRED: terms}
 
 
-def a_neighbour(draw: st.DrawFn, name: str, node_names: list[str]) -> Object:
-    """Draw a pod that is there already: running, or unbound, finished, terminating, or on a node that is gone."""
+def draw_existing_pod(draw: st.DrawFn, name: str, node_names: list[str]) -> Object:
+    """Draw an existing pod: running, unbound, finished, terminating, or bound to a deleted node."""
     node = pick(draw, [*node_names * 4, None, "node-gone"])
     phase = pick(draw, ["Running"] * 6 + ["Pending", "Succeeded", "Failed"]) if node else "Pending"
     metadata: Object = {"name": name, "namespace": pick(draw, ["default", "default", "other"])}
-    metadata["labels"] = strings(draw, POD_LABELS)
+    metadata["labels"] = pick_strings(draw, POD_LABELS)
     if one_in(draw, 6):
         metadata |= {"deletionTimestamp": "2026-08-01T12:00:00Z", "deletionGracePeriodSeconds": 30}
-    spec: Object = {"containers": [a_container(draw, "main")]} | ({"nodeName": node} if node else {})
+    spec: Object = {"containers": [draw_container(draw, "main")]} | ({"nodeName": node} if node else {})
     if one_in(draw, 6):
-        spec["affinity"] = {"podAntiAffinity": pod_terms(draw, new=False)}
-    return v1("Pod", metadata, spec=spec, status={"phase": phase})
+        spec["affinity"] = {"podAntiAffinity": draw_pod_terms(draw, new=False)}
+    return v1_object("Pod", metadata, spec=spec, status={"phase": phase})
 
 
-def a_node_term(draw: st.DrawFn) -> Object:
+def draw_node_term(draw: st.DrawFn) -> Object:
     term: Object = {}
     kind = pick(draw, ["expressions"] * 5 + ["fields", "both"])
     if kind != "fields":
-        term["matchExpressions"] = pick_some(draw, NODE_EXPRESSIONS, 2) or [KUBEVIRTS_OWN]
+        term["matchExpressions"] = pick_some(draw, NODE_EXPRESSIONS, 2) or [KUBEVIRT_REQUIREMENT]
     if kind != "expressions":
         operator, name = pick(draw, ["In", "NotIn"]), pick(draw, ["node-a", "node-b"])
         term["matchFields"] = [{"key": "metadata.name", "operator": operator, "values": [name]}]
     return term
 
 
-def an_affinity(draw: st.DrawFn) -> Object:
-    """Draw the affinity of the VM's pod: mostly KubeVirt's own required term, or some of the user's."""
+def draw_affinity(draw: st.DrawFn) -> Object:
+    """Draw the affinity of the VM's pod: usually KubeVirt's required term or terms from the user."""
     affinity: Object = {}
     kind = pick(draw, ["kubevirt"] * 4 + ["user"] * 4 + ["no terms", "none"])
     if kind == "kubevirt":
-        affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [KUBEVIRTS_OWN]}]}}
+        affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [KUBEVIRT_REQUIREMENT]}]}}
     elif kind == "user":
         count = pick(draw, [1, 2, 3])
-        terms = [pick(draw, NULL_TERMS) if one_in(draw, 5) else a_node_term(draw) for _ in range(count)]
+        terms = [pick(draw, NULL_TERMS) if one_in(draw, 5) else draw_node_term(draw) for _ in range(count)]
         affinity["nodeAffinity"] = {REQUIRED: {"nodeSelectorTerms": terms}}
     elif kind == "no terms":
-        affinity["nodeAffinity"] = pick(draw, NO_TERMS)
+        affinity["nodeAffinity"] = pick(draw, NODE_AFFINITY_WITHOUT_TERMS)
     if one_in(draw, 5):
-        affinity["podAntiAffinity"] = pod_terms(draw, new=True)
+        affinity["podAntiAffinity"] = draw_pod_terms(draw, new=True)
     if one_in(draw, 8):
-        affinity["podAffinity"] = pod_terms(draw, new=True)
+        affinity["podAffinity"] = draw_pod_terms(draw, new=True)
     return affinity
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Object:
-    """Draw `nodes`, one to four, and `pods`, up to six."""
+    """Draw a dict of one to four `nodes` and up to six `pods`."""
     names = ["node-a", "node-b", "node-c", "node-d"][: pick(draw, [2, 3, 4, 1, 3, 4, 2, 3, 4, 4])]
-    neighbours = [a_neighbour(draw, f"neighbour-{index}", names) for index in range(draw(up_to(6)))]
-    return {"nodes": [a_node(draw, name) for name in names], "pods": neighbours}
+    existing_pods = [draw_existing_pod(draw, f"existing-pod-{index}", names) for index in range(draw(up_to(6)))]
+    return {"nodes": [draw_node(draw, name) for name in names], "pods": existing_pods}
 
 
 @st.composite
 def pods(draw: st.DrawFn) -> Object:
-    """Draw a virt-launcher pod as a webhook is sent it: opted in, not bound, with the claim disk1."""
-    compute = a_container(draw, "compute")
+    """Draw a virt-launcher pod as a webhook receives it: opted in, unbound, with the claim disk1."""
+    compute = draw_container(draw, "compute")
     if one_in(draw, 3):
         resources = compute.get("resources", {})
         compute["resources"] = resources | {"limits": resources.get("limits", {}) | {KVM: "1"}}
-    init = [a_container(draw, f"init-{index}") for index in range(pick(draw, [0, 0, 1, 2, 3]))]
+    init = [draw_container(draw, f"init-{index}") for index in range(pick(draw, [0, 0, 1, 2, 3]))]
     init = [container | pick(draw, [{}, {"restartPolicy": "Always"}]) for container in init]
     spec = {
         "containers": [compute],
         "initContainers": init,
         "tolerations": DEFAULT_TOLERATIONS + pick_some(draw, TOLERATIONS, 2),
         "volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}],
-        "affinity": an_affinity(draw),
+        "affinity": draw_affinity(draw),
         "nodeSelector": pick(draw, NODE_SELECTORS) if one_in(draw, 2) else None,
         "overhead": {"cpu": "250m", "memory": "120Mi"} if one_in(draw, 8) else None,
-        "resources": pick(draw, POD_LEVEL) if len(init) <= 1 and one_in(draw, 5) else None,
+        "resources": pick(draw, POD_LEVEL_RESOURCES) if len(init) <= 1 and one_in(draw, 5) else None,
     }
-    labels = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"} | strings(draw, POD_LABELS)
+    labels = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"} | pick_strings(draw, POD_LABELS)
     annotations = {"kubevirt-scheduler/co-schedule": "true", "kubevirt.io/domain": "vm1"}
     metadata = {"generateName": "virt-launcher-vm1-", "labels": labels, "annotations": annotations}
-    return v1("Pod", metadata, spec={field: value for field, value in spec.items() if value})
+    return v1_object("Pod", metadata, spec={field: value for field, value in spec.items() if value})
 
 
 @st.composite
 def storage(draw: st.DrawFn, node: str) -> Object:
-    """Draw `pvc`, `pv` and `pod`: the claim disk1, its Longhorn volume, and the share-manager pod on `node`."""
+    """Draw a dict of the claim disk1 (`pvc`), its Longhorn volume (`pv`), and the share-manager `pod` on `node`."""
     pv_spec: Object = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "10Gi"}}
     pv_spec |= {"csi": {"driver": "driver.longhorn.io", "volumeHandle": "vol-disk1"}}
     if one_in(draw, 4):
-        terms = [a_node_term(draw) for _ in range(pick(draw, [1, 2]))]
+        terms = [draw_node_term(draw) for _ in range(pick(draw, [1, 2]))]
         pv_spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
     pvc_spec = {"accessModes": ["ReadWriteMany"], "volumeName": "pvc-disk1"}
     labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": "vol-disk1"}
     metadata = {"name": "share-manager-vol-disk1", "namespace": "longhorn-system", "labels": labels}
     pod_spec = {"nodeName": node, "containers": [{"name": "share-manager", "image": "any"}]}
     return {
-        "pvc": v1("PersistentVolumeClaim", {"name": "disk1", "namespace": "default"}, spec=pvc_spec),
-        "pv": v1("PersistentVolume", {"name": "pvc-disk1"}, spec=pv_spec),
-        "pod": v1("Pod", metadata, spec=pod_spec, status={"phase": "Running"}),
+        "pvc": v1_object("PersistentVolumeClaim", {"name": "disk1", "namespace": "default"}, spec=pvc_spec),
+        "pv": v1_object("PersistentVolume", {"name": "pvc-disk1"}, spec=pv_spec),
+        "pod": v1_object("Pod", metadata, spec=pod_spec, status={"phase": "Running"}),
     }
 
 
 @st.composite
-def universes(draw: st.DrawFn) -> Object:
-    """Draw `pod`, `nodes`, `pods` with the share-manager pod last, `pvc`, `pv`, and `node`, its node."""
+def placement_cases(draw: st.DrawFn) -> Object:
+    """Draw a VM's `pod`, `nodes`, `pods`, `pvc`, `pv`, and `node`, the name of the share-manager pod's node.
+
+    The share-manager pod is the last of `pods`.
+    """
     cluster, pod = draw(clusters()), draw(pods())
-    node = pick(draw, [each["metadata"]["name"] for each in cluster["nodes"]])
-    stored = draw(storage(node))
-    serving = {"pods": [*cluster["pods"], stored["pod"]], "node": node}
-    return {"pod": pod, "nodes": cluster["nodes"], "pvc": stored["pvc"], "pv": stored["pv"]} | serving
+    node = pick(draw, [candidate["metadata"]["name"] for candidate in cluster["nodes"]])
+    disk = draw(storage(node))
+    served = {"pods": [*cluster["pods"], disk["pod"]], "node": node}
+    return {"pod": pod, "nodes": cluster["nodes"], "pvc": disk["pvc"], "pv": disk["pv"]} | served

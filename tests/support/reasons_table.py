@@ -1,6 +1,6 @@
-"""The table of reasons in docs/troubleshooting.md; run as a program, this writes it.
+"""The table of reasons in docs/troubleshooting.md. Run as a program, this module writes it.
 
-What a reason means is said in docs/how-it-decides.md, and what to do about it by the program: nothing is said twice.
+The meaning of a reason comes from docs/how-it-decides.md, the remedy from the program's ADVICE: each has one source.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from webhook.placement.wording import ADVICE
 BEGIN, END = "<!-- reasons: generated from how-it-decides.md by `make docs` -->\n", "<!-- end of reasons -->\n"
 
 
-def explained() -> Iterator[tuple[str, str]]:
-    """Each row of the table of reasons: the reason and when it is given, or nothing and a heading."""
+def reason_rows() -> Iterator[tuple[str, str]]:
+    """Yield each row of the table of reasons: the reason and its meaning, or "" and a heading."""
     _, _, rest = (DOCS / "how-it-decides.md").read_text().partition("\n| reason |")
     for row in rest.partition("\n\n")[0].splitlines()[2:]:
-        reason, when, *_ = (cell.strip() for cell in row.strip("|").split(" | "))
-        yield reason.strip("`"), when
+        reason, meaning, *_ = (cell.strip() for cell in row.strip("|").split(" | "))
+        yield reason.strip("`"), meaning
 
 
 def table() -> str:
-    """A row for each reason: what it means and what to do."""
+    """Return the Markdown table: a row for each reason, with its meaning and its remedy."""
     rows = ["| reason | what it means | what to do |", "| --- | --- | --- |"]
-    for reason, when in explained():
-        rows.append(f"| `{reason}` | {when} | {ADVICE[Reason(reason)]} |" if reason else f"| | {when} | |")
+    for reason, meaning in reason_rows():
+        rows.append(f"| `{reason}` | {meaning} | {ADVICE[Reason(reason)]} |" if reason else f"| | {meaning} | |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""One test's part of the cluster: a namespace, nodes, Longhorn volumes and VMs, and nothing left of it afterwards."""
+"""One test's own part of the cluster: a namespace, nodes, Longhorn volumes and VM pods. `close` deletes all of it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.controlplane.programs import UNPLAYED
+from tests.support.controlplane.programs import DISREGARD_STATUS
 from tests.support.longhorn import ATTACHABLE, STORAGE, VOLUMES, Longhorn
 from tests.support.paths import REVIEWS
-from tests.support.webhook_process import SERVED_BY, Webhook
+from tests.support.webhook_process import WEBHOOK_LABEL, Webhook
 
-# What virt-launcher pods select, and the test itself: its pods are bound to its nodes only.
-KUBEVIRTS = {
+# The node labels that virt-launcher pods select.
+KUBEVIRT_LABELS = {
     "kubernetes.io/arch": "amd64",
     "kubevirt.io/schedulable": "true",
     "machine-type.node.kubevirt.io/q35": "true",
 }
-POOL = "test/pool"
+POOL = "test/pool"  # node label and node selector: a test's pods run only on the nodes of that test
 HOSTNAME = "kubernetes.io/hostname"
-ROOM = {
+ALLOCATABLE = {
     "cpu": "16",
     "memory": "64Gi",
     "ephemeral-storage": "100Gi",
@@ -33,66 +33,67 @@ ROOM = {
     "devices.kubevirt.io/tun": "1k",
     "devices.kubevirt.io/vhost-net": "1k",
 }
-NUMBERS = itertools.count(1)
+NAMESPACE_NUMBERS = itertools.count(1)
 DECISION = "kubevirt-scheduler/decision"
 CO_SCHEDULED = "kubevirt-scheduler/co-scheduled-node"
-ANSWERS = "kubevirt_scheduler_responses_total"
+RESPONSES = "kubevirt_scheduler_responses_total"
 
 
-def recorded(review: str) -> Object:
-    """A pod as KubeVirt sent it to the API server, without what the server and its owner added."""
+def recorded_pod(review: str) -> Object:
+    """Return a recorded pod as its controller sent it: without the fields that the API server and the owner set."""
     pod: Object = json.loads((REVIEWS / f"{review}.json").read_text())["request"]["object"]
     for key in "managedFields", "ownerReferences", "namespace", "uid", "creationTimestamp":
         pod["metadata"].pop(key, None)
     return pod
 
 
-class World:
-    """Made by the fixture `world`; the names of all nodes and volumes begin with that of its namespace."""
+class Scenario:
+    """Cluster objects of one test; generated names contain its namespace's name. The fixture `scenario` creates it."""
 
     def __init__(self, plane: ControlPlane, longhorn: Longhorn, webhook: Webhook | None) -> None:
         self.plane = plane
         self.longhorn = longhorn
-        self.namespace = plane.create_namespace(f"e2e-{next(NUMBERS)}")
+        self.namespace = plane.create_namespace(f"e2e-{next(NAMESPACE_NUMBERS)}")
         self.pods = f"/api/v1/namespaces/{self.namespace}/pods"
         self.claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         self.node_names: list[str] = []
         self.volumes: list[str] = []
-        self._seen_by: Webhook | None = None
+        self._webhook: Webhook | None = None
         topologies = [{"matchLabelExpressions": [{"key": POOL, "values": [self.namespace]}]}]
         storage = {"metadata": {"name": self.namespace}, "provisioner": "driver.longhorn.io"}
         plane.request("POST", f"{STORAGE}/storageclasses", storage | {"allowedTopologies": topologies})
         if webhook:
-            self.serve(webhook)
+            self.use_webhook(webhook)
 
-    def serve(self, webhook: Webhook) -> None:
-        """Have the webhook see the VMs of this namespace; return when it does."""
-        labels = {"metadata": {"labels": {SERVED_BY: webhook.name}}}
+    def use_webhook(self, webhook: Webhook) -> None:
+        """Label the namespace so that the API server calls this webhook for its VMs; return once it does."""
+        labels = {"metadata": {"labels": {WEBHOOK_LABEL: webhook.name}}}
         self.plane.request("PATCH", f"/api/v1/namespaces/{self.namespace}", labels)
-        former, self._seen_by = self._seen_by, webhook
+        previous, self._webhook = self._webhook, webhook
 
-        def is_asked() -> bool:
-            # The former one may still be: the API server learns of the label by a watch.
-            before = former.metric(ANSWERS) if former else 0.0
-            return bool(self.decision("no-such-claim")) and (not former or former.metric(ANSWERS) == before)
+        def is_called() -> bool:
+            # The API server learns of the label through a watch, so it may still call the previous webhook.
+            before = previous.metric(RESPONSES) if previous else 0.0
+            return bool(self.decision("no-such-claim")) and (not previous or previous.metric(RESPONSES) == before)
 
-        self.plane.wait(is_asked, 20, f"a decision of {webhook.name}")
+        self.plane.wait(is_called, 20, f"a decision of {webhook.name}")
 
     # --- nodes ---
 
-    def add_nodes(self, count: int, prefix: str = "node", labels: Object | None = None, **room: str) -> list[str]:
-        """Create ready nodes with room as given (`cpu="4"`), and return their names."""
+    def add_nodes(self, count: int, prefix: str = "node", labels: Object | None = None, **resources: str) -> list[str]:
+        """Create ready nodes and return their names. `resources` overrides allocatable resources: `cpu="4"`."""
         names = [f"{self.namespace}-{prefix}-{number:02}" for number in range(count)]
         for name in names:
-            self.add_node(name, labels, **room)
+            self.add_node(name, labels, **resources)
         self.wait_ready(names)
         return names
 
-    def add_node(self, name: str, labels: Object | None = None, **room: str) -> str:
-        own = {HOSTNAME: name, POOL: self.namespace} | KUBEVIRTS | (labels or {})
-        allocatable = ROOM | {key.replace("kvm", "devices.kubevirt.io/kvm"): value for key, value in room.items()}
+    def add_node(self, name: str, labels: Object | None = None, **resources: str) -> str:
+        all_labels = {HOSTNAME: name, POOL: self.namespace} | KUBEVIRT_LABELS | (labels or {})
+        overrides = {key.replace("kvm", "devices.kubevirt.io/kvm"): value for key, value in resources.items()}
+        allocatable = ALLOCATABLE | overrides
         node = {
-            "metadata": {"name": name, "labels": own, "annotations": ATTACHABLE},
+            "metadata": {"name": name, "labels": all_labels, "annotations": ATTACHABLE},
             "status": {"allocatable": allocatable, "capacity": allocatable},
         }
         self.plane.request("POST", "/api/v1/nodes", node)
@@ -112,8 +113,8 @@ class World:
         return self.plane.request("PATCH", f"/api/v1/nodes/{name}", change)
 
     def make_not_ready(self, name: str) -> None:
-        """Let its kubelet fall silent, and wait for the taint that this brings."""
-        self.change_node(name, {"metadata": {"annotations": {UNPLAYED: "true"}}})
+        """Set the node's Ready condition to False, and wait for the resulting taint."""
+        self.change_node(name, {"metadata": {"annotations": {DISREGARD_STATUS: "true"}}})
         condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
         self.plane.request("PATCH", f"/api/v1/nodes/{name}/status", {"status": {"conditions": [condition]}})
         self.plane.wait(lambda: self.taints(name), 20, f"the not-ready taint of {name}")
@@ -125,9 +126,9 @@ class World:
     # --- storage ---
 
     def add_volume(self, claim: str = "disk1", volume: str = "", isolated: bool = True) -> str:
-        """Create a Longhorn volume with a claim bound to it, and return its name.
+        """Create a Longhorn volume and a claim that will be bound to it, and return the volume's name.
 
-        Its share-manager stays on this test's nodes, by its StorageClass, unless it is not `isolated`.
+        If `isolated`, the StorageClass restricts the volume's share-manager to the nodes of this test.
         """
         volume = volume or f"vol-{self.namespace}-{len(self.volumes)}"
         self.longhorn.provision(self.namespace, claim, volume, self.namespace if isolated else "")
@@ -141,18 +142,18 @@ class World:
 
         self.plane.wait(lambda: set(claims) <= bound(), 30, f"claims {claims} Bound")
 
-    def warm_volume(self, claim: str = "disk1") -> tuple[str, str]:
-        """A volume that something else uses, so that its share-manager runs; return it and that node."""
+    def add_attached_volume(self, claim: str = "disk1") -> tuple[str, str]:
+        """Create a volume that a pod already uses; return the volume and the node of its running share-manager."""
         volume = self.add_volume(claim)
         self.wait_bound(claim)
-        self.create_user(claim)
-        return volume, self.served_on(volume, claim)
+        self.create_consumer(claim)
+        return volume, self.wait_share_manager(volume, claim)
 
-    def served_on(self, volume: str, claim: str) -> str:
-        """Wait until the share-manager of a claim's volume runs, and the webhook knows; return that node."""
-        node = self.longhorn.running_on(volume)
-        if self._seen_by:  # else nobody is asked yet
-            self.plane.wait(lambda: self.node_meant(claim) == node, 20, f"a decision for {node}")
+    def wait_share_manager(self, volume: str, claim: str) -> str:
+        """Wait until the volume's share-manager runs and the webhook has seen it; return the share-manager's node."""
+        node = self.longhorn.wait_running(volume)
+        if self._webhook:
+            self.plane.wait(lambda: self.target_node(claim) == node, 20, f"a decision for {node}")
         return node
 
     # --- pods ---
@@ -160,27 +161,27 @@ class World:
     def vm_pod(
         self, name: str, *claims: str, review: str = "vm-start", opt_in: str | None = "true", **spec: Any
     ) -> Object:
-        """A virt-launcher pod, as recorded but for its VM, its claims, and what is named."""
-        pod = recorded(review)
-        metadata, own = pod["metadata"], pod["spec"]
+        """Return a recorded virt-launcher pod with this VM name, these claims, this opt-in and these `spec` fields."""
+        pod = recorded_pod(review)
+        metadata, pod_spec = pod["metadata"], pod["spec"]
         metadata["generateName"] = f"virt-launcher-{name}-"
         metadata["labels"] |= {"kubevirt.io/created-by": str(uuid.uuid4()), "vm.kubevirt.io/name": name}
         metadata["annotations"]["kubevirt.io/domain"] = name
         metadata["annotations"].pop("kubevirt-scheduler/co-schedule", None)
         if opt_in is not None:
             metadata["annotations"]["kubevirt-scheduler/co-schedule"] = opt_in
-        mounts = [{"name": f"disk-{i}", "persistentVolumeClaim": {"claimName": c}} for i, c in enumerate(claims)]
-        own["volumes"] = [each for each in own["volumes"] if "persistentVolumeClaim" not in each] + mounts
-        kept = {each["name"] for each in own["volumes"]}
-        for container in own["containers"] + own["initContainers"]:
-            container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] in kept]
-        own["nodeSelector"] = own.get("nodeSelector", {}) | {POOL: self.namespace}
-        own["schedulerName"] = "default-scheduler"
-        own |= spec
+        disks = [{"name": f"disk-{i}", "persistentVolumeClaim": {"claimName": c}} for i, c in enumerate(claims)]
+        pod_spec["volumes"] = [each for each in pod_spec["volumes"] if "persistentVolumeClaim" not in each] + disks
+        volume_names = {each["name"] for each in pod_spec["volumes"]}
+        for container in pod_spec["containers"] + pod_spec["initContainers"]:
+            container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] in volume_names]
+        pod_spec["nodeSelector"] = pod_spec.get("nodeSelector", {}) | {POOL: self.namespace}
+        pod_spec["schedulerName"] = "default-scheduler"
+        pod_spec |= spec
         return pod
 
-    def repelling_vm(self, group: str, claim: str) -> Object:
-        """The pod of a VM that shares its disk with the others of its group, and never a node."""
+    def anti_affinity_pod(self, group: str, claim: str) -> Object:
+        """Return a VM pod whose required anti-affinity separates it from other pods of its group on the same claim."""
         pod = self.vm_pod(group, claim)
         pod["metadata"]["labels"]["group"] = group
         term = {"labelSelector": {"matchLabels": {"group": group}}, "topologyKey": HOSTNAME}
@@ -191,14 +192,14 @@ class World:
         """Create a pod and return its name."""
         return str(self.plane.request("POST", self.pods, pod)["metadata"]["name"])
 
-    def start_vm(self, name: str, *claims: str, **how: Any) -> str:
-        """Create a VM's pod, wait until it runs, and return the pod's name."""
-        pod = self.create(self.vm_pod(name, *claims, **how))
-        self.running(pod)
+    def start_vm(self, name: str, *claims: str, **options: Any) -> str:
+        """Create a VM pod, wait until it runs, and return its name. `options` are those of `vm_pod`."""
+        pod = self.create(self.vm_pod(name, *claims, **options))
+        self.wait_running(pod)
         return pod
 
-    def create_user(self, claim: str, node: str = "") -> str:
-        """Create a pod that uses a claim and is no VM: a backup, say."""
+    def create_consumer(self, claim: str, node: str = "") -> str:
+        """Create a pod that uses a claim but isn't a VM, for example a backup; return its name."""
         spec: Object = {
             "containers": [{"name": "main", "image": "none"}],
             "volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}],
@@ -207,7 +208,7 @@ class World:
         return self.create({"metadata": {"generateName": "user-"}, "spec": spec})
 
     def fill(self, node: str, count: int = 1, **requests: str) -> None:
-        """Let other pods take room on a node."""
+        """Create `count` pods with these resource requests on a node."""
         resources = {key.replace("kvm", "devices.kubevirt.io/kvm"): value for key, value in requests.items()}
         container = {"name": "main", "image": "none", "resources": {"requests": resources, "limits": resources}}
         spec = {"containers": [container], "nodeName": node}
@@ -215,15 +216,15 @@ class World:
             self.create({"metadata": {"generateName": "filler-"}, "spec": spec})
 
     def decision(self, *claims: str) -> str:
-        """What would be decided on a VM with these claims now, as the pod's annotation has it; empty for nothing."""
-        return str(self.tried(self.vm_pod("trial", *claims))["metadata"]["annotations"].get(DECISION, ""))
+        """Return the decision annotation that a VM with these claims would get now; empty if it would get none."""
+        return str(self.dry_run(self.vm_pod("trial", *claims))["metadata"]["annotations"].get(DECISION, ""))
 
-    def node_meant(self, *claims: str) -> str:
-        """The node for which a VM with these claims would get terms now; empty for none."""
-        return str(self.tried(self.vm_pod("trial", *claims))["metadata"]["annotations"].get(CO_SCHEDULED, ""))
+    def target_node(self, *claims: str) -> str:
+        """Return the node that the webhook would select now for a VM with these claims; empty if none."""
+        return str(self.dry_run(self.vm_pod("trial", *claims))["metadata"]["annotations"].get(CO_SCHEDULED, ""))
 
-    def tried(self, pod: Object) -> Object:
-        """The pod as the API server would store it."""
+    def dry_run(self, pod: Object) -> Object:
+        """Return the pod as the API server would store it."""
         return self.plane.request("POST", f"{self.pods}?dryRun=All", pod)
 
     def get(self, pod: str) -> Object:
@@ -232,7 +233,7 @@ class World:
     def annotations(self, pod: str) -> dict[str, str]:
         return dict(self.get(pod)["metadata"]["annotations"])
 
-    def running(self, pod: str, seconds: float = 20) -> str:
+    def wait_running(self, pod: str, seconds: float = 20) -> str:
         """Wait until a pod runs and return its node."""
 
         def node() -> str:
@@ -246,17 +247,17 @@ class World:
             raise
 
     def _conditions(self, pod: str) -> list[Object]:
-        """What the scheduler has said of a pod: nothing, or one thing."""
+        """Return the pod's PodScheduled condition in a list, which is empty before the first scheduling attempt."""
         return [each for each in self.get(pod)["status"].get("conditions", []) if each["type"] == "PodScheduled"]
 
-    def bound_by(self, pod: str) -> str:
-        """Wait until a pod's Scheduled event is there, and return the name of the scheduler that wrote it."""
+    def scheduler_of(self, pod: str) -> str:
+        """Wait for the pod's Scheduled event, and return the name of the scheduler that emitted it."""
         path = f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=reason=Scheduled,involvedObject.name={pod}"
         (event,) = self.plane.wait(lambda: self.plane.request("GET", path)["items"], 20, "the Scheduled event")
         return str(event["reportingComponent"])
 
-    def unschedulable(self, pod: str) -> str:
-        """Wait until the scheduler has tried a pod and found no node, and return what it said of it."""
+    def wait_unschedulable(self, pod: str) -> str:
+        """Wait until the scheduler has found no node for a pod, and return the scheduler's message."""
 
         def message() -> str:
             found = [each for each in self._conditions(pod) if each["status"] == "False"]
@@ -264,18 +265,23 @@ class World:
 
         return self.plane.wait(message, 20, f"pod {self.namespace}/{pod} unschedulable")
 
-    def shunned(self, node: str) -> str:
-        """Wait until the scheduler knows that a node takes no VM: it learns of it apart from the webhook. Say why."""
+    def wait_rejected(self, node: str) -> str:
+        """Wait until the scheduler rejects VMs on a node, and return the scheduler's message.
+
+        The scheduler has its own watches, so it may learn of a change later than the webhook.
+        """
         pod = self.vm_pod("probe", opt_in=None)
         pod["spec"]["nodeSelector"][HOSTNAME] = node
 
-        def complaint() -> str:
+        def message() -> str:
             name = self.create(pod)
-            (said,) = self.plane.wait(lambda: self._conditions(name), 20, f"a word on pod {self.namespace}/{name}")
+            (condition,) = self.plane.wait(
+                lambda: self._conditions(name), 20, f"a PodScheduled condition of pod {self.namespace}/{name}"
+            )
             self.delete(name)
-            return "" if said["status"] == "True" else str(said["message"])
+            return "" if condition["status"] == "True" else str(condition["message"])
 
-        return self.plane.wait(complaint, 20, f"no VM on {node}")
+        return self.plane.wait(message, 20, f"no VM on {node}")
 
     def delete(self, pod: str) -> None:
         self.plane.request("DELETE", f"{self.pods}/{pod}?gracePeriodSeconds=0")
@@ -283,7 +289,7 @@ class World:
     def close(self) -> None:
         self.plane.delete_pods(self.pods)
         for volume in self.volumes:
-            self.longhorn.forget(volume)
+            self.longhorn.remove_volume(volume)
         paths = [self.claims, *(f"{VOLUMES}/pv-{volume}" for volume in self.volumes)]
         paths += [f"/api/v1/nodes/{node}" for node in self.node_names]
         for path in [*paths, f"{STORAGE}/storageclasses/{self.namespace}", f"/api/v1/namespaces/{self.namespace}"]:

@@ -1,4 +1,4 @@
-"""A Secret as the kubelet mounts it: the fields are links into `..data`, itself a link, which is replaced."""
+"""A Secret volume as the kubelet mounts it: each field is a link into `..data`, a link that an update replaces."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from pathlib import Path
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 
-# Seconds; what is new is brought when it is seen again. The real one takes up to 90; one that is faster than
-# the injector on a machine that stalls would show what nobody trusts yet.
-EVERY = 3.0
+# Seconds between two reads. An update needs two reads of the same version. The real kubelet takes up to 90 s. A faster
+# mount than cert-manager's injector, on a machine that stalls, would serve a certificate that no client trusts yet.
+POLL_INTERVAL = 3.0
 
 
-class Mounted:
-    """A folder with a Secret's fields, all of which change at once."""
+class SecretFolder:
+    """A folder with the fields of a Secret. An update replaces all fields atomically."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._times = folder, 0
+        self.folder, self._updates = folder, 0
         folder.mkdir()
 
-    def bring(self, fields: Mapping[str, bytes]) -> None:
-        """Put these fields in the place of those that are there."""
-        self._times += 1
-        version, data = self.folder / f"..2026_11_21_{self._times}", self.folder / "..data"
+    def update(self, fields: Mapping[str, bytes]) -> None:
+        """Replace the content of the folder by these fields."""
+        self._updates += 1
+        version, data = self.folder / f"..2026_11_21_{self._updates}", self.folder / "..data"
         version.mkdir()
         for name, content in fields.items():
             (version / name).write_bytes(content)
             (version / name).chmod(0o440)
-        former = data.readlink() if data.is_symlink() else None
+        previous = data.readlink() if data.is_symlink() else None
         new = self.folder / "..data_tmp"
         new.symlink_to(version.name)
         new.replace(data)
         for name in fields:
             if not (link := self.folder / name).is_symlink():
                 link.symlink_to(Path("..data", name))
-        if former:
-            shutil.rmtree(self.folder / former)
+        if previous:
+            shutil.rmtree(self.folder / previous)
 
 
-class Mount:
-    """A volume of a pod that is filled from a Secret, and follows it until `stop`."""
+class SecretVolume:
+    """A pod's volume that is filled from a Secret of the control plane, and follows the Secret until `stop`."""
 
     def __init__(self, plane: ControlPlane, secret: str, folder: Path) -> None:
-        """`secret` is its path at the API server."""
-        self._plane, self._secret, self._mounted = plane, secret, Mounted(folder)
-        self._seen = self._brought = ""
+        """`secret` is the Secret's path at the API server."""
+        self._plane, self._secret, self._folder = plane, secret, SecretFolder(folder)
+        self._seen = self._mounted = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def start(self) -> None:
-        """Return when it is filled: before that, no container of the pod starts."""
-        self._plane.wait(self._look, 30, f"{self._secret}, which a pod mounts")
+        """Start to follow the Secret, and return when the volume is filled: a pod's containers start only then."""
+        self._plane.wait(self._poll, 30, f"{self._secret}, which a pod mounts")
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,14 +64,14 @@ class Mount:
             self._thread.join()
 
     def _follow(self) -> None:
-        while not self._stopped.wait(EVERY):
-            with suppress(ApiError):  # while it is gone, a pod that runs keeps what it has
-                self._look()
+        while not self._stopped.wait(POLL_INTERVAL):
+            with suppress(ApiError):  # without its Secret, a running pod retains the mounted files
+                self._poll()
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         secret = self._plane.request("GET", self._secret)
         before, self._seen = self._seen, secret["metadata"]["resourceVersion"]
-        if self._seen != self._brought and (not self._brought or self._seen == before):
-            self._mounted.bring({name: base64.b64decode(value) for name, value in secret.get("data", {}).items()})
-            self._brought = self._seen
+        if self._seen != self._mounted and (not self._mounted or self._seen == before):
+            self._folder.update({name: base64.b64decode(value) for name, value in secret.get("data", {}).items()})
+            self._mounted = self._seen
         return True

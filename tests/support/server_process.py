@@ -1,4 +1,4 @@
-"""The real server in a process of its own, and clients that speak to it over real sockets."""
+"""Runs `kubevirt-scheduler serve` in a child process, and connects clients to it over real sockets."""
 
 import http.client
 import json
@@ -19,18 +19,18 @@ from typing import Any
 from tests.support.builders import node, storage
 from tests.support.paths import REVIEWS
 
-# Warnings are errors here as well, but for a socket that gunicorn itself leaves behind when it looks at ours.
+# Warnings are errors, except for one socket: gunicorn leaks it when it inspects the listener.
 WARNINGS = ["-W", "error", "-W", "ignore:unclosed <socket:ResourceWarning"]
 PROGRAM = [sys.executable, *WARNINGS, "-c", "from webhook.cli import main; main()", "serve"]
 VM_START = (REVIEWS / "vm-start.json").read_bytes()
 JSON = {"Content-Type": "application/json"}
-LAST = 25  # lines of its log are told where something fails
-IN_TIME = 20.0  # seconds, many times what anything here takes
+LOG_TAIL = 25  # log lines that are added to a failure
+IN_TIME = 20.0  # seconds; many times more than any test needs
 
 
 @dataclass
 class Running:
-    """A server: where it listens, whom to trust, and what it has logged so far."""
+    """A running server: its addresses, its CA and its log."""
 
     process: subprocess.Popen[str]
     https: tuple[str, int]
@@ -43,66 +43,66 @@ class Running:
         return self.log_file.read_text()
 
     @property
-    def lines(self) -> list[dict[str, Any]]:
-        """The log, each line of which is JSON."""
+    def log_lines(self) -> list[dict[str, Any]]:
+        """The parsed log; each line is JSON."""
         return [json.loads(line) for line in self.log.splitlines()]
 
-    def trusting(self) -> ssl.SSLContext:
+    def client_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.ca))
 
     def connect(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(*self.https, timeout=IN_TIME, context=self.trusting())
+        return http.client.HTTPSConnection(*self.https, timeout=IN_TIME, context=self.client_context())
 
     def raw(self) -> ssl.SSLSocket:
-        """A TLS connection on which anything may be said."""
-        return self.trusting().wrap_socket(self.plain(), server_hostname="127.0.0.1")
+        """A TLS connection for arbitrary bytes."""
+        return self.client_context().wrap_socket(self.plain(), server_hostname="127.0.0.1")
 
     def plain(self) -> socket.socket:
-        """A connection to the TLS port that has not begun with TLS."""
+        """A TCP connection to the TLS port, before the handshake."""
         return socket.create_connection(self.https, timeout=IN_TIME)
 
     def probe(self, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection(*self.http, timeout=IN_TIME)
         try:
             connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
         finally:
             connection.close()
 
     def review(self, body: bytes = VM_START) -> dict[str, Any]:
-        """The response to a review, sent on a connection of its own."""
+        """Send a review over a new connection and return the `response` of the AdmissionReview."""
         connection = self.connect()
         try:
             connection.request("POST", "/mutate?timeout=10s", body, JSON)
-            answer = connection.getresponse()
-            assert answer.status == 200
-            return dict(json.loads(answer.read())["response"])
+            response = connection.getresponse()
+            assert response.status == 200
+            return dict(json.loads(response.read())["response"])
         finally:
             connection.close()
 
     def stop(self) -> int:
-        """End the server as Kubernetes does, and return its exit code."""
+        """Stop the server with SIGTERM, as Kubernetes does, and return its exit code."""
         self.process.terminate()
         return self.process.wait(IN_TIME)
 
 
-def until(holds: Any) -> Any:
-    """Ask again and again, and return the first answer that is not false."""
-    last = monotonic() + IN_TIME
-    while not (answer := holds()):
-        assert monotonic() < last, f"in vain; the last answer was {answer!r}"
+def until(condition: Any) -> Any:
+    """Poll `condition` and return its first true value."""
+    deadline = monotonic() + IN_TIME
+    while not (value := condition()):
+        assert monotonic() < deadline, f"timed out; the last value was {value!r}"
         sleep(0.01)
-    return answer
+    return value
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The environment with these settings and no others of ours."""
+    """This process' environment, with `settings` instead of its CO_SCHEDULE_ variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CO_SCHEDULE_")} | settings
 
 
 def write_cluster(folder: Path) -> Path:
-    """A snapshot in which the recorded VM can be pinned to node-a."""
+    """Write a snapshot in which the recorded VM can be pinned to node-a, and return the file."""
     labels = dict.fromkeys(["kubevirt.io/schedulable", "machine-type.node.kubevirt.io/q35"], "true")
     items = [*storage(), node(labels=labels | {"kubernetes.io/arch": "amd64"})]
     file = folder / "cluster.json"
@@ -110,8 +110,8 @@ def write_cluster(folder: Path) -> Path:
     return file
 
 
-def run(*arguments: object, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run `serve` where it is not expected to start."""
+def run_to_exit(*arguments: object, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run `serve` with arguments or settings with which it exits, and return its output."""
     command = [*PROGRAM, *map(str, arguments)]
     return subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=IN_TIME, env=environment(**settings)
@@ -119,13 +119,13 @@ def run(*arguments: object, **settings: str) -> subprocess.CompletedProcess[str]
 
 
 @contextmanager
-def serving(folder: Path, *arguments: object, by: Sequence[str] = (), **settings: str) -> Iterator[Running]:
-    """Run `serve` on free ports from the moment when it is ready; nothing of it is left afterwards.
+def run_server(folder: Path, *arguments: object, launcher: Sequence[str] = (), **settings: str) -> Iterator[Running]:
+    """Run `serve` on free ports, and yield it when it is ready. Stop it at the end of the block.
 
-    It reads a snapshot, unless a `--kubeconfig` is among the arguments. `by` is what starts it and makes way for it.
+    It reads a snapshot unless the arguments contain `--kubeconfig`. `launcher` is a command prefix that execs `serve`.
     """
-    known = [] if "--kubeconfig" in arguments else ["--snapshot", write_cluster(folder)]
-    command = [*by, *PROGRAM, *known, "--https-port", 0, "--http-port", 0, *arguments]
+    snapshot = [] if "--kubeconfig" in arguments else ["--snapshot", write_cluster(folder)]
+    command = [*launcher, *PROGRAM, *snapshot, "--https-port", 0, "--http-port", 0, *arguments]
     log_file = folder / "log"
     with (
         log_file.open("w") as log,
@@ -141,16 +141,16 @@ def serving(folder: Path, *arguments: object, by: Sequence[str] = (), **settings
             assert process.stdout
             assert select.select([process.stdout], [], [], IN_TIME)[0], "not ready in time"
             line = process.stdout.readline()
-            assert line, f"it did not start: {log_file.read_text()}"
+            assert line, f"the server did not start: {log_file.read_text()}"
             yield running(process, json.loads(line), log_file)
         except BaseException as error:
-            state = "runs" if process.poll() is None else f"ended with {process.returncode}"
-            said = log_file.read_text().splitlines() if log_file.is_file() else []  # it may be a pipe
-            error.add_note("\n".join([f"the server {state}; its log:", *said[-LAST:]]))
+            state = "is running" if process.poll() is None else f"exited with {process.returncode}"
+            lines = log_file.read_text().splitlines() if log_file.is_file() else []  # the log may be a pipe
+            error.add_note("\n".join([f"the server {state}; its log:", *lines[-LOG_TAIL:]]))
             raise
         finally:
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)  # which ends it at once
+                process.send_signal(signal.SIGINT)  # stops the server immediately
                 try:
                     process.wait(IN_TIME)
                 except subprocess.TimeoutExpired:

@@ -1,11 +1,11 @@
-"""The threads of this process that a test may count as its own work's, whatever else runs here in a whole session."""
+"""Lists the threads of this process, without those of fake servers that run in the whole test session."""
 
 import threading
 
-# What socketserver runs for each connection: of the control plane's proxy, say, which come and go as they like.
-A_CONNECTION = "process_request_thread"
+# socketserver's thread for one connection, for example of the control plane's proxy. They start and end at any time.
+SERVER_CONNECTION = "process_request_thread"
 
 
-def threads() -> set[threading.Thread]:
-    """All threads but those that serve one connection of a fake or of the proxy."""
-    return {thread for thread in threading.enumerate() if A_CONNECTION not in thread.name}
+def own_threads() -> set[threading.Thread]:
+    """All threads except those that serve one connection of a fake server or of the proxy."""
+    return {thread for thread in threading.enumerate() if SERVER_CONNECTION not in thread.name}

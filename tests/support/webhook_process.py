@@ -1,4 +1,4 @@
-"""The real `kubevirt-scheduler serve`, as its own ServiceAccount, registered at a real API server under a Service."""
+"""A `kubevirt-scheduler serve` process with its own ServiceAccount, registered at a real API server as a Service."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 NAMESPACE = "kubevirt-scheduler"
-# A namespace says with this label which webhook its VMs are shown to.
-SERVED_BY = "test/served-by"
+# This namespace label names the webhook that the API server calls for the namespace's VMs.
+WEBHOOK_LABEL = "test/served-by"
 Right = tuple[str, str, tuple[str, ...]]
-# What the webhook may do in the cluster, a row for each rule of its ClusterRole. It gets what its caches do not have.
+# The webhook's permissions, one row per rule of its ClusterRole. It uses `get` for objects that its caches lack.
 RIGHTS: tuple[Right, ...] = (
     ("", "persistentvolumeclaims", ("get", "list", "watch")),
     ("", "persistentvolumes", ("get", "list", "watch")),
@@ -40,8 +40,8 @@ def rules(rights: tuple[Right, ...]) -> list[Object]:
     return [{"apiGroups": [group], "resources": [kind], "verbs": verbs} for group, kind, verbs in rights if verbs]
 
 
-def grant(plane: ControlPlane, name: str, rights: tuple[Right, ...] = RIGHTS) -> str:
-    """Make a ServiceAccount with these rights and return its token."""
+def create_service_account(plane: ControlPlane, name: str, rights: tuple[Right, ...] = RIGHTS) -> str:
+    """Create a ServiceAccount with these rights and return its token."""
     subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": name}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": name}})
@@ -52,12 +52,12 @@ def grant(plane: ControlPlane, name: str, rights: tuple[Right, ...] = RIGHTS) ->
 
 
 class Webhook:
-    """One process. `with Webhook(...)` starts it and waits until it is ready; `register` has the API server call it."""
+    """One webhook process. `with Webhook(...)` starts it and waits until it is ready; `register` has it called."""
 
     def __init__(
         self, plane: ControlPlane, name: str, kubeconfig: Path, settings: dict[str, str], tls: Path | None = None
     ) -> None:
-        """`tls` is where another replica has the certificate that both serve."""
+        """Prepare the command. `tls` is the folder of another replica's certificate, to serve the same one."""
         self.name = name
         self.folder = plane.folder / name
         self.settings = {f"CO_SCHEDULE_{key.upper()}": value for key, value in settings.items()}
@@ -90,26 +90,26 @@ class Webhook:
         self.unregister()
         self.stop()
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         if self.process.alive:
-            self.process.wanted = False
+            self.process.should_run = False
             os.kill(self.process.pid, signal.SIGTERM)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it answers reviews."""
+        """The address that serves admission reviews."""
         return LOOPBACK, self._https
 
     def stop(self, seconds: float = 15) -> None:
-        """End it as Kubernetes does: SIGTERM, and after a grace SIGKILL."""
-        self.ask_to_end()
+        """Stop the process as Kubernetes does: SIGTERM, then SIGKILL after a grace period."""
+        self.terminate()
         deadline = time.monotonic() + seconds
         while self.process.alive and time.monotonic() < deadline:
             time.sleep(0.02)
         self.process.kill()
 
     def register(self, share_managers: bool = True) -> Webhook:
-        """Have the API server call this webhook for the namespaces that are labelled for it, and for share-managers."""
+        """Have the API server call this webhook for VMs in namespaces labeled for it, and for share-manager pods."""
         service = {"metadata": {"name": self.name}, "spec": {"ports": [{"port": 443}]}}
         services = f"/api/v1/namespaces/{NAMESPACE}/services"
         if self.name not in [each["metadata"]["name"] for each in self._plane.request("GET", services)["items"]]:
@@ -122,31 +122,31 @@ class Webhook:
         if any(each["metadata"]["name"] == self.name for each in self._plane.request("GET", REGISTRATIONS)["items"]):
             self._plane.request("DELETE", f"{REGISTRATIONS}/{self.name}")
 
-    def page(self, path: str) -> tuple[int, str]:
-        """Ask the plain port: /readyz, /metrics."""
+    def get(self, path: str) -> tuple[int, str]:
+        """GET a path of the plain HTTP port, such as /readyz or /metrics; return the status and the body."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://{LOOPBACK}:{self._http}{path}", timeout=20) as answer:
-                return answer.status, answer.read().decode()
+            with opener.open(f"http://{LOOPBACK}:{self._http}{path}", timeout=20) as response:
+                return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
     def metric(self, name: str) -> float:
-        """Sum up the samples of a metric."""
-        lines = self.page("/metrics")[1].splitlines()
+        """Return the sum of a metric's samples."""
+        lines = self.get("/metrics")[1].splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
-    def says(self, text: str, since: int = 0) -> bool:
-        """Whether a value of a line in its log, of those from number `since` on, has the text in it."""
+    def logged(self, text: str, since: int = 0) -> bool:
+        """Return whether a value in the log contains the text. `since` is the index of the first line to search."""
         return any(text in str(value) for line in self.log()[since:] for value in line.values())
 
     def log(self) -> list[Object]:
-        """The lines of its log that are JSON."""
+        """Return the JSON lines of the process's log."""
         lines = self.process.log.read_text(errors="replace").splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def pids(self) -> list[int]:
-        """The process and its workers."""
+        """Return the process ids of the process and its workers."""
         listed = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False
         )
@@ -160,7 +160,10 @@ class Webhook:
         return folder
 
     def _configuration(self, with_share_managers: bool) -> Object:
-        """As the chart has it, but that nothing is missed in silence, nor because the machine stalls for 3 seconds."""
+        """Return the MutatingWebhookConfiguration of the chart, except for two settings.
+
+        `Fail` makes missed calls visible, and the timeout of 10 s instead of 3 s tolerates a machine that stalls.
+        """
         client = {"service": {"namespace": NAMESPACE, "name": self.name, "path": "/mutate"}}
         common = {
             "clientConfig": client | {"caBundle": base64.b64encode(self._ca.certificate).decode()},
@@ -174,7 +177,7 @@ class Webhook:
         vms = {
             "name": "vms.kubevirt-scheduler.io",
             "objectSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}},
-            "namespaceSelector": {"matchLabels": {SERVED_BY: self.name}},
+            "namespaceSelector": {"matchLabels": {WEBHOOK_LABEL: self.name}},
         }
         share_managers = {
             "name": "share-managers.kubevirt-scheduler.io",

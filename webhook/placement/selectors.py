@@ -79,8 +79,8 @@ def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> 
 class AffinityTerm:
     """A required pod affinity or anti-affinity term.
 
-    `has_namespace_selector` marks a namespace selector. The webhook can't evaluate it, because it does not watch namespaces.
-    `weight` is the cost of comparing one pod with the term: 1 plus the number of requirements and their values.
+    `has_namespace_selector` marks a namespace selector, which the webhook can't evaluate: it does not watch namespaces.
+    `cost` is the cost of comparing one pod with the term: 1 plus the number of requirements and their values.
     """
 
     namespaces: frozenset[str]

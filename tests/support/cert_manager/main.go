@@ -1,10 +1,10 @@
-// The real cert-manager in one process, as far as the chart needs it: issuers that sign by themselves or by a CA, what
-// makes and renews a Certificate, and the injector of CA bundles.
+// Command main runs the parts of the real cert-manager that the chart needs, in one process: self-signed and CA
+// issuers, the controllers that issue and renew Certificates, and the injector of CA bundles.
 //
-// It has a main of our own because upstream's are in modules of their own (cmd/controller, cmd/cainjector), which find the
-// rest by a replace directive to the folder above: they are no tools that a go.mod could name, as that of Helm 3 does.
-// All that they do beyond flags, leader election and metrics is in the module that is imported here, unchanged. What is
-// not here: ACME, Vault and Venafi, which no test asks for, and the webhook that checks cert-manager's own objects.
+// Upstream's main packages can't be used. They are separate modules (cmd/controller, cmd/cainjector) that find the rest
+// through a replace directive to the parent folder, so a go.mod can't declare them as tools, as it declares Helm 3.
+// Everything that they do beyond flags, leader election and metrics is in the module that this file imports, unchanged.
+// Not included: ACME, Vault and Venafi, which no test uses, and the webhook that validates cert-manager's own objects.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
 	"github.com/cert-manager/cert-manager/pkg/util"
 
-	// Each of these registers itself: controllers, and kinds of issuers.
+	// Each import registers itself as a controller or as an issuer type.
 	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
 	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/ca"
 	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/selfsigned"
@@ -49,7 +49,7 @@ import (
 )
 
 func main() {
-	// --kubeconfig is controller-runtime's.
+	// controller-runtime defines --kubeconfig.
 	health := flag.String("health", "", "where /healthz is served, host:port")
 	flag.Parse()
 	ctrl.SetLogger(klog.Background())
@@ -70,7 +70,7 @@ func run(ctx context.Context, kubeconfig, health string) error {
 	return mgr.Start(ctx)
 }
 
-// injectors is what cmd/cainjector does, with the same caches.
+// injectors does the work of cmd/cainjector, with the same caches.
 func injectors(ctx context.Context, kubeconfig, health string) (manager.Manager, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -101,7 +101,7 @@ func injectors(ctx context.Context, kubeconfig, health string) (manager.Manager,
 	})
 }
 
-// issuing is what cmd/controller does, with its defaults.
+// issuing does the work of cmd/controller, with its defaults.
 func issuing(ctx context.Context, mgr manager.Manager, kubeconfig string) error {
 	factory, err := controller.NewContextFactory(ctx, controller.ContextOptions{
 		Kubeconfig: kubeconfig,

@@ -1,4 +1,4 @@
-"""Talk to the API server in plain HTTP: a path and a dict out, a dict back."""
+"""A minimal client of the API server: takes a path and a dict, returns a dict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class ApiError(Exception):
-    """What the API server refused: `status` is the HTTP status, `reason` the API's word for it (`NotFound`)."""
+    """An error response of the API server: `status` is the HTTP status, `reason` that of the Status (`NotFound`)."""
 
     def __init__(self, status: int, answer: Object) -> None:
         super().__init__(f"{status} {answer.get('reason')}: {answer.get('message')}")
@@ -24,9 +24,9 @@ class ApiError(Exception):
 
 
 class Api:
-    """The API server at a port of loopback, to whoever holds the token.
+    """A client of the API server on a loopback port, with a bearer token.
 
-    Each request has a connection of its own: threads may share it, and an API server that comes back is no trouble.
+    Each request opens its own connection, so threads can share the client, and it survives a restart of the API server.
     """
 
     def __init__(self, port: int, ca: Path, token: str) -> None:
@@ -36,28 +36,28 @@ class Api:
         self.port = port
 
     @cached_property
-    def _trust(self) -> ssl.SSLContext:
-        # Not before the first request: the API server writes its certificate when it first starts.
+    def _tls_context(self) -> ssl.SSLContext:
+        # Lazy, because the API server writes its certificate at its first start.
         return ssl.create_default_context(cafile=str(self.ca))
 
     def request(self, method: str, path: str, body: object = None, token: str | None = None) -> Object:
-        """Send one request, with our token or another one; raise ApiError unless it succeeds.
+        """Send one request with the client's token, or with `token`. Raises ApiError for a status of 400 or higher.
 
-        A PATCH is a JSON patch when its body is a list, otherwise a merge patch.
+        A PATCH is a JSON patch if its body is a list, otherwise a merge patch.
         """
-        patch = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
+        patch_type = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         headers = {
             "Authorization": f"Bearer {token or self.token}",
-            "Content-Type": patch if method == "PATCH" else "application/json",
+            "Content-Type": patch_type if method == "PATCH" else "application/json",
         }
-        connection = http.client.HTTPSConnection(LOOPBACK, self.port, context=self._trust, timeout=30)
+        connection = http.client.HTTPSConnection(LOOPBACK, self.port, context=self._tls_context, timeout=30)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read()
         finally:
             connection.close()
-        # An API server that is only just starting may answer in plain text.
+        # An API server that is starting may respond in plain text.
         plain = response.headers.get_content_type() != "application/json"
         answer: Object = {"message": text.decode(errors="replace")} if plain else json.loads(text)
         if response.status >= HTTPStatus.BAD_REQUEST:
@@ -65,7 +65,7 @@ class Api:
         return answer
 
     def write_kubeconfig(self, path: Path, token: str | None = None) -> Path:
-        """Write the kubeconfig of our token's owner, or of another's, and return its path."""
+        """Write a kubeconfig with the client's token, or with `token`, and return its path."""
         cluster = {"server": self.url, "certificate-authority": str(self.ca)}
         config = {
             "apiVersion": "v1",
@@ -76,5 +76,5 @@ class Api:
             "current-context": "test",
         }
         path.write_text(json.dumps(config))  # JSON is YAML
-        path.chmod(0o600)  # Helm warns about one that others may read
+        path.chmod(0o600)  # Helm warns about a kubeconfig that others can read
         return path

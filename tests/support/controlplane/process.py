@@ -1,4 +1,4 @@
-"""One program of the control plane: started so that it can't outlive us, known by its health page, ended by its pid."""
+"""Run a program of the control plane: it dies with the test run, has a health URL, and is killed by its pid."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-# Runs as the child and becomes the program, under the same pid. Linux then ends it with the thread that started it,
-# even if that was killed: so start programs from a thread that lasts, the main one. (Not a preexec_fn: Python runs
-# that after the fork, where a lock that another thread held stays locked for ever.)
+# Runs in the child and execs the program, under the same pid. Linux kills the program when the thread that started it
+# ends, even if that thread was killed. So start programs from a thread that lasts: the main thread. (Not a preexec_fn:
+# Python runs it after the fork, where a lock that another thread held stays locked forever.)
 LAUNCHER = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -31,12 +31,12 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-# All that were started and not ended by us, of whichever plane or test: who waits in vain is told of them (plane.py).
+# The programs of all planes and tests that were started and not killed. A failed wait reports their logs (plane.py).
 STARTED: set[Process] = set()
 
 
 class ProcessError(RuntimeError):
-    """Name the program that did not start or stay, with the last lines of its log."""
+    """A program that did not start, is not healthy, or died. The message has the last lines of its log."""
 
 
 class Process:
@@ -46,7 +46,7 @@ class Process:
         self._arguments = arguments
         self._health = health
         self._child: subprocess.Popen[bytes] | None = None
-        self.wanted = False
+        self.should_run = False
 
     @property
     def pid(self) -> int:
@@ -60,51 +60,51 @@ class Process:
 
     @property
     def died(self) -> bool:
-        """Whether it ended though nobody ended it."""
-        return self.wanted and not self.alive
+        """Whether the program exited although the test run did not stop it."""
+        return self.should_run and not self.alive
 
     def start(self) -> None:
-        """Start, or start again: the log is continued."""
+        """Start or restart the program. A restart appends to the log."""
         command = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), *self._arguments]
         with self.log.open("ab") as log:
-            # A session of its own keeps Ctrl-C for the test run, which then ends its programs in good order.
+            # In its own session the program gets no SIGINT at Ctrl-C. The test run gets it and kills the programs.
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.log.parent
             )
-        # Not before: another thread's look would find the child before this one, dead and wanted.
-        self.wanted = True
+        # Only now: otherwise another thread could see the previous child, which is dead, as a program that died.
+        self.should_run = True
         STARTED.add(self)
 
     def wait_until_healthy(self, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
-        while not (answer := _answer(self._health)).startswith("200 "):
+        while not (answer := _probe(self._health)).startswith("200 "):
             if not self.alive:
-                STARTED.discard(self)  # this is told here, once
-                raise ProcessError(self.obituary())
+                STARTED.discard(self)  # the error below reports it, so a failed wait need not
+                raise ProcessError(self.exit_report())
             if time.monotonic() > deadline:
                 raise ProcessError(f"{self.name} is not healthy after {seconds:.0f} s: {answer}\n{self.tail()}")
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it at once, if it runs: nothing that it holds is worth a graceful end. Return when it is gone."""
-        self.wanted = False
+        """Kill the program, if it runs, and return when it has exited. No program has state worth a graceful exit."""
+        self.should_run = False
         STARTED.discard(self)
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
-    def ended(self, seconds: float) -> int:
-        """Wait until it has ended, as somebody has asked it to, and return its status."""
+    def wait_for_exit(self, seconds: float) -> int:
+        """Wait until the program exits, after a signal from the caller, and return its exit status."""
         if self._child is None:
             raise ProcessError(f"{self.name} was never started")
         try:
             return self._child.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise ProcessError(f"{self.name} has not ended within {seconds:g} s\n{self.tail()}") from None
+            raise ProcessError(f"{self.name} has not exited within {seconds:g} s\n{self.tail()}") from None
 
-    def obituary(self) -> str:
+    def exit_report(self) -> str:
         code = self._child.poll() if self._child else None
-        return f"{self.name} ended with status {code}\n{self.tail()}"
+        return f"{self.name} exited with status {code}\n{self.tail()}"
 
     def tail(self, lines: int = 25) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -113,26 +113,28 @@ class Process:
 
 @contextmanager
 def running(*programs: Process) -> Iterator[None]:
-    """Run programs until the block ends; it begins when all of them are healthy."""
+    """Run programs for the duration of the block, which begins once all of them are healthy."""
     try:
-        for each in programs:
-            each.start()
-        for each in programs:
-            each.wait_until_healthy()
+        for program in programs:
+            program.start()
+        for program in programs:
+            program.wait_until_healthy()
         yield
     finally:
-        for each in programs:
-            each.kill()
+        for program in programs:
+            program.kill()
 
 
-def _answer(url: str) -> str:
-    """What its health page says, after the status, or why it says nothing."""
-    # As the kubelet's probes: each program signs its own certificate, so there is nothing to verify it with. And never
-    # through a proxy that the environment may name.
-    trusting = ssl.create_default_context()
-    trusting.check_hostname = False
-    trusting.verify_mode = ssl.CERT_NONE
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting))
+def _probe(url: str) -> str:
+    """Return the status and body of the health URL, or the connection error."""
+    # Like the kubelet's probes, this does not verify certificates: each program signs its own. It also ignores a proxy
+    # from the environment.
+    unverified = ssl.create_default_context()
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=unverified)
+    )
     try:
         with opener.open(url, timeout=2) as answer:
             return f"{answer.status} {answer.read().decode(errors='replace')}"
@@ -143,27 +145,28 @@ def _answer(url: str) -> str:
         return repr(error)
 
 
-def _unassigned() -> list[int]:
-    """In any order, the ports that Linux gives to no outgoing connection; some of them, where it may give all."""
+def _non_ephemeral_ports() -> list[int]:
+    """Return, in random order, the ports outside Linux's ephemeral range, or some ephemeral ports if all are."""
     try:
         low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
     except OSError:
-        low, high = 32768, 60999  # Linux's own default
+        low, high = 32768, 60999  # the default of Linux
     ports = [port for port in range(10000, 65536) if not low <= port <= high] or range(20000, 32000)
     return random.sample(ports, len(ports))
 
 
-# Each of them once, for between a choice and the program that binds it lie seconds, in which others choose. And not
-# from those of outgoing connections, one of which may have it by then; while the API server is away for a test, a
-# client that dials it could even be given that very port, would connect to itself, and keep the API server from it.
-_PORTS = iter(_unassigned())
+# Each port is chosen once, because a program binds its port seconds later and other choices happen in between. The
+# ports are not ephemeral, because an outgoing connection could take one in those seconds. While a test stops the API
+# server, a client that dials its port could even get it as the source port. The client would then connect to itself
+# and block the port for the API server.
+_PORTS = iter(_non_ephemeral_ports())
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, and that this process has never chosen before."""
+    """Return free ports that this process has not returned before."""
     ports = list(islice(filter(_is_free, _PORTS), count))
     if len(ports) < count:
-        raise ProcessError("no free port is left outside of those for outgoing connections")
+        raise ProcessError("no free port is left outside the ephemeral range")
     return ports
 
 

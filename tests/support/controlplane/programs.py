@@ -1,6 +1,6 @@
-"""What each program of the control plane is started with: its arguments, and the files that they name.
+"""The arguments and configuration files of each program of the control plane.
 
-All of them run in the plane's folder, so every path here is relative to it.
+The programs run in the plane's folder, so every path here is relative to it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tests.support.controlplane.api import LOOPBACK
 CERTIFICATES = "certs"
 KUBECONFIG = "kubeconfig"
 KEY = "service-accounts.key"
-# The usual limits of 20 to 50 requests a second protect large clusters; here they would only slow the tests down.
+# The default limits of 20 to 50 requests per second protect large clusters. Here they would only slow the tests down.
 QPS = 1000
-# kwok leaves the status of a node with this annotation alone, so that a test can set it: to NotReady, for one.
-UNPLAYED = "kwok.x-k8s.io/unplayed"
+# kwok does not change the status of a node with this annotation, so a test can set it, for example to NotReady.
+DISREGARD_STATUS = "kwok.x-k8s.io/unplayed"
 
 
 def write_files(folder: Path, token: str, socket: Path) -> None:
@@ -61,11 +61,11 @@ def apiserver(port: int, etcd_url: str) -> list[str]:
         f"--service-account-signing-key-file={KEY}",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--egress-selector-config-file=egress.json",
-        # Endpoints on loopback are invalid, so the Service `kubernetes` goes without; nobody here calls it.
+        # A loopback address is invalid in Endpoints, so the Service `kubernetes` has none. No test calls it.
         f"--advertise-address={LOOPBACK}",
         "--endpoint-reconciler-type=none",
-        "--allow-privileged",  # share-manager pods are
-        # One after the other, the thousands of pods of a stream take longer than a request may last.
+        "--allow-privileged",  # share-manager pods are privileged
+        # A single worker could not delete the thousands of pods of a stream within the timeout of a request.
         "--delete-collection-workers=8",
     ]
 
@@ -76,8 +76,8 @@ def controller_manager(port: int, ca: Path) -> list[str]:
         f"--service-account-private-key-file={KEY}",
         f"--root-ca-file={ca}",
         "--leader-elect=false",
-        # kwok's stages renew a node's heartbeat every 600 s, and by default 50 s of silence make a node NotReady. Not
-        # leases: a kwok that was started anew would wait for those of the one before it.
+        # kwok's stages renew a node's heartbeat every 600 s, but by default a node is NotReady after 50 s without one.
+        # Node leases are no alternative: a restarted kwok would wait for the leases of its predecessor.
         "--node-monitor-grace-period=1h",
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={QPS}",
@@ -103,6 +103,6 @@ def kwok(port: int, stages: Path) -> list[str]:
         f"--kubeconfig={KUBECONFIG}",
         f"--config={stages}",
         "--manage-all-nodes",
-        f"--disregard-status-with-annotation-selector={UNPLAYED}",
+        f"--disregard-status-with-annotation-selector={DISREGARD_STATUS}",
         f"--server-address={LOOPBACK}:{port}",
     ]

@@ -1,4 +1,4 @@
-"""A CONNECT proxy that plays the Service network: the API server's calls to a cluster IP end at processes of ours."""
+"""A CONNECT proxy in place of the Service network: connects the API server's calls to cluster IPs to local servers."""
 
 from __future__ import annotations
 
@@ -16,71 +16,71 @@ Address = tuple[str, int]
 
 
 class EgressProxy:
-    """Serve one Unix socket; `routes` maps the (host, port) that is asked for to those that answer, each in turn.
+    """A proxy on a Unix socket. `routes` maps a requested (host, port) to its targets, which it uses round robin.
 
-    As with kube-proxy, a connection stays where it began, also when its end is no longer among them.
+    As with kube-proxy, an open connection stays with its target, even if the target is removed from the routes.
     """
 
     def __init__(self, path: Path) -> None:
         self.routes: dict[Address, tuple[Address, ...]] = {}
-        self.dialled: Counter[Address] = Counter()  # how often somebody was led to an end
+        self.connections_opened: Counter[Address] = Counter()  # by target
         self._tunnels: dict[socket.socket, Address] = {}
-        self._ended = threading.Condition()
+        self._tunnel_closed = threading.Condition()
         turns = count()
 
-        def end_of(asked: Address) -> Address | None:
-            ends = self.routes.get(asked)
-            end = ends[next(turns) % len(ends)] if ends else None
-            if end:
-                self.dialled[end] += 1
-            return end
+        def next_target(requested: Address) -> Address | None:
+            targets = self.routes.get(requested)
+            target = targets[next(turns) % len(targets)] if targets else None
+            if target:
+                self.connections_opened[target] += 1
+            return target
 
-        tunnels, ended = self._tunnels, self._ended
+        tunnels, tunnel_closed = self._tunnels, self._tunnel_closed
 
         class Connection(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                asked = _asked_for(self.request)
-                tunnels[self.request] = asked
+                requested = _read_requested_address(self.request)
+                tunnels[self.request] = requested
                 try:
-                    _tunnel(self.request, asked, end_of)
+                    _tunnel(self.request, requested, next_target)
                 finally:
-                    with ended:
+                    with tunnel_closed:
                         del tunnels[self.request]
-                        ended.notify_all()
+                        tunnel_closed.notify_all()
 
         class Server(socketserver.ThreadingUnixStreamServer):
             daemon_threads = True
-            # An API server opens a burst of connections; with the usual backlog of 5 some of them would be refused.
+            # An API server opens bursts of connections, of which the default backlog of 5 would refuse some.
             request_queue_size = 128
 
         self._server = Server(str(path), Connection)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
-    def hang_up(self, asked: Address) -> None:
-        """End the tunnels to this host and port as their servers would; return when the API server has let go of them.
+    def close_connections(self, requested: Address) -> None:
+        """Close the tunnels to this address as their servers would, and return when the API server has closed them too.
 
-        No call may be under way on them. Its next one shakes hands anew.
+        No call may be in flight on them. The API server's next call needs a new TLS handshake.
         """
-        ending = [client for client, to in list(self._tunnels.items()) if to == asked]
-        for client in ending:
-            with suppress(OSError):  # it has ended by itself
+        closing = [client for client, to in list(self._tunnels.items()) if to == requested]
+        for client in closing:
+            with suppress(OSError):  # already closed
                 client.shutdown(socket.SHUT_WR)
-        with self._ended:
-            assert self._ended.wait_for(lambda: not any(client in self._tunnels for client in ending), 20)
+        with self._tunnel_closed:
+            assert self._tunnel_closed.wait_for(lambda: not any(client in self._tunnels for client in closing), 20)
 
     def stop(self) -> None:
-        """End the listener; a tunnel ends with the API server, the other end of it."""
+        """Stop the listener. A tunnel closes when its client, the API server, exits."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-def _tunnel(client: socket.socket, asked: Address, end_of: Callable[[Address], Address | None]) -> None:
+def _tunnel(client: socket.socket, requested: Address, next_target: Callable[[Address], Address | None]) -> None:
     try:
-        target = end_of(asked)
+        target = next_target(requested)
         if target is None:
-            raise ConnectionRefusedError(f"no route to {asked[0]}:{asked[1]}")
+            raise ConnectionRefusedError(f"no route to {requested[0]}:{requested[1]}")
         server = socket.create_connection(target, timeout=5)
     except OSError as error:
         client.sendall(f"HTTP/1.1 502 {error}\r\nContent-Length: 0\r\n\r\n".encode())
@@ -91,19 +91,19 @@ def _tunnel(client: socket.socket, asked: Address, end_of: Callable[[Address], A
         _relay(client, server)
 
 
-def _asked_for(client: socket.socket) -> Address:
+def _read_requested_address(client: socket.socket) -> Address:
     head = b""
-    # Byte by byte: what follows the head belongs to the tunnel and must not be read ahead.
+    # Byte by byte, because the bytes after the head belong to the tunnel.
     while not head.endswith(b"\r\n\r\n"):
         if not (byte := client.recv(1)):
-            return "nobody", 0
+            return "unknown", 0
         head += byte
     host, _, port = head.split()[1].decode().rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def _relay(one: socket.socket, other: socket.socket) -> None:
-    """Copy both ways until either side ends: TLS ends its streams itself, so no half-closed state is worth keeping."""
+    """Copy both ways until either side closes. TLS has its own close, so half-closed TCP needs no support."""
     with selectors.DefaultSelector() as ready:
         ready.register(one, selectors.EVENT_READ, other)
         ready.register(other, selectors.EVENT_READ, one)

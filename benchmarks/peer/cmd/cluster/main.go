@@ -1,4 +1,4 @@
-// The cluster that ours follows: lists, watches and events, as far as it asks for them, from one file.
+// A fake API server for this project's webhook: serves lists and watches from one file, and accepts Events.
 package main
 
 import (
@@ -23,8 +23,8 @@ var plurals = map[string]string{
 	"ShareManager":          "sharemanagers",
 }
 
-// As seen on a real API server of 1.36: a quiet watch hears a bookmark once a minute. To store a pod takes one 8 to 16 ms
-// (docs/figures.md), an event somewhat less.
+// As measured on an API server of 1.36: a quiet watch gets a bookmark once a minute. Storing a pod takes 8 to 16 ms
+// (docs/figures.md), storing an Event somewhat less.
 const (
 	bookmarkEvery = time.Minute
 	storing       = 5 * time.Millisecond
@@ -83,7 +83,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, listed := c.items[plural]
 	switch {
 	case r.Method == http.MethodPost || r.Method == http.MethodPatch:
-		// An event: it is answered with itself, and forgotten.
+		// An Event: respond with the same object, and store nothing.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -114,7 +114,7 @@ func (c *cluster) list(w http.ResponseWriter, r *http.Request, plural string) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "metadata": metadata, "items": items[start:end]})
 }
 
-// watch says nothing but bookmarks: nothing happens in this cluster.
+// watch sends only bookmarks, because nothing changes in this cluster.
 func (c *cluster) watch(w http.ResponseWriter, r *http.Request, plural string) {
 	seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
 	if err != nil {

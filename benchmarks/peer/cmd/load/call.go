@@ -18,17 +18,17 @@ import (
 	"time"
 )
 
-// What the API server waits for a webhook if nobody says otherwise.
+// The API server's default timeout of a webhook call.
 const timeout = 10 * time.Second
 
-// As often the API server's client calls again after a Retry-After.
+// The API server's client retries this often after a Retry-After.
 const retries = 10
 
 type counter struct{ value atomic.Int64 }
 
 func (c *counter) take() int64 { return c.value.Add(1) - 1 }
 
-// newClient speaks as the API server does to a webhook: HTTP/1.1, kept alive for 90 s.
+// newClient returns a client like the API server's for webhooks: HTTP/1.1 with a keep-alive of 90 s.
 func newClient(chosen options) (*http.Client, error) {
 	pem, err := os.ReadFile(chosen.ca)
 	if err != nil {
@@ -52,7 +52,7 @@ func newClient(chosen options) (*http.Client, error) {
 	return &http.Client{Transport: transport, Timeout: timeout}, nil
 }
 
-// caller sends one request after the other, and keeps the exact time that each of them took.
+// caller sends requests sequentially, and records the exact duration of each.
 type caller struct {
 	client       *http.Client
 	url          string
@@ -94,7 +94,7 @@ func (c *caller) run(timing *schedule) {
 		if due.After(timing.to) {
 			return
 		}
-		// In an open loop that can't keep up, what was due and had no chance counts all the same.
+		// In an open loop that can't keep up, a request that was due but never sent counts as failed.
 		if time.Now().After(timing.to.Add(timeout)) {
 			if !due.Before(timing.from) {
 				c.failed["never sent"]++
@@ -113,7 +113,7 @@ func (c *caller) run(timing *schedule) {
 	}
 }
 
-// call sends one review with a uid of its own, and returns what was wrong with the answer.
+// call sends one review with a unique uid, and returns what is wrong with the answer, or "".
 func (c *caller) call() string {
 	c.uid = fmt.Appendf(c.uid[:0], "%08x-0000-4000-8000-%012x", c.number, c.sent)
 	c.sent++
@@ -122,7 +122,7 @@ func (c *caller) call() string {
 	}
 	kind := c.exchange()
 	if kind != "" {
-		// The transport may still be reading this one.
+		// The transport may still be reading the old body.
 		c.body = bytes.Clone(c.body)
 	}
 	return kind
@@ -150,7 +150,7 @@ func (c *caller) exchange() string {
 	}
 }
 
-// post returns the status, and how long to wait before another try; less than nothing where there is to be none.
+// post returns the status and the delay before a retry. A negative delay means no retry.
 func (c *caller) post(ctx context.Context) (int, time.Duration, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(c.body))
 	if err != nil {
@@ -175,8 +175,8 @@ func (c *caller) post(ctx context.Context) (int, time.Duration, error) {
 	return response.StatusCode, time.Duration(seconds) * time.Second, nil
 }
 
-// judge looks for the three things that an answer must have. That is done byte by byte, since decoding each answer would
-// cost the load more than the request; what is spelt differently is decoded.
+// judge checks the uid, allowed and patch of an answer. It compares bytes, because decoding each answer would cost more
+// than the request. It decodes only an answer with another spelling.
 func (c *caller) judge() string {
 	answer := c.answer.Bytes()
 	if bytes.Contains(answer, c.uid) && bytes.Contains(answer, []byte(`"allowed":true`)) &&

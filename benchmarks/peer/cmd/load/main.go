@@ -1,4 +1,4 @@
-// The load: it calls a webhook as the API server does, and prints what came of it in one line of JSON.
+// Load generator: calls a webhook like the API server, and prints the result as one line of JSON.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 	flag.StringVar(&chosen.processes, "cpu-of", "", "the pids of the server, with commas: whose CPU time to count")
 	flag.IntVar(&chosen.core, "core", -1, "the number of the server's core: how much of it others took")
 	flag.Parse()
-	// One core is what it gets; and its own garbage must not look like the server's tail.
+	// The load has one core, and its garbage collection must not appear as tail latency of the server.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(800)
 	found, err := run(chosen)
@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// run lets one caller for each connection call until the time is over.
+// run starts one caller for each connection, and waits until the measured time is over.
 func run(chosen options) (*result, error) {
 	body, err := os.ReadFile(chosen.review)
 	if err != nil {
@@ -79,15 +79,15 @@ func run(chosen options) (*result, error) {
 	return summary(callers, chosen, before, after), nil
 }
 
-// schedule says when requests are sent and which of them count: those that were to be sent in the measured time.
+// schedule decides when requests are sent. Only requests that are due in the measured time count.
 type schedule struct {
 	begin, from, to time.Time
 	rate            float64
 	next            counter
 }
 
-// wait returns when the next request is to be sent. In an open loop it may have been due long ago: then it is late
-// from the start, and that is the point.
+// wait sleeps until the next request is due, and returns that time. In an open loop the request may be overdue. Its
+// delay then counts as latency, as intended.
 func (s *schedule) wait() time.Time {
 	if s.rate <= 0 {
 		return time.Now()

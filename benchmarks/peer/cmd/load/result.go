@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// The unit of /proc/<pid>/stat, whatever the kernel's own tick is: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+// The unit of /proc/<pid>/stat, independent of the kernel's tick: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
 const ticksPerSecond = 100
 
-// result is the one line. Times are in milliseconds; CPU is that of the server, in microseconds per request; load_cpu is
-// the share of a core that the load itself took: near 1 it is the load that is measured; others the share of the server's
-// core that neither the server took nor was idle: the more, the less it says.
+// result is the printed line. Times are in milliseconds. CPU is the server's, in microseconds per request. LoadCPU is the
+// share of a core that the load used: near 1, the load limits the result. Others is the share of the server's core that
+// other processes used: the higher, the less reliable the result.
 type result struct {
 	Requests  int            `json:"requests"`
 	Failed    map[string]int `json:"failed"`
@@ -32,7 +32,7 @@ type result struct {
 	Others    float64        `json:"others"`
 }
 
-// usage is how much CPU time was spent.
+// usage is the CPU time used so far.
 type usage struct{ server, load, core time.Duration }
 
 func used(chosen options) usage {
@@ -70,13 +70,13 @@ func summary(callers []*caller, chosen options, before, after usage) *result {
 	return found
 }
 
-// at returns a quantile of sorted times, by nearest rank: a time that was measured, not one in between.
+// at returns a quantile of sorted times by nearest rank, so always a measured time, never an interpolated one.
 func at(sorted []time.Duration, quantile float64) float64 {
 	rank := int(quantile*float64(len(sorted))+0.999999) - 1
 	return sorted[max(rank, 0)].Seconds() * 1000
 }
 
-// cpuOf adds up the CPU time of processes, that of their ended threads as well.
+// cpuOf returns the total CPU time of processes, including their exited threads.
 func cpuOf(processes string) time.Duration {
 	ticks := 0
 	for pid := range strings.SplitSeq(processes, ",") {
@@ -88,14 +88,14 @@ func cpuOf(processes string) time.Duration {
 			fmt.Fprintln(os.Stderr, "load:", err)
 			continue
 		}
-		// The name of the program, in brackets, may hold anything; utime and stime are the 14th and 15th field.
+		// The program's name, in parentheses, may contain any character. utime and stime are the 14th and 15th fields.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		ticks += sum(fields[11:13])
 	}
 	return time.Duration(ticks) * time.Second / ticksPerSecond
 }
 
-// busyOn returns for how long a core was not idle.
+// busyOn returns the time that a core was not idle.
 func busyOn(core int) time.Duration {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {

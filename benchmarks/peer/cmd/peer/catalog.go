@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// claim is what a decision asks of a PersistentVolumeClaim.
+// claim has the fields of a PersistentVolumeClaim that a decision needs.
 type claim struct {
 	shared bool
 	volume string
 }
 
-// catalog is the cluster, as maps that nobody writes once they are read.
+// catalog is the cluster as maps, which are read-only after loading.
 type catalog struct {
 	claims  map[types.NamespacedName]claim
 	handles map[string]string // from a PV to its Longhorn volume
@@ -88,7 +88,7 @@ func (c *catalog) add(item json.RawMessage) error {
 	case "Pod":
 		return read(item, func(found *corev1.Pod) {
 			if volume := found.Labels["longhorn.io/share-manager"]; volume != "" && found.Spec.NodeName != "" {
-				c.servers[volume] = found.Spec.NodeName // it says more than the owner
+				c.servers[volume] = found.Spec.NodeName // the pod's node is more reliable than the ShareManager's owner
 			}
 		})
 	case "Node":

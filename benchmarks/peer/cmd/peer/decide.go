@@ -19,13 +19,13 @@ type coScheduler struct {
 	catalog *catalog
 }
 
-// decision is where a pod is to go, and why; without a node the pod stays as it is.
+// decision is the target node of a pod and the reason. Without a node the pod stays unchanged.
 type decision struct {
 	reason, node, message string
 	required              bool
 }
 
-// Handle answers one review.
+// Handle responds to one review.
 func (s *coScheduler) Handle(ctx context.Context, req admission.Request) admission.Response {
 	pod := &corev1.Pod{}
 	if err := s.decoder.Decode(req, pod); err != nil {
@@ -44,7 +44,7 @@ func (s *coScheduler) Handle(ctx context.Context, req admission.Request) admissi
 	return admission.PatchResponseFromRaw(req.Object.Raw, marshaled)
 }
 
-// decide knows less than ours: the first claim with a node decides, and only the node's health is looked at.
+// decide is simpler than this project's decision: it uses the first claim with a node, and checks only the node's health.
 func (s *coScheduler) decide(req admission.Request, pod *corev1.Pod) decision {
 	switch {
 	case req.Operation != admissionv1.Create || pod.Labels["kubevirt.io"] != "virt-launcher":
@@ -98,7 +98,7 @@ func ready(node *corev1.Node) bool {
 	return true
 }
 
-// carryOut writes the decision into the pod. Terms are ORed, so a pin goes into each of them.
+// carryOut writes the decision into the pod. Terms are ORed, so the pin is added to each of them.
 func carryOut(made decision, pod *corev1.Pod) {
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}

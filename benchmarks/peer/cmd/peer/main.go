@@ -1,4 +1,4 @@
-// What a user would write instead of this project: an admission webhook on controller-runtime.
+// The peer: an admission webhook on controller-runtime, as a user could write it instead of this project.
 package main
 
 import (
@@ -50,13 +50,13 @@ func run(chosen options) error {
 	}
 	server := webhook.NewServer(webhook.Options{
 		Host: host, Port: chosen.port, CertDir: chosen.tlsDir,
-		// As Kubebuilder's scaffold does, which turns HTTP/2 off.
+		// Like Kubebuilder's scaffold, which disables HTTP/2.
 		TLSOpts: []func(*tls.Config){func(config *tls.Config) {
 			config.MinVersion = tls.VersionTLS12
 			config.NextProtos = []string{"http/1.1"}
 		}},
 	})
-	// Nothing of it asks an API server: the catalog is in the file.
+	// The manager makes no API requests, because the catalog is in the file.
 	mgr, err := ctrl.NewManager(&rest.Config{Host: host}, ctrl.Options{
 		WebhookServer: server,
 		Metrics:       metricsserver.Options{BindAddress: net.JoinHostPort(host, strconv.Itoa(chosen.metrics))},
@@ -72,7 +72,7 @@ func run(chosen options) error {
 	return mgr.Start(ctx)
 }
 
-// announce prints, as ours does, one line of JSON on standard output when reviews may come.
+// announce prints one line of JSON on standard output once the server is ready, like this project's webhook.
 func announce(ctx context.Context, started healthz.Checker, chosen options) {
 	for started(nil) != nil {
 		select {
