@@ -12,7 +12,8 @@ import pytest
 from certs.authority import issue_ca, issue_leaf, split
 from certs.bundle import ANNOTATION, Bundle, InvalidBundle, RetiringCA, content, read, written
 from certs.cluster import Cause
-from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, START, secret
+from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, secret
+from tests.support.fake_clock import START
 
 CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
 LEAF = issue_leaf(CA, NAMES, START)

@@ -4,7 +4,8 @@ import pytest
 
 from certs.authority import issue_ca, issue_leaf, read
 from certs.names import MAX_NAME_LENGTH, BadName, canonical, service_domains
-from tests.support.fake_certificate_cluster import NAMES, START
+from tests.support.fake_certificate_cluster import NAMES
+from tests.support.fake_clock import START
 
 LABEL = "a" * 63
 LONG = ".".join([LABEL] * 3 + ["a" * 61])

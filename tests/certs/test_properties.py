@@ -17,15 +17,8 @@ from certs.authority import read, signed_by, split
 from certs.cluster import ApiError, CertificateError, CertificateObjects
 from certs.renewal import Policy, Step
 from certs.rotate import CertificateController, run_pass
-from tests.support.fake_certificate_cluster import (
-    CONFIGURATION,
-    NAME,
-    NAMES,
-    NAMESPACE,
-    Clock,
-    Crash,
-    FakeCertificateCluster,
-)
+from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Crash, FakeCertificateCluster
+from tests.support.fake_clock import CertificateClock
 
 POLICY = Policy(NAMES)
 REPLICAS = 3
@@ -58,7 +51,7 @@ class Installation:
     """Three replicas, whose served leaves are checked before each request and after each event."""
 
     def __init__(self, folder: Path) -> None:
-        self.api, self.clock = FakeCertificateCluster(), Clock()
+        self.api, self.clock = FakeCertificateCluster(), CertificateClock()
         self.folder, self.folder_count = folder, 0
         self.objects = CertificateObjects(self.api, (NAMESPACE, NAME), CONFIGURATION)
         self.controllers = [self.controller(self.new_folder()) for _ in range(REPLICAS)]

@@ -11,7 +11,8 @@ from certs.cluster import Cause
 from certs.names import BadName
 from certs.renewal import NEVER, PlannedStep, Policy, Step, next_step
 from certs.steps import MAX_RETIRING, READ_BY_ALL, apply_step
-from tests.support.fake_certificate_cluster import NAMES, START
+from tests.support.fake_certificate_cluster import NAMES
+from tests.support.fake_clock import START
 
 DAY, MINUTE, TICK = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 HOUR = timedelta(hours=1)

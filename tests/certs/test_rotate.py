@@ -29,10 +29,10 @@ from tests.support.fake_certificate_cluster import (
     NAMES,
     NAMESPACE,
     SECRET_PATH,
-    Clock,
     Crash,
     FakeCertificateCluster,
 )
+from tests.support.fake_clock import CertificateClock
 
 POLICY = Policy(NAMES)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -45,7 +45,7 @@ def api():
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return CertificateClock()
 
 
 @pytest.fixture
@@ -293,8 +293,8 @@ def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, 
 
 
 def make_secret_foreign(api):
-    ca = issue_ca(Clock()())
-    leaf = issue_leaf(ca, NAMES, Clock()())
+    ca = issue_ca(CertificateClock()())
+    leaf = issue_leaf(ca, NAMES, CertificateClock()())
     found = bundles.written(bundles.Bundle(ca, leaf), api.secret)
     found["metadata"]["annotations"] = {"cert-manager.io/certificate-name": "x"}
     api.put(SECRET_PATH, found)
@@ -534,7 +534,7 @@ def test_a_new_replica_that_fills_an_empty_secret_leaves_the_other_replicas_trus
     assert all(map(all, seen))
 
 
-NOW = Clock()()
+NOW = CertificateClock()()
 FOREIGN_CA = issue_ca(NOW)
 PUBLISHED = {
     "a CA of another source": (FOREIGN_CA.certificate, 1),
@@ -738,7 +738,7 @@ def test_a_replica_that_crashes_at_any_request_completes_its_life_cycle_after_a_
     found = bundles.read(api.secret)
     assert (found.next_ca, found.retiring) == (None, ())
     assert api.ca_bundles() == [found.authority.certificate] * 2
-    assert read(found.authority.certificate).not_before > Clock()() + 200 * DAY
+    assert read(found.authority.certificate).not_before > CertificateClock()() + 200 * DAY
 
 
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])

@@ -22,6 +22,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
+from tests.support.fake_clock import FakeClock
 from tests.support.memory import traced_memory
 from tests.support.paths import REVIEWS
 from tests.support.webhook_process import create_service_account
@@ -49,14 +50,7 @@ NO_RESPONSE = 0
 FORBIDDEN = 'events is forbidden: User "system:serviceaccount:a:b" cannot create resource "events" in API group ""'
 
 
-class Clock:
-    """A clock that advances only when a test or the stub server changes `now`."""
-
-    def __init__(self):
-        self.now = 1_785_585_600.25  # 2026-08-01T12:00:00.25Z
-
-    def __call__(self):
-        return self.now
+START = 1_785_585_600.25  # 2026-08-01T12:00:00.25Z
 
 
 class StubApiServer:
@@ -106,7 +100,7 @@ class Harness:
     """An EventRecorder with a stub API server and a manual clock."""
 
     def __init__(self, **server):
-        self.clock = Clock()
+        self.clock = FakeClock(START)
         self.server = StubApiServer(self.clock, **server)
         self.recorder = EventRecorder(self.server.send, "webhook-0", self.clock)
 
@@ -703,7 +697,7 @@ def client_with_verbs(plane, tmp_path, *verbs):
 @pytest.mark.controlplane
 def test_on_a_real_api_server_describe_finds_the_event_and_a_repeat_increases_its_count(plane, tmp_path):
     namespace, uid = plane.create_namespace(f"events-{uuid4().hex[:8]}"), str(uuid4())
-    clock = Clock()
+    clock = FakeClock(START)
     recorder = EventRecorder(client_with_verbs(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
     pod = vm("a" * 240 + ".vm1", uid, namespace=namespace)
     co_scheduled = decision_for(
@@ -729,7 +723,7 @@ def test_on_a_real_api_server_describe_finds_the_event_and_a_repeat_increases_it
 def test_on_a_real_api_server_a_deleted_event_is_recreated(plane, tmp_path):
     namespace = plane.create_namespace(f"events-{uuid4().hex[:8]}")
     path = f"/api/v1/namespaces/{namespace}/events"
-    clock = Clock()
+    clock = FakeClock(START)
     recorder = EventRecorder(client_with_verbs(plane, tmp_path, "create", "patch").send, "webhook-0", clock)
     pod = vm(namespace=namespace)
     recorder.record(request_for(pod), CO_SCHEDULED)
@@ -746,7 +740,7 @@ def test_on_a_real_api_server_a_deleted_event_is_recreated(plane, tmp_path):
 @pytest.mark.parametrize(("granted", "missing"), [("patch", "create"), ("create", "patch")])
 def test_on_a_real_api_server_the_log_names_the_missing_permission(plane, tmp_path, granted, missing):
     namespace = plane.create_namespace(f"events-{uuid4().hex[:8]}")
-    clock = Clock()
+    clock = FakeClock(START)
     recorder = EventRecorder(client_with_verbs(plane, tmp_path, granted).send, "webhook-0", clock)
     with capture_logs() as lines:
         for _ in range(2):

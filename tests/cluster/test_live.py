@@ -39,6 +39,7 @@ from tests.support.fake_api_server import (
     stream,
     trickle,
 )
+from tests.support.fake_clock import FakeClock
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.live import (
@@ -63,18 +64,9 @@ CAPACITY_FOR_TEN = {"cpu": "10", "pods": "110"}
 LONG_TIMEOUT = 20.0  # seconds; many times what any step here needs
 
 
-class Clock:
-    """A clock that advances only when a test changes `now`."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
@@ -91,7 +83,7 @@ class PatientClient(ClusterClient):
 
 
 @pytest.fixture
-def live(server: ApiServer, clock: Clock) -> Live:
+def live(server: ApiServer, clock: FakeClock) -> Live:
     return make_live(server, clock, PatientClient)
 
 
@@ -419,7 +411,7 @@ def test_a_watch_event_for_the_pod_ends_its_reservation(server: ApiServer, small
     assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
 
 
-def test_a_full_node_is_contested_until_its_pinned_pods_are_bound(small_live: Live, clock: Clock) -> None:
+def test_a_full_node_is_contested_until_its_pinned_pods_are_bound(small_live: Live, clock: FakeClock) -> None:
     assert burst(small_live, range(10))[Reason.CO_SCHEDULED] == 10
     refused = small_live.inject(request(vm(11, requests={"cpu": "1"})))
     assert refused.decision.reason is Reason.NODE_FULL
@@ -432,7 +424,7 @@ def test_a_full_node_is_contested_until_its_pinned_pods_are_bound(small_live: Li
     assert not small_live.contested(full)
 
 
-def test_a_reservation_expires_after_ten_seconds(small_live: Live, clock: Clock) -> None:
+def test_a_reservation_expires_after_ten_seconds(small_live: Live, clock: FakeClock) -> None:
     assert burst(small_live, range(10)) == {Reason.CO_SCHEDULED: 10}
     clock.now += RESERVATION_SECONDS - 0.1
     assert burst(small_live, range(10, 11)) == {Reason.NODE_FULL: 1}

@@ -29,6 +29,7 @@ from tests.support.fake_api_server import (
     status,
     stream,
 )
+from tests.support.fake_clock import FakeClock
 from tests.support.paths import REVIEWS
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -42,17 +43,6 @@ PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"
 LONG_TIMEOUT = 20.0  # seconds; many times what a responding server needs
 SHORT_TIMEOUT = 0.2  # seconds; for tests where the server never completes its response
-
-
-class Clock:
-    """A clock that advances by `step` seconds on each call."""
-
-    def __init__(self, step: float = 60.0) -> None:
-        self.now, self.step = 0.0, step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
 
 
 class StopAfterWaits(threading.Event):
@@ -106,7 +96,7 @@ class Cache:
     ) -> None:
         cluster = ClusterClient(lambda: Configuration(host=server.url), silence=silence)
         self.server, self.kind, self.store = server, kind_of(fact), Store()
-        self.reflector = Reflector(self.kind, cluster, self.store, lock or nullcontext(), Clock(step))
+        self.reflector = Reflector(self.kind, cluster, self.store, lock or nullcontext(), FakeClock(0.0, step))
         self.health = self.reflector.health
 
     def follow(self, *watches: Responder) -> None:

@@ -35,11 +35,10 @@ from tests.support.fake_certificate_cluster import (
     NAMES,
     NAMESPACE,
     SECRET_PATH,
-    START,
-    Clock,
     Crash,
     FakeCertificateCluster,
 )
+from tests.support.fake_clock import START, CertificateClock
 from tests.support.paths import CHART, DOCS
 from webhook.cli import commands
 
@@ -274,7 +273,7 @@ def test_a_certificate_is_trusted_through_its_intermediate_cas(api, objects, tmp
 
 
 def test_status_shows_the_leaving_ca_after_a_rotation(objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False))
     found = status(objects, clock(), POLICY)
@@ -351,7 +350,7 @@ OVERDUE = {
 
 @pytest.mark.parametrize(("later", "problem", "trusted"), OVERDUE.values(), ids=OVERDUE)
 def test_status_reports_an_overdue_step(objects, new_replica, later, problem, trusted):
-    new_replica(Clock())
+    new_replica(CertificateClock())
     found = status(objects, START + later, POLICY)
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
@@ -359,7 +358,7 @@ def test_status_reports_an_overdue_step(objects, new_replica, later, problem, tr
 
 
 def test_sign_is_overdue_only_after_a_day(objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     steps = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False)
     assert [next(steps).partition(":")[0] for _ in range(2)] == ["introduce", "published"]
@@ -382,7 +381,7 @@ def test_an_expired_ca_does_not_trust_a_leaf_but_a_valid_ca_with_the_same_key_do
 
 
 def test_an_invalid_ca_bundle_does_not_trust_the_certificate(api, objects, new_replica):
-    new_replica(Clock())
+    new_replica(CertificateClock())
     api.publish(b"garbage")
     assert set(status(objects, START, POLICY).webhooks.values()) == {("not as in the Secret", False)}
 
@@ -432,7 +431,7 @@ def test_a_missing_kubeconfig_is_reported():
 
 
 def test_renew_fails_if_the_secret_is_emptied_in_between(api, objects, new_replica):
-    new_replica(Clock())
+    new_replica(CertificateClock())
     at = len(api.calls) + 2
 
     def empty(_method, _path):
@@ -441,7 +440,7 @@ def test_renew_fails_if_the_secret_is_emptied_in_between(api, objects, new_repli
 
     api.on_request = empty
     with pytest.raises(CertificateError, match="the first replica fills it"):
-        renew(objects, POLICY, Clock(), fake_wait(Clock()))
+        renew(objects, POLICY, CertificateClock(), fake_wait(CertificateClock()))
 
 
 # Renew
@@ -468,15 +467,15 @@ def test_renew_warns_if_the_configuration_can_not_be_read(api, invoke, new_repli
 
 
 def test_renew_retries_after_a_conflict(api, objects, new_replica):
-    new_replica(Clock())
+    new_replica(CertificateClock())
     api.fail_before = {len(api.calls) + 3: ApiError(409, "no")}
     waits = []
-    assert renew(objects, POLICY, Clock(), waits.append).step.step is Step.RENEW
+    assert renew(objects, POLICY, CertificateClock(), waits.append).step.step is Step.RENEW
     assert len(waits) == 1
 
 
 def test_renew_first_withdraws_a_next_ca_that_is_no_longer_published(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     steps = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False)
     assert [next(steps).partition(":")[0] for _ in range(2)] == ["introduce", "published"]
@@ -493,7 +492,7 @@ def fake_wait(clock):
 
 
 def test_rotate_yields_each_step_and_wait_and_ends_when_the_new_ca_signs(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     old = api.ca_bundles()[0]
     lines = list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False))
@@ -510,7 +509,7 @@ def test_rotate_yields_each_step_and_wait_and_ends_when_the_new_ca_signs(api, ob
 
 
 def test_rotate_with_drop_old_ends_when_the_old_ca_is_no_longer_trusted(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     old = api.ca_bundles()[0]
     lines = list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
@@ -542,7 +541,7 @@ def stored_cas(api):
 
 @pytest.mark.parametrize("call", [None, *range(6)])
 def test_rotate_with_drop_old_drops_every_ca_whose_key_was_in_the_secret(api, objects, new_replica, call):
-    clock = Clock()
+    clock = CertificateClock()
     replica = new_replica(clock)
     begin_rotation(objects, clock)
     clock.advance(POLICY.spread)
@@ -566,7 +565,7 @@ def test_rotate_with_drop_old_drops_every_ca_whose_key_was_in_the_secret(api, ob
 
 
 def test_rotate_without_drop_old_uses_the_existing_next_ca(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     begin_rotation(objects, clock)
     both = stored_cas(api)
@@ -575,7 +574,7 @@ def test_rotate_without_drop_old_uses_the_existing_next_ca(api, objects, new_rep
 
 
 def test_an_interrupted_rotation_with_drop_old_continues_with_the_next_ca_that_it_introduced(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     begin_rotation(objects, clock)
     forced = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True)
@@ -588,7 +587,7 @@ def test_an_interrupted_rotation_with_drop_old_continues_with_the_next_ca_that_i
 
 
 def test_a_dry_run_lists_the_replacement_of_a_next_ca(objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     begin_rotation(objects, clock)
     plan = [step.step for step in rotation_plan(objects, clock(), POLICY, drop_old=True)]
@@ -599,11 +598,11 @@ def test_a_dry_run_lists_the_replacement_of_a_next_ca(objects, new_replica):
 
 @pytest.mark.parametrize("drop_old", [False, True])
 def test_a_dry_run_lists_the_steps_of_the_rotation_and_writes_nothing(api, objects, new_replica, drop_old):
-    new_replica(Clock())
+    new_replica(CertificateClock())
     writes = len(api.writes)
     plan = rotation_plan(objects, START, POLICY, drop_old=drop_old)
     assert len(api.writes) == writes
-    clock = Clock()
+    clock = CertificateClock()
     lines = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=drop_old)
     timed_lines = [(line.partition(":")[0], clock()) for line in lines]
     done = [(step, time) for step, time in timed_lines if step in list(Step)]
@@ -613,7 +612,7 @@ def test_a_dry_run_lists_the_steps_of_the_rotation_and_writes_nothing(api, objec
 
 @pytest.mark.parametrize("call", range(22))
 def test_an_interrupted_rotation_is_completed_by_the_next_call_or_a_replica(api, objects, new_replica, call):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     old = api.ca_bundles()[0]
     api.fail_before = {len(api.calls) + call: Crash()}
@@ -631,7 +630,7 @@ def test_an_interrupted_rotation_is_completed_by_the_next_call_or_a_replica(api,
 
 
 def test_rotate_continues_a_rotation_that_a_replica_began(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     replica = new_replica(clock)
     clock.advance(244 * DAY)
     replica.run_pass()
@@ -643,7 +642,7 @@ def test_rotate_continues_a_rotation_that_a_replica_began(api, objects, new_repl
 
 @pytest.mark.parametrize("call", range(4))
 def test_rotate_with_drop_old_ends_within_minutes_if_a_replica_signs_first(api, objects, new_replica, call):
-    clock = Clock()
+    clock = CertificateClock()
     replica = new_replica(clock)
     old = api.ca_bundles()[0]
     steps = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False)
@@ -667,7 +666,7 @@ def test_rotate_with_drop_old_ends_within_minutes_if_a_replica_signs_first(api, 
 
 @pytest.mark.parametrize("drop_old", [False, True])
 def test_rotate_ends_without_reporting_later_steps_if_a_replica_takes_the_last_step(objects, new_replica, drop_old):
-    clock = Clock()
+    clock = CertificateClock()
     replica = new_replica(clock)
 
     def wait(seconds):
@@ -680,7 +679,7 @@ def test_rotate_ends_without_reporting_later_steps_if_a_replica_takes_the_last_s
 
 
 def test_rotate_retries_conflicts_and_fails_on_a_forbidden_request(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     first = len(api.calls)
     api.fail_before = {first + 3: ApiError(409, "no"), first + 7: ApiError(409, "no"), first + 12: ApiError(403, "no")}
@@ -693,7 +692,7 @@ def test_rotate_retries_conflicts_and_fails_on_a_forbidden_request(api, objects,
 
 @pytest.mark.parametrize("away", range(1, 12))
 def test_rotate_survives_a_restart_of_the_api_server(api, objects, new_replica, away):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     old = api.ca_bundles()[0]
     first = len(api.calls) + 1  # after the command has read the Secret
@@ -705,7 +704,7 @@ def test_rotate_survives_a_restart_of_the_api_server(api, objects, new_replica, 
 
 
 def test_rotate_gives_up_after_a_minute_without_an_api_server(api, objects, new_replica):
-    clock = Clock()
+    clock = CertificateClock()
     new_replica(clock)
     api.on_request = lambda _method, _path: api.fail_before.update(
         {len(api.calls): ApiError(0, "cut")} if api.writes[2:] else {}
@@ -716,11 +715,11 @@ def test_rotate_gives_up_after_a_minute_without_an_api_server(api, objects, new_
 
 
 def test_rotate_without_a_readable_configuration_writes_nothing(api, objects, new_replica):
-    new_replica(Clock())
+    new_replica(CertificateClock())
     before = api.secret
     del api.objects[CONFIGURATION_PATH]
     with pytest.raises(CertificateError, match="there is no MutatingWebhookConfiguration"):
-        list(rotate(objects, POLICY, Clock(), fake_wait(Clock()), drop_old=False))
+        list(rotate(objects, POLICY, CertificateClock(), fake_wait(CertificateClock()), drop_old=False))
     assert api.secret == before
 
 
@@ -789,7 +788,7 @@ def test_the_alert_ignores_a_restart_of_the_api_server_but_fires_after_15_minute
 ):
     limits = [re.findall(r'failures_total\{.*cause!="conflict"\}\[15m\]\)\) > (\d+)', text) for text in (PAGE, RULES)]
     assert limits[0] == limits[1]
-    replica, spent, failures = new_replica(Clock()), [], []
+    replica, spent, failures = new_replica(CertificateClock()), [], []
 
     def cut(_method, _path):
         spent.append(seconds)

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from tests.support.builders import Object, catalog, request
 from tests.support.fake_api_server import ApiServer, body, error_response, status
+from tests.support.fake_clock import FakeClock
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.documents import BadInput
 from webhook.commands.check import DEFAULT_TIMEOUT, RETRY_INTERVAL, attempt, check, probe_pod, retry
@@ -26,24 +27,11 @@ WEBHOOK_DOWN = error_response(
 )
 
 
-class Clock:
-    """A clock that advances only on `sleep`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def run_check(api: ApiServer, folder: Path, *arguments: str, **options: Any) -> Result:
     return CliRunner().invoke(check, ["--kubeconfig", api.kubeconfig(folder), "--timeout", "0", *arguments], **options)
 
 
-def retry_attempts(api: ApiServer, folder: Path, timeout: float, clock: Clock) -> tuple[str, str]:
+def retry_attempts(api: ApiServer, folder: Path, timeout: float, clock: FakeClock) -> tuple[str, str]:
     cluster = ClusterClient.connect(api.kubeconfig(folder))
     return retry(partial(attempt, cluster, "shop", KEY), timeout, clock, clock.sleep)
 
@@ -68,7 +56,7 @@ def test_a_pod_returned_without_a_decision_fails_and_prints_a_kubectl_command(tm
 
 
 def test_check_retries_until_the_webhook_responds(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock(0.0)
     with ApiServer() as api:
         api.script("post", "pods", WEBHOOK_DOWN, WITHOUT_DECISION, WITH_DECISION)
         decision, _ = retry_attempts(api, tmp_path, DEFAULT_TIMEOUT, clock)
@@ -77,7 +65,7 @@ def test_check_retries_until_the_webhook_responds(tmp_path: Path) -> None:
 
 
 def test_check_returns_the_problem_after_the_timeout(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock(0.0)
     with ApiServer() as api:
         api.script("post", "pods", *[WEBHOOK_DOWN] * 100)
         decision, problem = retry_attempts(api, tmp_path, DEFAULT_TIMEOUT, clock)
@@ -91,7 +79,7 @@ def test_a_rejected_pod_is_not_retried(tmp_path: Path, code: int) -> None:
     with ApiServer() as api:
         api.script("post", "pods", error_response(status(code, "pods is forbidden: no")), WITH_DECISION)
         with pytest.raises(BadInput, match="does not take the pod: pods is forbidden: no"):
-            retry_attempts(api, tmp_path, DEFAULT_TIMEOUT, Clock())
+            retry_attempts(api, tmp_path, DEFAULT_TIMEOUT, FakeClock(0.0))
 
 
 @pytest.mark.parametrize("key", OPT_IN_ANNOTATIONS)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.image import ROOT, Image, built_image
 from tests.support.image_container import ContainerServer, run_command, run_container
-from tests.support.server_process import IN_TIME
+from tests.support.server_process import TIMEOUT
 from webhook import __version__
 from webhook.commands.serve import serve
 
@@ -49,7 +49,7 @@ def writable(root: Path) -> Iterator[str]:
 
 def test_without_an_engine_make_image_names_a_package_to_install():
     command = ["make", "--no-print-directory", "image", "ENGINES=no-such-engine"]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=IN_TIME)
+    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=TIMEOUT)
     assert result.returncode
     assert "none of these works here: no-such-engine; install one" in result.stderr.splitlines()[0]
 
@@ -127,7 +127,7 @@ def test_the_server_answers_reviews_and_probes(server):
 
 def test_a_client_without_the_ca_rejects_the_certificate(server):
     with pytest.raises(ssl.SSLCertVerificationError):
-        ssl.create_default_context().wrap_socket(server.plain(), server_hostname="127.0.0.1")
+        ssl.create_default_context().wrap_socket(server.connect_tcp(), server_hostname="127.0.0.1")
 
 
 def test_the_private_key_is_only_in_memory(server):

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.support import paths
 from tests.support.builders import catalog, node, pinned_fields, request, settings, storage, virt_launcher
+from tests.support.fake_clock import FakeClock
 from webhook.cluster import objects
 from webhook.cluster.backend import from_snapshot
 from webhook.cluster.store import Store
@@ -46,21 +47,13 @@ class Failing:
         return fail
 
 
-class Clock:
-    """A clock that stands still until a test sets `now`."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
 def client_for(store=None, *, synced=lambda: True, metrics=None, clock=None, **options):
     cluster = catalog(*CLUSTER) if store is None else store
     backend = from_snapshot(cluster, settings(**options))
     with_sync_state = replace(backend, synced=synced)
-    flask_app = create_app(make_reviewer(with_sync_state, settings(**options), metrics or Metrics(), clock or Clock()))
+    flask_app = create_app(
+        make_reviewer(with_sync_state, settings(**options), metrics or Metrics(), clock or FakeClock())
+    )
     return flask_app.test_client()
 
 
@@ -212,7 +205,7 @@ def test_a_retry_after_the_catalog_has_synced_is_decided():
 
 def test_a_retry_gets_the_time_left_since_the_first_attempt():
     """Every attempt carries the same timeout, which covers all attempts together."""
-    clock, synced, granted = Clock(), [False], []
+    clock, synced, granted = FakeClock(), [False], []
     backend = from_snapshot(catalog(*CLUSTER), settings())
 
     def decide(request, seconds):
@@ -229,7 +222,7 @@ def test_a_retry_gets_the_time_left_since_the_first_attempt():
 
 @pytest.mark.parametrize(("query", "retries"), [("timeout=3s", 1), ("timeout=10s", 8), ("timeout=30s", 8), ("", 8)])
 def test_a_request_near_its_deadline_is_allowed_unchanged(query, retries):
-    clock, metrics = Clock(), Metrics()
+    clock, metrics = FakeClock(), Metrics()
     client = client_for(synced=lambda: False, clock=clock, metrics=metrics)
     codes = []
     while (response := post(client, review(), query)).status_code == 503:
@@ -274,14 +267,14 @@ def test_a_request_without_enough_time_is_allowed_without_a_decision(timeout):
     ("elapsed", "expected"), [(0.0, "CoScheduled"), (2.4, "CoScheduled"), (2.5, "DeadlineExceeded")]
 )
 def test_the_timeout_starts_at_the_first_byte_of_the_request(elapsed, expected):
-    clock = Clock()
+    clock = FakeClock()
     reviewer = make_reviewer(from_snapshot(catalog(*CLUSTER), settings()), settings(), Metrics(), clock)
     response = reviewer.answer(json.dumps(review()).encode(), Call(clock.now - elapsed, 3.0))
     assert json.loads(response.body)["response"]["auditAnnotations"]["reason"] == expected
 
 
 def test_a_decision_may_read_the_api_server_for_the_remaining_time():
-    clock, granted = Clock(), []
+    clock, granted = FakeClock(), []
     backend = from_snapshot(catalog(*CLUSTER), settings())
 
     def decide(request, seconds):
@@ -466,7 +459,7 @@ def test_an_exception_on_the_plain_port_returns_json_without_its_message():
 
 
 def test_a_vm_for_a_contested_node_is_retried_and_finally_allowed():
-    clock = Clock()
+    clock = FakeClock()
     backend = from_snapshot(catalog(*CLUSTER), settings())
     contested = replace(backend, contested=lambda injection: injection.decision.node is not None)
     client = create_app(make_reviewer(contested, settings(), Metrics(), clock)).test_client()

@@ -104,7 +104,7 @@ def test_reviews_succeed_while_the_log_is_not_read(piped):
 
 def test_reviews_succeed_after_the_log_reader_closes(piped):
     server, ends = piped
-    with server.raw() as connection:
+    with server.connect_tls() as connection:
         os.close(ends.pop())
         for _ in range(3):
             assert server.review()["allowed"]

@@ -14,18 +14,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.builders import catalog, request, virt_launcher
-from tests.support.loop_driver import (
-    POST,
-    SLOW,
-    client_hello,
-    closed_by_server,
-    drive_loop,
-    read_available,
-    reset,
-    write_certificate_files,
-)
+from tests.support.loop_driver import POST, SLOW, drive_loop
 from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
+from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
@@ -46,7 +38,9 @@ HUGE_RESPONSE = Response(HTTPStatus.OK, b"x" * 32 * 2**20)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_certificate_files(tmp_path_factory.mktemp("tls"))
+    folder = tmp_path_factory.mktemp("tls")
+    write_certificate_files(folder)
+    return folder
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from cryptography.x509 import load_der_x509_certificate
 from certs.authority import issue_ca, issue_leaf
 from tests.support.builders import node
 from tests.support.fake_api_server import ApiServer, no_response
-from tests.support.loop_driver import client_hello, closed_by_server, reset, write_certificate_files
-from tests.support.server_process import IN_TIME, JSON, VM_START, run_server, until
+from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, until
+from tests.support.tls_client import client_hello, closed_by_server, receive_all, reset, write_certificate_files
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 REVIEW = HEAD + b"Content-Length: %d\r\n\r\n" % len(VM_START) + VM_START
@@ -30,8 +30,8 @@ REVIEW = HEAD + b"Content-Length: %d\r\n\r\n" % len(VM_START) + VM_START
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with run_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
+    with run_server(tmp_path_factory.mktemp("server")) as parse_ready_line:
+        yield parse_ready_line
 
 
 def metric(server, name):
@@ -47,19 +47,6 @@ def dropped(server):
 
 def wait_for_no_connections(server):
     return until(lambda: metric(server, "connections") == 0)
-
-
-def receive_all(sock):
-    """All data up to the end of the stream."""
-    parts = []
-    while part := sock.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def worker_pid(server):
-    boot_lines = [line["event"] for line in server.log_lines if line["event"].startswith("Booting worker")]
-    return int(boot_lines[-1].rpartition(" ")[2])
 
 
 # TLS
@@ -78,7 +65,7 @@ def tls_context(server, **attributes):
 
 def handshake(server, context, **options):
     """The version, cipher suite, ALPN protocol and session of a handshake, and whether it resumed a session."""
-    with context.wrap_socket(server.plain(), server_hostname="127.0.0.1", **options) as sock:
+    with context.wrap_socket(server.connect_tcp(), server_hostname="127.0.0.1", **options) as sock:
         sock.sendall(HEAD + b"Connection: close\r\nContent-Length: 0\r\n\r\n")
         receive_all(sock)
         return sock.version(), sock.cipher()[0], sock.selected_alpn_protocol(), sock.session, sock.session_reused
@@ -124,7 +111,7 @@ def test_any_other_suite_is_rejected(server, suite):
 
 
 def test_the_certificate_key_is_p_256(server):
-    with server.raw() as sock:
+    with server.connect_tls() as sock:
         certificate = load_der_x509_certificate(sock.getpeercert(binary_form=True))
     assert isinstance(certificate.public_key().curve, SECP256R1)
 
@@ -148,12 +135,12 @@ STALL_POINTS = ["no bytes", "incomplete ClientHello", "idle", "incomplete head",
 def stalled_client(server, stall_point):
     """A client that connects, sends data up to this point, and then stalls."""
     if stall_point == "incomplete ClientHello":
-        sock = server.plain()
+        sock = server.connect_tcp()
         sock.sendall(client_hello(server.client_context())[:100])
         return sock
     if stall_point == "no bytes":
-        return server.plain()
-    sock = server.raw()
+        return server.connect_tcp()
+    sock = server.connect_tls()
     sock.sendall(
         {"idle": b"", "incomplete head": HEAD, "incomplete body": HEAD + b"Content-Length: 9\r\n\r\n{"}[stall_point]
     )
@@ -163,7 +150,7 @@ def stalled_client(server, stall_point):
 @pytest.mark.parametrize("stall_point", STALL_POINTS)
 def test_100_stalled_clients_use_no_thread_and_do_not_block_reviews(server, stall_point):
     server.review()
-    status_file = Path(f"/proc/{worker_pid(server)}/status")
+    status_file = Path(f"/proc/{server.worker_pid()}/status")
     before = re.search(r"Threads:\s+(\d+)", status_file.read_text())[1]
     with ExitStack() as stack:
         for _ in range(100):
@@ -184,7 +171,7 @@ def test_the_server_accepts_more_connections_than_its_initial_file_limit(tmp_pat
     with ExitStack() as stack:
         server = stack.enter_context(run_server(tmp_path, launcher=WITH_SOFT_LIMIT))
         for _ in range(SOFT_LIMIT):
-            stack.enter_context(server.plain())
+            stack.enter_context(server.connect_tcp())
         until(lambda: metric(server, "connections") == SOFT_LIMIT)
         assert server.review()["allowed"]
         assert server.probe("/readyz")[0] == 200
@@ -194,16 +181,16 @@ def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(server):
     wait_for_no_connections(server)
     before = dropped(server)
     for _ in range(10):
-        server.plain().close()
-        reset(server.plain())
-        with server.plain() as garbage, suppress(ConnectionResetError):
+        server.connect_tcp().close()
+        reset(server.connect_tcp())
+        with server.connect_tcp() as garbage, suppress(ConnectionResetError):
             garbage.sendall(b"GET / HTTP/1.0\r\n\r\n")
             garbage.recv(100)
-        with server.plain() as aborted:
+        with server.connect_tcp() as aborted:
             aborted.sendall(client_hello(server.client_context()))
             aborted.recv(100)
-        reset(server.raw())
-        server.raw().close()
+        reset(server.connect_tls())
+        server.connect_tls().close()
     assert server.review()["allowed"]
     wait_for_no_connections(server)
     after = dropped(server)
@@ -223,7 +210,7 @@ def test_a_client_that_sends_its_whole_body_still_receives_the_413(server):
 
 def test_pipelined_reviews_are_answered_in_order(server):
     sent = [REVIEW.replace(json.loads(VM_START)["request"]["uid"].encode(), f"{n:036}".encode()) for n in range(20)]
-    with server.raw() as sock:
+    with server.connect_tls() as sock:
         sock.sendall(b"".join(sent) + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
         responses = receive_all(sock).split(b"HTTP/1.1 ")[1:]
     assert [response[:3] for response in responses] == [b"200"] * 20 + [b"404"]
@@ -263,11 +250,6 @@ def mounted_server(tmp_path):
         yield server, folder, ca
 
 
-def served_serial(server):
-    with server.raw() as sock:
-        return sock.getpeercert()["serialNumber"]
-
-
 @contextmanager
 def sending_reviews(server, *, new_connections):
     """Send reviews in a thread until the end of the block; the failures and the responses so far."""
@@ -299,10 +281,10 @@ def sending_reviews(server, *, new_connections):
 def test_a_changed_certificate_is_served_to_the_next_connection_and_no_review_fails(mounted_server, new_connections):
     server, folder, ca = mounted_server
     with sending_reviews(server, new_connections=new_connections) as (failures, responses):
-        serials, counts = {served_serial(server)}, [0]
+        serials, counts = {server.served_serial()}, [0]
         for number in range(1, 11):
             swap_certificate(folder, ca, number)
-            now = served_serial(server)
+            now = server.served_serial()
             assert now not in serials
             serials.add(now)
             counts.append(len(responses))
@@ -338,15 +320,15 @@ def expiry(server):
 @pytest.mark.parametrize("first", ["tls.crt", "tls.key"])
 def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_server, first):
     server, folder, ca = mounted_server
-    other = write_certificate_files(folder / "other", ca)
-    before = served_serial(server)
+    write_certificate_files(folder / "other", ca)
+    before = server.served_serial()
     folder.joinpath("other", first).rename(folder / first)
-    assert [served_serial(server) for _ in range(5)] == [before] * 5
+    assert [server.served_serial() for _ in range(5)] == [before] * 5
     assert problems_of(server) == {"serving certificate": f"{folder}/tls.key: is not the key of {folder}/tls.crt"}
     assert metric(server, "certificate_unusable") == 1
     [second] = {"tls.crt", "tls.key"} - {first}
-    other.joinpath(second).rename(folder / second)
-    assert until(lambda: served_serial(server) != before)
+    folder.joinpath("other", second).rename(folder / second)
+    assert until(lambda: server.served_serial() != before)
     logged = [line["event"] for line in server.log_lines if line["event"].startswith("serving certificate")]
     assert logged == ["serving certificate unusable, keeping the old one", "serving certificate reloaded"]
     assert (problems_of(server), metric(server, "certificate_unusable")) == ({}, 0)
@@ -354,12 +336,12 @@ def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_s
 
 def test_the_expiry_metric_changes_only_when_certificate_and_key_match(mounted_server):
     server, folder, ca = mounted_server
-    before, days = served_serial(server), expiry(server)
+    before, days = server.served_serial(), expiry(server)
     new = issue_leaf(ca, ["127.0.0.1"], datetime.now(UTC), timedelta(days=90))
     for name, content, ends in (("tls.crt", new.certificate, days), ("tls.key", new.key, 90)):
         folder.joinpath("new").write_bytes(content)
         folder.joinpath("new").rename(folder / name)
-        assert (served_serial(server) == before) is (ends == days)
+        assert (server.served_serial() == before) is (ends == days)
         assert expiry(server) == pytest.approx(ends, abs=0.01)
 
 
@@ -367,7 +349,7 @@ def test_the_expiry_metric_changes_only_when_certificate_and_key_match(mounted_s
 
 
 def test_shutdown_answers_incomplete_requests_with_503(tmp_path):
-    with run_server(tmp_path) as server, server.raw() as sock, server.raw() as other:
+    with run_server(tmp_path) as server, server.connect_tls() as sock, server.connect_tls() as other:
         sock.sendall(HEAD)
         other.sendall(HEAD + b"Content-Length: 9\r\n\r\n{")
         until(lambda: metric(server, "connections") == 2)
@@ -387,7 +369,7 @@ def stops_on_second_sigterm(folder):
     """
     folder.mkdir()
     with run_server(folder) as server, ExitStack() as stack:
-        peers = [stack.enter_context(server.raw()) for _ in range(70)]
+        peers = [stack.enter_context(server.connect_tls()) for _ in range(70)]
         for number, sock in enumerate(peers):
             if number in (0, 5):
                 server.process.terminate()
@@ -428,7 +410,7 @@ def test_a_review_that_waits_for_the_api_server_is_answered_during_shutdown(tmp_
             assert (response.status, response.headers["Connection"]) == (200, "close")
             assert json.loads(response.read())["response"]["allowed"]
             connection.close()
-            assert server.process.wait(IN_TIME) == 0
+            assert server.process.wait(TIMEOUT) == 0
 
 
 # A hanging worker
@@ -445,7 +427,7 @@ def test_a_hanging_loop_fails_both_probes_until_it_recovers(mounted_server):
     os.link(folder / "pipe", folder / "other-end")
     (folder / "pipe").rename(folder / "tls.crt")
     begin = monotonic()
-    with server.plain():
+    with server.connect_tcp():
         until(lambda: server.probe("/healthz")[0] == 503)
         assert monotonic() - begin > 9
         assert server.probe("/readyz")[0] == 503

@@ -17,12 +17,13 @@ import jsonpatch
 import pytest
 from flask import Flask
 
-from certs.authority import issue_ca, issue_leaf
+from certs.authority import issue_ca
 from certs.renewal import Policy
 from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
 from tests.support.builders import catalog, settings
-from tests.support.server_process import IN_TIME, JSON, REVIEWS, VM_START, run_server, run_to_exit, until, write_cluster
+from tests.support.server_process import JSON, REVIEWS, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
+from tests.support.tls_client import receive_all, write_certificate_files
 from webhook.cluster.backend import from_snapshot
 from webhook.serving.connection import RequestHandler
 from webhook.serving.exchange import Response
@@ -36,8 +37,8 @@ SECRET = "not-a-real-passphrase"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with run_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
+    with run_server(tmp_path_factory.mktemp("server")) as parse_ready_line:
+        yield parse_ready_line
 
 
 def post(connection, body=VM_START, headers=JSON, path="/mutate?timeout=10s"):
@@ -45,29 +46,6 @@ def post(connection, body=VM_START, headers=JSON, path="/mutate?timeout=10s"):
     connection.request("POST", path, body, headers)
     response = connection.getresponse()
     return response.status, response.headers, json.loads(response.read())
-
-
-def receive_all(sock):
-    """All data up to the end of the stream."""
-    parts = []
-    while part := sock.recv(65536):
-        parts.append(part)
-    return b"".join(parts).decode(errors="replace")
-
-
-def write_certificate(folder, ca=None, names=("localhost", "127.0.0.1")):
-    folder.mkdir(exist_ok=True)
-    ca = ca or issue_ca(datetime.now(UTC))
-    leaf = issue_leaf(ca, names, datetime.now(UTC))
-    for name, content in (("ca.crt", ca.certificate), ("tls.key", leaf.key), ("tls.crt", leaf.certificate)):
-        folder.joinpath(name).write_bytes(content)
-    return leaf
-
-
-def served_serial(server):
-    """The serial number of the certificate that a new connection receives."""
-    with server.raw() as connection:
-        return connection.getpeercert()["serialNumber"]
 
 
 # Reviews over TLS
@@ -90,13 +68,13 @@ def test_each_recorded_review_is_allowed_with_its_uid(server, file):
 
 def test_a_client_that_trusts_another_ca_rejects_the_certificate(server):
     other = ssl.create_default_context(cadata=issue_ca(datetime.now(UTC)).certificate.decode())
-    with pytest.raises(ssl.SSLCertVerificationError), server.plain() as sock:
+    with pytest.raises(ssl.SSLCertVerificationError), server.connect_tcp() as sock:
         other.wrap_socket(sock, server_hostname="127.0.0.1")
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
 def test_the_generated_certificate_is_valid_for_localhost(server, name):
-    with server.plain() as sock, server.client_context().wrap_socket(sock, server_hostname=name) as connection:
+    with server.connect_tcp() as sock, server.client_context().wrap_socket(sock, server_hostname=name) as connection:
         assert connection.version() == "TLSv1.3"
 
 
@@ -123,7 +101,7 @@ def test_each_decision_is_logged_as_a_json_line(server):
 
 
 def test_a_body_over_8_mib_is_rejected_before_it_is_read(server):
-    with server.raw() as connection:
+    with server.connect_tls() as connection:
         head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {8 * 2**20 + 2}"
         connection.sendall(f"{head}\r\n\r\n".encode())
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
@@ -151,9 +129,9 @@ def test_a_chunked_body_is_accepted_up_to_8_mib(server, size, status):
     ],
 )
 def test_invalid_http_gets_a_json_error_that_does_not_quote_it(server, raw_request):
-    with server.raw() as connection:
+    with server.connect_tls() as connection:
         connection.sendall(raw_request.encode())
-        head, _, body = receive_all(connection).partition("\r\n\r\n")
+        head, _, body = receive_all(connection).decode(errors="replace").partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 400 ")
     assert "application/json" in head
     assert json.loads(body) == {"error": "not HTTP"}
@@ -162,9 +140,9 @@ def test_invalid_http_gets_a_json_error_that_does_not_quote_it(server, raw_reque
 
 def test_an_invalid_chunk_gets_a_json_error(server):
     head = "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
-    with server.raw() as connection:
+    with server.connect_tls() as connection:
         connection.sendall(f"{head}\r\n\r\n{SECRET}\r\n".encode())
-        head, _, body = receive_all(connection).partition("\r\n\r\n")
+        head, _, body = receive_all(connection).decode(errors="replace").partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 400 ")
     assert json.loads(body) == {"error": "the body ends too early, or is not framed as HTTP wants it"}
     assert SECRET not in server.log
@@ -173,7 +151,7 @@ def test_an_invalid_chunk_gets_a_json_error(server):
 def test_a_truncated_body_is_logged(server):
     head = "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
     before = server.log.count("the body ends too early")  # other tests cause the same line
-    with server.raw() as connection:
+    with server.connect_tls() as connection:
         connection.sendall(f"{head}\r\n\r\n5\r\nab".encode())
         connection.shutdown(socket.SHUT_WR)
     assert until(lambda: server.log.count("the body ends too early") > before)
@@ -184,9 +162,9 @@ def test_a_body_longer_than_its_content_length_is_not_quoted(server):
     body = REVIEWS.joinpath("share-manager-avoiding-a-node.json").read_bytes()
     cut = body.index(SECRET.encode())
     head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {cut}\r\n\r\n"
-    with server.raw() as connection:
+    with server.connect_tls() as connection:
         connection.sendall(head.encode() + body)
-        responses = receive_all(connection)
+        responses = receive_all(connection).decode(errors="replace")
     assert responses.count("HTTP/1.1 400 ") == 2
     assert SECRET not in responses
     assert SECRET not in server.log
@@ -197,7 +175,7 @@ def test_the_debug_log_does_not_quote_requests(tmp_path):
     head = "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     with run_server(tmp_path, CO_SCHEDULE_LOG_LEVEL="debug") as server:
         for start in (SECRET, head.format(len(body) + 1), head.format(body.index(SECRET.encode()))):
-            with server.raw() as connection:
+            with server.connect_tls() as connection:
                 connection.sendall(start.encode() + body[: body.index(SECRET.encode()) + len(SECRET)])
                 connection.shutdown(socket.SHUT_WR)
                 receive_all(connection)
@@ -210,12 +188,12 @@ def test_the_debug_log_does_not_quote_requests(tmp_path):
 
 def test_connections_closed_before_the_handshake_do_not_break_the_next_request(server):
     for _ in range(20):
-        server.plain().close()
+        server.connect_tcp().close()
     assert server.review()["allowed"]
 
 
 def test_a_client_without_tls_does_not_break_the_next_request(server):
-    with server.plain() as connection:
+    with server.connect_tcp() as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         with suppress(ConnectionResetError):
             assert b"HTTP" not in connection.recv(100)
@@ -227,10 +205,10 @@ def test_incomplete_handshakes_do_not_break_the_next_request(server):
     with pytest.raises(ssl.SSLWantReadError):
         server.client_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
     hello = outgoing.read()
-    incomplete = [server.plain() for _ in range(4)]
+    incomplete = [server.connect_tcp() for _ in range(4)]
     for sock, part in zip(incomplete, (b"", hello[:1], hello[: len(hello) // 2], hello), strict=True):
         sock.sendall(part)
-    with server.raw() as partial_request:
+    with server.connect_tls() as partial_request:
         partial_request.sendall(b"POST /mutate HTTP/1.1\r\nHost")
         assert server.review()["allowed"]
     for sock in incomplete:
@@ -267,7 +245,7 @@ def test_neither_port_serves_the_routes_of_the_other(server):
 
 
 def test_probes_succeed_while_requests_on_the_tls_port_are_incomplete(server):
-    incomplete = [server.raw() for _ in range(8)]
+    incomplete = [server.connect_tls() for _ in range(8)]
     for sock in incomplete:
         sock.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
     assert server.probe("/readyz")[0] == 200
@@ -283,13 +261,13 @@ def test_idle_connections_do_not_block_the_plain_port(server):
     """
     with ExitStack() as stack:
         for _ in range(120):
-            stack.enter_context(socket.create_connection(server.http, timeout=IN_TIME))
+            stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT))
         assert server.probe("/healthz")[0] == 200
 
 
 @pytest.mark.parametrize("head", ["Content-Length: 60000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"])
 def test_the_plain_port_rejects_a_body(server, head):
-    with socket.create_connection(server.http, timeout=IN_TIME) as sock:
+    with socket.create_connection(server.http, timeout=TIMEOUT) as sock:
         sock.sendall(f"POST /healthz HTTP/1.1\r\nHost: x\r\n{head}".encode())
         assert sock.recv(100).startswith(b"HTTP/1.1 413 ")
 
@@ -366,15 +344,15 @@ def test_a_missing_snapshot_file_is_reported(tmp_path):
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
 def test_a_missing_certificate_file_is_reported(tmp_path, name):
     folder = tmp_path / "tls"
-    write_certificate(folder)
+    write_certificate_files(folder)
     folder.joinpath(name).unlink()
     assert startup_error_with(tmp_path, folder) == f"Error: {folder / name}: No such file or directory\n"
 
 
 def test_a_key_of_another_certificate_is_reported(tmp_path):
     folder = tmp_path / "tls"
-    write_certificate(folder)
-    folder.joinpath("tls.key").write_bytes(write_certificate(tmp_path / "other").key)
+    write_certificate_files(folder)
+    folder.joinpath("tls.key").write_bytes(write_certificate_files(tmp_path / "other").key)
     assert (
         startup_error_with(tmp_path, folder) == f"Error: {folder / 'tls.key'}: is not the key of {folder / 'tls.crt'}\n"
     )
@@ -391,7 +369,7 @@ def test_gunicorn_runs_one_worker_without_a_request_limit(tmp_path):
         Flask("app"),
         RequestHandler(lambda _: None, lambda *_: Response(HTTPStatus.OK, b""), lambda _: None),
     )
-    write_certificate(tmp_path)
+    write_certificate_files(tmp_path)
     certificate = ServingCertificate(tmp_path)
     controller = CertificateController(None, secret=None, configuration=None, policy=Policy(), folder=tmp_path)
     with listening("127.0.0.1", 0, 0) as listeners:
@@ -406,23 +384,23 @@ def test_gunicorn_runs_one_worker_without_a_request_limit(tmp_path):
 
 def test_a_changed_certificate_is_served_without_a_restart(tmp_path):
     folder, ca = tmp_path / "tls", issue_ca(datetime.now(UTC))
-    write_certificate(folder, ca)
+    write_certificate_files(folder, ca)
     with run_server(tmp_path, "--tls-dir", folder) as server:
-        before, open_connection = served_serial(server), server.connect()
+        before, open_connection = server.served_serial(), server.connect()
         assert post(open_connection)[0] == 200
-        write_certificate(folder, ca)
-        assert until(lambda: served_serial(server) != before)
+        write_certificate_files(folder, ca)
+        assert until(lambda: server.served_serial() != before)
         assert post(open_connection)[0] == 200
         open_connection.close()
 
 
 def test_an_unusable_certificate_is_not_served_and_is_logged_once(tmp_path):
     folder = tmp_path / "tls"
-    write_certificate(folder)
+    write_certificate_files(folder)
     with run_server(tmp_path, "--tls-dir", folder) as server:
-        before = served_serial(server)
+        before = server.served_serial()
         folder.joinpath("tls.key").write_text("no key")
-        assert [served_serial(server) for _ in range(3)] == [before] * 3
+        assert [server.served_serial() for _ in range(3)] == [before] * 3
         logged = [
             line for line in server.log_lines if line["event"] == "serving certificate unusable, keeping the old one"
         ]
@@ -438,20 +416,20 @@ def test_a_signal_exits_with_0_and_removes_the_certificate_folder(tmp_path, sign
     with run_server(tmp_path) as server:
         assert server.ca.exists()
         server.process.send_signal(signum)
-        assert server.process.wait(IN_TIME) == 0
+        assert server.process.wait(TIMEOUT) == 0
         assert not server.ca.parent.exists()
 
 
 def test_sigint_to_master_and_worker_exits_with_0(tmp_path):
     """A terminal sends Ctrl-C to both processes."""
     with run_server(tmp_path) as server:
-        os.kill(worker_pid(server), signal.SIGINT)
+        os.kill(server.worker_pid(), signal.SIGINT)
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(IN_TIME) == 0
+        assert server.process.wait(TIMEOUT) == 0
 
 
 def test_an_incomplete_handshake_does_not_block_shutdown(tmp_path):
-    with run_server(tmp_path) as server, server.plain() as sock:
+    with run_server(tmp_path) as server, server.connect_tcp() as sock:
         sock.sendall(b"\x16\x03\x01")
         server.review()
         assert server.stop() == 0
@@ -475,22 +453,16 @@ def serves_while_draining(folder):
             assert monotonic() - terminated > QUIET_PERIOD, "the server exited too early"
             return False
         assert (status, headers["Connection"]) == (200, "close")
-        assert server.process.wait(IN_TIME) == 0
+        assert server.process.wait(TIMEOUT) == 0
     return True
-
-
-def worker_pid(server):
-    """The process ID of the worker that was started last."""
-    boot_lines = [line["event"] for line in server.log_lines if line["event"].startswith("Booting worker")]
-    return int(boot_lines[-1].rpartition(" ")[2])
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGQUIT], ids=lambda signum: signum.name)
 def test_a_stopped_worker_is_replaced_without_a_second_ready_line(tmp_path, signum):
     with run_server(tmp_path) as server:
-        first = worker_pid(server)
+        first = server.worker_pid()
         os.kill(first, signum)
-        assert until(lambda: worker_pid(server) != first)
+        assert until(lambda: server.worker_pid() != first)
         assert until(lambda: try_review(server))
         assert server.probe("/healthz")[0] == 200
         assert server.ca.exists()

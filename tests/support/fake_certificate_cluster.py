@@ -8,7 +8,6 @@ import base64
 import json
 from collections.abc import Callable
 from copy import deepcopy
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from certs.cluster import CONFIGURATIONS, ApiError
@@ -20,20 +19,6 @@ CONFIGURATION = "kubevirt-scheduler"
 SECRET_PATH = f"/api/v1/namespaces/{NAMESPACE}/secrets/{NAME}"
 CONFIGURATION_PATH = f"{CONFIGURATIONS}/{CONFIGURATION}"
 NAMES = ("webhook.kubevirt-scheduler.svc", "webhook.kubevirt-scheduler.svc.cluster.local")
-START = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-class Clock:
-    """A clock that stands still until a test advances it."""
-
-    def __init__(self, start: datetime = START) -> None:
-        self.time = start
-
-    def __call__(self) -> datetime:
-        return self.time
-
-    def advance(self, by: timedelta) -> None:
-        self.time += by
 
 
 class Crash(BaseException):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.image import Image
-from tests.support.server_process import IN_TIME, Running, running, write_cluster
+from tests.support.server_process import TIMEOUT, ServerProcess, parse_ready_line, write_cluster
 
 # The root is read-only, /dev is as in a container runtime, /dev/shm is memory, and the user can't gain privileges.
 # $1: the root; $2: the folder that is mounted at /mnt; $3: user and group; the command follows.
@@ -48,18 +48,18 @@ def _command(image: Image, files: Path, *arguments: str) -> list[str]:
 def run_command(image: Image, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a container and wait for its exit."""
     command = _command(image, image.root / "mnt", *arguments)
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=IN_TIME, env=image.environment)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT, env=image.environment)
 
 
 @dataclass
-class ContainerServer(Running):
+class ContainerServer(ServerProcess):
     """A server in a container. `pid` is its process ID on the host; inside, it is process 1."""
 
     pid: int
 
     def stop(self) -> int:
         os.kill(self.pid, signal.SIGTERM)
-        return self.process.wait(IN_TIME)
+        return self.process.wait(TIMEOUT)
 
 
 @contextmanager
@@ -82,14 +82,14 @@ def run_container(image: Image, folder: Path) -> Iterator[ContainerServer]:
 
 def _ready(process: subprocess.Popen[str], log_file: Path) -> ContainerServer:
     assert process.stdout
-    assert select.select([process.stdout], [], [], IN_TIME)[0], f"not ready in time: {log_file.read_text()}"
+    assert select.select([process.stdout], [], [], TIMEOUT)[0], f"not ready in time: {log_file.read_text()}"
     line = process.stdout.readline()
     assert line, f"the server did not start: {log_file.read_text()}"
     pid = _child(_child(process.pid))
     ready = json.loads(line)
     # The container has its own /dev/shm, which the host reads through /proc.
     ready_on_host = ready | {"ca": f"/proc/{pid}/root{ready['ca']}"}
-    return ContainerServer(**vars(running(process, ready_on_host, log_file)), pid=pid)
+    return ContainerServer(**vars(parse_ready_line(process, ready_on_host, log_file)), pid=pid)
 
 
 def _child(pid: int) -> int:

@@ -2,16 +2,14 @@
 
 import socket
 import ssl
-import struct
 from collections import Counter
-from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from selectors import EVENT_WRITE
 from threading import Event
 
-from certs.authority import issue_ca, issue_leaf
-from certs.serving import CA, CERTIFICATE, KEY, load_context
+from certs.serving import CA, load_context
+from tests.support.tls_client import read_available
 from webhook.serving.connection import RequestHandler
 from webhook.serving.exchange import Response
 from webhook.serving.loop import Loop
@@ -20,17 +18,6 @@ OK = Response(HTTPStatus.OK, b"{}")
 POST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 SLOW = POST.replace(b"/mutate", b"/slow")
 MAX_TURNS = 200  # many times more than any test needs
-
-
-def write_certificate_files(folder, ca=None):
-    """Write a certificate, its key and its CA to a folder, and return the folder."""
-    folder.mkdir(exist_ok=True)
-    now = datetime.now(UTC)
-    ca = ca or issue_ca(now)
-    leaf = issue_leaf(ca, ["localhost", "127.0.0.1"], now)
-    for name, content in ((CA, ca.certificate), (CERTIFICATE, leaf.certificate), (KEY, leaf.key)):
-        (folder / name).write_bytes(content)
-    return folder
 
 
 class LoopDriver:
@@ -170,41 +157,6 @@ class LoopDriver:
         """Send data and return the bytes of the response."""
         self.send(sock, data)
         return self.receive(sock)
-
-
-def read_available(sock):
-    """Return the bytes that can be read without blocking."""
-    parts = []
-    with suppress(ssl.SSLWantReadError, BlockingIOError):
-        while part := sock.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
-
-
-def closed_by_server(sock):
-    """Return whether the server closed or reset the connection."""
-    try:
-        while sock.recv(65536):
-            pass
-    except (ssl.SSLWantReadError, BlockingIOError):
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def reset(sock):
-    """Close the socket with RST."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
-def client_hello(context):
-    """The bytes of a TLS ClientHello."""
-    outgoing = ssl.MemoryBIO()
-    with suppress(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1").do_handshake()
-    return outgoing.read()
 
 
 @contextmanager

@@ -25,11 +25,11 @@ PROGRAM = [sys.executable, *WARNINGS, "-c", "from webhook.cli import main; main(
 VM_START = (REVIEWS / "vm-start.json").read_bytes()
 JSON = {"Content-Type": "application/json"}
 LOG_TAIL = 25  # log lines that are added to a failure
-IN_TIME = 20.0  # seconds; many times more than any test needs
+TIMEOUT = 20.0  # seconds; many times more than any test needs
 
 
 @dataclass
-class Running:
+class ServerProcess:
     """A running server: its addresses, its CA and its log."""
 
     process: subprocess.Popen[str]
@@ -51,18 +51,18 @@ class Running:
         return ssl.create_default_context(cafile=str(self.ca))
 
     def connect(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(*self.https, timeout=IN_TIME, context=self.client_context())
+        return http.client.HTTPSConnection(*self.https, timeout=TIMEOUT, context=self.client_context())
 
-    def raw(self) -> ssl.SSLSocket:
+    def connect_tls(self) -> ssl.SSLSocket:
         """A TLS connection for arbitrary bytes."""
-        return self.client_context().wrap_socket(self.plain(), server_hostname="127.0.0.1")
+        return self.client_context().wrap_socket(self.connect_tcp(), server_hostname="127.0.0.1")
 
-    def plain(self) -> socket.socket:
+    def connect_tcp(self) -> socket.socket:
         """A TCP connection to the TLS port, before the handshake."""
-        return socket.create_connection(self.https, timeout=IN_TIME)
+        return socket.create_connection(self.https, timeout=TIMEOUT)
 
     def probe(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(*self.http, timeout=IN_TIME)
+        connection = http.client.HTTPConnection(*self.http, timeout=TIMEOUT)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -81,15 +81,25 @@ class Running:
         finally:
             connection.close()
 
+    def served_serial(self) -> str:
+        """Return the serial number of the certificate that a new connection gets."""
+        with self.connect_tls() as connection:
+            return str((connection.getpeercert() or {})["serialNumber"])
+
+    def worker_pid(self) -> int:
+        """Return the process ID of the worker that was started last."""
+        boot_lines = [line["event"] for line in self.log_lines if line["event"].startswith("Booting worker")]
+        return int(boot_lines[-1].rpartition(" ")[2])
+
     def stop(self) -> int:
         """Stop the server with SIGTERM, as Kubernetes does, and return its exit code."""
         self.process.terminate()
-        return self.process.wait(IN_TIME)
+        return self.process.wait(TIMEOUT)
 
 
 def until(condition: Any) -> Any:
     """Poll `condition` and return its first true value."""
-    deadline = monotonic() + IN_TIME
+    deadline = monotonic() + TIMEOUT
     while not (value := condition()):
         assert monotonic() < deadline, f"timed out; the last value was {value!r}"
         sleep(0.01)
@@ -114,12 +124,14 @@ def run_to_exit(*arguments: object, **settings: str) -> subprocess.CompletedProc
     """Run `serve` with arguments or settings with which it exits, and return its output."""
     command = [*PROGRAM, *map(str, arguments)]
     return subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=IN_TIME, env=environment(**settings)
+        command, check=False, capture_output=True, text=True, timeout=TIMEOUT, env=environment(**settings)
     )
 
 
 @contextmanager
-def run_server(folder: Path, *arguments: object, launcher: Sequence[str] = (), **settings: str) -> Iterator[Running]:
+def run_server(
+    folder: Path, *arguments: object, launcher: Sequence[str] = (), **settings: str
+) -> Iterator[ServerProcess]:
     """Run `serve` on free ports, and yield it when it is ready. Stop it at the end of the block.
 
     It reads a snapshot unless the arguments contain `--kubeconfig`. `launcher` is a command prefix that execs `serve`.
@@ -139,10 +151,10 @@ def run_server(folder: Path, *arguments: object, launcher: Sequence[str] = (), *
     ):
         try:
             assert process.stdout
-            assert select.select([process.stdout], [], [], IN_TIME)[0], "not ready in time"
+            assert select.select([process.stdout], [], [], TIMEOUT)[0], "not ready in time"
             line = process.stdout.readline()
             assert line, f"the server did not start: {log_file.read_text()}"
-            yield running(process, json.loads(line), log_file)
+            yield parse_ready_line(process, json.loads(line), log_file)
         except BaseException as error:
             state = "is running" if process.poll() is None else f"exited with {process.returncode}"
             lines = log_file.read_text().splitlines() if log_file.is_file() else []  # the log may be a pipe
@@ -152,13 +164,13 @@ def run_server(folder: Path, *arguments: object, launcher: Sequence[str] = (), *
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)  # stops the server immediately
                 try:
-                    process.wait(IN_TIME)
+                    process.wait(TIMEOUT)
                 except subprocess.TimeoutExpired:
                     process.kill()
 
 
-def running(process: subprocess.Popen[str], ready: dict[str, str], log_file: Path) -> Running:
+def parse_ready_line(process: subprocess.Popen[str], ready: dict[str, str], log_file: Path) -> ServerProcess:
     https, http = (address.rsplit(":", 1) for address in (ready["https"], ready["http"]))
-    return Running(
+    return ServerProcess(
         process, (https[0].strip("[]"), int(https[1])), (http[0].strip("[]"), int(http[1])), Path(ready["ca"]), log_file
     )
