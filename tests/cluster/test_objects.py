@@ -173,6 +173,11 @@ ANTI_AFFINITY = (
             pod("one", **pinned_fields("node-b")), {"node": "", "effective_node": "node-b"}, id="pinned by the webhook"
         ),
         pytest.param(pod("one", node="node-a", **pinned_fields("node-b")), {}, id="bound to another node than pinned"),
+        pytest.param(
+            pod("one") | {"status": {"phase": "Pending", "nominatedNodeName": "node-b"}},
+            {"node": "", "effective_node": "node-b"},
+            id="nominated by the scheduler",
+        ),
         pytest.param(pod("one", node="node-a", deleting=True), {"alive": False}, id="terminating"),
         pytest.param(pod("one", node="node-a", phase="Pending"), {}, id="Pending"),
         pytest.param(pod("one", node="node-a", phase="Unknown"), {"alive": False}, id="phase Unknown"),

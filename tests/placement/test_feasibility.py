@@ -230,6 +230,7 @@ ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
     [
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, "spec.topologySpreadConstraints"),
         ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
+        ({"schedulingGates": [{"name": "aaq"}]}, "spec.schedulingGates"),
         ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
         ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),
         ({"affinity": pod_anti_affinity(ANY_NAMESPACE_TERM)}, "spec.affinity.podAntiAffinity's namespaceSelector"),
@@ -248,6 +249,12 @@ def test_a_constraint_that_the_guard_cannot_evaluate_downgrades_the_pin(spec: Ob
     decision = decision_for(virt_launcher(**spec), *storage(), node())
     assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, Reason.UNJUDGED)
     assert field in decision.message
+
+
+def test_a_claim_without_a_pv_beside_a_served_claim_downgrades_the_pin() -> None:
+    decision = decision_for(virt_launcher(claims=["disk1", "state"]), *storage(), claim("state", volume=""), node())
+    assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.UNJUDGED, "node-a")
+    assert "claim state, which has no PV yet, is not judged" in decision.message
 
 
 def test_pod_affinity_with_a_namespace_selector_is_unjudged() -> None:

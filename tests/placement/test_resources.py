@@ -183,6 +183,22 @@ def test_the_larger_amount_counts_during_a_container_resize(status: Object, cpu:
     assert effective_requests(resized)["cpu"] == cpu
 
 
+@pytest.mark.parametrize(
+    ("reason", "cpu", "pod_cpu"), [("Infeasible", 2000, 4000), ("Deferred", 5000, 6000), (None, 5000, 6000)]
+)
+def test_the_spec_does_not_count_while_a_resize_is_infeasible(reason: str | None, cpu: int, pod_cpu: int) -> None:
+    status: Object = {
+        "conditions": [{"type": "Ready"}, {"type": "PodResizePending", "status": "True", "reason": reason}]
+    }
+    actual = {"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "2"}}
+    resized = pod("one", node="node-a", containers=[container("main", cpu="5")])
+    resized["status"] |= status | {"containerStatuses": [actual | {"name": "main"}]}
+    assert effective_requests(resized)["cpu"] == cpu
+    resized = pod("one", node="node-a", containers=[], resources={"requests": {"cpu": "6"}})
+    resized["status"] |= status | {"resources": {"requests": {"cpu": "4"}}, "allocatedResources": {"cpu": "3"}}
+    assert effective_requests(resized)["cpu"] == pod_cpu
+
+
 def test_the_larger_amount_counts_during_a_pod_level_resize() -> None:
     resized = pod("one", node="node-a", containers=[], resources={"requests": {"cpu": "1"}})
     resized["status"] |= {"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "2"}}

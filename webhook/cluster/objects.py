@@ -64,4 +64,6 @@ def read_pod(item: JsonObject) -> Pod | None:
     """Extract the facts of a pod; return None for a finished pod. Raises Malformed for an invalid quantity."""
     if text(item, "status", "phase") in ("Succeeded", "Failed"):
         return None
-    return pod_facts(item, *_key(item), text(item, "spec", "nodeName") or pinned_node(item))
+    # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
+    nominated = text(item, "status", "nominatedNodeName")
+    return pod_facts(item, *_key(item), text(item, "spec", "nodeName") or pinned_node(item) or nominated)

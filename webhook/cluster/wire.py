@@ -51,6 +51,7 @@ class PodSpec(TypedDict, total=False):
     resourceClaims: Any
     resources: Any
     schedulerName: Any
+    schedulingGates: Any
     tolerations: Any
     topologySpreadConstraints: Any
     volumes: Any
@@ -88,6 +89,8 @@ class PodStatus(TypedDict, total=False):
     """A pod's status."""
 
     phase: Any
+    conditions: Any
+    nominatedNodeName: Any
     resources: Any
     allocatedResources: Any
     containerStatuses: list[JsonObject] | None

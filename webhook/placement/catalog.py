@@ -85,7 +85,8 @@ class Node:
 class Pod:
     """A pod that has not finished.
 
-    `effective_node` is the node that the pod is bound to; for an unbound pod, the node that the webhook pinned it to.
+    `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
+    to, or else the node that the scheduler nominated.
     `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` (the
     keys of annotations with the value "true") and `owners` (UIDs).
     """

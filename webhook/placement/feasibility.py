@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from webhook.placement.catalog import Catalog, Node, Pod, Volume
+from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Reason
 from webhook.placement.podaffinity import InterPodAffinity
 from webhook.placement.podfacts import pod_facts
@@ -180,9 +181,28 @@ def unsupported_field(pod: JsonObject) -> str | None:
     return None
 
 
+def _unbound_claim(candidate: Candidate) -> str | None:
+    # The scheduler's VolumeBinding may need another node for it, for example with WaitForFirstConsumer.
+    for name in mounted_claims(candidate.pod):
+        claim = candidate.catalog.claim(candidate.namespace, name)
+        if claim and not claim.volume_name:
+            return f"claim {name}, which has no PV yet,"
+    return None
+
+
+def _scheduling_gates(candidate: Candidate) -> str | None:
+    # The scheduler considers the pod only after the gates are removed. By then, the node may be full.
+    return "the pod's spec.schedulingGates" if mapping(candidate.pod, "spec").get("schedulingGates") else None
+
+
 def _unsupported(candidate: Candidate) -> str | None:
     field = unsupported_field(candidate.pod)
-    constraint = f"the pod's spec.{field}" if field else candidate.pod_affinity.unjudged()
+    constraint = (
+        (f"the pod's spec.{field}" if field else None)
+        or candidate.pod_affinity.unjudged()
+        or _unbound_claim(candidate)
+        or _scheduling_gates(candidate)
+    )
     return f"{constraint} is not judged" if constraint else None
 
 

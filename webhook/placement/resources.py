@@ -59,18 +59,26 @@ def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
     return {resource: _in_units(resource, _millis(quantity)) for resource, quantity in quantities.items()}
 
 
-def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject]) -> dict[str, int]:
+def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject], feasible: bool) -> dict[str, int]:
     resources = mapping(container, "resources")
     # The API server copies a limit to a missing request. A pod from a file does not have that default yet.
     requests = {
         name: _millis(value) for name, value in (mapping(resources, "limits") | mapping(resources, "requests")).items()
     }
     if statuses:
-        _apply_resize(requests, statuses.get(text(container, "name"), {}))
+        _apply_resize(requests, statuses.get(text(container, "name"), {}), feasible=feasible)
     return requests
 
 
-def _apply_resize(requests: dict[str, int], status: JsonObject) -> None:
+def _is_resize_feasible(pod: JsonObject) -> bool:
+    pending = [each for each in mappings(pod, "status", "conditions") if each.get("type") == "PodResizePending"]
+    return not pending or pending[0].get("reason") != "Infeasible"
+
+
+def _apply_resize(requests: dict[str, int], status: JsonObject, *, feasible: bool) -> None:
+    # The kubelet never grants an infeasible resize, so the spec's amount doesn't count.
+    if not feasible and isinstance(status.get("resources"), dict):
+        requests.clear()
     # Until an in-place resize is complete, the larger amount counts.
     for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
         for name, value in resized.items():
@@ -82,8 +90,8 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[name] = total.get(name, 0) + value
 
 
-def _pod_level_requests(spec: JsonObject, status: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
-    resources = mapping(spec, "resources")
+def _pod_level_requests(pod: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
+    resources = mapping(pod, "spec", "resources")
     limits = mapping(resources, "limits").items()
     # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
     named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
@@ -94,7 +102,7 @@ def _pod_level_requests(spec: JsonObject, status: JsonObject, total: Mapping[str
         if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)
     }
     if found:
-        _apply_resize(found, status)
+        _apply_resize(found, mapping(pod, "status"), feasible=_is_resize_feasible(pod))
     return found
 
 
@@ -119,14 +127,14 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     """
     spec = mapping(pod, "spec")
     found = mappings(pod, "status", "containerStatuses") + mappings(pod, "status", "initContainerStatuses")
-    statuses = {text(status, "name"): status for status in found}
+    statuses, feasible = {text(status, "name"): status for status in found}, _is_resize_feasible(pod)
     total: dict[str, int] = {}
     for container in mappings(spec, "containers"):
-        _add(total, _container_requests(container, statuses))
+        _add(total, _container_requests(container, statuses, feasible))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = defaultdict(int)
     for container in mappings(spec, "initContainers"):
-        concurrent = _container_requests(container, statuses)
+        concurrent = _container_requests(container, statuses, feasible)
         if text(container, "restartPolicy") == "Always":
             _add(total, concurrent)
             _add(sidecars, concurrent)
@@ -137,6 +145,6 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
             peak[name] = max(peak[name], value)
     for name, value in peak.items():
         total[name] = max(total.get(name, 0), value)
-    total |= _pod_level_requests(spec, mapping(pod, "status"), total)
+    total |= _pod_level_requests(pod, total)
     _add(total, {name: _millis(value) for name, value in mapping(spec, "overhead").items()})
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}
