@@ -49,7 +49,7 @@ def error_message(path: Path) -> str:
 def test_objects_are_read_from_lists_and_documents(tmp_path: Path, contents: list[Object]) -> None:
     found, known = load([write_file(tmp_path, *contents)]), catalog(*CLUSTER)
     assert found.claim("default", "disk1") == known.claim("default", "disk1") is not None
-    assert found.volume_by_handle("vol-disk1") == known.volume_by_handle("vol-disk1") is not None
+    assert found.volumes_by_handle("vol-disk1") == known.volumes_by_handle("vol-disk1") != ()
     assert found.share_manager("longhorn-system", "vol-disk1") is not None
     assert found.node("node-a") == known.node("node-a")
     assert found.mounting_pods("default", "disk1") == known.mounting_pods("default", "disk1") != []

@@ -55,7 +55,7 @@ def test_an_empty_store_finds_nothing() -> None:
     store = Store()
     assert store.claim("default", "disk1") is None
     assert store.volume("pvc-disk1") is None
-    assert store.volume_by_handle("vol-disk1") is None
+    assert not store.volumes_by_handle("vol-disk1")
     assert store.share_manager("longhorn-system", "vol-disk1") is None
     assert store.node("node-a") is None
     assert not store.has_nodes()
@@ -83,10 +83,10 @@ def test_a_pv_is_found_by_its_name_and_its_volume_handle() -> None:
     store = catalog(
         volume(), volume("static", name="disk", handle="vol-disk1-restored"), volume("nfs", driver="nfs", handle="x")
     )
-    assert store.volume("pvc-disk1") is store.volume_by_handle("vol-disk1")
-    assert store.volume_by_handle("vol-disk1-restored").name == "disk"
-    assert store.volume_by_handle("disk").name == "disk"
-    assert store.volume_by_handle("x") is None
+    assert list(store.volumes_by_handle("vol-disk1")) == [store.volume("pvc-disk1")]
+    assert [found.name for found in store.volumes_by_handle("vol-disk1-restored")] == ["disk"]
+    assert [found.name for found in store.volumes_by_handle("disk")] == ["disk"]
+    assert not store.volumes_by_handle("x")
 
 
 def test_share_manager_pods_are_sorted_by_name() -> None:
@@ -210,10 +210,11 @@ def test_a_claim_of_a_hotplug_pod_is_mounted_by_the_vm_that_owns_the_pod() -> No
 def test_removing_a_pv_leaves_another_pv_of_the_same_volume() -> None:
     first, second = volume(name="first"), volume(name="second")
     store = catalog(first, second)
+    assert list(store.volumes_by_handle("vol-disk1")) == [store.volume("first"), store.volume("second")]
     store.volumes.remove(("", "first"))
-    assert store.volume_by_handle("vol-disk1").name == "second"
+    assert list(store.volumes_by_handle("vol-disk1")) == [store.volume("second")]
     store.volumes.remove(("", "second"))
-    assert store.volume_by_handle("vol-disk1") is None
+    assert not store.volumes_by_handle("vol-disk1")
 
 
 def test_swapping_a_table_replaces_the_objects_of_only_that_kind() -> None:

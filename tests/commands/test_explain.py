@@ -203,7 +203,7 @@ FAILED_CHECKS: dict[Reason, tuple[Object, list[Object]]] = {
 def test_only_the_first_failed_check_and_those_before_it_are_decisive(reason: Reason) -> None:
     received, nodes = FAILED_CHECKS[reason]
     decision = injection_for(received, *storage(), *nodes).decision
-    guard = compute_walk(received, *storage(), *nodes).guard
+    (guard,) = compute_walk(received, *storage(), *nodes).guards
     assert decision.reason is reason
     assert guard is not None
     failed = [answer for answer in guard.answers if answer.decisive and not answer.holds]
@@ -226,7 +226,7 @@ def test_a_second_failed_check_is_shown_in_parentheses() -> None:
 
 @pytest.mark.parametrize("overrides", [{"node_guard": False}, {"affinity_mode": "preferred"}])
 def test_checks_without_an_effect_on_the_decision_are_shown_in_parentheses(overrides: dict[str, Any]) -> None:
-    guard = compute_walk(virt_launcher(), *storage(), node(ready="False"), **overrides).guard
+    (guard,) = compute_walk(virt_launcher(), *storage(), node(ready="False"), **overrides).guards
     assert guard is not None
     assert not any(answer.decisive for answer in guard.answers)
     assert "(✗) is it Ready? it is not Ready" in explained(
@@ -238,6 +238,19 @@ def test_without_the_guard_the_checks_of_a_share_manager_pod_are_in_parentheses(
     cluster = [volume(), virt_launcher("vm", node="node-a"), node(unschedulable=True)]
     assert "✗ is it free of a cordon? it is cordoned" in explained(share_manager_pod(), *cluster)
     assert "(✗) is it free of a cordon? it is cordoned" in explained(share_manager_pod(), *cluster, node_guard=False)
+
+
+def test_each_candidate_of_a_share_manager_pod_is_shown_until_one_passes() -> None:
+    target = virt_launcher("target", node="node-b", labels={"kubevirt.io/migrationJobUID": "uid"})
+    nodes = [node("node-a", unschedulable=True), node("node-b")]
+    lines = explained(share_manager_pod(), volume(), virt_launcher("source", node="node-a"), target, *nodes)
+    votes = lines.index("Which node is meant?")
+    assert lines[votes + 1 : votes + 3] == ["✓ node-b: VM pod default/target", "✗ node-a: VM pod default/source"]
+    assert [line for line in lines if line.startswith("Could ")] == [
+        "Could node-a take the pod?",
+        "Could node-b take the pod?",
+    ]
+    assert "✗ is it free of a cordon? it is cordoned" in lines
 
 
 def test_an_invalid_node_name_and_an_unsatisfiable_node_affinity_are_shown() -> None:
@@ -318,7 +331,7 @@ def test_the_first_failed_rule_ends_the_walk(received: Object, overrides: Any, r
     assert decision.reason is reason
     assert [answer.holds for answer in found.rules].index(False) == len(found.rules) - 1
     assert found.rules[-1].detail == decision.message
-    assert (found.chains, found.served, found.choice, found.guard) == ((), None, None, None)
+    assert (found.chains, found.served, found.choice, found.guards) == ((), None, None, ())
 
 
 def test_a_request_that_creates_no_pod_fails_the_first_rule_and_ends_the_walk() -> None:

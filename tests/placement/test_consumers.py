@@ -22,7 +22,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.consumers import Consumers, avoided_nodes, choose, find_consumers
+from webhook.placement.consumers import Consumers, avoided_nodes, find_consumers, ranked_nodes
 from webhook.placement.decision import ClaimFinding, Mode, Outcome, Reason, Source
 
 CLAIM_AND_PV = [claim(), volume()]
@@ -155,7 +155,7 @@ def test_a_pv_without_a_handle_is_found_by_name() -> None:
 )
 def test_the_vms_elect_one_of_their_nodes(vms: list[Object], winner: str) -> None:
     consumers = find_consumers(share_manager_pod(), catalog(*CLAIM_AND_PV, *vms), settings())
-    assert choose(consumers, frozenset()).node == winner
+    assert ranked_nodes(consumers, frozenset())[0] == winner
 
 
 @pytest.mark.parametrize(
@@ -197,6 +197,44 @@ def test_an_avoided_node_loses_to_the_next_node() -> None:
     )
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-b")
     assert decision.message == "prefers node-b, where 1 VM of this volume runs"
+
+
+def test_the_consumers_of_both_pvs_of_a_volume_count() -> None:
+    static = volume(name="static", handle="vol-disk1", claim="copy", namespace="other")
+    vms = [vm("one", "node-a"), vm("two", "node-b", namespace="other", claims=["copy"])]
+    store = catalog(*CLAIM_AND_PV, static, claim("copy", namespace="other", volume="static"), *vms)
+    assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == ["one", "two"]
+
+
+DRAINED = [vm("source", "node-a"), vm("target", "node-b", labels=MIGRATION_TARGET)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outcome", "reason", "target"),
+    [
+        ([node("node-a"), node("node-b")], Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-a"),
+        ([node("node-a", unschedulable=True), node("node-b")], Outcome.PREFERRED, Reason.CO_SCHEDULED, "node-b"),
+        (
+            [node("node-a", unschedulable=True), node("node-b", ready="False")],
+            Outcome.UNCHANGED,
+            Reason.NODE_CORDONED,
+            "node-a",
+        ),
+    ],
+    ids=["the source's node passes", "only the migration target's node passes", "neither passes: the first reason"],
+)
+def test_steering_evaluates_the_next_candidate_if_the_guard_refuses_the_first(
+    nodes: list[Object], outcome: Outcome, reason: Reason, target: str
+) -> None:
+    decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, *nodes)
+    assert (decision.outcome, decision.reason, decision.node) == (outcome, reason, target)
+    assert [finding.node for finding in decision.claims] == [target]
+
+
+def test_without_the_guard_steering_takes_the_first_candidate() -> None:
+    nodes = [node("node-a", unschedulable=True), node("node-b")]
+    decision = decision_for(share_manager_pod(), *CLAIM_AND_PV, *DRAINED, *nodes, node_guard=False)
+    assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
 def test_a_pod_that_avoids_every_node_is_unchanged() -> None:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -116,9 +116,12 @@ class Overlay(Store):
         found: Volume | None = super().volume(name) or self._live_fact(Volume, ("", name))
         return found
 
-    def volume_by_handle(self, handle: str) -> Volume | None:
-        """Find the PV of a Longhorn volume. A live read works only by name, which usually equals the handle."""
-        return super().volume_by_handle(handle) or self.volume(handle)
+    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
+        """List the PVs of a Longhorn volume. A live read works only by name, which usually equals the handle."""
+        if known := super().volumes_by_handle(handle):
+            return known
+        named = self.volume(handle)
+        return (named,) if named else ()
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         """Find the ShareManager of a Longhorn volume."""

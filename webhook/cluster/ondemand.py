@@ -65,12 +65,10 @@ class OnDemand(Store):
         self._get(Volume, ("", name))
         return super().volume(name)
 
-    def volume_by_handle(self, handle: str) -> Volume | None:
-        """Read the PV of a Longhorn volume. Usually the PV has the volume's name; otherwise list all PVs."""
-        named = self.volume(handle)
-        if named is None or named.handle != handle:
-            self._list(Volume)
-        return super().volume_by_handle(handle)
+    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
+        """List the PVs of a Longhorn volume. The API server can't select PVs by handle, so list all PVs."""
+        self._list(Volume)
+        return super().volumes_by_handle(handle)
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         """Read a ShareManager; return None if the object or the CRD is missing."""

@@ -69,9 +69,9 @@ class Store:
         """Find a PV by its own name."""
         return self.volumes.get(("", name))
 
-    def volume_by_handle(self, handle: str) -> Volume | None:
-        """Find the PV of a Longhorn volume: by its handle, else by its name."""
-        return self.volumes.serving(handle)
+    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
+        """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
+        return self.volumes.with_handle(handle)
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         """Find the ShareManager of a Longhorn volume."""

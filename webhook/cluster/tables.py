@@ -57,25 +57,28 @@ class Volumes(Table[Volume]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_handle: dict[str, Volume] = {}
+        self._by_handle: defaultdict[str, dict[Key, Volume]] = defaultdict(dict)
 
     def put(self, fact: Volume) -> None:
         """Store a PV, in place of an older one with the same name."""
         self.remove(fact.key)
         super().put(fact)
         if fact.handle:
-            self._by_handle[fact.handle] = fact
+            self._by_handle[fact.handle][fact.key] = fact
 
     def remove(self, key: Key) -> Volume | None:
         """Remove and return a PV. Another PV of the same volume, such as a static PV, stays indexed."""
         removed = super().remove(key)
-        if removed is not None and self._by_handle.get(removed.handle) is removed:
-            del self._by_handle[removed.handle]
+        if removed is not None and removed.handle:
+            del self._by_handle[removed.handle][key]
+            if not self._by_handle[removed.handle]:
+                del self._by_handle[removed.handle]
         return removed
 
-    def serving(self, handle: str) -> Volume | None:
-        """Find the PV of a Longhorn volume: by its handle, else by its name."""
-        return self._by_handle.get(handle) or self.get(("", handle))
+    def with_handle(self, handle: str) -> tuple[Volume, ...]:
+        """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
+        named = self.get(("", handle))
+        return tuple(self._by_handle.get(handle, {}).values()) or ((named,) if named else ())
 
 
 class Pods(Table[Pod]):

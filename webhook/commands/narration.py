@@ -45,9 +45,9 @@ def describe_walk(walk: Walk) -> Iterator[Line]:
     if walk.choice:
         yield Line("Which node is meant?", level=0)
         yield from _votes(walk, walk.choice)
-    if walk.guard:
-        yield Line(f"Could {walk.guard.node} take the pod?", level=0)
-        yield from _guard(walk.guard)
+    for guard in walk.guards:
+        yield Line(f"Could {guard.node} take the pod?", level=0)
+        yield from _guard(guard)
 
 
 def describe_decision(injection: Injection, settings: Settings) -> Iterator[Line]:
@@ -96,10 +96,11 @@ def _location(pod: Pod) -> str:
 
 
 def _volume_consumers(served: VolumeUsers) -> Iterator[Line]:
-    path = [f"volume {served.volume}", f"PV {served.pv.name}" if served.pv else "no PV that is known"]
-    if served.pv:
-        path.append(f"claim {'/'.join(served.pv.claim)}" if served.pv.claim else "no claimRef")
-    yield Line(" → ".join(path), NEUTRAL)
+    for pv in served.pvs:
+        claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
+        yield Line(f"volume {served.volume} → PV {pv.name} → {claim}", NEUTRAL)
+    if not served.pvs:
+        yield Line(f"volume {served.volume} → no PV that is known", NEUTRAL)
     for pod in served.mounting:
         has_vote = pod in served.consumers
         exclusion = "" if has_vote else "; it has no vote unless it is opted in, bound, and Pending or Running"

@@ -120,8 +120,8 @@ class Catalog(Protocol):
     def volume(self, name: str) -> Volume | None:
         """Find a PV by its own name."""
 
-    def volume_by_handle(self, handle: str) -> Volume | None:
-        """Find the PV of a Longhorn volume: by its handle, else by its name."""
+    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
+        """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
 
     def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
         """Find the ShareManager of a Longhorn volume."""

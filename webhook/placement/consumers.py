@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 
-from webhook.placement.catalog import Catalog, Pod
-from webhook.placement.resolve import Choice, most_voted
+from webhook.placement.catalog import Catalog, Key, Pod
+from webhook.placement.resolve import ranked
 from webhook.placement.selectors import NODE_NAME_FIELD
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
+# The guard evaluates the candidates in turn, and a check can take 50 ms. A volume has few VMs, on even fewer nodes.
+MAX_CANDIDATES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """The running VMs that use a share-manager pod's volume. `claim` is empty if the PV has no claimRef."""
+    """The running VMs that use a share-manager pod's volume. `claim` is empty if no PV of it has a claimRef."""
 
     volume: str
     claim: str
@@ -21,16 +24,21 @@ class Consumers:
 def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Consumers:
     """Find the opted-in virt-launcher pods that are bound, alive, and mount the claim of the share-manager's volume."""
     handle = text(mapping(pod, "metadata", "labels"), "longhorn.io/share-manager")
-    volume = catalog.volume_by_handle(handle)
-    if volume is None or volume.claim is None:
-        return Consumers(handle, "", ())
+    claims = claims_of(handle, catalog)
     opted_in = frozenset(settings.opt_in_annotations)
-    pods = (
-        consumer
-        for consumer in catalog.mounting_pods(*volume.claim)
+    pods = {
+        consumer.key: consumer
+        for claim in claims
+        for consumer in catalog.mounting_pods(*claim)
         if consumer.node and consumer.alive and consumer.true_annotations & opted_in
-    )
-    return Consumers(handle, volume.claim[1], tuple(pods))
+    }
+    return Consumers(handle, claims[0][1] if claims else "", tuple(pods.values()))
+
+
+def claims_of(handle: str, catalog: Catalog) -> tuple[Key, ...]:
+    """Return the claims that PVs of a Longhorn volume are bound to. A static PV may share its volume with another."""
+    volumes = catalog.volumes_by_handle(handle)
+    return tuple(dict.fromkeys(volume.claim for volume in volumes if volume.claim))
 
 
 def avoided_nodes(pod: JsonObject) -> frozenset[str]:
@@ -45,11 +53,11 @@ def avoided_nodes(pod: JsonObject) -> frozenset[str]:
     )
 
 
-def choose(consumers: Consumers, avoided: frozenset[str]) -> Choice | None:
-    """Choose the node with the most VMs among the nodes that are not avoided. None if no VM runs on such a node.
+def ranked_nodes(consumers: Consumers, avoided: frozenset[str]) -> tuple[str, ...]:
+    """Return the nodes of the VMs that are not avoided, those with the most VMs first.
 
-    In a tie, the node of a pod that is not a live-migration target wins, then the node of the oldest pod.
+    In a tie, the node of a pod that is not a live-migration target is first, then the node of the oldest pod.
     """
     candidates = [pod for pod in consumers.pods if pod.node not in avoided]
     candidates.sort(key=lambda pod: (bool(pod.labels.get("kubevirt.io/migrationJobUID")), pod.created, pod.key))
-    return most_voted(pod.node for pod in candidates)
+    return ranked(pod.node for pod in candidates)[:MAX_CANDIDATES]

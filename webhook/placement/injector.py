@@ -108,20 +108,30 @@ def place_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, setti
     users = consumers.find_consumers(pod, catalog, settings)
     if not users.pods:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM runs on volume {users.volume}")
-    choice = consumers.choose(users, consumers.avoided_nodes(pod))
-    if choice is None:
+    candidates = consumers.ranked_nodes(users, consumers.avoided_nodes(pod))
+    if not candidates:
         sentence = f"the pod prefers not to be on the node where volume {users.volume} is used"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
-    # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
-    obstacle = first_failed_check(Candidate(pod, namespace, choice.node, (), catalog)) if settings.node_guard else None
-    claims = (ClaimFinding(users.claim, users.volume, choice.node, Source.VIRT_LAUNCHER_POD),)
+    # In a drain, the node of the migration's source is cordoned, and the new server belongs beside the target.
+    checked = ((node, _steering_obstacle(pod, namespace, node, catalog, settings)) for node in candidates)
+    node, obstacle = next(checked)
     if obstacle:
-        decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(choice.node, obstacle.detail))
-        return replace(decision, node=choice.node, claims=claims)
-    message = wording.steered(choice.node, sum(vm.node == choice.node for vm in users.pods))
+        node, obstacle = next(((other, None) for other, refusal in checked if refusal is None), (node, obstacle))
+    claims = (ClaimFinding(users.claim, users.volume, node, Source.VIRT_LAUNCHER_POD),)
+    if obstacle:
+        decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(node, obstacle.detail))
+        return replace(decision, node=node, claims=claims)
+    message = wording.steered(node, sum(vm.node == node for vm in users.pods))
     reason = Reason.CO_SCHEDULED
-    return Decision(Outcome.PREFERRED, reason, message, Mode.PREFERRED, choice.node, claims=claims, recorded=True)
+    return Decision(Outcome.PREFERRED, reason, message, Mode.PREFERRED, node, claims=claims, recorded=True)
+
+
+def _steering_obstacle(
+    pod: JsonObject, namespace: str, node: str, catalog: Catalog, settings: Settings
+) -> FailedCheck | None:
+    # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
+    return first_failed_check(Candidate(pod, namespace, node, (), catalog)) if settings.node_guard else None
 
 
 def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:

@@ -78,6 +78,11 @@ class Choice:
     others: tuple[str, ...] = ()
 
 
+def ranked(votes: Iterable[str]) -> tuple[str, ...]:
+    """Return the nodes, those with the most votes first. In a tie, the node with the earlier vote is first."""
+    return tuple(node for node, _ in Counter(votes).most_common())  # a stable sort: a Counter keeps insertion order
+
+
 def most_voted(votes: Iterable[str]) -> Choice | None:
     """Return the node with the most votes. In a tie, the node with the earliest vote wins. None without votes."""
     counts = Counter(votes)

@@ -45,7 +45,7 @@ class VolumeUsers:
     """The objects on the path from a share-manager pod's volume to the VMs that use it."""
 
     volume: str
-    pv: Volume | None
+    pvs: tuple[Volume, ...]
     mounting: tuple[Pod, ...]
     consumers: tuple[Pod, ...]
     avoided: frozenset[str]
@@ -59,6 +59,11 @@ class Guard:
     answers: tuple[Answer, ...]
     resource_fits: tuple[ResourceFit, ...]
 
+    @property
+    def passes(self) -> bool:
+        """Return whether no check in force fails."""
+        return all(answer.holds or not answer.decisive for answer in self.answers)
+
 
 @dataclass(frozen=True, slots=True)
 class Walk:
@@ -68,7 +73,7 @@ class Walk:
     chains: tuple[ClaimPath, ...] = ()
     served: VolumeUsers | None = None
     choice: Choice | None = None
-    guard: Guard | None = None
+    guards: tuple[Guard, ...] = ()
 
 
 def walk(request: JsonObject, catalog: Catalog, settings: Settings) -> Walk:
@@ -112,7 +117,7 @@ def _walk_virt_launcher(
         checks.insert(0, ("is that a name of a node?", "no node can be called so", True))
     if matches_no_node(pod):
         checks.append(("is there a term to carry a pin?", "the pod's required node affinity has none", required))
-    return Walk(rules, chains, choice=choice, guard=_guard(candidate, checks))
+    return Walk(rules, chains, choice=choice, guards=(_guard(candidate, checks),))
 
 
 def _chain(finding: ClaimFinding, namespace: str, catalog: Catalog, longhorn_namespace: str) -> ClaimPath:
@@ -128,15 +133,22 @@ def _walk_share_manager(
     rules: tuple[Answer, ...], pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings
 ) -> Walk:
     found, avoided = consumers.find_consumers(pod, catalog, settings), consumers.avoided_nodes(pod)
-    pv = catalog.volume_by_handle(found.volume)
-    mounting = catalog.mounting_pods(*pv.claim) if pv and pv.claim else ()
-    served = VolumeUsers(found.volume, pv, tuple(mounting), found.pods, avoided)
-    choice = consumers.choose(found, avoided)
-    if choice is None:
+    pvs = tuple(catalog.volumes_by_handle(found.volume))
+    claims = consumers.claims_of(found.volume, catalog)
+    mounting = {pod.key: pod for claim in claims for pod in catalog.mounting_pods(*claim)}
+    served = VolumeUsers(found.volume, pvs, tuple(mounting.values()), found.pods, avoided)
+    nodes, guards = consumers.ranked_nodes(found, avoided), []
+    for node in nodes:
+        candidate = Candidate(pod, namespace, node, (), catalog)
+        checks = [(check.question, detail, settings.node_guard) for check, detail in run_checks(candidate)]
+        guards.append(_guard(candidate, checks))
+        if guards[-1].passes:
+            break
+    if not guards:
         return Walk(rules, served=served)
-    candidate = Candidate(pod, namespace, choice.node, (), catalog)
-    checks = [(check.question, detail, settings.node_guard) for check, detail in run_checks(candidate)]
-    return Walk(rules, served=served, choice=choice, guard=_guard(candidate, checks))
+    node = guards[-1].node if guards[-1].passes else nodes[0]
+    choice = Choice(node, tuple(other for other in nodes if other != node))
+    return Walk(rules, served=served, choice=choice, guards=tuple(guards))
 
 
 def _guard(candidate: Candidate, checks: Iterable[tuple[str, str | None, bool]]) -> Guard:

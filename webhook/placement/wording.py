@@ -46,7 +46,7 @@ ADVICE = {
     Reason.VOLUME_MISMATCH: "The VM has a volume that can't be reached from there: look at its PV's node affinity.",
     Reason.NODE_FULL: "Make room on the node, or stop all users of the volume so that its share-manager moves.",
     Reason.POD_AFFINITY: "Pods that must stay apart can't all be with one share-manager: soften their anti-affinity.",
-    Reason.UNJUDGED: "Take the named field out of the VM if you want it pinned; with it the node is only preferred.",
+    Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim; then the next start is pinned.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true if share-manager pods are to follow their VMs.",
     Reason.NO_CONSUMER: "Nothing to do if no opted-in VM uses the volume; else look at its PV's spec.claimRef.",
     Reason.NODE_AVOIDED: "Nothing to do: Longhorn's failover has just left that node.",
