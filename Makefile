@@ -47,7 +47,7 @@ $(VENV)/go: $(VENV)/locked requirements-go.lock
 WORKERS ?= 2
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build --all >/dev/null
-	$(BIN)/pytest -m 'not image' --numprocesses $(WORKERS) --dist loadgroup --cov $(ARGS)
+	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 test-unit: venv ## run the tests that need neither the control plane nor the image
 	$(BIN)/pytest -m 'not controlplane and not image' $(ARGS)

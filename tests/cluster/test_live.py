@@ -446,6 +446,21 @@ def test_a_retried_pod_is_not_blocked_by_its_own_reservation(small_live: Live) -
     assert decision(small_live, vm(2, requests={"cpu": "1"})).reason is Reason.NODE_FULL
 
 
+@pytest.mark.parametrize(
+    ("sidecar", "reason", "reserved"), [("5", Reason.ALREADY_INJECTED, 9000), ("7", Reason.NODE_FULL, 0)]
+)
+def test_a_pod_that_another_webhook_enlarged_updates_its_reservation_or_loses_it(
+    small_live: Live, sidecar: str, reason: Reason, reserved: int
+) -> None:
+    created = vm(requests={"cpu": "4"})
+    pinned = apply_injection(deepcopy(created), small_live.inject(request(created)))
+    pinned["spec"]["containers"].append({"name": "sidecar", "resources": {"requests": {"cpu": sidecar}}})
+    assert decision(small_live, pinned, dryRun=True).reason is reason
+    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
+    assert decision(small_live, pinned).reason is reason
+    assert small_live.store.requested("node-a", ("", "")).get("cpu", 0) == reserved
+
+
 def test_a_dry_run_or_migration_does_not_end_the_reservation_of_its_vm(small_live: Live) -> None:
     whole_node = vm(requests={"cpu": "10"})
     decision(small_live, whole_node)

@@ -253,6 +253,15 @@ def test_each_candidate_of_a_share_manager_pod_is_shown_until_one_passes() -> No
     assert "✗ is it free of a cordon? it is cordoned" in lines
 
 
+def test_a_pin_that_the_guard_now_refuses_is_explained() -> None:
+    fields = pinned_fields("node-a")
+    fields["annotations"] |= {"kubevirt-scheduler/decision": "CoScheduled: pinned to node-a, which serves claim disk1"}
+    lines = explained(virt_launcher(**fields), *storage(), node(unschedulable=True))
+    assert "Could node-a take the pod?" in lines
+    assert "✗ is it free of a cordon? it is cordoned" in lines
+    assert [line for line in lines if line.startswith("preferred, NodeCordoned: was pinned to node-a")]
+
+
 def test_an_invalid_node_name_and_an_unsatisfiable_node_affinity_are_shown() -> None:
     lines = explained(virt_launcher(), claim(), volume(), share_manager(owner="Not A Node"))
     assert "✗ is that a name of a node? no node can be called so" in lines

@@ -192,18 +192,21 @@ class Live:
         earlier = self.store.reservations.remove(vm)
         injection = inject(request, overlay, self._settings)
         is_final = accept_missing or not overlay.missed
-        if reservation := (is_final and self._reserve(injection, request, vm)) or earlier:
+        if reservation := self._reserve(injection, request, vm, earlier) if is_final else earlier:
             self.store.reservations.put(reservation)
         return injection if is_final else None
 
-    def _reserve(self, injection: Injection, request: JsonObject, vm: Key) -> Pod | None:
+    def _reserve(self, injection: Injection, request: JsonObject, vm: Key, earlier: Pod | None) -> Pod | None:
         """Return the reservation for a pinned pod that the cache doesn't show yet, None for other pods.
 
-        Without reservations, a burst of VMs would be pinned into the same free capacity.
+        Without reservations, a burst of VMs would be pinned into the same free capacity. `earlier` is the reservation
+        of an earlier call for the same VM.
         """
-        pod = injection.decision.reservation
-        if pod is None or not injection.patch or request.get("dryRun") is True:
-            return None
+        decision, pod = injection.decision, injection.decision.reservation
+        if request.get("dryRun") is True:
+            return earlier
+        if pod is None or not (injection.patch or earlier):
+            return None if decision.unpins else earlier
         self._reserved_until[vm] = self._clock() + RESERVATION_SECONDS
         return pod if pod.key == vm else replace(pod, name=vm[1])
 

@@ -88,24 +88,36 @@ def without_injection(pod: JsonObject) -> JsonObject:
     node_affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
     if not isinstance(node, str) or not node_affinity:
         return released
-    changed = {key: value for key, value in node_affinity.items() if key not in (REQUIRED, PREFERRED)}
-    required = map_in(node_affinity, REQUIRED)
-    terms = [_without_pin(term, node) for term in list_in(required, "nodeSelectorTerms")]
-    # The webhook never pins an empty term. So a term that is empty without the pin was added by the webhook.
-    if remaining := [term for term in terms if term is not _ADDED_BY_WEBHOOK]:
-        changed[REQUIRED] = {**required, "nodeSelectorTerms": remaining}
-    elif REQUIRED in node_affinity and not terms:
-        changed[REQUIRED] = node_affinity[REQUIRED]
+    changed = _unpinned(node_affinity, node)
+    changed.pop(PREFERRED, None)
     if preferences := [term for term in list_in(node_affinity, PREFERRED) if term != _preferred_term(node)]:
         changed[PREFERRED] = preferences
     affinity = {**mapping(pod, "spec", "affinity"), "nodeAffinity": changed}
     return {**released, "spec": {**mapping(pod, "spec"), "affinity": affinity}}
 
 
+def without_pin(affinity: Any, node: str) -> JsonObject:
+    """Return a copy of a pod's affinity without the webhook's required terms for `node`. The preferred terms stay."""
+    original = map_in({"affinity": affinity}, "affinity")
+    return {**original, "nodeAffinity": _unpinned(map_in(original, "nodeAffinity"), node)}
+
+
 _ADDED_BY_WEBHOOK = object()
 
 
-def _without_pin(term: Any, node: str) -> Any:
+def _unpinned(node_affinity: JsonObject, node: str) -> JsonObject:
+    changed = {key: value for key, value in node_affinity.items() if key != REQUIRED}
+    required = map_in(node_affinity, REQUIRED)
+    terms = [_unpinned_term(term, node) for term in list_in(required, "nodeSelectorTerms")]
+    # The webhook never pins an empty term. So a term that is empty without the pin was added by the webhook.
+    if remaining := [term for term in terms if term is not _ADDED_BY_WEBHOOK]:
+        changed[REQUIRED] = {**required, "nodeSelectorTerms": remaining}
+    elif REQUIRED in node_affinity and not terms:
+        changed[REQUIRED] = node_affinity[REQUIRED]
+    return changed
+
+
+def _unpinned_term(term: Any, node: str) -> Any:
     if is_empty_term(term) or _node_field(node) not in list_in(term, "matchFields"):
         return term
     fields = [field for field in term["matchFields"] if field != _node_field(node)]

@@ -120,7 +120,8 @@ class Decision:
     """The decision on one pod.
 
     `node` is the target node, even if the guard rejected it. If `recorded`, the pod gets the decision annotation.
-    `reservation` holds the facts of a pinned pod on its target node, if the guard evaluated that node.
+    `reservation` holds the facts of a pinned pod on its target node, if the guard evaluated that node. `unpins` means
+    that the patch removes the required terms that an earlier call of the webhook added.
     """
 
     outcome: Outcome
@@ -131,4 +132,5 @@ class Decision:
     conflict: bool = False
     claims: tuple[ClaimFinding, ...] = ()
     recorded: bool = False
+    unpins: bool = False
     reservation: Pod | None = field(default=None, compare=False, repr=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Mode, Reason
 from webhook.placement.settings import Settings
@@ -61,6 +61,12 @@ def is_injected(pod: JsonObject, settings: Settings) -> bool:
     # Otherwise, the pin in those terms is the user's own.
     pinned = text(annotations, DECISION).startswith(Reason.CO_SCHEDULED) or DECISION not in annotations
     return not (pinned and mode_of(pod, settings)[0] is Mode.REQUIRED and is_partly_pinned(pod, node))
+
+
+def pinned_by_webhook(pod: JsonObject) -> str:
+    """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
+    decision = text(pod, "metadata", "annotations", DECISION)
+    return pinned_node(pod) if decision.startswith(Reason.CO_SCHEDULED) else ""
 
 
 def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:

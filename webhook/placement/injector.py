@@ -13,6 +13,7 @@ from webhook.placement.eligibility import (
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
+    pinned_by_webhook,
 )
 from webhook.placement.feasibility import Candidate, FailedCheck, first_failed_check
 from webhook.placement.mutation import patch_for
@@ -56,12 +57,34 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> 
     pod, namespace = mapping(request, "object"), namespace_of(request)
     is_share_manager = is_share_manager_pod(pod, namespace, settings)
     mode = Mode.PREFERRED if is_share_manager else mode_of(pod, settings)[0]
-    if reason := ineligible_reason(pod, settings, STEERING_RULES if is_share_manager else RULES):
+    reason = ineligible_reason(pod, settings, STEERING_RULES if is_share_manager else RULES)
+    if reason is Reason.ALREADY_INJECTED and not is_share_manager and catalog is not None:
+        return check_pin_again(pod, namespace, catalog, settings)
+    if reason:
         return unchanged(reason, mode)
     if catalog is None:
         return unchanged(Reason.CACHE_NOT_SYNCED, mode)
     place = place_share_manager if is_share_manager else place_virt_launcher
     return place(pod, namespace, catalog, settings)
+
+
+def check_pin_again(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
+    """Evaluate the guard again for a pod that the webhook has pinned, and remove the pin if the guard refuses.
+
+    Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
+    """
+    mode, node = mode_of(pod, settings)[0], pinned_by_webhook(pod)
+    if not node or mode is Mode.PREFERRED:
+        return unchanged(Reason.ALREADY_INJECTED, mode)
+    claims = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
+    volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
+    candidate = Candidate(pod, namespace, node, volumes, catalog)
+    obstacle = _first_obstacle(candidate, mode, settings)
+    if obstacle is None:
+        reservation = candidate.pod_facts if settings.node_guard else None
+        return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
+    message = wording.unpinned(node, obstacle.detail)
+    return Decision(Outcome.PREFERRED, obstacle.reason, message, mode, node, claims=claims, recorded=True, unpins=True)
 
 
 def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:

@@ -7,7 +7,15 @@ from webhook.placement import consumers, resolve
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.catalog import Catalog, Claim, Pod, ShareManager, Volume
 from webhook.placement.decision import ClaimFinding, Mode, Reason
-from webhook.placement.eligibility import RULES, STEERING_RULES, Rule, is_pod_creation, is_share_manager_pod, mode_of
+from webhook.placement.eligibility import (
+    RULES,
+    STEERING_RULES,
+    Rule,
+    is_pod_creation,
+    is_share_manager_pod,
+    mode_of,
+    pinned_by_webhook,
+)
 from webhook.placement.feasibility import Candidate, ResourceFit, resource_fits, run_checks
 from webhook.placement.injector import namespace_of
 from webhook.placement.resolve import Choice
@@ -88,7 +96,8 @@ def walk(request: JsonObject, catalog: Catalog, settings: Settings) -> Walk:
         *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, settings),
     )
     if rules[-1].holds is False:
-        return Walk(rules)
+        injected = rules[-1].detail == SENTENCES[Reason.ALREADY_INJECTED] and not is_share_manager
+        return _walk_pinned(rules, pod, namespace, catalog, settings) if injected else Walk(rules)
     walk_pod = _walk_share_manager if is_share_manager else _walk_virt_launcher
     return walk_pod(rules, pod, namespace, catalog, settings)
 
@@ -118,6 +127,18 @@ def _walk_virt_launcher(
     if matches_no_node(pod):
         checks.append(("is there a term to carry a pin?", "the pod's required node affinity has none", required))
     return Walk(rules, chains, choice=choice, guards=(_guard(candidate, checks),))
+
+
+def _walk_pinned(
+    rules: tuple[Answer, ...], pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings
+) -> Walk:
+    if not (node := pinned_by_webhook(pod)):
+        return Walk(rules)
+    findings = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
+    volumes = tuple(resolve.known_volumes(findings, namespace, catalog))
+    candidate, required = Candidate(pod, namespace, node, volumes, catalog), mode_of(pod, settings)[0] is Mode.REQUIRED
+    checks = [(check.question, detail, required and settings.node_guard) for check, detail in run_checks(candidate)]
+    return Walk(rules, guards=(_guard(candidate, checks),))
 
 
 def _chain(finding: ClaimFinding, namespace: str, catalog: Catalog, longhorn_namespace: str) -> ClaimPath:

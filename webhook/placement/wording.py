@@ -85,6 +85,11 @@ def softened(findings: tuple[ClaimFinding, ...], choice: Choice, detail: str, ou
     return f"{choice.node} serves {_served(findings, choice.node)}, but {detail}; {instead}"
 
 
+def unpinned(node: str, detail: str) -> str:
+    """Return the message for a VM whose pin is removed, because its pod has changed since."""
+    return f"was pinned to {node}, but the pod has changed since and {detail}; it is preferred, not required"
+
+
 def unserved(findings: Iterable[ClaimFinding]) -> str:
     """Return the message for a VM whose claims have no node, with the reason for each claim."""
     return f"no claim has a node: {', '.join(f'{finding.claim} ({finding.reason})' for finding in findings)}"
