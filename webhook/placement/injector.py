@@ -77,8 +77,7 @@ def check_pin_again(pod: JsonObject, namespace: str, catalog: Catalog, settings:
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
     claims = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
-    volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
-    candidate = Candidate(pod, namespace, node, volumes, catalog)
+    candidate = candidate_for(pod, namespace, node, claims, catalog)
     obstacle = _first_obstacle(candidate, mode, settings)
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
@@ -96,8 +95,7 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
         decision = unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
         return replace(decision, claims=claims, recorded=True)
 
-    volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
-    candidate = Candidate(pod, namespace, choice.node, volumes, catalog)
+    candidate = candidate_for(pod, namespace, choice.node, claims, catalog)
     obstacle, reservation = _first_obstacle(candidate, mode, settings), None
     if obstacle is None:
         reservation = candidate.pod_facts if mode is Mode.REQUIRED and settings.node_guard else None
@@ -110,6 +108,13 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
     return Decision(
         outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, reservation=reservation
     )
+
+
+def candidate_for(
+    pod: JsonObject, namespace: str, node: str, claims: tuple[ClaimFinding, ...], catalog: Catalog
+) -> Candidate:
+    """Return what the guard evaluates: the pod on a node, with the known PVs of its claims."""
+    return Candidate(pod, namespace, node, tuple(resolve.known_volumes(claims, namespace, catalog)), catalog)
 
 
 def _first_obstacle(candidate: Candidate, mode: Mode, settings: Settings) -> FailedCheck | None:
@@ -137,12 +142,15 @@ def place_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, setti
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
     # In a drain, the node of the migration's source is cordoned, and the new server belongs beside the target.
-    checked = ((node, _steering_obstacle(pod, namespace, node, catalog, settings)) for node in candidates)
-    node, obstacle = next(checked)
-    if obstacle:
-        node, obstacle = next(((other, None) for other, refusal in checked if refusal is None), (node, obstacle))
+    obstacles: dict[str, FailedCheck | None] = {}
+    for node in candidates:
+        obstacles[node] = _steering_obstacle(pod, namespace, node, catalog, settings)
+        if obstacles[node] is None:
+            break
+    else:
+        node = candidates[0]
     claims = (ClaimFinding(users.claim, users.volume, node, Source.VIRT_LAUNCHER_POD),)
-    if obstacle:
+    if obstacle := obstacles[node]:
         decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(node, obstacle.detail))
         return replace(decision, node=node, claims=claims)
     message = wording.steered(node, sum(vm.node == node for vm in users.pods))

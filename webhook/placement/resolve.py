@@ -85,11 +85,11 @@ def ranked(votes: Iterable[str]) -> tuple[str, ...]:
 
 def most_voted(votes: Iterable[str]) -> Choice | None:
     """Return the node with the most votes. In a tie, the node with the earliest vote wins. None without votes."""
-    counts = Counter(votes)
-    if not counts:
+    nodes = tuple(votes)
+    if not nodes:
         return None
-    node = max(counts, key=lambda name: counts[name])  # the first in a tie: a Counter keeps insertion order
-    return Choice(node, tuple(other for other in counts if other != node))
+    winner = ranked(nodes)[0]
+    return Choice(winner, tuple(other for other in dict.fromkeys(nodes) if other != winner))
 
 
 def choose(findings: Iterable[ClaimFinding]) -> Choice | None:

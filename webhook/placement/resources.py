@@ -90,7 +90,7 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[name] = total.get(name, 0) + value
 
 
-def _pod_level_requests(pod: JsonObject, total: Mapping[str, int]) -> dict[str, int]:
+def _pod_level_requests(pod: JsonObject, total: Mapping[str, int], feasible: bool) -> dict[str, int]:
     resources = mapping(pod, "spec", "resources")
     limits = mapping(resources, "limits").items()
     # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
@@ -102,7 +102,7 @@ def _pod_level_requests(pod: JsonObject, total: Mapping[str, int]) -> dict[str, 
         if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)
     }
     if found:
-        _apply_resize(found, mapping(pod, "status"), feasible=_is_resize_feasible(pod))
+        _apply_resize(found, mapping(pod, "status"), feasible=feasible)
     return found
 
 
@@ -145,6 +145,6 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
             peak[name] = max(peak[name], value)
     for name, value in peak.items():
         total[name] = max(total.get(name, 0), value)
-    total |= _pod_level_requests(pod, total)
+    total |= _pod_level_requests(pod, total, feasible)
     _add(total, {name: _millis(value) for name, value in mapping(spec, "overhead").items()})
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}

@@ -11,13 +11,14 @@ from webhook.placement.eligibility import (
     RULES,
     STEERING_RULES,
     Rule,
+    ineligible_reason,
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
     pinned_by_webhook,
 )
 from webhook.placement.feasibility import Candidate, ResourceFit, resource_fits, run_checks
-from webhook.placement.injector import namespace_of
+from webhook.placement.injector import candidate_for, namespace_of
 from webhook.placement.resolve import Choice
 from webhook.placement.settings import Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping
@@ -96,7 +97,7 @@ def walk(request: JsonObject, catalog: Catalog, settings: Settings) -> Walk:
         *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, settings),
     )
     if rules[-1].holds is False:
-        injected = rules[-1].detail == SENTENCES[Reason.ALREADY_INJECTED] and not is_share_manager
+        injected = not is_share_manager and ineligible_reason(pod, settings) is Reason.ALREADY_INJECTED
         return _walk_pinned(rules, pod, namespace, catalog, settings) if injected else Walk(rules)
     walk_pod = _walk_share_manager if is_share_manager else _walk_virt_launcher
     return walk_pod(rules, pod, namespace, catalog, settings)
@@ -118,10 +119,9 @@ def _walk_virt_launcher(
     choice = resolve.choose(findings)
     if choice is None:
         return Walk(rules, chains)
-    volumes = tuple(resolve.known_volumes(findings, namespace, catalog))
-    candidate = Candidate(pod, namespace, choice.node, volumes, catalog)
+    candidate = candidate_for(pod, namespace, choice.node, findings, catalog)
     required = mode_of(pod, settings)[0] is Mode.REQUIRED
-    checks = [(check.question, detail, required and settings.node_guard) for check, detail in run_checks(candidate)]
+    checks = _checks(candidate, in_force=required and settings.node_guard)
     if not is_dns_subdomain(choice.node):
         checks.insert(0, ("is that a name of a node?", "no node can be called so", True))
     if matches_no_node(pod):
@@ -135,9 +135,9 @@ def _walk_pinned(
     if not (node := pinned_by_webhook(pod)):
         return Walk(rules)
     findings = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
-    volumes = tuple(resolve.known_volumes(findings, namespace, catalog))
-    candidate, required = Candidate(pod, namespace, node, volumes, catalog), mode_of(pod, settings)[0] is Mode.REQUIRED
-    checks = [(check.question, detail, required and settings.node_guard) for check, detail in run_checks(candidate)]
+    candidate = candidate_for(pod, namespace, node, findings, catalog)
+    required = mode_of(pod, settings)[0] is Mode.REQUIRED
+    checks = _checks(candidate, in_force=required and settings.node_guard)
     return Walk(rules, guards=(_guard(candidate, checks),))
 
 
@@ -161,8 +161,7 @@ def _walk_share_manager(
     nodes, guards = consumers.ranked_nodes(found, avoided), []
     for node in nodes:
         candidate = Candidate(pod, namespace, node, (), catalog)
-        checks = [(check.question, detail, settings.node_guard) for check, detail in run_checks(candidate)]
-        guards.append(_guard(candidate, checks))
+        guards.append(_guard(candidate, _checks(candidate, in_force=settings.node_guard)))
         if guards[-1].passes:
             break
     if not guards:
@@ -170,6 +169,10 @@ def _walk_share_manager(
     node = guards[-1].node if guards[-1].passes else nodes[0]
     choice = Choice(node, tuple(other for other in nodes if other != node))
     return Walk(rules, served=served, choice=choice, guards=tuple(guards))
+
+
+def _checks(candidate: Candidate, *, in_force: bool) -> list[tuple[str, str | None, bool]]:
+    return [(check.question, detail, in_force) for check, detail in run_checks(candidate)]
 
 
 def _guard(candidate: Candidate, checks: Iterable[tuple[str, str | None, bool]]) -> Guard:
