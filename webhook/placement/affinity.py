@@ -61,6 +61,21 @@ def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
     return {**original, "nodeAffinity": changed}
 
 
+def with_avoided_node(affinity: Any, node: str) -> JsonObject:
+    """Return a copy of a pod's affinity that also prefers all nodes but `node`. Adds no duplicate of an existing term.
+
+    Raises Malformed for an affinity that the API server would reject.
+    """
+    original = map_in({"affinity": affinity}, "affinity")
+    node_affinity = map_in(original, "nodeAffinity")
+    field = {"key": NODE_NAME_FIELD, "operator": "NotIn", "values": [node]}
+    term = {"weight": WEIGHT, "preference": {"matchFields": [field]}}
+    preferred = list_in(node_affinity, PREFERRED)
+    if term in preferred:
+        return original
+    return {**original, "nodeAffinity": {**node_affinity, PREFERRED: [*preferred, term]}}
+
+
 def is_partly_pinned(pod: JsonObject, node: str) -> bool:
     """Return whether only some required terms carry the pin, for example because another webhook added a term."""
     pinned = _pin_flags(pod, node)

@@ -17,8 +17,9 @@ Key = tuple[str, str]
 class Claim:
     """A PersistentVolumeClaim.
 
-    `volume_name` is the name of the PV, empty while unbound. `shared` means ReadWriteMany. `persistent_state` marks the
-    claim of a persistent vTPM or EFI state.
+    `volume_name` is the name of the PV, empty while unbound. `shared` means ReadWriteMany, `read_only_many` means
+    ReadOnlyMany without ReadWriteMany, and `block` means volumeMode Block. `persistent_state` marks the claim of a
+    persistent vTPM or EFI state.
     """
 
     namespace: str
@@ -26,6 +27,8 @@ class Claim:
     volume_name: str
     shared: bool
     persistent_state: bool
+    read_only_many: bool = False
+    block: bool = False
 
     @property
     def key(self) -> Key:
@@ -35,12 +38,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef."""
+    """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef.
+
+    `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
+    """
 
     name: str
     handle: str
     claim: Key | None
     node_affinity: JsonObject | None
+    migratable: bool = False
+    share: bool = False
 
     @property
     def key(self) -> Key:
@@ -82,13 +90,46 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class VirtualMachine:
+    """A KubeVirt VM.
+
+    `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
+    starts in a row. `true_annotations` are the keys of its template's annotations with the value "true".
+    """
+
+    namespace: str
+    name: str
+    restarts: bool
+    start_failures: int
+    true_annotations: frozenset[str]
+
+    @property
+    def key(self) -> Key:
+        """Return the namespace and name."""
+        return self.namespace, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPin:
+    """The pin of an unbound pod: its node, and the name of the pod's VM.
+
+    `unschedulable_since` is the time at which the scheduler first found no node for the pod, empty before that.
+    """
+
+    node: str
+    vm: str
+    unschedulable_since: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A pod that has not finished.
 
     `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
     to, or else the node that the scheduler nominated.
     `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` (the
-    keys of annotations with the value "true") and `owners` (UIDs).
+    keys of annotations with the value "true") and `owners` (UIDs). `pin` is set while a pod that the webhook
+    pinned is unbound.
     """
 
     namespace: str
@@ -104,6 +145,7 @@ class Pod:
     claims: tuple[str, ...]
     true_annotations: frozenset[str]
     owners: frozenset[str]
+    pin: PendingPin | None = None
 
     @property
     def key(self) -> Key:
@@ -138,8 +180,24 @@ class Catalog(Protocol):
     def has_nodes(self) -> bool:
         """Return whether the catalog contains any node."""
 
+    def was_released(self, namespace: str, vm: str) -> bool:
+        """Return whether a pinned pod of a VM went away within the last hour without ever having been bound."""
+
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
+
+    def recently_pinned(self, node: str) -> Mapping[str, int]:
+        """Sum the effective requests of the pods that this replica has just pinned to `node`."""
+
+    def expects_pods(self, node: str, excluding: Key) -> bool:
+        """Return whether pods other than `excluding` are about to run on `node`.
+
+        That is so while a pod has this effective node but isn't bound yet, and for a moment after the last pin to the
+        node: other replicas may have pinned pods that the cache does not show yet.
+        """
+
+    def stale_resources(self) -> Collection[str]:
+        """List what the cluster has not reported on for 5 minutes: "nodes", "pods", both or neither."""
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
         """List the pods in these namespaces that have an effective node."""

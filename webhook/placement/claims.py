@@ -1,6 +1,8 @@
-"""The PersistentVolumeClaims that a pod mounts."""
+"""The PersistentVolumeClaims that a pod mounts, and the one that decides where it runs."""
 
-from webhook.placement.shape import JsonObject, mappings, text
+from webhook.placement.shape import JsonObject, mapping, mappings, text
+
+DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
 
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
@@ -8,3 +10,14 @@ def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
     volumes = (volume for volume in mappings(pod, "spec", "volumes") if "persistentVolumeClaim" in volume)
     names = (text(volume, "persistentVolumeClaim", "claimName") for volume in volumes)
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def deciding_claim(pod: JsonObject) -> str:
+    """Return the claim that the VM names as the one that decides, or an empty string."""
+    return text(mapping(pod, "metadata", "annotations"), DECIDING_CLAIM_ANNOTATION)
+
+
+def unknown_deciding_claim(pod: JsonObject) -> str:
+    """Return the claim that the VM names as the one that decides if the pod does not mount it, else an empty string."""
+    named = deciding_claim(pod)
+    return "" if named in mounted_claims(pod) else named

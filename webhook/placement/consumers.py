@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog, Key, Pod
-from webhook.placement.resolve import ranked
 from webhook.placement.selectors import NODE_NAME_FIELD
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.placement.votes import ranked
 
 # The guard evaluates the candidates in turn, and a check can take 50 ms. A volume has few VMs, on even fewer nodes.
 MAX_CANDIDATES = 8
@@ -23,7 +23,11 @@ class Consumers:
 
 def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Consumers:
     """Find the opted-in virt-launcher pods that are bound, alive, and mount the claim of the share-manager's volume."""
-    handle = text(mapping(pod, "metadata", "labels"), "longhorn.io/share-manager")
+    return consumers_of(text(mapping(pod, "metadata", "labels"), "longhorn.io/share-manager"), catalog, settings)
+
+
+def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> Consumers:
+    """Find the opted-in virt-launcher pods that are bound, alive, and mount a claim of a Longhorn volume."""
     claims = claims_of(handle, catalog)
     opted_in = frozenset(settings.opt_in_annotations)
     pods = {

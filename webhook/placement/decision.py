@@ -10,7 +10,10 @@ from webhook.placement.catalog import Pod
 
 
 class Outcome(StrEnum):
-    """The change to the pod's node affinity."""
+    """What the pod's node affinity says of the target node after the decision.
+
+    `UNCHANGED` adds no term in favor of the node.
+    """
 
     PINNED = "pinned"
     PREFERRED = "preferred"
@@ -52,11 +55,15 @@ class Reason(StrEnum):
     CLAIM_NOT_RWX = "ClaimNotRWX"
     CLAIM_NOT_BOUND = "ClaimNotBound"
     NOT_LONGHORN = "NotLonghorn"
+    NO_SHARE_MANAGER_EVER = "NoShareManagerEver"
+    SHARE_MANAGER_STARTING = "ShareManagerStarting"
     SHARE_MANAGER_STOPPED = "ShareManagerStopped"
+    SHARE_MANAGER_FAILED = "ShareManagerFailed"
     SHARE_MANAGER_UNASSIGNED = "ShareManagerUnassigned"
     NO_SHARE_MANAGER = "NoShareManager"
 
     # Node guard: can the node run the pod?
+    CACHE_STALE = "CacheStale"
     NODE_NOT_FOUND = "NodeNotFound"
     NODE_NOT_READY = "NodeNotReady"
     NODE_CORDONED = "NodeCordoned"
@@ -64,8 +71,14 @@ class Reason(StrEnum):
     NODE_MISMATCH = "NodeMismatch"
     VOLUME_MISMATCH = "VolumeMismatch"
     NODE_FULL = "NodeFull"
+    NODE_SCARCE = "NodeScarce"
     POD_AFFINITY = "PodAffinity"
+    RELEASED = "Released"
     UNJUDGED = "Unjudged"
+
+    # Pinned pods that stay Pending: why the pin can't hold (see `release`)
+    SHARE_MANAGER_MOVED = "ShareManagerMoved"
+    PENDING_TOO_LONG = "PendingTooLong"
 
     # Share-manager pods: which node runs the VMs that use the volume?
     STEERING_OFF = "SteeringOff"
@@ -84,13 +97,17 @@ CLAIM_REASONS = frozenset(
         Reason.CLAIM_NOT_RWX,
         Reason.CLAIM_NOT_BOUND,
         Reason.NOT_LONGHORN,
+        Reason.NO_SHARE_MANAGER_EVER,
+        Reason.SHARE_MANAGER_STARTING,
         Reason.SHARE_MANAGER_STOPPED,
+        Reason.SHARE_MANAGER_FAILED,
         Reason.SHARE_MANAGER_UNASSIGNED,
         Reason.NO_SHARE_MANAGER,
     }
 )
 
 GUARD_REASONS = (
+    Reason.CACHE_STALE,
     Reason.NODE_NOT_FOUND,
     Reason.NODE_NOT_READY,
     Reason.NODE_CORDONED,
@@ -98,14 +115,19 @@ GUARD_REASONS = (
     Reason.NODE_MISMATCH,
     Reason.VOLUME_MISMATCH,
     Reason.NODE_FULL,
+    Reason.NODE_SCARCE,
     Reason.POD_AFFINITY,
+    Reason.RELEASED,
     Reason.UNJUDGED,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimFinding:
-    """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node."""
+    """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node.
+
+    With the reason ShareManagerStarting, the node is the one where the share-manager will probably run.
+    """
 
     claim: str
     volume: str | None = None
@@ -113,6 +135,7 @@ class ClaimFinding:
     source: Source | None = None
     reason: Reason | None = None
     persistent_state: bool = False
+    mounted_by_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +144,8 @@ class Decision:
 
     `node` is the target node, even if the guard rejected it. If `recorded`, the pod gets the decision annotation.
     `reservation` holds the facts of a pinned pod on its target node, if the guard evaluated that node. `unpins` means
-    that the patch removes the required terms that an earlier call of the webhook added.
+    that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
+    makes the pod prefer all nodes but `node`, because pinned pods need what is free there.
     """
 
     outcome: Outcome
@@ -133,4 +157,5 @@ class Decision:
     claims: tuple[ClaimFinding, ...] = ()
     recorded: bool = False
     unpins: bool = False
+    avoids: bool = False
     reservation: Pod | None = field(default=None, compare=False, repr=False)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Mode, Reason
-from webhook.placement.settings import Settings
+from webhook.placement.migration import is_migration_target
+from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
@@ -97,7 +98,7 @@ RULES = (
     Rule(
         Reason.MIGRATION_TARGET,
         "is it no live-migration target?",
-        lambda pod, _: not mapping(pod, "metadata", "labels").get("kubevirt.io/migrationJobUID"),
+        lambda pod, settings: not is_migration_target(pod) or settings.migration_targets is MigrationTargets.PREFER,
     ),
     Rule(
         Reason.EPHEMERAL_PROVISIONING,

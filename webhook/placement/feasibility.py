@@ -6,62 +6,19 @@ So the guard applies the scheduler's own rules before the scheduler does. A chec
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
-from webhook.placement.catalog import Catalog, Node, Pod, Volume
+from webhook.placement.candidate import Candidate, resource_fits
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Reason
-from webhook.placement.podaffinity import InterPodAffinity
-from webhook.placement.podfacts import pod_facts
-from webhook.placement.resources import PODS, format_quantity
-from webhook.placement.selectors import REQUIRED, node_matches, required_terms, selects_namespaces
+from webhook.placement.resources import format_quantity
+from webhook.placement.selectors import REQUIRED, node_matches, selects_namespaces
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
+STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
 MAX_NODE_SELECTOR_TERMS = (
     1000  # limit per node affinity: to add the pin to a term and to verify the patch takes 0.05 ms
 )
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-
-
-@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
-class Candidate:
-    """A pod, its target node, and the PVs of the claims that it mounts."""
-
-    pod: JsonObject
-    namespace: str
-    node_name: str
-    volumes: tuple[Volume, ...]
-    catalog: Catalog
-
-    @property
-    def node(self) -> Node | None:
-        """Return the target node, or None if it is unknown."""
-        return self.catalog.node(self.node_name)
-
-    @cached_property
-    def pod_facts(self) -> Pod:
-        """Return the facts of the pod as if it ran on the target node.
-
-        A pod without a name gets the UID of its VMI instead: the store's reservations use that UID, too.
-        """
-        labels = mapping(self.pod, "metadata", "labels")
-        name = text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
-        return pod_facts(self.pod, self.namespace, name, self.node_name)
-
-    @cached_property
-    def pod_affinity(self) -> InterPodAffinity:
-        """Return the evaluator of required pod (anti-)affinity for this pod and the pods around the node."""
-        affinity_terms = required_terms(self.pod, self.namespace, "podAffinity")
-        return InterPodAffinity(self.pod_facts, affinity_terms, self.catalog)
-
-
-class ResourceFit(NamedTuple):
-    """A pod's request for one resource and the free amount on a node: CPU in millicores, others in whole units."""
-
-    resource: str
-    requested: int
-    free: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +42,9 @@ def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
     return False
 
 
-def resource_fits(candidate: Candidate) -> list[ResourceFit]:
-    """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown."""
-    node = candidate.node
-    if node is None or node.allocatable is None:
-        return []
-    load = candidate.catalog.requested(node.name, candidate.pod_facts.key)
-    return [
-        ResourceFit(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
-        for resource, requested in candidate.pod_facts.requests.items()
-        # Every kubelet reports its pod capacity, so a node without one comes from a hand-written file.
-        if resource != PODS or PODS in node.allocatable
-    ]
+def _stale(candidate: Candidate) -> str | None:
+    stale = candidate.catalog.stale_resources()
+    return f"the webhook has had no news of {' and '.join(stale)} for {STALE_MINUTES} minutes" if stale else None
 
 
 def _not_found(candidate: Candidate) -> str | None:
@@ -158,6 +106,20 @@ def _full(candidate: Candidate) -> str | None:
     return None
 
 
+def _scarce(candidate: Candidate) -> str | None:
+    # Replicas don't see each other's pins until a watch shows them. If each replica leaves room for as many pins of
+    # every other replica as it has just made itself, all of them together never pin more than fits.
+    other_replicas = candidate.replicas - 1
+    if not other_replicas:
+        return None
+    recent = candidate.catalog.recently_pinned(candidate.node_name)
+    for item in resource_fits(candidate):
+        escrow = other_replicas * (recent.get(item.resource, 0) + item.requested)
+        if item.requested and item.requested + escrow > item.free:
+            return f"its free {item.resource} may be needed by VMs that other replicas of the webhook pin to it"
+    return None
+
+
 def _pod_affinity_conflict(candidate: Candidate) -> str | None:
     return candidate.pod_affinity.conflict()
 
@@ -206,16 +168,30 @@ def _unsupported(candidate: Candidate) -> str | None:
     return f"{constraint} is not judged" if constraint else None
 
 
+def _released(candidate: Candidate) -> str | None:
+    metadata = mapping(candidate.pod, "metadata")
+    vm = text(metadata, "annotations", "kubevirt.io/domain")
+    is_launcher = mapping(metadata, "labels").get("kubevirt.io") == "virt-launcher"
+    if is_launcher and vm and candidate.catalog.was_released(candidate.namespace, vm):
+        return "a pinned pod of this VM was deleted less than an hour ago, before the scheduler bound it"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition on the node. `find_failure` returns the failure in words, or None if the check passes."""
+    """One condition on the node. `find_failure` returns the failure in words, or None if the check passes.
+
+    `explain` shows a `quiet` check only if it fails.
+    """
 
     reason: Reason
     question: str
     find_failure: Callable[[Candidate], str | None]
+    quiet: bool = False
 
 
 CHECKS = (
+    Check(Reason.CACHE_STALE, "is the webhook's view of nodes and pods up to date?", _stale, quiet=True),
     Check(Reason.NODE_NOT_FOUND, "does it exist?", _not_found),
     Check(Reason.NODE_NOT_READY, "is it Ready?", _not_ready),
     Check(Reason.NODE_CORDONED, "is it free of a cordon?", _cordoned),
@@ -223,7 +199,9 @@ CHECKS = (
     Check(Reason.NODE_MISMATCH, "do nodeSelector and required node affinity select it?", _node_mismatch),
     Check(Reason.VOLUME_MISMATCH, "does the node affinity of the claims' PVs select it?", _volume_mismatch),
     Check(Reason.NODE_FULL, "has it room?", _full),
+    Check(Reason.NODE_SCARCE, "has it room for the pins of other replicas as well?", _scarce, quiet=True),
     Check(Reason.POD_AFFINITY, "does required pod (anti-)affinity allow it?", _pod_affinity_conflict),
+    Check(Reason.RELEASED, "has the VM kept its pinned pods in the last hour?", _released, quiet=True),
     Check(Reason.UNJUDGED, "can all that the pod asks for be judged?", _unsupported),
 )
 
@@ -236,3 +214,14 @@ def run_checks(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
 def first_failed_check(candidate: Candidate) -> FailedCheck | None:
     """Return the first check that fails, or None if the node can run the pod."""
     return next((FailedCheck(check.reason, detail) for check, detail in run_checks(candidate) if detail), None)
+
+
+def contest(candidate: Candidate) -> FailedCheck | None:
+    """Return the check that fails if pods that are about to run on the node need what this pod would take.
+
+    A pod that only prefers the node might be bound first. Then one of the pinned pods could never be scheduled.
+    """
+    if not candidate.catalog.expects_pods(candidate.node_name, candidate.key):
+        return None
+    checks = (check for check in CHECKS if check.reason in (Reason.NODE_FULL, Reason.NODE_SCARCE, Reason.POD_AFFINITY))
+    return next((FailedCheck(each.reason, detail) for each in checks if (detail := each.find_failure(candidate))), None)

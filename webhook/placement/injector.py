@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from webhook.placement import consumers, resolve, wording
+from webhook.placement import consumers, resolve, votes, wording
 from webhook.placement.affinity import matches_no_node
+from webhook.placement.candidate import Candidate
 from webhook.placement.catalog import Catalog
+from webhook.placement.claims import deciding_claim, unknown_deciding_claim
 from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
 from webhook.placement.eligibility import (
     RULES,
@@ -15,11 +17,13 @@ from webhook.placement.eligibility import (
     mode_of,
     pinned_by_webhook,
 )
-from webhook.placement.feasibility import Candidate, FailedCheck, first_failed_check
+from webhook.placement.feasibility import FailedCheck, contest, first_failed_check
+from webhook.placement.migration import is_migration_target, leads_elsewhere
 from webhook.placement.mutation import patch_for
 from webhook.placement.patch import Operation
 from webhook.placement.settings import Action, Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.votes import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +44,31 @@ def inject(request: JsonObject, catalog: Catalog | None, settings: Settings) -> 
 
     Never raises: a VM that starts unmodified is better than a VM that does not start.
     """
+    return with_patch(without_patch(request, catalog, settings), request, settings)
+
+
+def without_patch(request: JsonObject, catalog: Catalog | None, settings: Settings) -> Injection:
+    """Decide like `inject`, but leave the patch to `with_patch`, which does not read the catalog. Never raises."""
     try:
-        decision = decide(request, catalog, settings)
-        operations = _operations(decision, request, settings)
-        return Injection(decision, operations or None, _warnings(decision, request, settings))
+        return Injection(decide(request, catalog, settings))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
-        # Report only the exception's type: its message may quote the pod, and a pod may contain a passphrase.
-        sentence = f"the webhook failed ({type(error).__name__}) and left the pod as it was"
-        return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)
+        return _failed(error, settings)
+
+
+def with_patch(injection: Injection, request: JsonObject, settings: Settings) -> Injection:
+    """Add the patch and the warnings to a decision. Never raises: a failure leads to an `InternalError`."""
+    decision, pod = injection.decision, mapping(request, "object")
+    try:
+        operations = [] if injection.error or settings.action is Action.OBSERVE else patch_for(decision, pod, settings)
+        return replace(injection, patch=operations or None, warnings=_warnings(decision, pod, settings))
+    except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
+        return _failed(error, settings)
+
+
+def _failed(error: Exception, settings: Settings) -> Injection:
+    # Report only the exception's type: its message may quote the pod, and a pod may contain a passphrase.
+    sentence = f"the webhook failed ({type(error).__name__}) and left the pod as it was"
+    return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)
 
 
 def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> Decision:
@@ -64,7 +85,9 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> 
         return unchanged(reason, mode)
     if catalog is None:
         return unchanged(Reason.CACHE_NOT_SYNCED, mode)
-    place = place_share_manager if is_share_manager else place_virt_launcher
+    if is_share_manager:
+        return place_share_manager(pod, namespace, catalog, settings)
+    place = place_migration_target if is_migration_target(pod) else place_virt_launcher
     return place(pod, namespace, catalog, settings)
 
 
@@ -76,9 +99,9 @@ def check_pin_again(pod: JsonObject, namespace: str, catalog: Catalog, settings:
     mode, node = mode_of(pod, settings)[0], pinned_by_webhook(pod)
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
-    claims = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
+    claims = resolve.resolve_all(pod, namespace, catalog, settings)
     candidate = candidate_for(pod, namespace, node, claims, catalog)
-    obstacle = _first_obstacle(candidate, mode, settings)
+    obstacle = first_failed_check(candidate) if settings.node_guard else None
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
         return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
@@ -89,37 +112,83 @@ def check_pin_again(pod: JsonObject, namespace: str, catalog: Catalog, settings:
 def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
     """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle."""
     mode, _ = mode_of(pod, settings)
-    claims = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
-    choice = resolve.choose(claims)
+    claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    choice = votes.choose(claims, deciding_claim(pod))
     if choice is None:
         decision = unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
         return replace(decision, claims=claims, recorded=True)
 
-    candidate = candidate_for(pod, namespace, choice.node, claims, catalog)
-    obstacle, reservation = _first_obstacle(candidate, mode, settings), None
-    if obstacle is None:
-        reservation = candidate.pod_facts if mode is Mode.REQUIRED and settings.node_guard else None
-        outcome = Outcome.PINNED if mode is Mode.REQUIRED else Outcome.PREFERRED
-        reason, message = Reason.CO_SCHEDULED, wording.placed(claims, choice, mode)
-    else:
-        outcome = Outcome.UNCHANGED if obstacle.reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
-        reason, message = obstacle.reason, wording.softened(claims, choice, obstacle.detail, outcome)
-    conflict = bool(choice.others)
+    # The other replicas may be pinning VMs to the node, too.
+    candidate = candidate_for(pod, namespace, choice.node, claims, catalog, settings.replicas)
+    obstacle = _first_obstacle(candidate, choice, mode, settings)
+    if obstacle or mode is Mode.PREFERRED:
+        return _prefer(candidate, claims, choice, obstacle, mode, settings)
     return Decision(
-        outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, reservation=reservation
+        Outcome.PINNED,
+        Reason.CO_SCHEDULED,
+        wording.placed(claims, choice, mode),
+        mode,
+        choice.node,
+        conflict=bool(choice.others),
+        claims=claims,
+        recorded=True,
+        reservation=candidate.pod_facts if settings.node_guard else None,
     )
 
 
-def candidate_for(
-    pod: JsonObject, namespace: str, node: str, claims: tuple[ClaimFinding, ...], catalog: Catalog
+def place_migration_target(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
+    """Prefer the node of the share-manager for a live-migration target, unless the migration leads elsewhere."""
+    claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    choice = votes.choose(claims, deciding_claim(pod))
+    if choice is None or leads_elsewhere(pod, namespace, choice.node, catalog):
+        return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
+    candidate = candidate_for(pod, namespace, choice.node, claims, catalog)
+    obstacle = _first_obstacle(candidate, choice, Mode.PREFERRED, settings)
+    return _prefer(candidate, claims, choice, obstacle, Mode.PREFERRED, settings)
+
+
+def _prefer(  # noqa: PLR0913, PLR0917 (what the decision on the pin already knows)
+    candidate: Candidate,
+    claims: tuple[ClaimFinding, ...],
+    choice: Choice,
+    obstacle: FailedCheck | None,
+    mode: Mode,
+    settings: Settings,
+) -> Decision:
+    """Decide on a pod that must not require the node. It prefers the node, or others if pinned pods need the node."""
+    contested = contest(candidate) if settings.node_guard else None
+    problem = obstacle or contested
+    reason = problem.reason if problem else Reason.CO_SCHEDULED
+    outcome = Outcome.UNCHANGED if contested or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
+    if problem is None:
+        message = wording.placed(claims, choice, mode)
+    else:
+        message = wording.softened(claims, choice, problem.detail, outcome, contested=bool(contested))
+    conflict = bool(choice.others)
+    avoids = bool(contested) and reason is not Reason.NODE_NOT_FOUND
+    return Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, avoids=avoids)
+
+
+def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
+    pod: JsonObject,
+    namespace: str,
+    node: str,
+    claims: tuple[ClaimFinding, ...],
+    catalog: Catalog,
+    replicas: int = 1,
 ) -> Candidate:
     """Return what the guard evaluates: the pod on a node, with the known PVs of its claims."""
-    return Candidate(pod, namespace, node, tuple(resolve.known_volumes(claims, namespace, catalog)), catalog)
+    volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
+    return Candidate(pod, namespace, node, volumes, catalog, replicas)
 
 
-def _first_obstacle(candidate: Candidate, mode: Mode, settings: Settings) -> FailedCheck | None:
+def _first_obstacle(candidate: Candidate, choice: Choice, mode: Mode, settings: Settings) -> FailedCheck | None:
     if not is_dns_subdomain(candidate.node_name):  # the API server would reject the pod with such a term
         return FailedCheck(Reason.NODE_NOT_FOUND, "that is no name of a node")
+    if not choice.certain:
+        if candidate.node is None and candidate.catalog.has_nodes():
+            return FailedCheck(Reason.NODE_NOT_FOUND, "it does not exist")
+        return FailedCheck(Reason.SHARE_MANAGER_STARTING, wording.STARTING)
     if mode is Mode.PREFERRED:  # a preference can't leave the pod Pending
         return None
     found = first_failed_check(candidate) if settings.node_guard else None
@@ -154,8 +223,7 @@ def place_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, setti
         decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(node, obstacle.detail))
         return replace(decision, node=node, claims=claims)
     message = wording.steered(node, sum(vm.node == node for vm in users.pods))
-    reason = Reason.CO_SCHEDULED
-    return Decision(Outcome.PREFERRED, reason, message, Mode.PREFERRED, node, claims=claims, recorded=True)
+    return Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims, recorded=True)
 
 
 def _steering_obstacle(
@@ -175,14 +243,8 @@ def namespace_of(request: JsonObject) -> str:
     return text(request, "namespace") or text(request, "object", "metadata", "namespace") or "default"
 
 
-def _operations(decision: Decision, request: JsonObject, settings: Settings) -> list[Operation]:
-    if settings.action is Action.OBSERVE:
-        return []
-    return patch_for(decision, mapping(request, "object"), settings)
-
-
-def _warnings(decision: Decision, request: JsonObject, settings: Settings) -> tuple[str, ...]:
+def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[str, ...]:
     if not decision.recorded:
         return ()
-    _, unknown_mode = mode_of(mapping(request, "object"), settings)
-    return wording.warnings(decision, unknown_mode)
+    _, unknown_mode = mode_of(pod, settings)
+    return wording.warnings(decision, unknown_mode, unknown_deciding_claim(pod))

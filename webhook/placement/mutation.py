@@ -1,6 +1,6 @@
 """Turn a decision into the pod's patch: annotations, affinity and schedulerName."""
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_node, without_pin
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_avoided_node, with_node, without_pin
 from webhook.placement.decision import Decision, Outcome, Reason
 from webhook.placement.eligibility import is_opted_in, is_virt_launcher
 from webhook.placement.patch import Operation, cached_patch, patch_between
@@ -28,6 +28,8 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
         affinity, pin = spec.get("affinity"), decision.outcome is Outcome.PINNED
         affinity = without_pin(affinity, decision.node) if decision.unpins else affinity
         after["spec"]["affinity"] = with_node(affinity, decision.node, pin=pin)
+    if decision.avoids and decision.node and spec:
+        after["spec"]["affinity"] = with_avoided_node(spec.get("affinity"), decision.node)
     if scheduler := _scheduler_name(pod, decision, settings):
         after["spec"]["schedulerName"] = scheduler
     return [

@@ -1,64 +1,91 @@
 """Follow a claim to the node of its share-manager."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from webhook.placement.catalog import Catalog, Claim, Volume
 from webhook.placement.claims import mounted_claims
+from webhook.placement.consumers import consumers_of, ranked_nodes
 from webhook.placement.decision import ClaimFinding, Reason, Source
-from webhook.placement.shape import JsonObject
-
-# States of a ShareManager whose NFS server is running or about to start. A new ShareManager has an empty state.
-SERVING_STATES = ("running", "starting", "")
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping, text
 
 
-def _serving_node(volume: str, catalog: Catalog, longhorn_namespace: str) -> tuple[str, Source] | Reason:
-    for pod in catalog.share_manager_pods(longhorn_namespace, volume):
-        if pod.node and pod.alive:
-            return pod.node, Source.SHARE_MANAGER_POD
-    # No bound share-manager pod is visible yet. The owner is the node where Longhorn reconciles the volume, and
-    # most often the node of the future pod.
-    manager = catalog.share_manager(longhorn_namespace, volume)
-    if manager is None:
-        return Reason.NO_SHARE_MANAGER
-    if manager.deleting or manager.state not in SERVING_STATES:
-        return Reason.SHARE_MANAGER_STOPPED
-    if not manager.owner:
-        return Reason.SHARE_MANAGER_UNASSIGNED
-    return manager.owner, Source.SHARE_MANAGER
+def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
+    """Follow each claim of the pod, in volume order."""
+    findings = tuple(resolve(name, namespace, catalog, settings) for name in mounted_claims(pod))
+    if len({finding.node for finding in findings if finding.node}) < 2:
+        return findings  # the claims agree, so it doesn't matter which of them have a vote
+    vmi = text(mapping(pod, "metadata", "labels"), "kubevirt.io/created-by")
+    return tuple(
+        replace(finding, mounted_by_others=_is_mounted_by_others(namespace, finding.claim, vmi, catalog))
+        for finding in findings
+    )
 
 
-def _unusable_reason(claim: Claim | None) -> Reason | None:
-    if claim is None:
-        return Reason.CLAIM_NOT_FOUND
-    if not claim.shared:
-        return Reason.CLAIM_NOT_RWX
-    if not claim.volume_name:
-        return Reason.CLAIM_NOT_BOUND
-    return None
-
-
-def resolve(name: str, namespace: str, catalog: Catalog, longhorn_namespace: str) -> ClaimFinding:
+def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> ClaimFinding:
     """Follow one claim to its PV, Longhorn volume and share-manager."""
     claim = catalog.claim(namespace, name)
-    reason = _unusable_reason(claim)
-    if claim is None or reason:
-        return ClaimFinding(name, reason=reason)
-    volume = catalog.volume(claim.volume_name)
+    if claim is None:
+        return ClaimFinding(name, reason=Reason.CLAIM_NOT_FOUND)
+    volume = catalog.volume(claim.volume_name) if claim.volume_name else None
+    may_be_shared = claim.shared or claim.read_only_many or bool(volume and volume.share)
+    unusable = _unusable_reason(claim, volume)
+    if unusable or not may_be_shared:
+        return ClaimFinding(name, reason=unusable if unusable and claim.shared else Reason.CLAIM_NOT_RWX)
     # A dynamically provisioned Longhorn volume has the name of its PV, so the PV itself may still be unknown.
     handle = volume.handle if volume else claim.volume_name
-    if not handle:
-        return ClaimFinding(name, reason=Reason.NOT_LONGHORN)
-    found = _serving_node(handle, catalog, longhorn_namespace)
+    found = _serving_node(handle, catalog, settings.longhorn_namespace)
+    if found is Reason.NO_SHARE_MANAGER and not claim.shared:
+        return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX)
     if isinstance(found, Reason):
-        return ClaimFinding(name, handle, reason=found, persistent_state=claim.persistent_state)
+        node = _interim_node(handle, catalog, settings) if found is Reason.SHARE_MANAGER_STARTING else None
+        return ClaimFinding(
+            name, handle, node, Source.VIRT_LAUNCHER_POD if node else None, found, claim.persistent_state
+        )
     return ClaimFinding(name, handle, *found, persistent_state=claim.persistent_state)
 
 
-def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, longhorn_namespace: str) -> tuple[ClaimFinding, ...]:
-    """Follow each claim of the pod, in volume order."""
-    return tuple(resolve(name, namespace, catalog, longhorn_namespace) for name in mounted_claims(pod))
+def _unusable_reason(claim: Claim, volume: Volume | None) -> Reason | None:
+    if volume and not volume.handle:
+        return Reason.NOT_LONGHORN
+    if claim.block or (volume and volume.migratable):
+        return Reason.NO_SHARE_MANAGER_EVER
+    return None if claim.volume_name else Reason.CLAIM_NOT_BOUND
+
+
+def _serving_node(volume: str, catalog: Catalog, longhorn_namespace: str) -> tuple[str, Source] | Reason:
+    pods = [pod for pod in catalog.share_manager_pods(longhorn_namespace, volume) if pod.alive]
+    for pod in pods:
+        if pod.node:
+            return pod.node, Source.SHARE_MANAGER_POD
+    manager = catalog.share_manager(longhorn_namespace, volume)
+    if manager and manager.deleting:
+        return Reason.SHARE_MANAGER_STOPPED
+    # Until the pod is bound, the owner is only the node where Longhorn reconciles the volume.
+    if pods:
+        return Reason.SHARE_MANAGER_STARTING
+    if manager is None:
+        return Reason.NO_SHARE_MANAGER
+    if manager.state in ("error", "unknown"):
+        return Reason.SHARE_MANAGER_FAILED
+    if manager.state not in ("running", "starting", ""):  # a new ShareManager has no state yet
+        return Reason.SHARE_MANAGER_STOPPED
+    if not manager.owner:
+        return Reason.SHARE_MANAGER_UNASSIGNED
+    return (manager.owner, Source.SHARE_MANAGER) if manager.state == "running" else Reason.SHARE_MANAGER_STARTING
+
+
+def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | None:
+    """Return the node where most of the volume's VMs run: the webhook steers the share-manager pod there."""
+    nodes = ranked_nodes(consumers_of(volume, catalog, settings), frozenset()) if settings.steering else ()
+    return nodes[0] if nodes else None
+
+
+def _is_mounted_by_others(namespace: str, claim: str, vmi: str, catalog: Catalog) -> bool:
+    """Return whether the pod of another VMI mounts the claim. `vmi` is the UID of this VMI."""
+    pods = catalog.mounting_pods(namespace, claim)
+    return any(pod.alive and pod.labels.get("kubevirt.io/created-by", "") != vmi for pod in pods)
 
 
 def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> Iterator[Volume]:
@@ -68,35 +95,3 @@ def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Cat
         volume = catalog.volume(claim.volume_name) if claim else None
         if volume:
             yield volume
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The node with the most votes, and the other nodes with a vote, in the order of their first vote."""
-
-    node: str
-    others: tuple[str, ...] = ()
-
-
-def ranked(votes: Iterable[str]) -> tuple[str, ...]:
-    """Return the nodes, those with the most votes first. In a tie, the node with the earlier vote is first."""
-    return tuple(node for node, _ in Counter(votes).most_common())  # a stable sort: a Counter keeps insertion order
-
-
-def most_voted(votes: Iterable[str]) -> Choice | None:
-    """Return the node with the most votes. In a tie, the node with the earliest vote wins. None without votes."""
-    nodes = tuple(votes)
-    if not nodes:
-        return None
-    winner = ranked(nodes)[0]
-    return Choice(winner, tuple(other for other in dict.fromkeys(nodes) if other != winner))
-
-
-def choose(findings: Iterable[ClaimFinding]) -> Choice | None:
-    """Choose the node that serves most of the claims. In a tie, the first claim wins. None if no claim has a node.
-
-    The claim of a persistent vTPM or EFI state is tiny, so it has no vote while another claim has a node.
-    """
-    found = [(finding.node, finding.persistent_state) for finding in findings if finding.node]
-    disks = [node for node, persistent_state in found if not persistent_state]
-    return most_voted(disks or (node for node, _ in found))

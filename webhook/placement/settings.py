@@ -29,6 +29,13 @@ class Action(StrEnum):
     OBSERVE = "observe"
 
 
+class MigrationTargets(StrEnum):
+    """Whether live-migration targets prefer the node of their share-manager."""
+
+    IGNORE = "ignore"
+    PREFER = "prefer"
+
+
 class LogFormat(StrEnum):
     """The format of a log line."""
 
@@ -72,6 +79,15 @@ def _parse_boolean(value: str) -> bool:
     return value == "true"
 
 
+def _integer_parser(lowest: int, highest: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        if not (value.isascii() and value.isdigit() and lowest <= int(value) <= highest):
+            raise ValueError(f"allowed is a whole number from {lowest} to {highest}")
+        return int(value)
+
+    return parse
+
+
 def _parse_namespace(value: str) -> str:
     if len(value) > 63 or not re.fullmatch(_DNS_LABEL, value):
         raise ValueError("allowed is the name of one namespace")
@@ -108,7 +124,11 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings, with their defaults. `metadata` holds the parser of each environment variable."""
+    """The settings, with their defaults. `metadata` holds the parser of each environment variable.
+
+    `replicas` is the number of webhook replicas that decide at the same time. `release` allows the deletion of a pinned
+    pod that can't be scheduled, after `release_after` seconds.
+    """
 
     opt_in_annotations: tuple[str, ...] = field(default=OPT_IN_ANNOTATIONS, metadata={"parse": _parse_annotations})
     affinity_mode: Mode = field(default=Mode.REQUIRED, metadata={"parse": _enum_parser(Mode)})
@@ -116,6 +136,12 @@ class Settings:
     steering: bool = field(default=True, metadata={"parse": _parse_boolean})
     longhorn_namespace: str = field(default="longhorn-system", metadata={"parse": _parse_namespace})
     action: Action = field(default=Action.INJECT, metadata={"parse": _enum_parser(Action)})
+    migration_targets: MigrationTargets = field(
+        default=MigrationTargets.IGNORE, metadata={"parse": _enum_parser(MigrationTargets)}
+    )
+    replicas: int = field(default=1, metadata={"parse": _integer_parser(1, 100)})
+    release: bool = field(default=True, metadata={"parse": _parse_boolean})
+    release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})
     scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
     log_format: LogFormat = field(default=LogFormat.JSON, metadata={"parse": _enum_parser(LogFormat)})
     log_level: LogLevel = field(default=LogLevel.INFO, metadata={"parse": _enum_parser(LogLevel)})

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from webhook.placement import consumers, resolve
+from webhook.placement import consumers, resolve, votes
 from webhook.placement.affinity import matches_no_node
+from webhook.placement.candidate import Candidate, ResourceFit, resource_fits
 from webhook.placement.catalog import Catalog, Claim, Pod, ShareManager, Volume
+from webhook.placement.claims import deciding_claim
 from webhook.placement.decision import ClaimFinding, Mode, Reason
 from webhook.placement.eligibility import (
     RULES,
@@ -17,12 +19,13 @@ from webhook.placement.eligibility import (
     mode_of,
     pinned_by_webhook,
 )
-from webhook.placement.feasibility import Candidate, ResourceFit, resource_fits, run_checks
+from webhook.placement.feasibility import contest, run_checks
 from webhook.placement.injector import candidate_for, namespace_of
-from webhook.placement.resolve import Choice
+from webhook.placement.migration import is_migration_target, leads_elsewhere
 from webhook.placement.settings import Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping
-from webhook.placement.wording import SENTENCES
+from webhook.placement.votes import Choice
+from webhook.placement.wording import SENTENCES, STARTING
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +117,25 @@ def _evaluated(rules: Iterable[Rule], pod: JsonObject, settings: Settings) -> It
 def _walk_virt_launcher(
     rules: tuple[Answer, ...], pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings
 ) -> Walk:
-    findings = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
+    findings = resolve.resolve_all(pod, namespace, catalog, settings)
     chains = tuple(_chain(finding, namespace, catalog, settings.longhorn_namespace) for finding in findings)
-    choice = resolve.choose(findings)
+    choice = votes.choose(findings, deciding_claim(pod))
     if choice is None:
         return Walk(rules, chains)
-    candidate = candidate_for(pod, namespace, choice.node, findings, catalog)
-    required = mode_of(pod, settings)[0] is Mode.REQUIRED
-    checks = _checks(candidate, in_force=required and settings.node_guard)
+    if is_migration_target(pod) and leads_elsewhere(pod, namespace, choice.node, catalog):
+        answer = Answer("may the migration lead to its share-manager?", False, SENTENCES[Reason.MIGRATION_TARGET])
+        return Walk((*rules, answer), chains, choice=choice)
+    candidate = candidate_for(pod, namespace, choice.node, findings, catalog, settings.replicas)
+    required = mode_of(pod, settings)[0] is Mode.REQUIRED and not is_migration_target(pod)
+    checks = _checks(candidate, in_force=required and settings.node_guard and choice.certain)
+    if not choice.certain:
+        checks.insert(0, ("does a share-manager run there?", STARTING, True))
     if not is_dns_subdomain(choice.node):
         checks.insert(0, ("is that a name of a node?", "no node can be called so", True))
     if matches_no_node(pod):
         checks.append(("is there a term to carry a pin?", "the pod's required node affinity has none", required))
+    if settings.node_guard and (contested := contest(candidate)):
+        checks.append(("may it be preferred?", f"pinned pods need its resources: {contested.detail}", True))
     return Walk(rules, chains, choice=choice, guards=(_guard(candidate, checks),))
 
 
@@ -134,7 +144,7 @@ def _walk_pinned(
 ) -> Walk:
     if not (node := pinned_by_webhook(pod)):
         return Walk(rules)
-    findings = resolve.resolve_all(pod, namespace, catalog, settings.longhorn_namespace)
+    findings = resolve.resolve_all(pod, namespace, catalog, settings)
     candidate = candidate_for(pod, namespace, node, findings, catalog)
     required = mode_of(pod, settings)[0] is Mode.REQUIRED
     checks = _checks(candidate, in_force=required and settings.node_guard)
@@ -172,7 +182,8 @@ def _walk_share_manager(
 
 
 def _checks(candidate: Candidate, *, in_force: bool) -> list[tuple[str, str | None, bool]]:
-    return [(check.question, detail, in_force) for check, detail in run_checks(candidate)]
+    checks = run_checks(candidate)
+    return [(check.question, detail, in_force) for check, detail in checks if detail or not check.quiet]
 
 
 def _guard(candidate: Candidate, checks: Iterable[tuple[str, str | None, bool]]) -> Guard:

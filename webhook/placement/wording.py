@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.placement.resolve import Choice
+from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
 
@@ -35,9 +35,13 @@ ADVICE = {
     Reason.CLAIM_NOT_RWX: "Only ReadWriteMany volumes are served over NFS; others follow the VM by themselves.",
     Reason.CLAIM_NOT_BOUND: "Look at why the claim is not bound: kubectl describe pvc.",
     Reason.NOT_LONGHORN: "Only volumes of the CSI driver driver.longhorn.io have a share-manager.",
+    Reason.NO_SHARE_MANAGER_EVER: "Block and migratable volumes have no share-manager, so there is nothing to gain.",
+    Reason.SHARE_MANAGER_STARTING: "No action needed: Longhorn is starting the share-manager.",
     Reason.SHARE_MANAGER_STOPPED: "Nothing to do at a cold start: the share-manager pod will be steered to the VM.",
+    Reason.SHARE_MANAGER_FAILED: "Ask Longhorn why it failed: kubectl -n longhorn-system describe sharemanager VOLUME.",
     Reason.SHARE_MANAGER_UNASSIGNED: "Nothing to do: Longhorn is about to choose an owner, and the VM need not wait.",
     Reason.NO_SHARE_MANAGER: "Nothing to do at a cold start: the share-manager pod will be steered to the VM.",
+    Reason.CACHE_STALE: "Check the webhook's connection to the API server: /readyz and its log say what failed.",
     Reason.NODE_NOT_FOUND: "Look at the ShareManager's status.ownerID: the node that it names has left the cluster.",
     Reason.NODE_NOT_READY: "Look at the node; Longhorn moves the share-manager when the node stays away.",
     Reason.NODE_CORDONED: "Uncordon the node, or stop all users of the volume so that its share-manager moves.",
@@ -45,8 +49,12 @@ ADVICE = {
     Reason.NODE_MISMATCH: "Let the VM's nodeSelector or node affinity admit the node, or keep share-managers off it.",
     Reason.VOLUME_MISMATCH: "The VM has a volume that can't be reached from there: look at its PV's node affinity.",
     Reason.NODE_FULL: "Make room on the node, or stop all users of the volume so that its share-manager moves.",
+    Reason.NODE_SCARCE: "No action needed. To have the last free place pinned as well, run one replica of the webhook.",
     Reason.POD_AFFINITY: "Pods that must stay apart can't all be with one share-manager: soften their anti-affinity.",
     Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim; then the next start is pinned.",
+    Reason.RELEASED: "Nothing to do: a start after the hour may be pinned again.",
+    Reason.SHARE_MANAGER_MOVED: "Stop and start the VM: it is then placed where its share-manager is now.",
+    Reason.PENDING_TOO_LONG: "Look at the pod's Events for what the scheduler lacks, or stop and start the VM.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true if share-manager pods are to follow their VMs.",
     Reason.NO_CONSUMER: "Nothing to do if no opted-in VM uses the volume; else look at its PV's spec.claimRef.",
     Reason.NODE_AVOIDED: "Nothing to do: Longhorn's failover has just left that node.",
@@ -55,8 +63,21 @@ ADVICE = {
     Reason.INTERNAL_ERROR: "Look for this reason in the log of the webhook, and report what it says.",
 }
 
+STARTING = "its share-manager is still starting"
+
 # Warn only about what a user can change: warnings about normal operation train users to ignore warnings.
-_ACTIONABLE = frozenset({Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN})
+_ACTIONABLE = frozenset(
+    {Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER}
+)
+_TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING, Reason.NODE_SCARCE})
+
+
+def advice(decision: Decision) -> tuple[str, ...]:
+    """Return what to do about a decision. If no claim has a node, that depends on the reason of each claim."""
+    reasons: Iterable[Reason] = [decision.reason]
+    if decision.reason is Reason.NO_SHARE_MANAGER:
+        reasons = [finding.reason for finding in decision.claims if finding.reason] or reasons
+    return tuple(dict.fromkeys(ADVICE[reason] for reason in reasons))
 
 
 def _join(names: Iterable[str]) -> str:
@@ -79,10 +100,22 @@ def placed(findings: tuple[ClaimFinding, ...], choice: Choice, mode: Mode) -> st
     return f"{verb} {choice.node}, which serves {_served(findings, choice.node)}{_elsewhere(findings, choice)}"
 
 
-def softened(findings: tuple[ClaimFinding, ...], choice: Choice, detail: str, outcome: Outcome) -> str:
-    """Return the message for a VM that is not pinned to the node of its storage."""
-    instead = "it is preferred, not required" if outcome is Outcome.PREFERRED else "nothing was added"
-    return f"{choice.node} serves {_served(findings, choice.node)}, but {detail}; {instead}"
+def softened(
+    findings: tuple[ClaimFinding, ...], choice: Choice, detail: str, outcome: Outcome, *, contested: bool = False
+) -> str:
+    """Return the message for a VM that is not pinned to the node of its storage.
+
+    `contested` means that pods which are pinned to the node, but not bound yet, need its free resources.
+    """
+    served = _served(findings, choice.node)
+    start = f"{choice.node} serves {served}" if choice.certain else f"{choice.node} will probably serve {served}"
+    if outcome is Outcome.PREFERRED:
+        instead = "it is preferred, not required"
+    else:
+        instead = (
+            "other nodes are preferred, as pinned VMs are about to start there" if contested else "nothing was added"
+        )
+    return f"{start}, but {detail}; {instead}"
 
 
 def unpinned(node: str, detail: str) -> str:
@@ -105,29 +138,49 @@ def not_steered(node: str, detail: str) -> str:
     return f"{node} runs a VM of this volume, but {detail}; nothing was added"
 
 
+def released(node: str, detail: str) -> str:
+    """Return the message for a VM whose Pending pod the webhook deleted."""
+    return f"was pinned to {node}, but {detail}; the webhook deleted the Pending pod, so that the VM starts again"
+
+
+def stuck(namespace: str, vm: str, node: str, detail: str, why_kept: str) -> str:
+    """Return the message for a VM whose Pending pod the webhook may not delete."""
+    return (
+        f"pinned to {node}, but {detail}; the webhook does not delete this Pending pod, because {why_kept}; "
+        + restart_advice(namespace, vm)
+    )
+
+
+def restart_advice(namespace: str, vm: str) -> str:
+    """Return how a user releases a VM from its pin."""
+    return f"stop and start the VM: virtctl stop {vm} -n {namespace}, then virtctl start {vm} -n {namespace}"
+
+
 def truncated(sentence: str) -> str:
     """Truncate a warning to the length that API server clients display."""
     return sentence if len(sentence) <= MAX_WARNING_LENGTH else sentence[: MAX_WARNING_LENGTH - 3] + "..."
 
 
-def warnings(decision: Decision, unknown_mode: str | None) -> tuple[str, ...]:
+def warnings(decision: Decision, unknown_mode: str | None, unknown_claim: str = "") -> tuple[str, ...]:
     """Return warnings that a user can act on, each at most 120 characters.
 
-    `unknown_mode` is the value of the pod's mode annotation if that is not a known mode.
+    `unknown_mode` is the value of the pod's mode annotation if that is not a known mode. `unknown_claim` is the claim
+    that the pod names as the one that decides, if the pod does not mount it.
     """
     found = []
     if unknown_mode is not None:
         found.append(
             f"co-schedule-mode {unknown_mode!r} is none; 'required' and 'preferred' are: {decision.mode} is used"
         )
+    if unknown_claim:
+        found.append(f"co-schedule-claim: the VM has no claim {unknown_claim!r}, so all of its claims vote")
     if decision.conflict:
-        # If any disk has a node, the claim of a persistent vTPM or EFI state had no vote.
-        voters = [finding for finding in decision.claims if not finding.persistent_state] or decision.claims
-        nodes = dict.fromkeys(finding.node for finding in voters if finding.node)
+        nodes = dict.fromkeys(finding.node for finding in voters(decision.claims) if finding.node)
         others = ", ".join(node for node in nodes if node != decision.node)
         found.append(f"the claims are served by several nodes: {decision.node} is meant, not {others}")
-    if decision.node and decision.reason is not Reason.CO_SCHEDULED:
+    if decision.node and decision.reason is not Reason.CO_SCHEDULED and decision.reason not in _TRANSIENT:
         found.append(f"{decision.reason}: {decision.message}")
-    if decision.claims and all(finding.reason in _ACTIONABLE for finding in decision.claims):
+    reasons = {finding.reason for finding in decision.claims}
+    if reasons and (reasons <= _ACTIONABLE or (Reason.SHARE_MANAGER_FAILED in reasons and not decision.node)):
         found.append(decision.message)
     return tuple(truncated(f"kubevirt-scheduler: {sentence}") for sentence in found)

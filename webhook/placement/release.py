@@ -1,0 +1,87 @@
+"""Why a pinned pod that stays Pending can't be scheduled, and why the webhook may not delete it.
+
+A pod's node affinity can't be changed later. So the only way to release a VM from its pin is to delete the Pending pod:
+KubeVirt then starts the VM again.
+"""
+
+from webhook.placement import resolve
+from webhook.placement.candidate import Candidate
+from webhook.placement.catalog import Catalog, VirtualMachine
+from webhook.placement.claims import deciding_claim
+from webhook.placement.decision import GUARD_REASONS, Mode, Reason
+from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
+from webhook.placement.feasibility import FailedCheck, run_checks
+from webhook.placement.injector import candidate_for
+from webhook.placement.settings import Action, Settings
+from webhook.placement.shape import JsonObject, text
+from webhook.placement.votes import Choice, choose
+
+# Seconds. The scheduler may wait for more than the guard knows, such as a preemption or the cluster autoscaler.
+PENDING_LIMIT = 300
+# KubeVirt delays the next start by 10·n² seconds after n failures, up to 300 s, and each release counts as a failure.
+MAX_START_FAILURES = MAX_RELEASES = 2  # releases within an hour
+
+# These checks don't show that the pin can't hold: they only keep a new pod from being pinned.
+_NO_OBSTACLES = frozenset({Reason.NODE_SCARCE, Reason.RELEASED})
+RELEASE_REASONS = (
+    *(reason for reason in GUARD_REASONS if reason not in _NO_OBSTACLES and reason is not Reason.CACHE_STALE),
+    Reason.SHARE_MANAGER_MOVED,
+    Reason.PENDING_TOO_LONG,
+)
+
+
+def why_pin_fails(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, seconds: float
+) -> FailedCheck | None:
+    """Return why the pod can't be scheduled on the node that it is pinned to, or None if the pin may still hold.
+
+    `seconds` is how long the scheduler has not found a node for the pod. None for a pod that the webhook did not pin,
+    for a bound pod, and as long as the caches are stale.
+    """
+    node = pinned_by_webhook(pod)
+    # In the mode `preferred`, the webhook requires no node: the user does.
+    user_pinned = text(pod, "metadata", "annotations", MODE_ANNOTATION) == Mode.PREFERRED
+    if not node or user_pinned or is_bound(pod) or seconds < settings.release_after:
+        return None
+    claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    obstacle = _obstacle(candidate_for(pod, namespace, node, claims, catalog))
+    if obstacle and obstacle.reason is Reason.CACHE_STALE:
+        return None
+    return obstacle or _moved(choose(claims, deciding_claim(pod)), node) or _pending_too_long(seconds)
+
+
+def _obstacle(candidate: Candidate) -> FailedCheck | None:
+    failures = ((check.reason, detail) for check, detail in run_checks(candidate) if check.reason not in _NO_OBSTACLES)
+    return next((FailedCheck(reason, detail) for reason, detail in failures if detail), None)
+
+
+def _moved(choice: Choice | None, node: str) -> FailedCheck | None:
+    if choice is None or choice.node == node or not choice.certain:
+        return None
+    return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"its share-manager is on {choice.node} now")
+
+
+def _pending_too_long(seconds: float) -> FailedCheck | None:
+    if seconds <= PENDING_LIMIT:
+        return None
+    return FailedCheck(Reason.PENDING_TOO_LONG, f"the scheduler has not bound it for {PENDING_LIMIT // 60} minutes")
+
+
+def why_kept(vm: VirtualMachine | None, releases: int, settings: Settings) -> str:
+    """Return in words why the webhook may not delete a pinned pod of this VM, or an empty string if it may.
+
+    `vm` is None for a VMI without a VM. `releases` counts the VM's pinned pods that went away within the last hour.
+    """
+    if not settings.release or settings.action is Action.OBSERVE:
+        return "the release is switched off"
+    if not settings.node_guard:  # only the guard knows that the VM was released
+        return "the node guard is off, and without it the VM's next pod would be pinned again"
+    if vm is None:
+        return "the webhook knows no VirtualMachine of this name"
+    if not vm.restarts:
+        return "its run strategy does not start it again"
+    if vm.start_failures >= MAX_START_FAILURES:
+        return f"it failed to start {vm.start_failures} times in a row"
+    if releases >= MAX_RELEASES:
+        return f"it lost {releases} pinned pods within an hour"
+    return ""

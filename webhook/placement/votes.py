@@ -1,0 +1,61 @@
+"""Choose one node from the votes of a pod's claims."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from webhook.placement.decision import ClaimFinding
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The node with the most votes, and the other nodes with a vote, in the order of their first vote.
+
+    `certain` means that a share-manager serves one of the claims there. Otherwise, their share-managers are starting.
+    """
+
+    node: str
+    others: tuple[str, ...] = ()
+    certain: bool = True
+
+
+def ranked(votes: Iterable[str]) -> tuple[str, ...]:
+    """Return the nodes, those with the most votes first. In a tie, the node with the earlier vote is first."""
+    return tuple(node for node, _ in Counter(votes).most_common())  # a stable sort: a Counter keeps insertion order
+
+
+def most_voted(votes: Iterable[str]) -> Choice | None:
+    """Return the node with the most votes. In a tie, the node with the earliest vote wins. None without votes."""
+    nodes = tuple(votes)
+    if not nodes:
+        return None
+    winner = ranked(nodes)[0]
+    return Choice(winner, tuple(other for other in dict.fromkeys(nodes) if other != winner))
+
+
+def voters(findings: Iterable[ClaimFinding], deciding_claim: str = "") -> tuple[ClaimFinding, ...]:
+    """Return the claims that have a vote. `deciding_claim` is the claim that the VM names, empty if it names none.
+
+    A claim without a node has no vote. The named claim decides alone. Otherwise, the disks of this VM alone vote; if
+    none has a node, the disks that other VMs mount as well; and if none of those, the persistent vTPM or EFI state.
+    """
+    served = tuple(finding for finding in findings if finding.node)
+    disks = tuple(finding for finding in served if not finding.persistent_state)
+    return (
+        tuple(finding for finding in served if finding.claim == deciding_claim)
+        or tuple(finding for finding in disks if not finding.mounted_by_others)
+        or disks
+        or served
+    )
+
+
+def choose(findings: Iterable[ClaimFinding], deciding_claim: str = "") -> Choice | None:
+    """Choose the node that serves most of the claims with a vote. In a tie, the first claim wins.
+
+    None if no claim has a node.
+    """
+    voting = voters(findings, deciding_claim)
+    choice = most_voted(finding.node for finding in voting if finding.node)
+    if choice is None or any(finding.node == choice.node and not finding.reason for finding in voting):
+        return choice
+    return Choice(choice.node, choice.others, certain=False)
