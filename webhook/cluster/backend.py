@@ -18,10 +18,6 @@ def _always_synced() -> bool:
     return True
 
 
-def _never_contested(_injection: Injection) -> bool:
-    return False
-
-
 def _record_nothing(_request: JsonObject, _decision: Decision) -> None:
     pass
 
@@ -31,7 +27,7 @@ class Cache:
     """The state of one cache of a live cluster.
 
     `age` is the number of seconds since the last list or watch event (bookmarks included), None before the first list.
-    `problem` is the current error, empty without one.
+    `problem` is the current error, empty without one. Without a `required` cache, the webhook isn't ready.
     """
 
     resource: str
@@ -39,6 +35,7 @@ class Cache:
     objects: int
     age: float | None
     problem: str
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,8 @@ class Backend:
 
     `decide` may wait for the API server for the given seconds. With 0 seconds it returns None if it needs to wait.
     `record` queues an Event that reports the decision on the VMI. The server calls `start` after the fork, because
-    threads don't survive a fork, and `stop` at shutdown. Any thread may call `caches`. `contested` returns whether the
-    API server should retry the review in a second. `synced` returns whether the cluster was read completely; every
-    request calls it.
+    threads don't survive a fork, and `stop` at shutdown. Any thread may call `caches`. `synced` returns whether
+    the cluster was read completely; every request calls it.
     """
 
     decide: Callable[[JsonObject, float], Injection | None]
@@ -57,7 +53,6 @@ class Backend:
     start: Callable[[], None] = _do_nothing
     stop: Callable[[], None] = _do_nothing
     caches: Callable[[], list[Cache]] = field(default=list)
-    contested: Callable[[Injection], bool] = _never_contested
     synced: Callable[[], bool] = _always_synced
 
 

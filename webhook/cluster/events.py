@@ -1,4 +1,7 @@
-"""Record decisions as Kubernetes Events on the VMI. No other module in this package creates or changes objects."""
+"""Record decisions as Kubernetes Events on the VMI.
+
+Only this module creates objects. `releaser` deletes pods, and `election` updates one Lease.
+"""
 
 import secrets
 import threading
@@ -91,10 +94,7 @@ def _type(decision: Decision) -> str:
 
 
 def _message(decision: Decision) -> str:
-    reasons: list[Reason] = [] if decision.reason is Reason.CO_SCHEDULED else [decision.reason]
-    if decision.reason is Reason.NO_SHARE_MANAGER:  # the advice depends on why each claim has no share-manager
-        reasons = [finding.reason for finding in decision.claims if finding.reason]
-    advice = "".join(dict.fromkeys(f" {wording.ADVICE[reason]}" for reason in reasons))
+    advice = "" if decision.reason is Reason.CO_SCHEDULED else "".join(f" {each}" for each in wording.advice(decision))
     raw, limit = f"{decision.message}.".encode(errors="replace"), MESSAGE_SIZE - len(advice.encode())
     return (raw.decode() if len(raw) <= limit else raw[: limit - 3].decode(errors="ignore") + "...") + advice
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from webhook.cluster import objects, wire
 from webhook.cluster.objects import Fact
-from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.shape import JsonObject
 
 
@@ -16,7 +16,7 @@ class Kind:
     """A resource kind. `query` holds the parameters of its list and watch requests.
 
     The API server's JSON decodes to `shape`; `read` extracts the `fact`, or returns None for an object to ignore.
-    `optional` marks a CRD, which may be missing.
+    `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready.
     """
 
     fact: type[Fact]
@@ -25,7 +25,20 @@ class Kind:
     shape: Any
     read: Callable[[JsonObject], Fact | None]
     optional: bool = False
+    required: bool = True
     query: dict[str, str] = field(default_factory=dict)
+
+
+# Only the release reads VMs. So a missing right (an older ClusterRole) must not stop the decisions.
+VIRTUAL_MACHINES = Kind(
+    VirtualMachine,
+    "virtualmachines",
+    "/apis/kubevirt.io/v1/virtualmachines",
+    wire.VirtualMachine,
+    objects.read_virtual_machine,
+    optional=True,
+    required=False,
+)
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:
@@ -44,6 +57,6 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
 def object_path(kind: Kind, key: Key) -> str:
     """Return the API path of one object."""
     namespace, name = (quote(part, safe="") for part in key)
-    if kind.fact in (Claim, Pod):
-        return f"/api/v1/namespaces/{namespace}/{kind.plural}/{name}"
+    if kind.fact in (Claim, Pod, VirtualMachine):
+        return f"{kind.path.removesuffix(kind.plural)}namespaces/{namespace}/{kind.plural}/{name}"
     return f"{kind.path}/{name}"

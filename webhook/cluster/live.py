@@ -3,9 +3,9 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -14,11 +14,13 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import Reflector
+from webhook.cluster.reservations import Reservations
 from webhook.cluster.store import Store
-from webhook.placement.catalog import Claim, Key, Pod, ShareManager, Volume
-from webhook.placement.decision import Reason
-from webhook.placement.injector import Injection, inject, namespace_of
-from webhook.placement.settings import Settings, is_dns_subdomain
+from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.decision import Outcome
+from webhook.placement.feasibility import STALE_MINUTES
+from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
+from webhook.placement.settings import Action, Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, text
 
 # Seconds for one live read, and for all live reads of one decision. The creation of the VM waits for these reads.
@@ -26,11 +28,10 @@ READ_TIMEOUT, READ_BUDGET = 0.5, 1.0
 MAX_CONCURRENT_READS = 4
 # A claim names its PV, and the PV its ShareManager: each round can reveal one more missing object.
 READ_ROUNDS = 3
-# Seconds until the reservation of a pinned pod expires if the pod doesn't show up in the cache: the pod may
-# have been rejected after the webhook's response.
-RESERVATION_SECONDS = 10.0
+STALE_SECONDS = STALE_MINUTES * 60.0
 
 Miss = tuple[type[Fact], Key]
+T = TypeVar("T")
 
 log = structlog.get_logger("webhook.live")
 
@@ -130,19 +131,35 @@ class Overlay(Store):
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A decision without its patch, the VM's earlier reservation, and whether the decision has reserved anew."""
+
+    injection: Injection
+    withdrawn: tuple[Pod | None, Pod | None]
+    pins: bool
+
+
 class Live:
     """Decides from caches that mirror a live cluster. Thread-safe."""
 
-    def __init__(self, cluster: ClusterClient, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self.store = Store()
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        extra_kinds: Iterable[Kind] = (),
+    ) -> None:
+        self.store = Store(clock=clock)
         self.reader = LiveReader(cluster, settings.longhorn_namespace)
         self._settings = settings
         self._clock = clock
         # Decisions hold the lock while they read, reflectors while they write. Each takes a fraction of a millisecond.
         self._lock = threading.Lock()
-        self._reserved_until: dict[Key, float] = {}
+        self._reservations = Reservations(self.store, clock)
         self.reflectors = [
-            Reflector(kind, cluster, self.store, self._lock, clock) for kind in kinds(settings.longhorn_namespace)
+            Reflector(kind, cluster, self.store, self._lock, clock)
+            for kind in (*kinds(settings.longhorn_namespace), *extra_kinds)
         ]
 
     def start(self, stop: threading.Event) -> None:
@@ -152,8 +169,14 @@ class Live:
             threading.Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
 
     def synced(self) -> bool:
-        """Return whether each kind was listed at least once."""
-        return all(reflector.health.synced for reflector in self.reflectors)
+        """Return whether each required kind was listed at least once."""
+        return all(reflector.health.synced for reflector in self.reflectors if reflector.kind.required)
+
+    def query(self, question: Callable[[Store], T]) -> T:
+        """Ask the store while no other thread changes it. The question must be quick: decisions wait meanwhile."""
+        with self._lock:
+            self.store.stale = self._stale_resources()
+            return question(self.store)
 
     def inject(self, request: JsonObject, seconds: float = READ_BUDGET) -> Injection | None:
         """Decide on a request, and reserve the resources of a pinned pod immediately.
@@ -161,60 +184,57 @@ class Live:
         Objects that the caches lack are read live, within `seconds` and at most READING. With 0 seconds nothing is
         read, and the result is None if an object is missing.
         """
+        vm = _vm_key_of(request)
+        found = self._decide(request, vm, seconds)
+        if found is None:
+            return None
+        # Outside the lock: a patch of a large affinity takes a second, and other decisions would wait.
+        injection = with_patch(found.injection, request, self._settings)
+        if found.pins and not injection.patch:
+            with self._lock:
+                self._reservations.give_back(vm, found.withdrawn)
+        return injection
+
+    def _decide(self, request: JsonObject, vm: Key, seconds: float) -> _Decided | None:
         overlay, deadline = Overlay(self.store), self._clock() + min(seconds, READ_BUDGET)
         for _ in range(READ_ROUNDS):
             with self._lock:
-                if injection := self._inject(request, overlay):
-                    return injection
+                if found := self._decide_once(request, vm, overlay):
+                    return found
             if not seconds:
                 return None
             # Outside the lock, so that other decisions don't wait for the reads.
             overlay.fill(lambda miss: self.reader.read(miss, deadline - self._clock()))
         with self._lock:
-            return self._inject(request, overlay, accept_missing=True)
+            return self._decide_once(request, vm, overlay, accept_missing=True)
 
-    def contested(self, injection: Injection) -> bool:
-        """Return whether the guard refused the node while pods that are pinned to it aren't bound yet.
-
-        If this VM only preferred the node, the scheduler might bind the VM first. Then a pinned pod would stay Pending.
-        """
-        decision = injection.decision
-        if decision.reason not in (Reason.NODE_FULL, Reason.POD_AFFINITY) or not decision.node:
-            return False
-        with self._lock:
-            return self.store.has_unbound_pins(decision.node)
-
-    def _inject(self, request: JsonObject, overlay: Overlay, *, accept_missing: bool = False) -> Injection | None:
-        overlay.refresh(self.store)
-        self._expire_reservations()
+    def _decide_once(
+        self, request: JsonObject, vm: Key, overlay: Overlay, *, accept_missing: bool = False
+    ) -> _Decided | None:
+        self.store.stale = self._stale_resources()
         # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
-        vm = _vm_key_of(request)
-        earlier = self.store.reservations.remove(vm)
-        injection = inject(request, overlay, self._settings)
-        is_final = accept_missing or not overlay.missed
-        if reservation := self._reserve(injection, request, vm, earlier) if is_final else earlier:
-            self.store.reservations.put(reservation)
-        return injection if is_final else None
-
-    def _reserve(self, injection: Injection, request: JsonObject, vm: Key, earlier: Pod | None) -> Pod | None:
-        """Return the reservation for a pinned pod that the cache doesn't show yet, None for other pods.
-
-        Without reservations, a burst of VMs would be pinned into the same free capacity. `earlier` is the reservation
-        of an earlier call for the same VM.
-        """
-        decision, pod = injection.decision, injection.decision.reservation
+        withdrawn = self._reservations.withdraw(vm)
+        overlay.refresh(self.store)
+        injection = without_patch(request, overlay, self._settings)
+        if overlay.missed and not accept_missing:
+            self._reservations.restore(withdrawn)
+            return None
+        pins = injection.decision.outcome is Outcome.PINNED and self._settings.action is not Action.OBSERVE
         if request.get("dryRun") is True:
-            return earlier
-        if pod is None or not (injection.patch or earlier):
-            return None if decision.unpins else earlier
-        self._reserved_until[vm] = self._clock() + RESERVATION_SECONDS
-        return pod if pod.key == vm else replace(pod, name=vm[1])
+            self._reservations.restore(withdrawn)
+            return _Decided(injection, withdrawn, pins=False)
+        self._reservations.settle(vm, withdrawn, injection.decision, pins=pins)
+        return _Decided(injection, withdrawn, pins)
 
-    def _expire_reservations(self) -> None:
-        now = self._clock()
-        for key in [key for key, until in self._reserved_until.items() if until <= now]:
-            self.store.reservations.remove(key)
-            del self._reserved_until[key]
+    def _stale_resources(self) -> tuple[str, ...]:
+        now, kinds_to_check = self._clock(), (Node, Pod)
+        return tuple(
+            reflector.kind.plural
+            for reflector in self.reflectors
+            if reflector.kind.fact in kinds_to_check
+            and reflector.health.last_contact is not None
+            and now - reflector.health.last_contact > STALE_SECONDS
+        )
 
 
 def _vm_key_of(request: JsonObject) -> Key:

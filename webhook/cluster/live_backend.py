@@ -4,47 +4,75 @@ import os
 import threading
 import time
 
+import structlog
+
 from webhook.cluster.backend import Backend, Cache
 from webhook.cluster.client import ClusterClient
+from webhook.cluster.election import Election
 from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder
+from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
+from webhook.cluster.releaser import Releaser
+from webhook.placement.catalog import Key
 from webhook.placement.decision import Decision
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject
 
+log = structlog.get_logger("webhook.live")
+
 
 class LiveBackend:
-    """Mirrors a live cluster from `start` to `stop`."""
+    """Mirrors a live cluster from `start` to `stop`.
 
-    def __init__(self, cluster: ClusterClient, settings: Settings) -> None:
-        self.live = Live(cluster, settings)
+    `lease` is the Lease of the replica that releases pins, or reports those that it may not release. Without it, no
+    replica does either.
+    """
+
+    def __init__(self, cluster: ClusterClient, settings: Settings, lease: Key | None = None) -> None:
+        releases = lease is not None and settings.release and settings.action is Action.INJECT
+        self.live = Live(cluster, settings, extra_kinds=(VIRTUAL_MACHINES,) if releases else ())
         # Inside a pod, the hostname is the pod's name.
         self.events = EventRecorder(cluster.send, os.uname().nodename)
         # In observe mode the webhook changes no pod, so an Event would report a placement that didn't happen.
         self._records_events = settings.action is Action.INJECT
+        # Without a Lease, several replicas would delete pods, more of them than needed.
+        self.election = Election(cluster, lease) if lease else None
+        self.releaser = Releaser(cluster, self.live, settings, self.leads, self.record)
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def backend(self) -> Backend:
         """Return the functions that the routes call."""
         live = self.live
-        return Backend(live.inject, self.record, self.start, self.stop, self.caches, live.contested, live.synced)
+        return Backend(live.inject, self.record, self.start, self.stop, self.caches, live.synced)
 
     def record(self, request: JsonObject, decision: Decision) -> None:
         """Queue an Event that reports the decision on the VMI, except in observe mode."""
         if self._records_events:
             self.events.record(request, decision)
 
+    def leads(self) -> bool:
+        """Return whether this replica releases pins: it holds the Lease now."""
+        return self.election is not None and self.election.leads()
+
     def start(self) -> None:
         """Start all threads."""
         self.live.start(self._stop)
         self._threads.append(self.events.start(self._stop))
+        if self.election is None:
+            log.info("no lease given, so stuck pins are neither released nor reported")
+            return
+        for name, run in ("election", self.election.run), ("releaser", self.releaser.run):
+            thread = threading.Thread(target=run, args=(self._stop,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop all threads. The recorder writes queued Events for one more second."""
+        """Stop all threads. The recorder writes queued Events for one more second, while the Lease is given up."""
         self._stop.set()
+        end = time.monotonic() + SHUTDOWN_TIMEOUT + POLL_INTERVAL
         for thread in self._threads:
-            thread.join(SHUTDOWN_TIMEOUT + POLL_INTERVAL)
+            thread.join(max(end - time.monotonic(), 0))
 
     def caches(self) -> list[Cache]:
         """Return the state of each cache."""
@@ -53,5 +81,6 @@ class LiveBackend:
         for reflector in self.live.reflectors:
             health = reflector.health
             age = None if health.last_contact is None else now - health.last_contact
-            caches.append(Cache(reflector.kind.plural, health.synced, health.objects, age, health.problem))
+            kind = reflector.kind
+            caches.append(Cache(kind.plural, health.synced, health.objects, age, health.problem, kind.required))
         return caches

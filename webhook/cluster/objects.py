@@ -3,15 +3,22 @@
 Dropped fields can't leak: the share-manager pod of an encrypted volume carries its passphrase.
 """
 
+from dataclasses import replace
+
 from webhook.placement.affinity import pinned_node
-from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
-from webhook.placement.podfacts import is_terminating, labels_of, pod_facts
+from webhook.placement.catalog import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.eligibility import is_virt_launcher, pinned_by_webhook
+from webhook.placement.podfacts import NO_STRINGS, is_terminating, labels_of, pod_facts
 from webhook.placement.resources import amounts
+from webhook.placement.settings import is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 LONGHORN_DRIVER = "driver.longhorn.io"
 
-Fact = Claim | Volume | ShareManager | Node | Pod
+# With these, KubeVirt starts a VM again whose pod was deleted before it ran: https://kubevirt.io/user-guide/compute/run_strategies/
+RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
+
+Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine
 
 
 def _key(item: JsonObject) -> tuple[str, str]:
@@ -22,21 +29,33 @@ def read_claim(item: JsonObject) -> Claim:
     """Extract the facts of a PersistentVolumeClaim."""
     namespace, name = _key(item)
     modes = mapping(item, "spec").get("accessModes")
-    shared = isinstance(modes, list) and "ReadWriteMany" in modes
-    persistent_state = bool(mapping(item, "metadata", "labels").get("persistent-state-for"))
-    return Claim(namespace, name, text(item, "spec", "volumeName"), shared, persistent_state)
+    modes = modes if isinstance(modes, list) else []
+    shared = "ReadWriteMany" in modes
+    return Claim(
+        namespace,
+        name,
+        text(item, "spec", "volumeName"),
+        shared,
+        persistent_state=bool(mapping(item, "metadata", "labels").get("persistent-state-for")),
+        read_only_many="ReadOnlyMany" in modes and not shared,
+        block=text(item, "spec", "volumeMode") == "Block",
+    )
 
 
 def read_volume(item: JsonObject) -> Volume:
     """Extract the facts of a PersistentVolume."""
     csi, claim = mapping(item, "spec", "csi"), mapping(item, "spec", "claimRef")
-    handle = text(csi, "volumeHandle") if csi.get("driver") == LONGHORN_DRIVER else ""
+    is_longhorn = csi.get("driver") == LONGHORN_DRIVER
+    handle = text(csi, "volumeHandle") if is_longhorn else ""
+    parameters = mapping(csi, "volumeAttributes") if is_longhorn else {}
     affinity = mapping(item, "spec", "nodeAffinity").get("required")
     return Volume(
         text(item, "metadata", "name"),
         handle,
         (text(claim, "namespace") or "default", text(claim, "name")) if claim else None,
         affinity if isinstance(affinity, dict) else None,
+        migratable=parameters.get("migratable") == "true",
+        share=parameters.get("share") == "true",
     )
 
 
@@ -66,4 +85,37 @@ def read_pod(item: JsonObject) -> Pod | None:
         return None
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
     nominated = text(item, "status", "nominatedNodeName")
-    return pod_facts(item, *_key(item), text(item, "spec", "nodeName") or pinned_node(item) or nominated)
+    facts = pod_facts(item, *_key(item), text(item, "spec", "nodeName") or pinned_node(item) or nominated)
+    pin = read_pending_pin(item)
+    return replace(facts, pin=pin) if pin else facts
+
+
+def read_pending_pin(item: JsonObject) -> PendingPin | None:
+    """Extract the pin of an unbound virt-launcher pod; return None if the webhook did not pin the pod."""
+    vm = text(item, "metadata", "annotations", "kubevirt.io/domain")
+    # Namespace users control annotations: a name of any length must not fill the memory.
+    if text(item, "spec", "nodeName") or not is_virt_launcher(item) or not is_dns_subdomain(vm):
+        return None
+    node = pinned_by_webhook(item)
+    return PendingPin(node, vm, _unschedulable_since(item)) if node else None
+
+
+def _unschedulable_since(item: JsonObject) -> str:
+    for condition in mappings(item, "status", "conditions"):
+        found = text(condition, "type"), text(condition, "status"), text(condition, "reason")
+        if found == ("PodScheduled", "False", "Unschedulable"):
+            return text(condition, "lastTransitionTime") or text(item, "metadata", "creationTimestamp")
+    return ""
+
+
+def read_virtual_machine(item: JsonObject) -> VirtualMachine:
+    """Extract the facts of a VirtualMachine."""
+    spec = mapping(item, "spec")
+    failures = mapping(item, "status", "startFailure").get("consecutiveFailCount")
+    annotations = mapping(spec, "template", "metadata", "annotations")
+    return VirtualMachine(
+        *_key(item),
+        restarts=spec.get("runStrategy") in RESTARTING_STRATEGIES or spec.get("running") is True,
+        start_failures=failures if isinstance(failures, int) else 0,
+        true_annotations=frozenset(key for key, value in annotations.items() if value == "true") or NO_STRINGS,
+    )

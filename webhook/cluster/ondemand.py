@@ -7,10 +7,10 @@ import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
-from webhook.cluster.kinds import Kind, kinds, object_path
+from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
-from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class OnDemand(Store):
     def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
         super().__init__()
         self._cluster = cluster
-        self._kinds = {kind.fact: kind for kind in kinds(longhorn)}
+        self._kinds = {kind.fact: kind for kind in (*kinds(longhorn), VIRTUAL_MACHINES)}
         self._queried: set[tuple[Any, ...]] = set()
 
     def _is_first_query(self, *query: Any) -> bool:
@@ -92,6 +92,11 @@ class OnDemand(Store):
         self._get(Node, ("", name))
         return super().node(name)
 
+    def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
+        """Read a VM; return None if the object or the CRD is missing."""
+        self._get(VirtualMachine, (namespace, name))
+        return super().virtual_machine(namespace, name)
+
     def has_nodes(self) -> bool:
         """Return True without a read: a cluster without nodes has no pods either."""
         return True
@@ -100,6 +105,11 @@ class OnDemand(Store):
         """Sum up the requests of the pods on a node, without the pod `excluding`. Reads all pods."""
         self._list(Pod)
         return super().requested(node, excluding)
+
+    def expects_pods(self, node: str, excluding: Key) -> bool:
+        """Return whether pods are about to run on a node. Reads all pods."""
+        self._list(Pod)
+        return super().expects_pods(node, excluding)
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
         """List the pods of some namespaces that have an effective node. Reads all pods."""

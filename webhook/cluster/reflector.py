@@ -136,7 +136,7 @@ class Reflector:
                 self._store.put(fact)
             else:
                 key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
-                self._store.table(self.kind.fact).remove(key)
+                self._store.remove(self.kind.fact, key)
 
     def _record_contact(self) -> None:
         self.health.last_contact, self.health.objects = self._clock(), len(self._store.table(self.kind.fact))

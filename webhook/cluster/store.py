@@ -1,12 +1,15 @@
 """The in-memory catalog that decisions read: facts about Kubernetes objects, and queries on them."""
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from webhook.cluster.objects import Fact
+from webhook.cluster.releases import ReleaseMemory
 from webhook.cluster.tables import Pods, Table, Volumes, vm_key
-from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
 
 TABLE_NAMES: dict[type[Fact], str] = {
     Claim: "claims",
@@ -14,7 +17,19 @@ TABLE_NAMES: dict[type[Fact], str] = {
     ShareManager: "share_managers",
     Node: "nodes",
     Pod: "pods",
+    VirtualMachine: "virtual_machines",
 }
+
+NO_KEY: Key = ("", "")
+
+
+class Arrival(NamedTuple):
+    """A pinned pod that the cache has shown for the first time. `reserved` means that this replica pinned it."""
+
+    vm: Key
+    node: str
+    at: float
+    reserved: bool
 
 
 class Store:
@@ -23,22 +38,45 @@ class Store:
     Not thread-safe: readers and writers must share a lock.
     """
 
-    def __init__(self, facts: Iterable[Fact] = ()) -> None:
+    def __init__(self, facts: Iterable[Fact] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self.claims = Table[Claim]()
         self.volumes = Volumes()
         self.share_managers = Table[ShareManager]()
         self.nodes = Table[Node]()
         self.pods = Pods()
+        self.virtual_machines = Table[VirtualMachine]()
+        self.releases = ReleaseMemory(clock)
         # Pods that the webhook just pinned and that the cache doesn't have yet, by namespace and VM.
         self.reservations = Pods()
+        # Pods that this replica pinned in the last moments, by namespace and VM; whether the cache has them or not.
+        self.recent_pins = Pods()
+        # Pinned pods that the cache has shown for the first time; `Reservations` consumes them.
+        self.arrived_pins: deque[Arrival] = deque(maxlen=4096)
+        # When the cache showed the last new pin to a node, for nodes where that is recent.
+        self.last_pins: dict[str, float] = {}
+        self.stale: tuple[str, ...] = ()
+        self._clock = clock
         for fact in facts:
             self.put(fact)
 
     def put(self, fact: Fact) -> None:
         """Store a fact, in place of an older fact about the same object. A pod also removes its reservation."""
+        new_pin = fact.pin if isinstance(fact, Pod) and self.pods.get(fact.key) is None else None
         self.table(type(fact)).put(fact)
         if isinstance(fact, Pod):
-            self.reservations.remove(vm_key(fact))
+            reserved = self.reservations.remove(vm_key(fact)) is not None
+            if new_pin:
+                self.arrived_pins.append(Arrival(vm_key(fact), new_pin.node, self._clock(), reserved))
+
+    def remove(self, kind: type[Fact], key: Key) -> None:
+        """Remove a fact. A pinned pod that was never bound is remembered for an hour (see `was_released`)."""
+        removed = self.table(kind).remove(key)
+        if isinstance(removed, Pod):
+            self._remember_unbound(removed)
+
+    def _remember_unbound(self, gone: Pod) -> None:
+        if gone.pin:
+            self.releases.record((gone.namespace, gone.pin.vm), gone.uid)
 
     def table(self, kind: type[Fact]) -> Table[Any]:
         """Return the table of one kind."""
@@ -54,11 +92,14 @@ class Store:
 
     def swap_table(self, kind: type[Fact], new: Table[Any]) -> Table[Any]:
         """Replace the table of one kind and return the old table. A pod in the new table removes its reservation."""
-        old = self.table(kind)
+        old: Table[Any] = self.table(kind)
         setattr(self, TABLE_NAMES[kind], new)
-        if isinstance(new, Pods):
+        if isinstance(old, Pods) and isinstance(new, Pods):
             for vm in [vm for vm in self.reservations if new.has_vm(vm)]:
                 self.reservations.remove(vm)
+            for pod in old.unbound_pods():
+                if new.get(pod.key) is None:  # deleted while the watch was broken
+                    self._remember_unbound(pod)
         return old
 
     def claim(self, namespace: str, name: str) -> Claim | None:
@@ -93,9 +134,33 @@ class Store:
         """Return whether any node is known."""
         return len(self.nodes) > 0
 
-    def has_unbound_pins(self, node: str) -> bool:
-        """Return whether a pod is pinned to a node and not bound to it yet."""
-        return self.pods.has_unbound(node) or self.reservations.has_unbound(node)
+    def expects_pods(self, node: str, excluding: Key) -> bool:
+        """Return whether pods other than `excluding` are about to run on a node (see `Catalog`)."""
+        return (
+            node in self.last_pins
+            or self.pods.has_unbound(node, excluding)
+            or self.reservations.has_unbound(node, excluding)
+        )
+
+    def recently_pinned(self, node: str) -> Mapping[str, int]:
+        """Sum up the effective requests of the pods that this replica has just pinned to `node`."""
+        return self.recent_pins.requested(node, NO_KEY)
+
+    def stale_resources(self) -> Collection[str]:
+        """List what the cluster has not reported on for 5 minutes."""
+        return self.stale
+
+    def was_released(self, namespace: str, vm: str) -> bool:
+        """Return whether a pinned pod of a VM went away within the last hour without ever having been bound."""
+        return self.releases.count((namespace, vm)) > 0
+
+    def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
+        """Find a VM."""
+        return self.virtual_machines.get((namespace, name))
+
+    def stuck_pins(self) -> Collection[Pod]:
+        """List the unbound pods that the webhook pinned and for which the scheduler found no node."""
+        return self.pods.stuck()
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""

@@ -90,6 +90,7 @@ class Pods(Table[Pod]):
         self._load: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._by_repelled_namespace: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
         self._unbound: dict[Key, Pod] = {}
+        self._stuck: dict[Key, Pod] = {}
         self._by_claim: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._by_uid: dict[str, Pod] = {}
         self._by_vm: dict[Key, Pod] = {}
@@ -125,9 +126,19 @@ class Pods(Table[Pod]):
         """Return whether the table has a pod of a VM; `vm` is a `vm_key`."""
         return vm in self._by_vm
 
+    def unbound_pods(self) -> Collection[Pod]:
+        """List the pods that are pinned or nominated to a node and not bound yet."""
+        return self._unbound.values()
+
+    def stuck(self) -> Collection[Pod]:
+        """List the pods that the webhook pinned and for which the scheduler found no node."""
+        return self._stuck.values()
+
     def _indexes(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
         if pod.effective_node and not pod.node:
             yield self._unbound
+        if pod.pin and pod.pin.unschedulable_since:
+            yield self._stuck
         for table, entry in self._index_entries(pod):
             yield table[entry]
 
@@ -160,9 +171,9 @@ class Pods(Table[Pod]):
         """List the pods of some namespaces that have an effective node."""
         return (pod for namespace in namespaces for pod in self._by_namespace.get(namespace, {}).values())
 
-    def has_unbound(self, node: str) -> bool:
-        """Return whether a pod is pinned to a node and not bound to it yet."""
-        return any(pod.effective_node == node for pod in self._unbound.values())
+    def has_unbound(self, node: str, excluding: Key) -> bool:
+        """Return whether a pod other than `excluding` has this effective node and isn't bound yet."""
+        return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
 
     def with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
         """List the pods with an effective node and a required anti-affinity to pods of a namespace (see `Catalog`)."""

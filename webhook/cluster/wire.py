@@ -39,6 +39,18 @@ class Metadata(TypedDict, total=False):
     resourceVersion: Any
 
 
+class ManagedFields(TypedDict, total=False):
+    """The fields that one client manages, without their names."""
+
+    time: Any
+
+
+class CreatedMetadata(Metadata, total=False):
+    """The metadata of an object in a review."""
+
+    managedFields: list[ManagedFields] | None
+
+
 class PodSpec(TypedDict, total=False):
     """A pod's spec. In a bookmark, `containers` is null."""
 
@@ -65,6 +77,14 @@ class PodObject(TypedDict, total=False):
     spec: PodSpec
 
 
+class CreatedPod(TypedDict, total=False):
+    """A pod in a review."""
+
+    kind: Any
+    metadata: CreatedMetadata
+    spec: PodSpec
+
+
 class Request(TypedDict, total=False):
     """The request of an AdmissionReview."""
 
@@ -74,7 +94,7 @@ class Request(TypedDict, total=False):
     operation: Any
     subResource: Any
     dryRun: Any
-    object: PodObject
+    object: CreatedPod
 
 
 class Review(TypedDict, total=False):
@@ -122,6 +142,7 @@ class ClaimSpec(TypedDict, total=False):
     """A PersistentVolumeClaim's spec."""
 
     accessModes: Any
+    volumeMode: Any
     volumeName: Any
 
 
@@ -151,6 +172,28 @@ class ShareManager(TypedDict, total=False):
     """A ShareManager."""
 
     metadata: Metadata
+    status: Any
+
+
+class VirtualMachineTemplate(TypedDict, total=False):
+    """The template of a VM's pods, without the VM's hardware and its cloud-init data, which may hold passwords."""
+
+    metadata: Metadata
+
+
+class VirtualMachineSpec(TypedDict, total=False):
+    """A VirtualMachine's spec."""
+
+    runStrategy: Any
+    running: Any
+    template: VirtualMachineTemplate
+
+
+class VirtualMachine(TypedDict, total=False):
+    """A VirtualMachine of KubeVirt."""
+
+    metadata: Metadata
+    spec: VirtualMachineSpec
     status: Any
 
 

@@ -1,0 +1,111 @@
+"""Elect one replica with a Lease. Only the elected replica deletes pods."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.placement.catalog import Key
+from webhook.placement.shape import JsonObject, mapping, text
+
+# Seconds, as in client-go. The others wait for LEASE_DURATION after they saw a renewal. The leader stops after
+# RENEW_DEADLINE, so that a request that it has just sent ends before another replica leads.
+LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL = 15, 10.0, 2.0
+REQUEST_TIMEOUT, FAREWELL_TIMEOUT = 3.0, 1.0  # seconds
+
+log = structlog.get_logger("webhook.election")
+
+
+class Election:
+    """Acquires and renews one Lease. A thread executes `run`; any thread may call `leads`.
+
+    Each write sends the resource version that was read, so only one of several replicas succeeds. `clock` returns
+    monotonic seconds: no replica compares its wall clock with the times in the Lease.
+    """
+
+    def __init__(self, cluster: ClusterClient, lease: Key, clock: Callable[[], float] = time.monotonic) -> None:
+        namespace, name = lease
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+        # Inside a pod, the hostname is the pod's name. A restarted container must not take over its own old Lease.
+        self.identity = f"{os.uname().nodename}_{uuid4()}"
+        self._cluster, self._clock = cluster, clock
+        self._leads_until = float("-inf")
+        self._lease: JsonObject = {}
+        self._observed: Any = None
+        self._observed_at = float("-inf")
+        self._last_error = ""
+
+    def leads(self) -> bool:
+        """Return whether this replica is the leader now."""
+        return self._clock() < self._leads_until
+
+    def run(self, stop: threading.Event) -> None:
+        """Take part in the election until `stop` is set, then give up the Lease."""
+        while not stop.is_set():
+            self.step()
+            stop.wait(RETRY_INTERVAL)
+        self.resign()
+
+    def step(self) -> None:
+        """Renew the Lease, or acquire it if nobody holds it. Never raises."""
+        led = self.leads()
+        try:
+            self._try_to_lead()
+            self._last_error = ""
+        except ClusterError as error:
+            self._report(error.code, str(error))
+        except Exception:
+            log.exception("unexpected error", resource="leases")
+        if self.leads() is not led:
+            log.info("leads" if self.leads() else "leads no longer", lease=self._path.rpartition("/")[2])
+
+    def resign(self) -> None:
+        """Give up the Lease, so that another replica leads without a wait. Never raises."""
+        if not self.leads():
+            return
+        self._leads_until = float("-inf")
+        spec = mapping(self._lease, "spec") | {"holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            self._cluster.send("PUT", self._path, self._lease | {"spec": spec}, FAREWELL_TIMEOUT)
+        except ClusterError as error:
+            log.info("lease not given up", code=error.code, error=str(error))
+
+    def _try_to_lead(self) -> None:
+        started = self._clock()
+        body = self._cluster.get(self._path, REQUEST_TIMEOUT)
+        if body is None:
+            raise ClusterError(404, f"{self._path} does not exist, so no replica releases pins")
+        try:
+            lease = msgspec.json.decode(body, type=JsonObject)
+        except ValueError:
+            raise ClusterError(0, f"{self._path}: the answer is not what an API server sends") from None
+        spec = mapping(lease, "spec")
+        if spec != self._observed:
+            self._observed, self._observed_at = spec, self._clock()
+        holder = text(spec, "holderIdentity")
+        if holder not in ("", self.identity) and self._clock() < self._observed_at + LEASE_DURATION:
+            self._leads_until = float("-inf")
+            return
+        self._lease = self._cluster.send("PUT", self._path, lease | {"spec": self._renewed(spec)}, REQUEST_TIMEOUT)
+        self._leads_until = started + RENEW_DEADLINE
+
+    def _renewed(self, spec: JsonObject) -> JsonObject:
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        mine = {"holderIdentity": self.identity, "leaseDurationSeconds": LEASE_DURATION, "renewTime": now}
+        if text(spec, "holderIdentity") == self.identity:
+            return spec | mine
+        transitions = spec.get("leaseTransitions")
+        return spec | mine | {"acquireTime": now, "leaseTransitions": transitions + 1 if transitions else 1}
+
+    def _report(self, code: int, error: str) -> None:
+        # After a conflict another replica leads: that is no problem.
+        if code != 409 and error != self._last_error:
+            log.warning("lease not renewed", resource="leases", code=code, error=error)
+        self._last_error = error

@@ -1,0 +1,198 @@
+"""Release VMs from pins that can't hold: delete their Pending pods, or report those that must not be deleted."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from webhook.cluster import wire
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kinds import VIRTUAL_MACHINES
+from webhook.cluster.live import Live
+from webhook.cluster.objects import read_pending_pin
+from webhook.placement import wording
+from webhook.placement.catalog import PendingPin, Pod
+from webhook.placement.decision import Decision, Mode, Outcome, Reason
+from webhook.placement.feasibility import FailedCheck
+from webhook.placement.podfacts import is_terminating
+from webhook.placement.release import why_kept, why_pin_fails
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mappings, text
+
+PASS_INTERVAL = 5.0  # seconds
+DELETE_TIMEOUT = 3.0  # seconds, less than between the end of one leadership and the start of the next (see `election`)
+MAX_PODS_PER_PASS = 20  # each is read from the API server
+REPORT_INTERVAL = 600.0  # seconds between two Events about one pod, and between two deletions that are forbidden
+NEVER = float("-inf")
+OWNER_KIND = "VirtualMachineInstance"
+GONE_OR_CHANGED = (404, 409)
+FORBIDDEN = (403, 422)  # by a missing right, and by a ValidatingAdmissionPolicy
+
+log = structlog.get_logger("webhook.releaser")
+
+
+@dataclass(slots=True)
+class StuckPod:
+    """A pinned pod that can't be scheduled.
+
+    `since` is when this replica first saw that. By its own clock: the scheduler's clock may be wrong. `reason` is why
+    the pin can't hold, None if that isn't known yet.
+    """
+
+    pod: Pod
+    pin: PendingPin
+    since: float
+    examined_at: float = NEVER
+    reported_at: float = NEVER
+    forbidden_until: float = NEVER
+    reason: Reason | None = None
+
+
+class Releaser:
+    """Examines the stuck pods every few seconds while `leads` returns True.
+
+    `record` queues an Event about a VMI. `released` counts the deleted pods by reason. `pending` counts the pods that
+    were still stuck after the last pass, by reason; it is empty in a replica that doesn't lead.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (what it reads, obeys, writes to and measures with)
+        self,
+        cluster: ClusterClient,
+        live: Live,
+        settings: Settings,
+        leads: Callable[[], bool],
+        record: Callable[[JsonObject, Decision], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.released: Counter[Reason] = Counter()
+        self.pending: Counter[Reason] = Counter()
+        self.leads = leads
+        self._cluster, self._live, self._settings, self._record, self._clock = cluster, live, settings, record, clock
+        self._stuck: dict[tuple[str, str], StuckPod] = {}  # by UID and the time of the scheduler's condition
+        self._logged_errors: set[tuple[str, int]] = set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Run a pass every few seconds until `stop` is set."""
+        while not stop.wait(PASS_INTERVAL):
+            try:
+                self.step()
+            except Exception:
+                log.exception("unexpected error")
+
+    def step(self) -> None:
+        """Examine the pods that have been stuck for long enough."""
+        self._track()
+        if self.leads() and self._caches_are_ready():
+            for stuck in self._due():
+                try:
+                    self._examine(stuck)
+                except ClusterError as error:
+                    self._report_error("list", error)
+                except Exception:
+                    log.exception("unexpected error", namespace=stuck.pod.namespace, pod=stuck.pod.name)
+        reasons = (stuck.reason for stuck in self._stuck.values() if stuck.reason)
+        self.pending = Counter(reasons) if self.leads() else Counter()
+
+    def _track(self) -> None:
+        now, known = self._clock(), self._stuck
+        pods = self._live.query(lambda store: [(pod, pod.pin) for pod in store.stuck_pins() if pod.pin])
+        found = {(pod.uid, pin.unschedulable_since): StuckPod(pod, pin, now) for pod, pin in pods}
+        self._stuck = {key: known.get(key, new) for key, new in found.items()}
+
+    def _due(self) -> list[StuckPod]:
+        before = self._clock() - self._settings.release_after
+        due = [stuck for stuck in self._stuck.values() if stuck.since <= before]
+        # The newest pods first: if some of them must make room, the oldest keep their node.
+        due.sort(key=lambda stuck: stuck.pod.created, reverse=True)
+        due.sort(key=lambda stuck: stuck.examined_at)
+        return due[:MAX_PODS_PER_PASS]
+
+    def _caches_are_ready(self) -> bool:
+        # A cache of VMs that can't be filled (a 403) must not keep the pods from being reported.
+        vms = [reflector.health for reflector in self._live.reflectors if reflector.kind is VIRTUAL_MACHINES]
+        return self._live.synced() and all(health.synced or health.problem for health in vms)
+
+    def _examine(self, stuck: StuckPod) -> None:
+        namespace, settings, seconds = stuck.pod.namespace, self._settings, self._clock() - stuck.since
+        stuck.examined_at = self._clock()
+        pod = self._read(stuck.pod)
+        stuck.reason = None
+        # The cache may be older than the pod, which may be bound or gone by now.
+        if pod is None or is_terminating(pod) or read_pending_pin(pod) != stuck.pin:
+            return
+        obstacle = self._live.query(lambda store: why_pin_fails(pod, namespace, store, settings, seconds))
+        if obstacle is None:
+            return
+        stuck.reason = obstacle.reason
+        if kept := self._why_kept(stuck, pod):
+            self._warn(stuck, pod, obstacle, kept)
+        elif self.leads():
+            self._release(stuck, pod, obstacle)
+
+    def _read(self, cached: Pod) -> JsonObject | None:
+        """Read a pod with its full spec. A list of one name needs no right besides those of the caches."""
+        path = f"/api/v1/namespaces/{cached.namespace}/pods"
+        for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
+            for item in items:
+                pod: JsonObject = msgspec.json.decode(item, type=wire.StoredPod)
+                if text(pod, "metadata", "uid") == cached.uid:
+                    return pod
+        return None
+
+    def _why_kept(self, stuck: StuckPod, pod: JsonObject) -> str:
+        owners = mappings(pod, "metadata", "ownerReferences")
+        if not any((each.get("kind"), each.get("name")) == (OWNER_KIND, stuck.pin.vm) for each in owners):
+            return "it belongs to no VMI"
+        if self._clock() < stuck.forbidden_until:
+            return "the webhook may not delete pods"
+        key = stuck.pod.namespace, stuck.pin.vm
+        vm, releases = self._live.query(lambda store: (store.virtual_machine(*key), store.releases.count(key)))
+        return why_kept(vm, releases, self._settings)
+
+    def _release(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck) -> None:
+        try:
+            self._delete(stuck.pod, text(pod, "metadata", "resourceVersion"))
+        except ClusterError as error:
+            if error.code in GONE_OR_CHANGED:
+                stuck.reason = None
+                return
+            self._report_error("delete", error)
+            if error.code in FORBIDDEN:
+                stuck.forbidden_until = self._clock() + REPORT_INTERVAL
+                self._warn(stuck, pod, obstacle, self._why_kept(stuck, pod))
+            return
+        stuck.reason, cached, pin = None, stuck.pod, stuck.pin
+        self.released[obstacle.reason] += 1
+        names = {"namespace": cached.namespace, "vm": pin.vm, "pod": cached.name, "node": pin.node}
+        log.info("released", **names, reason=obstacle.reason.value)
+        # Now, before the watch reports it: otherwise this pass might release more pods than must make room.
+        self._live.query(lambda store: store.remove(Pod, cached.key))
+        self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
+
+    def _delete(self, pod: Pod, version: str) -> None:
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        # If the scheduler has just bound the pod, its resource version has changed, and the API server keeps it.
+        preconditions = {"uid": pod.uid, "resourceVersion": version}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        self._cluster.send("DELETE", path, options, DELETE_TIMEOUT)
+
+    def _warn(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, kept: str) -> None:
+        now = self._clock()
+        if now - stuck.reported_at >= REPORT_INTERVAL:
+            stuck.reported_at = now
+            message = wording.stuck(stuck.pod.namespace, stuck.pin.vm, stuck.pin.node, obstacle.detail, kept)
+            self._send_event(stuck, pod, obstacle, message)
+
+    def _send_event(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, message: str) -> None:
+        decision = Decision(Outcome.PINNED, obstacle.reason, message, Mode.REQUIRED, stuck.pin.node, recorded=True)
+        self._record({"namespace": stuck.pod.namespace, "object": pod}, decision)
+
+    def _report_error(self, verb: str, error: ClusterError) -> None:
+        # Log each error once. The text of a 403 names the missing right and the service account.
+        if (verb, error.code) not in self._logged_errors:
+            self._logged_errors.add((verb, error.code))
+            log.warning("release failed", resource="pods", verb=verb, code=error.code, error=str(error))

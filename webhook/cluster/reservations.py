@@ -1,0 +1,90 @@
+"""Count a pinned pod on its node as soon as it is pinned: the caches show the pod some milliseconds later."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from webhook.cluster.store import Store
+from webhook.placement.catalog import Key, Pod
+from webhook.placement.decision import Decision
+
+# Seconds until a reservation expires if the pod doesn't show up in the cache: the pod may have been rejected after the
+# webhook's response.
+RESERVATION_SECONDS = 10.0
+# A pin counts as recent for so many times the delay with which the cache shows this replica's own pins: the watch of
+# another replica, or the creation of one of its pods, may take longer. In seconds at least and at most.
+DELAY_FACTOR, MIN_RECENT_SECONDS, MAX_RECENT_SECONDS = 3.0, 0.5, 5.0
+DELAY_SECONDS = 10.0  # for which such a delay counts
+
+
+class Reservations:
+    """Maintains a store's `reservations` and `recent_pins`. Callers must hold the store's lock.
+
+    Without reservations, a burst of VMs would be pinned into the same free capacity. A `vm` is a `vm_key`.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store, self._clock = store, clock
+        self._pinned_at: dict[Key, float] = {}
+        # When the cache showed a pin of this replica, and after which delay.
+        self._delays: deque[tuple[float, float]] = deque(maxlen=100)
+
+    def withdraw(self, vm: Key) -> tuple[Pod | None, Pod | None]:
+        """Remove and return the reservation and the recent pin of a VM: its next decision must not count them."""
+        now = self._clock()
+        self._learn(now)
+        self._expire(now)
+        return self._store.reservations.remove(vm), self._store.recent_pins.remove(vm)
+
+    def restore(self, withdrawn: tuple[Pod | None, Pod | None]) -> None:
+        """Store again what `withdraw` returned."""
+        reservation, recent = withdrawn
+        if reservation:
+            self._store.reservations.put(reservation)
+        if recent:
+            self._store.recent_pins.put(recent)
+
+    def settle(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None], decision: Decision, *, pins: bool) -> None:
+        """Reserve for the VM what the final decision pins. Another decision leaves an earlier reservation as it was.
+
+        `pins` means that the decision will get a patch; if it gets none, call `give_back`.
+        """
+        pod = decision.reservation
+        if decision.unpins:
+            return
+        if pod is None or not (pins or withdrawn[0]):
+            self.restore(withdrawn)
+            return
+        pod = pod if pod.key == vm else replace(pod, name=vm[1])
+        self._pinned_at[vm] = self._clock()
+        self.restore((pod, pod))
+
+    def give_back(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None]) -> None:
+        """Undo `settle` for a VM that does not get its patch."""
+        self.withdraw(vm)
+        self.restore(withdrawn)
+
+    def _learn(self, now: float) -> None:
+        """Learn from the pins that the cache has shown for the first time how fast it shows pins."""
+        while self._store.arrived_pins:
+            arrival = self._store.arrived_pins.popleft()
+            self._store.last_pins[arrival.node] = arrival.at
+            if arrival.reserved:
+                self._delays.append((arrival.at, arrival.at - self._pinned_at.get(arrival.vm, arrival.at)))
+        while self._delays and self._delays[0][0] <= now - DELAY_SECONDS:
+            self._delays.popleft()
+
+    def _expire(self, now: float) -> None:
+        longest_delay = max((delay for _, delay in self._delays), default=0.0)
+        recent_seconds = min(max(DELAY_FACTOR * longest_delay, MIN_RECENT_SECONDS), MAX_RECENT_SECONDS)
+        last_pins = self._store.last_pins
+        for node in [node for node, at in last_pins.items() if now - at >= recent_seconds]:
+            del last_pins[node]
+        reservations, recent_pins = self._store.reservations, self._store.recent_pins
+        for vm, pinned_at in list(self._pinned_at.items()):
+            age = now - pinned_at
+            if age >= RESERVATION_SECONDS:
+                reservations.remove(vm)
+            if age >= recent_seconds and reservations.get(vm) is None:
+                recent_pins.remove(vm)
+                del self._pinned_at[vm]
