@@ -1,5 +1,6 @@
 """Load a folder's serving certificate into a TLS context, reload it when its files change, or create it for one run."""
 
+import fcntl
 import os
 import shutil
 import ssl
@@ -22,6 +23,8 @@ CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (mkdtemp creates a private folder in it)
+PREFIX = "kubevirt-scheduler.keys-"  # older versions use `kubevirt-scheduler-`, and lock nothing
+UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise another start could remove it
 MEMORY_FOLDER_ADVICE = "make {} a writable folder in memory, as a container runtime does"
 
 log = structlog.get_logger("certs")
@@ -157,20 +160,48 @@ def memory_folder(memory: str = MEMORY_FOLDER) -> str | None:
 def temporary_folder(memory: str = MEMORY_FOLDER, disk: str | None = None) -> Iterator[Path]:
     """Create a folder for the current user only, in memory if possible, and remove it at the end.
 
-    Only the process that created the folder removes it: a forked worker also runs this code when it exits. Without
-    `disk`, TMPDIR is the alternative to memory. Raises UnusableCertificate if neither is writable.
+    Only the process that created the folder removes it: a forked worker also runs this code when it exits. A killed
+    process leaves its folder behind, and the next start removes it. Without `disk`, TMPDIR is the alternative to
+    memory. Raises UnusableCertificate if neither is writable.
     """
     owner, folder = os.getpid(), _create_folder(memory_folder(memory), memory, disk)
+    lock = _lock(folder)
     try:
+        _remove_abandoned(folder.parent)
+        folder = folder.rename(folder.with_name(folder.name.removeprefix(UNLOCKED)))
         yield folder
     finally:
         if os.getpid() == owner:
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder, and return the descriptor that holds the lock. Forked processes share the lock.
+
+    Raises BlockingIOError if a live process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # a live process holds it, it belongs to another user, or it is gone
+            descriptor = _lock(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+            log.info("keys of a killed process removed", folder=str(folder))
 
 
 def _create_folder(place: str | None, memory: str, disk: str | None) -> Path:
     try:
-        folder = Path(tempfile.mkdtemp(prefix="kubevirt-scheduler-", dir=place or disk))  # mode 0700
+        folder = Path(tempfile.mkdtemp(prefix=UNLOCKED + PREFIX, dir=place or disk))  # mode 0700
     except OSError as error:
         if place:  # for example, the memory-backed folder is full
             return _create_folder(None, memory, disk)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import structlog
 from flask import Flask, jsonify, request
 from flask import Response as FlaskResponse
-from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, UnsupportedMediaType
+from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, NotFound, UnsupportedMediaType
 
 from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
@@ -106,7 +106,7 @@ def create_probes(
         # In this order: a loop that hangs may hold a lock that `not_ready_reason` waits for.
         if reason := stall_reason() or not_ready_reason():
             return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {reason}"))
-        waiting = [cache for cache in found if not cache.synced]
+        waiting = [cache for cache in found if cache.required and not cache.synced]
         problems, details = _problems(found), {}
         if "verbose" in request.args:
             problems, details = problems | certificate_problems(), {"caches": [asdict(cache) for cache in found]}
@@ -128,10 +128,16 @@ def _problems(caches: list[Cache]) -> dict[str, str]:
 
 def _new_flask_app() -> Flask:
     app = Flask("webhook", static_folder=None)
-    app.url_map.merge_slashes = False  # merging would answer //mutate with a redirect in HTML
+    app.url_map.merge_slashes = False  # merging would answer /mutate//x with a redirect in HTML
+    app.before_request(_reject_leading_slashes)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _unexpected_error)
     return app
+
+
+def _reject_leading_slashes() -> None:
+    if request.environ["PATH_INFO"].startswith("//"):  # werkzeug takes //mutate for /mutate
+        raise NotFound
 
 
 def _body() -> bytes:

@@ -1,4 +1,4 @@
-"""A non-blocking TLS connection: accept, handshake, send, receive, close."""
+"""A non-blocking connection without TLS: accept, send, receive, close. `tls_channel` adds TLS."""
 
 import errno
 import socket
@@ -7,11 +7,9 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import TypeVar
 
-T = TypeVar("T")
-
-READ_SIZE = 64 * 1024  # bytes; a read returns at most one TLS record, which holds 16 KiB
+# bytes; one TLS record at most: 16 KiB of plaintext, 256 bytes of expansion, 5 bytes of header (RFC 8446, 5.2)
+READ_SIZE = 16 * 1024 + 256 + 5
 # A value for SO_LINGER: close() sends RST, and the kernel drops the data that the peer has not read.
 LINGER_ZERO = struct.pack("ii", 1, 0)
 
@@ -24,70 +22,47 @@ class OutOfDescriptors(Exception):
     """The process or the system has no file descriptor or no memory for another connection."""
 
 
-def accept(
-    listener: socket.socket, get_tls_context: Callable[[], ssl.SSLContext | None]
-) -> tuple["Channel", str] | None:
-    """Accept one connection and return it with its peer's address, or None if the backlog is empty.
-
-    Raises OutOfDescriptors, and ConnectionLost if the peer is gone or there is no certificate.
-    """
-    try:
-        sock, address = listener.accept()
-    except BlockingIOError:
-        return None
-    except OSError as error:
-        raise (
-            OutOfDescriptors
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-            else ConnectionLost("reset")
-        ) from None
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # wrap_socket() calls getpeername() too, but leaks the socket if the peer is gone.
-        sock.getpeername()
-        if (tls_context := get_tls_context()) is None:
-            raise ssl.SSLError("there is no certificate yet")
-        return Channel(tls_context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)), str(address[0])
-    except OSError as error:
-        sock.close()
-        raise ConnectionLost("tls" if isinstance(error, ssl.SSLError) else "reset") from None
-
-
 class Channel:
-    """One accepted TLS connection. `wanted_events` are the selector events to wait for before the next call.
+    """One accepted connection without TLS. `wanted_events` are the selector events to wait for before the next call.
 
     Methods that read or write raise ConnectionLost.
     """
 
-    def __init__(self, sock: ssl.SSLSocket) -> None:
+    starts_with_handshake = False
+
+    def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.wanted_events = EVENT_READ
-        self._out = memoryview(b"")
+        self._unsent: bytes | memoryview = b""
+
+    @property
+    def held(self) -> int:
+        """The bytes in memory that the peer has sent or has not read yet."""
+        return len(self._unsent)
+
+    @property
+    def has_input(self) -> bool:
+        """Whether `receive` can return more without an event of the socket."""
+        return False
 
     def handshake(self) -> bool:
-        """Continue the handshake and return whether it is complete."""
-        return self._try_io(self._do_handshake) is not None
+        """Return True: there is no handshake."""
+        return True
 
     def receive(self) -> bytes | None:
         """Return the received bytes, b"" at the end of the stream, or None if nothing has arrived."""
-        return self._try_io(lambda: self.sock.recv(READ_SIZE))
+        self._flush_while_reading()
+        return self._receive_from_socket()
 
     def send(self, data: bytes) -> bool:
         """Append `data` to the unsent bytes, send, and return whether all bytes are sent."""
-        self._out = memoryview(bytes(self._out) + data if self._out else data)
-        while self._out:
-            sent = self._try_io(lambda: self.sock.send(self._out))
-            if sent is None:
-                return False
-            self._out = self._out[sent:]
-        self.wanted_events = EVENT_READ
-        return True
+        self._unsent = memoryview(bytes(self._unsent) + data if self._unsent else data)
+        sent = self._flush()
+        self.wanted_events = EVENT_READ if sent else EVENT_WRITE
+        return sent
 
     def half_close(self) -> None:
         """Close the sending side. The peer can still read all sent bytes."""
-        with suppress(OSError, ValueError):
-            self.sock.unwrap()
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
@@ -102,21 +77,53 @@ class Channel:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
         self.close()
 
-    def _do_handshake(self) -> bool:
-        self.sock.do_handshake()
-        return True
-
-    def _try_io(self, operation: Callable[[], T]) -> T | None:
+    def _receive_from_socket(self) -> bytes | None:
         try:
-            return operation()
-        except (ssl.SSLWantReadError, BlockingIOError):  # BlockingIOError: after the end of TLS
-            self.wanted_events = EVENT_READ
-        except ssl.SSLWantWriteError:
-            self.wanted_events = EVENT_WRITE
-        except ssl.SSLEOFError:  # the peer closed the connection; this is no TLS error
-            raise ConnectionLost("reset") from None
-        except ssl.SSLError:
-            raise ConnectionLost("tls") from None
+            return self.sock.recv(READ_SIZE)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:  # between two requests this is no fault; inside one, the response fails
+            return b""
         except OSError:
             raise ConnectionLost("reset") from None
+
+    def _flush_while_reading(self) -> None:
+        # Left over from `100 Continue` or from TLS itself. A peer that does not read it may still send its request.
+        self.wanted_events = EVENT_READ if self._flush() else EVENT_READ | EVENT_WRITE
+
+    def _flush(self) -> bool:
+        """Send the unsent bytes, and return whether all are sent."""
+        while self._unsent:
+            try:
+                sent = self.sock.send(self._unsent)
+            except BlockingIOError:
+                return False
+            except OSError:
+                raise ConnectionLost("reset") from None
+            self._unsent = self._unsent[sent:]
+        return True
+
+
+def accept(listener: socket.socket, open_channel: Callable[[socket.socket], Channel]) -> tuple[Channel, str] | None:
+    """Accept one connection and return it with its peer's address, or None if the backlog is empty.
+
+    Raises OutOfDescriptors, and ConnectionLost if the peer is gone or `open_channel` raises an SSLError.
+    """
+    try:
+        sock, address = listener.accept()
+    except BlockingIOError:
         return None
+    except OSError as error:
+        raise (
+            OutOfDescriptors
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+            else ConnectionLost("reset")
+        ) from None
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.getpeername()  # raises if the peer is gone
+        return open_channel(sock), str(address[0])
+    except OSError as error:
+        sock.close()
+        raise ConnectionLost("tls" if isinstance(error, ssl.SSLError) else "reset") from None

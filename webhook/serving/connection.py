@@ -7,10 +7,12 @@ from enum import Enum
 from http import HTTPStatus
 
 from webhook.serving.channel import Channel, ConnectionLost
-from webhook.serving.exchange import Request, Response, error_response, serialize
-from webhook.serving.request_parser import CONTINUE, RequestParser
+from webhook.serving.exchange import INLINE_BODY_LIMIT, Request, Response, error_response, serialize
+from webhook.serving.request_parser import BODY_LIMIT, CONTINUE, RequestParser
 
-RECORDS_PER_TURN = 4  # TLS records per connection: a record of tiny chunks takes 1 ms, and other connections wait
+# Per connection, because other connections wait: 16 KiB of tiny chunks take 1 ms, a record of one byte takes 10 µs.
+BYTES_PER_TURN = 64 * 1024
+RECORDS_PER_TURN = 16
 SMALL_REQUEST = 16 * 1024  # bytes; the review of a VM has 10 KiB and is accepted even during overload
 
 
@@ -29,17 +31,28 @@ class Phase(Enum):
         self.label, self.limit = label, limit
 
 
+def is_large(request: Request) -> bool:
+    """Return whether a review is large: a decision on 8 MiB takes much memory, and two would reach the limit."""
+    return len(request.body) > INLINE_BODY_LIMIT
+
+
+RECEIVING = Phase.HANDSHAKE, Phase.IDLE, Phase.READING
+
+
 @dataclass(slots=True)
 class RequestHandler:
     """Responds to requests: `inline` on the loop, or `threaded` if `inline` returns None.
 
-    `count` is called with each HTTP status. While `draining`, each response closes its connection. While `overloaded`,
+    `count` is called with each HTTP status. Requests for which `one_at_a_time` returns True share one thread. A body
+    over `body_limit` bytes is rejected. While `draining`, each response closes its connection. While `overloaded`,
     large requests are rejected.
     """
 
     inline: Callable[[Request], Response | None]
     threaded: Callable[[Request, str], Response]
     count: Callable[[int], None]
+    one_at_a_time: Callable[[Request], bool] = is_large
+    body_limit: int = BODY_LIMIT
     draining: bool = False
     overloaded: bool = False
 
@@ -48,21 +61,36 @@ class Connection:
     """One connection, from the TLS handshake on. Methods never block, and may return a request for a thread.
 
     `phase_started` is a time of the loop's clock. `has_next_request` means that the next request is already buffered;
-    the loop serves it in its next turn. `pending` is the request that a thread decides. Methods raise ConnectionLost.
+    `advance` serves it in the loop's next turn. `pending` is the request that a thread decides. Methods raise
+    ConnectionLost.
     """
 
     def __init__(self, channel: Channel, peer: str, handler: RequestHandler, now: float) -> None:
         self.channel, self.peer = channel, peer
-        self.phase, self.phase_started, self.has_next_request = Phase.HANDSHAKE, now, False
-        self.parser = RequestParser()
+        self.phase = Phase.HANDSHAKE if channel.starts_with_handshake else Phase.IDLE
+        self.phase_started, self.has_next_request = now, False
+        self.parser = RequestParser(handler.body_limit)
         self.pending: Request | None = None
-        # The loop's bookkeeping: the events in the selector, and the bytes counted toward its limit.
-        self.registered_events = self.buffered = 0
+        # The loop's bookkeeping: the events in the selector, the bytes counted toward its limit, the last turn.
+        self.registered_events = self.held = 0
+        self.served = now
         self._handler = handler
         self._keep_alive = True
 
+    @property
+    def can_continue(self) -> bool:
+        """Whether `advance` can do more without an event of the socket."""
+        return self.has_next_request or (self.phase in RECEIVING and self.channel.has_input)
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """The bytes of this connection that are in memory: of an unfinished request and of an unread response."""
+        return self.parser.buffered + self.channel.held
+
     def advance(self, now: float) -> Request | None:
         """Continue the current phase with the bytes that the socket can read or write."""
+        if self.has_next_request:
+            return self._respond_to_next(now)
         match self.phase:
             case Phase.HANDSHAKE:
                 if self.channel.handshake():
@@ -75,7 +103,7 @@ class Connection:
                 return self._read(now)
         return None
 
-    def respond_to_next(self, now: float) -> Request | None:
+    def _respond_to_next(self, now: float) -> Request | None:
         """Respond to the buffered request, or send the parser's error and close."""
         self.has_next_request = False
         if not self.parser.complete:
@@ -99,7 +127,7 @@ class Connection:
 
     def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
         """Send an error and close the connection."""
-        self._keep_alive = False
+        self._keep_alive, self.pending = False, None
         self._handler.count(status)
         self._send(serialize(error_response(status, sentence, headers=headers), keep_alive=False), now)
 
@@ -122,7 +150,7 @@ class Connection:
             raise ConnectionLost(self.phase.label)
 
     def _read(self, now: float) -> Request | None:
-        parser = self.parser
+        parser, read = self.parser, 0
         for _ in range(RECORDS_PER_TURN):
             data = self.channel.receive()
             if data is None:
@@ -132,7 +160,10 @@ class Connection:
                 return None
             parser.feed(data, now) if data else parser.end_of_stream()
             if parser.complete or parser.failure:
-                return self.respond_to_next(now)
+                return self._respond_to_next(now)
+            read += len(data)
+            if read >= BYTES_PER_TURN:
+                break
         if parser.buffered > SMALL_REQUEST and self._handler.overloaded:
             reason = "too much of other requests is held already"
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, reason, now, ("Retry-After", "1"))

@@ -26,20 +26,19 @@ def parse_timeout(duration: str | None) -> float:
 
 
 class RetryBudget:
-    """Decides whether the API server can retry a request in time, from the time of its first try.
+    """Decides whether the API server may be asked to retry a review in a second.
 
-    `retry_after` is the value of the header, in whole seconds. `capacity` limits the number of remembered requests.
+    The API server retries after a 503 with `Retry-After`, most often at another replica. All such waits together take
+    at most a third of the call's timeout. `retry_after` is the value of the header, in whole seconds. `capacity` limits
+    the number of remembered requests.
     """
 
-    # The API server's client retries 10 times at most. Then the call fails, even before its timeout. With 1 s between
-    # tries, the last one comes 10 s after the first.
-    # https://github.com/kubernetes/client-go/blob/v0.36.3/rest/request.go (maxRetries)
-    MAX_RETRY_WINDOW = 10.0
-
-    # Seconds that one more try needs: `retry_after`, plus 1 s because the API server rounds the timeout up to a whole
-    # second. With less time left, the retry might never come, and the call would fail.
     retry_after = 1
-    _NEXT_TRY = retry_after + 1.0
+    MAX_SHARE = 1 / 3
+    SLACK = 0.1  # seconds between the first byte of a request and the decision that it has to wait
+    # The API server's client retries 10 times at most. Then the call fails, even before its timeout.
+    # https://github.com/kubernetes/client-go/blob/v0.36.3/rest/request.go (maxRetries)
+    MAX_WAIT = 8.0
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
@@ -49,13 +48,16 @@ class RetryBudget:
         """Return when the first try arrived: its timeout counts from there. Return `received` for a new request."""
         return self._first_seen.get(uid[:64], received)
 
-    def may_retry(self, uid: str, timeout: float, now: float) -> bool:
-        """Return whether a retry still fits; `now` is in seconds of a monotonic clock. Remember the first try.
+    def may_retry(self, uid: str, timeout: float, now: float, age: float = 0.0, *, once: bool = False) -> bool:
+        """Return whether one more retry fits into the budget, and remember the time of the first try.
 
+        `now` is in seconds of a monotonic clock. `age` is for how many seconds the call has lasted already, as far as
+        the request itself tells: another replica may have answered its first try. With `once`, a call waits only once.
         Safe to call from several threads: each of the two steps is one dict operation.
         """
         # A uid has 36 characters. Cutting it limits the memory that a malformed one can use.
-        first = self._first_seen.setdefault(uid[:64], now)
+        waited = max(now - self._first_seen.setdefault(uid[:64], now), age)
         if len(self._first_seen) > self._capacity:
             self._first_seen.popitem(last=False)
-        return first + min(timeout, self.MAX_RETRY_WINDOW) - now >= self._NEXT_TRY
+        limit = min(timeout * self.MAX_SHARE, self.MAX_WAIT) + self.SLACK
+        return waited + self.retry_after <= limit and not (once and waited >= self.retry_after)

@@ -1,14 +1,15 @@
-"""Threads for slow decisions: those that may read from the API server, and large ones, one at a time."""
+"""Threads for slow requests: those that may wait for the API server, and large ones, one at a time."""
 
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from threading import Lock
 
 import structlog
 
 from webhook.serving.connection import Connection, RequestHandler
-from webhook.serving.exchange import INLINE_BODY_LIMIT, Request, Response, error_response
+from webhook.serving.exchange import Request, Response, error_response
 
 THREADS = 8
 RETRY_LATER = [("Retry-After", "1")]
@@ -19,18 +20,22 @@ log = structlog.get_logger("webhook")
 class DecisionPool:
     """Decides requests in threads. `results` holds the responses; `on_result` is called after each, in its thread.
 
-    Large bodies share one thread: a decision on 8 MiB takes up to 300 MB, and two would reach the container's limit.
+    `held` is the number of bytes of the requests that are queued or being decided. A request whose connection is gone
+    is not decided.
+    Requests for which the handler's `one_at_a_time` holds share one thread.
     """
 
     def __init__(self, handler: RequestHandler, on_result: Callable[[], None]) -> None:
         self.results: deque[tuple[Connection, Request, Response]] = deque()
+        self.held, self._held_lock = 0, Lock()
         self._handler, self._on_result = handler, on_result
         self._threads = ThreadPoolExecutor(THREADS, "deciding")
-        self._large_thread = ThreadPoolExecutor(1, "deciding-large")
+        self._single_thread = ThreadPoolExecutor(1, "deciding-one")
 
     def submit(self, connection: Connection, request: Request) -> None:
         """Queue a request. If no thread can be started, queue a 503 with `Retry-After` as its result."""
-        threads = self._large_thread if len(request.body) > INLINE_BODY_LIMIT else self._threads
+        self._count(len(request.body))
+        threads = self._single_thread if self._handler.one_at_a_time(request) else self._threads
         try:
             threads.submit(self._decide, connection, request)
         except RuntimeError as error:  # Python could not start a thread; a retry may succeed
@@ -41,11 +46,18 @@ class DecisionPool:
 
     def _decide(self, connection: Connection, request: Request) -> None:
         try:
-            self.results.append((connection, request, self._handler.threaded(request, connection.peer)))
+            if connection.pending is request:
+                self.results.append((connection, request, self._handler.threaded(request, connection.peer)))
         except Exception as error:  # noqa: BLE001 (logged, and the peer gets a 500)
             response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
             self._fail(connection, request, error, response)
+        finally:
+            self._count(-len(request.body))
         self._on_result()
+
+    def _count(self, size: int) -> None:
+        with self._held_lock:
+            self.held += size
 
     def _fail(self, connection: Connection, request: Request, error: Exception, response: Response) -> None:
         log.error("request failed", exc_info=error)
@@ -53,5 +65,5 @@ class DecisionPool:
 
     def shutdown(self) -> None:
         """Cancel queued requests and return without waiting for running ones."""
-        for threads in (self._threads, self._large_thread):
+        for threads in (self._threads, self._single_thread):
             threads.shutdown(wait=False, cancel_futures=True)

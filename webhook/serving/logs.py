@@ -1,4 +1,4 @@
-"""Structured logging: one format for the logs of this program, gunicorn and waitress, one line per event."""
+"""Structured logging: one format for the logs of this program and of gunicorn, one line per event."""
 
 import json
 import logging
@@ -45,8 +45,6 @@ def configure(settings: Settings, stream: TextIO | LogStream) -> None:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(settings.log_level.upper())
-    # waitress warns whenever two probes arrive at the same time.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
 
 
 def _renderer(log_format: LogFormat) -> Processor:

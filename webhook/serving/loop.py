@@ -1,4 +1,4 @@
-"""The event loop of the TLS port: one thread serves all connections without blocking and enforces time limits.
+"""The event loop of a port: one thread serves all connections without blocking and enforces time limits.
 
 A turn is one iteration: poll, serve requests, then continue handshakes and accept connections. Reviews are decided on
 the loop; a review that may have to wait for the API server goes to a thread.
@@ -6,24 +6,26 @@ the loop; a review that may have to wait for the API server goes to a thread.
 
 import selectors
 import socket
-import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice, takewhile
-from operator import attrgetter
+from itertools import islice
 
 import structlog
 
-from webhook.serving.channel import ConnectionLost, OutOfDescriptors, accept
-from webhook.serving.connection import Connection, Phase, RequestHandler
+from webhook.serving.channel import Channel, ConnectionLost, OutOfDescriptors, accept
+from webhook.serving.connection import SMALL_REQUEST, Connection, Phase, RequestHandler
+from webhook.serving.connection_table import ConnectionTable
 from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.exchange import Request
 
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
 MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished requests, over all connections
+# Seconds for requests, and again for handshakes, of one turn; the rest waits for the next turn. A review takes 0.3 ms,
+# but hundreds of peers that send tiny chunks at once took seconds, and every other connection waited.
+TURN_BUDGET = 0.01
 MAX_PER_TURN = 16  # of handshakes, new connections and timeouts: they take milliseconds, so requests wait no longer
 POLL_TIMEOUT = 1.0  # seconds; the longest time between two turns
 STALLED_AFTER = 10.0  # seconds without a turn; the API server gives up a call after the same time
@@ -37,27 +39,27 @@ log = structlog.get_logger("webhook")
 
 
 class Loop:
-    """Serves one listener. `tls_context` returns None while there is no certificate.
+    """Serves one listener. `open_channel` makes a channel of an accepted socket, or raises SSLError.
 
     `on_turn` is called once per turn; `last_turn` is when the last turn began. `dropped` counts the connections that
     failed or were evicted, by cause. Of the methods that change state, other threads may call only `drain`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (the collaborators, a clock and a limit)
         self,
         listener: socket.socket,
-        tls_context: Callable[[], ssl.SSLContext | None],
+        open_channel: Callable[[socket.socket], Channel],
         handler: RequestHandler,
-        on_turn: Callable[[], None],
+        on_turn: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        self._listener, self._tls_context, self._handler = listener, tls_context, handler
-        self._on_turn, self._clock = on_turn, clock
-        # Each inner dict is ordered: the connection that entered the phase first comes first.
-        self._by_phase: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
-        self._pipelined: dict[Connection, None] = {}
+        self._listener, self._open_channel, self._handler = listener, open_channel, handler
+        self._on_turn, self._clock, self.max_connections = on_turn, clock, max_connections
+        self._table = ConnectionTable()
+        self._continuing: dict[Connection, None] = {}  # connections that can continue without an event
         self._pool = DecisionPool(handler, self._wake)
-        self._buffered, self._drain_forced = 0, False
+        self._drain_forced, self._longest_turn = False, 0.0
         self._drain_started = self._last_activity = self.last_turn = clock()
         self.dropped = Counter(dict.fromkeys(DROP_CAUSES, 0))
         self._wake_w, self._wake_r = socket.socketpair()  # a byte written to _wake_w ends the poll
@@ -72,9 +74,15 @@ class Loop:
         elapsed = self._clock() - self.last_turn
         return elapsed if elapsed > STALLED_AFTER else 0.0
 
+    def take_longest_turn(self) -> float:
+        """Return the seconds of the longest turn since the last call, or of the current one. Any thread may call it."""
+        longest, self._longest_turn = self._longest_turn, 0.0
+        elapsed = self._clock() - self.last_turn
+        return max(longest, elapsed if elapsed > 2 * POLL_TIMEOUT else 0.0)  # up to POLL_TIMEOUT may be an idle poll
+
     def connections(self) -> int:
         """Return the number of open connections."""
-        return sum(map(len, self._by_phase.values()))
+        return len(self._table)
 
     @property
     def draining(self) -> bool:
@@ -97,9 +105,9 @@ class Loop:
         self.run_once()  # serve the requests that have just arrived
         self._reject_unfinished()
         deadline = self._clock() + FLUSH_TIMEOUT
-        while (self._by_phase[Phase.WRITING] or self._by_phase[Phase.CLOSING]) and self._clock() < deadline:
+        while any(self._table.in_phases(Phase.WRITING, Phase.CLOSING)) and self._clock() < deadline:
             self.run_once()
-        for connection in list(self._in_phases(*Phase)):
+        for connection in list(self._table.in_phases(*Phase)):
             connection.channel.half_close()
             self._remove(connection, connection.channel.close)
         self._pool.shutdown()
@@ -115,33 +123,37 @@ class Loop:
         for callback in ready:
             if not isinstance(callback, Connection):
                 callback()
-        for phase in Phase:
-            expired = takewhile(lambda each: each.phase_started + each.phase.limit <= now, self._in_phases(phase))
-            for connection in list(islice(expired, MAX_PER_TURN)):
-                self._perform(connection, connection.time_out)
+        for connection in self._table.expired(now, MAX_PER_TURN):
+            self._perform(connection, connection.time_out)
+        self._longest_turn = max(self._longest_turn, self._clock() - now)
 
     def _serve(self, selected: list[Connection]) -> None:
-        more, self._pipelined = self._pipelined, {}
-        for connection in more:
-            self._perform(connection, connection.respond_to_next)
-        for connection in selected:
-            if connection.phase is not Phase.HANDSHAKE:
-                self._perform(connection, connection.advance)
+        requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
+        # Small requests first, so that large ones don't delay them; then whoever has waited for the most turns.
+        requests.sort(key=lambda each: (each.held > SMALL_REQUEST, each.served))
+        self._continuing = {}
+        self._advance(requests)
         while self._pool.results:
             connection, request, response = self._pool.results.popleft()
             # Skip a result if its connection has closed, or if its request already got 503 for lack of a thread.
             if connection.phase is Phase.DECIDING and request is connection.pending:
                 self._perform(connection, partial(connection.respond, request, response))
-        for connection in islice((each for each in selected if each.phase is Phase.HANDSHAKE), MAX_PER_TURN):
+        self._advance(list(islice((each for each in selected if each.phase is Phase.HANDSHAKE), MAX_PER_TURN)))
+
+    def _advance(self, connections: list[Connection]) -> None:
+        """Advance connections within the budget. The selector reports the others again, or they are continued."""
+        deadline = self._clock() + TURN_BUDGET
+        for index, connection in enumerate(connections):
+            if index and self._clock() > deadline:
+                self._continuing |= dict.fromkeys(each for each in connections[index:] if each.can_continue)
+                break
+            connection.served = self.last_turn
             self._perform(connection, connection.advance)
 
     def _poll_timeout(self) -> float:
-        if self._pipelined or self._pool.results:
+        if self._continuing or self._pool.results:
             return 0.0
-        oldest = (next(iter(members)) for members in self._by_phase.values() if members)
-        deadline = min(
-            (each.phase_started + each.phase.limit for each in oldest), default=self.last_turn + POLL_TIMEOUT
-        )
+        deadline = self._table.next_limit(default=self.last_turn + POLL_TIMEOUT)
         return max(0.0, min(deadline - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
 
     def _perform(self, connection: Connection, action: Callable[[float], Request | None]) -> None:
@@ -157,15 +169,15 @@ class Loop:
         if connection.phase is Phase.CLOSED:
             return self._remove(connection, connection.channel.close)
         if (connection.phase, connection.phase_started) != before:
-            del self._by_phase[before[0]][connection]
-            self._by_phase[connection.phase][connection] = None
+            self._table.move(connection, before[0])
             self._last_activity = self.last_turn
-        if connection.has_next_request:
-            self._pipelined[connection] = None
-        self._track_buffered(connection, connection.parser.buffered + (len(request.body) if request else 0))
-        self._set_events(connection, 0 if connection.has_next_request or request else connection.channel.wanted_events)
+        if can_continue := connection.can_continue:
+            self._continuing[connection] = None
+        self._table.track(connection, connection.bytes_in_memory)
         if request:
             self._pool.submit(connection, request)
+        self._handler.overloaded = self._table.held + self._pool.held > MAX_BUFFERED
+        self._set_events(connection, 0 if can_continue or request else connection.channel.wanted_events)
         return None
 
     def _set_events(self, connection: Connection, events: int) -> None:
@@ -176,11 +188,6 @@ class Loop:
                 self._selector.register(connection.channel.sock, events, connection)
             connection.registered_events = events
 
-    def _track_buffered(self, connection: Connection, buffered: int) -> None:
-        self._buffered += buffered - connection.buffered
-        connection.buffered = buffered
-        self._handler.overloaded = self._buffered > MAX_BUFFERED
-
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
         log.debug("connection dropped", peer=connection.peer, cause=cause)
@@ -189,18 +196,16 @@ class Loop:
         self._remove(connection, connection.channel.close if closed_by_peer else connection.channel.reset)
 
     def _remove(self, connection: Connection, close: Callable[[], None]) -> None:
-        for members in self._by_phase.values():
-            members.pop(connection, None)
-        self._pipelined.pop(connection, None)
-        self._track_buffered(connection, 0)
+        self._table.remove(connection)
+        self._continuing.pop(connection, None)
         self._set_events(connection, 0)
-        connection.phase = Phase.CLOSED
+        connection.phase, connection.pending = Phase.CLOSED, None
         close()
 
     def _accept(self) -> None:
         for index in range(MAX_PER_TURN):
             try:
-                accepted = accept(self._listener, self._tls_context)
+                accepted = accept(self._listener, self._open_channel)
             except ConnectionLost as error:
                 self.dropped[str(error)] += 1
                 continue
@@ -208,39 +213,28 @@ class Loop:
                 return self._evict() if index == 0 else None
             if accepted is None:
                 return None
-            if self.connections() >= MAX_CONNECTIONS:
+            if self.connections() >= self.max_connections:
                 self._evict()
             connection = Connection(*accepted, self._handler, self.last_turn)
-            self._by_phase[connection.phase][connection] = None
+            self._table.add(connection)
             self._set_events(connection, connection.channel.wanted_events)
             self._last_activity = self.last_turn  # while draining, a new connection gets time to send its request
         return None
 
     def _evict(self) -> None:
-        """Evict a connection: first one that is already closing, otherwise the one that has waited the longest.
-
-        Idle connections don't go first: beside many stalled peers, a connection fresh from its handshake would be next.
-        """
-        first = (
-            next(self._in_phases(phase), None) for phase in (Phase.IDLE, Phase.HANDSHAKE, Phase.READING, Phase.WRITING)
-        )
-        oldest = min(filter(None, first), key=attrgetter("phase_started"), default=None)
-        if connection := next(self._in_phases(Phase.CLOSING), oldest):
+        if connection := self._table.evictable():
             self._drop(connection, "evicted")
-
-    def _in_phases(self, *phases: Phase) -> Iterator[Connection]:
-        return chain.from_iterable(self._by_phase[phase] for phase in phases)
 
     def _is_drained(self) -> bool:
         if not self.draining:
             return False
         now = self._clock()
-        busy = any(self._in_phases(Phase.DECIDING, Phase.WRITING)) or self._pipelined or self._pool.results
+        busy = any(self._table.in_phases(Phase.DECIDING, Phase.WRITING)) or self._continuing or self._pool.results
         is_quiet = not busy and now - max(self._last_activity, self._drain_started) > QUIET_PERIOD
         return self._drain_forced or is_quiet or now - self._drain_started > DRAIN_TIMEOUT
 
     def _reject_unfinished(self) -> None:
-        for connection in list(self._in_phases(Phase.READING, Phase.DECIDING)):
+        for connection in list(self._table.in_phases(Phase.READING, Phase.DECIDING)):
             self._perform(connection, connection.ask_to_retry)
 
     def _wake(self) -> None:

@@ -18,6 +18,7 @@ from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
 from webhook import __version__
 from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
+from webhook.placement.release import RELEASE_REASONS
 from webhook.serving.log_stream import LogStream
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
@@ -34,12 +35,14 @@ CODES = (200, 400, 404, 405, 408, 413, 415, 500, 503)
 
 
 def possible_outcomes(reason: Reason) -> tuple[Outcome, ...]:
-    """Return the outcomes that a decision with this reason can have: none if only single claims have this reason."""
+    """Return the outcomes that a decision with this reason can have: none if only claims or releases have it."""
     if reason is Reason.CO_SCHEDULED:
         return Outcome.PINNED, Outcome.PREFERRED
-    if reason in GUARD_REASONS and reason is not Reason.NODE_NOT_FOUND:  # a deleted node is not even preferred
-        return Outcome.PREFERRED, Outcome.UNCHANGED
+    if reason in (*GUARD_REASONS, Reason.SHARE_MANAGER_STARTING) and reason is not Reason.NODE_NOT_FOUND:
+        return Outcome.PREFERRED, Outcome.UNCHANGED  # a deleted node is not even preferred
     if reason in CLAIM_REASONS and reason is not Reason.NO_SHARE_MANAGER:
+        return ()
+    if reason in (Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG):
         return ()
     return (Outcome.UNCHANGED,)
 
@@ -98,9 +101,11 @@ class Metrics:
         """Add the metrics of caches, live reads and events, read at each scrape."""
         self._registry.register(_ClusterCollector(backend))
 
-    def add_loop(self, connections: Callable[[], int], dropped: Mapping[str, int]) -> None:
+    def add_loop(
+        self, connections: Callable[[], int], dropped: Mapping[str, int], take_longest_turn: Callable[[], float]
+    ) -> None:
         """Add the connection metrics of the TLS port, read at each scrape."""
-        self._registry.register(_LoopCollector(connections, dropped))
+        self._registry.register(_LoopCollector(connections, dropped, take_longest_turn))
 
     def add_log_stream(self, log_stream: LogStream) -> None:
         """Add the number of dropped log lines, read at each scrape."""
@@ -118,8 +123,14 @@ class Metrics:
 class _LoopCollector(Collector):
     """Exports the counters of the event loop."""
 
-    def __init__(self, connections: Callable[[], int], dropped: Mapping[str, int]) -> None:
-        self._connections, self._dropped = connections, dropped
+    def __init__(
+        self, connections: Callable[[], int], dropped: Mapping[str, int], take_longest_turn: Callable[[], float]
+    ) -> None:
+        self._connections, self._dropped, self._take_longest_turn = connections, dropped, take_longest_turn
+
+    def describe(self) -> Iterator[Metric]:
+        """Describe nothing, because `collect` starts a new interval for the longest turn."""
+        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """Read the current values."""
@@ -127,6 +138,8 @@ class _LoopCollector(Collector):
         yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._connections())
         text = "Connections that were ended by their peer's fault, or to make room, by cause."
         yield _counter("connections_dropped", text, "cause", dict(self._dropped))
+        text = "The longest turn of the loop since the last scrape: for so long every other connection waited."
+        yield GaugeMetricFamily(f"{PREFIX}loop_longest_turn_seconds", text, value=self._take_longest_turn())
 
 
 class _LogCollector(Collector):
@@ -193,6 +206,14 @@ class _ClusterCollector(Collector):
         yield _counter("live_reads", "Reads of what the caches did not have, by result.", "result", dict(reads))
         dropped = self._backend.events.dropped
         yield _counter("events_dropped", "Events about VMIs that were not written.", "cause", dict(dropped))
+        releaser = self._backend.releaser
+        pending: dict[str, float] = {reason: releaser.pending[reason] for reason in RELEASE_REASONS}
+        text = "Pods that are pinned, can't be scheduled and were not released, by reason; reported by the leader."
+        yield _gauge("pending_pins", text, pending, "reason")
+        released: dict[str, float] = {reason: releaser.released[reason] for reason in RELEASE_REASONS}
+        yield _counter("released", "Pods that were deleted because their pin could not hold.", "reason", released)
+        text = "Whether this replica releases pins."
+        yield GaugeMetricFamily(f"{PREFIX}release_leader", text, value=self._backend.leads())
 
 
 def _gauge(name: str, text: str, values: Mapping[str, float], label: str = "resource") -> GaugeMetricFamily:

@@ -1,6 +1,7 @@
 """Parse the request of an AdmissionReview, and write the AdmissionReview with its response."""
 
 from base64 import b64encode
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -8,7 +9,9 @@ import msgspec
 from webhook.cluster.wire import Review
 from webhook.placement.decision import ClaimFinding, Decision
 from webhook.placement.injector import Injection
-from webhook.placement.shape import JsonObject
+from webhook.placement.shape import JsonObject, mappings, text
+from webhook.serving.exchange import INLINE_BODY_LIMIT
+from webhook.serving.large_review import read_within_limits
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -25,11 +28,31 @@ class BadReview(ValueError):
         self.uid = uid
 
 
+class OversizedReview(ValueError):
+    """A review with fields that are too large to be decoded. `request` lacks these fields; `fields` names them."""
+
+    def __init__(self, request: JsonObject, fields: list[str]) -> None:
+        super().__init__()
+        self.request, self.fields = request, fields
+
+
 def read_review(body: bytes) -> JsonObject:
-    """Return the request of an AdmissionReview in JSON. Raises BadReview, whose message never quotes the body."""
+    """Return the request of an AdmissionReview in JSON.
+
+    Raises BadReview, whose message never quotes the body, and OversizedReview.
+    """
     if not body:
         raise BadReview("the body is empty; an AdmissionReview in JSON is wanted")
-    return request_of(_decode(body))
+    if len(body) <= INLINE_BODY_LIMIT:
+        return request_of(_decode(body))
+    try:
+        review, omitted = read_within_limits(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadReview(f"the body is not JSON that can be read ({type(error).__name__})") from None
+    request = request_of(review)
+    if omitted:
+        raise OversizedReview(request, omitted)
+    return request
 
 
 def _decode(body: bytes) -> Any:
@@ -59,6 +82,20 @@ def request_of(review: Any) -> JsonObject:
     if uid is None:
         raise BadReview("the AdmissionReview's request has no uid")
     return request
+
+
+def call_age(request: JsonObject, now: float) -> float:
+    """Return for how many whole seconds the creation of the request's object has lasted. `now` is in epoch seconds.
+
+    The API server sets the time of the object's managedFields when it receives the creation, before it calls webhooks.
+    Retries send the same time. Returns 0 if the request has no such time.
+    """
+    times = [text(entry, "time") for entry in mappings(request, "object", "metadata", "managedFields")]
+    try:
+        begun = datetime.fromisoformat(max(times, default=""))
+    except ValueError:
+        return 0.0
+    return max(0.0, now // 1 - begun.replace(tzinfo=begun.tzinfo or UTC).timestamp() // 1)
 
 
 def write_review(uid: str, injection: Injection) -> bytes:

@@ -1,5 +1,6 @@
 """Decides a review: calls the placement engine, and adds the deadline, retries, logging, metrics and events."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -7,19 +8,19 @@ from http import HTTPStatus
 import structlog
 
 from webhook.cluster.backend import Backend
-from webhook.placement.decision import Reason
+from webhook.placement.decision import Decision, Reason
 from webhook.placement.injector import Injection, inject, unchanged
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.serving.deadline import MARGIN, RetryBudget
 from webhook.serving.exchange import Response, error_response
 from webhook.serving.metrics import Metrics
-from webhook.serving.review import BadReview, claims_line, read_review, write_review
+from webhook.serving.review import BadReview, OversizedReview, call_age, claims_line, read_review, write_review
 
 log = structlog.get_logger("webhook")
 
 NOT_SYNCED = "the cluster is not read completely yet"
-CONTESTED = "pods are on their way to the node"
+STARTING = "a share-manager is starting, and its node is not known yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Answers reviews from a backend. `clock` is monotonic, in seconds."""
+    """Answers reviews from a backend. `clock` is monotonic, `wall_clock` counts from the epoch, both in seconds."""
 
     backend: Backend
     settings: Settings
     metrics: Metrics
     retries: RetryBudget
     clock: Callable[[], float]
+    wall_clock: Callable[[], float] = time.time
     log: structlog.typing.FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("webhook").bind())
 
     def answer(self, body: bytes, call: Call, *, may_wait: bool = True) -> Response | None:
@@ -53,6 +55,8 @@ class Reviewer:
                 return self._decide(admission, call, may_wait=may_wait)
         except BadReview as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
+        except OversizedReview as error:
+            return self._leave_unjudged(error.request, error.fields)
         except Exception as error:  # noqa: BLE001 (logged; fail open)
             return self._fail_open(admission, error)
 
@@ -65,13 +69,12 @@ class Reviewer:
             return self._respond(admission, Injection(decision), started)
         if self.backend.synced():
             injection = self.backend.decide(admission, remaining if may_wait else 0)
-            retry_reason = CONTESTED if injection and self.backend.contested(injection) else ""
         else:
             injection = inject(admission, None, self.settings)
-            retry_reason = NOT_SYNCED if injection.decision.reason is Reason.CACHE_NOT_SYNCED else ""
         if injection is None:
             return None
-        if retry_reason and self.retries.may_retry(admission["uid"], call.timeout, started):
+        retry_reason = _retry_reason(injection.decision)
+        if retry_reason and self._may_retry(admission, call, started, once=retry_reason is STARTING):
             return error_response(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 retry_reason,
@@ -80,6 +83,11 @@ class Reviewer:
             )
         return self._respond(admission, injection, started)
 
+    def _may_retry(self, admission: JsonObject, call: Call, now: float, *, once: bool) -> bool:
+        return self.retries.may_retry(
+            admission["uid"], call.timeout, now, call_age(admission, self.wall_clock()), once=once
+        )
+
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
         body_out = write_review(admission["uid"], injection)
         seconds = self.clock() - started
@@ -87,6 +95,13 @@ class Reviewer:
         self._log(admission, injection, seconds)
         self.backend.record(admission, injection.decision)
         return Response(HTTPStatus.OK, body_out)
+
+    def _leave_unjudged(self, admission: JsonObject, fields: list[str]) -> Response:
+        decision = inject(admission, None, self.settings).decision
+        # The webhook handles such a pod, as far as the rest of it shows.
+        if decision.reason in (Reason.CACHE_NOT_SYNCED, Reason.NO_CLAIMS):
+            decision = unchanged(Reason.UNJUDGED, decision.mode, f"{fields[0]} is too large to be judged")
+        return self._respond(admission, Injection(decision), self.clock())
 
     def _fail_open(self, admission: JsonObject | None, error: Exception) -> Response:
         if admission is None:
@@ -114,6 +129,15 @@ class Reviewer:
             dry_run=admission.get("dryRun") is True,
             exc_info=injection.error,
         )
+
+
+def _retry_reason(decision: Decision) -> str:
+    """Return why a later decision may be a better one; empty if there is no reason to wait."""
+    if decision.reason is Reason.CACHE_NOT_SYNCED:
+        return NOT_SYNCED
+    undecided = decision.reason in (Reason.SHARE_MANAGER_STARTING, Reason.NO_SHARE_MANAGER)
+    starting = any(finding.reason is Reason.SHARE_MANAGER_STARTING for finding in decision.claims)
+    return STARTING if undecided and starting else ""
 
 
 def _truncate(name: str, length: int = 253) -> str:

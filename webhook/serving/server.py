@@ -16,22 +16,26 @@ from wsgiref.types import WSGIApplication
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
-from waitress.server import create_server
 
 from certs.rotate import CertificateController
 from certs.serving import ServingCertificate, memory_folder
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
+from webhook.serving.channel import Channel
 from webhook.serving.connection import RequestHandler
+from webhook.serving.exchange import Request, Response
 from webhook.serving.listeners import Listeners, address_of
-from webhook.serving.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, Loop
+from webhook.serving.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.metrics import Metrics
+from webhook.serving.tls_channel import tls_opener
+from webhook.serving.wsgi import wsgi_response
 
 # Seconds for which a thread keeps the GIL; Python's default is 0.005. Reflectors compute for seconds while they list a
 # large cluster, and the loop waits for the GIL after each system call. A review then took 8.5 ms; with 0.001 it takes
 # 3.8 ms.
 SWITCH_INTERVAL = 0.001
 WORKER_TIMEOUT = 30  # seconds without a turn of the loop; then gunicorn's master replaces the worker
+RESERVED_FILES = 128  # descriptors for everything but the connections of both ports; in use are about 40
 GRACEFUL_TIMEOUT = int(DRAIN_TIMEOUT + FLUSH_TIMEOUT + 3)  # seconds; 3 s to write the last Events
 
 
@@ -126,20 +130,19 @@ class Server:
     def run(self) -> None:
         """Serve until a signal arrives. Raises SystemExit in the master and in the worker."""
         ready_line, stop = self._ready_line(), Event()
-        # The soft limit is often 1,024, for programs that call select(). This one doesn't.
-        hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+        max_connections = raise_file_limit()
         https = self.listeners.https.detach()  # from here on, gunicorn owns the descriptor
 
         def post_worker_init(worker: _Worker) -> None:
             # Start threads here, after the fork: they would not survive it.
             sys.setswitchinterval(SWITCH_INTERVAL)
             listener: Any = worker.sockets[0]  # gunicorn's wrapper
-            loop = Loop(listener.sock, self.certificate.context, self.handler, worker.on_turn)
+            open_channel = tls_opener(self.certificate.context)
+            loop = Loop(listener.sock, open_channel, self.handler, worker.on_turn, max_connections=max_connections)
             worker.loop = loop
-            self.metrics.add_loop(loop.connections, loop.dropped)
+            self.metrics.add_loop(loop.connections, loop.dropped, loop.take_longest_turn)
             self.backend.start()
-            self._serve_probes(lambda: "it is ending" if loop.draining else self._cert_problem(), loop.stalled_seconds)
+            self._serve_probes(lambda: "it is ending" if loop.draining else self._cert_problem(), loop)
             Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
             Thread(target=self._announce_when_ready, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
 
@@ -190,18 +193,39 @@ class Server:
         }
         return json.dumps(line) + "\n"
 
-    def _serve_probes(self, not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> None:
-        server = create_server(
-            self.probes(not_ready_reason, stalled_seconds),
-            sockets=[self.listeners.http],
-            threads=2,
-            ident=None,
-            # waitress' defaults are 100, 120 s and 1 GiB. With them, idle peers block the probes, and the kubelet
-            # restarts the pod. A body would fill TMPDIR, the memory that holds the keys. Probes have no body.
-            connection_limit=500,
-            channel_timeout=10,
-            cleanup_interval=5,
-            max_request_body_size=1,
-            asyncore_use_poll=True,  # select() fails above descriptor 1023, and TLS connections may use those below
-        )
-        Thread(target=server.run, name="probes", daemon=True).start()
+    def _serve_probes(self, not_ready_reason: Callable[[], str], loop: Loop) -> None:
+        handler = probe_handler(self.probes(not_ready_reason, loop.stalled_seconds))
+        probes = Loop(self.listeners.http, Channel, handler, max_connections=loop.max_connections)
+        Thread(target=probes.run, name="probes", daemon=True).start()
+
+
+def probe_handler(app: WSGIApplication) -> RequestHandler:
+    """Return the request handler of the plain port.
+
+    Readiness goes to a thread, because it may wait for a lock that a hanging loop holds. Metrics have a thread of their
+    own, so that a scrape delays no probe.
+    """
+
+    def inline(request: Request) -> Response | None:
+        return wsgi_response(app, request) if request.path == "/healthz" else None
+
+    return RequestHandler(
+        inline,
+        threaded=lambda request, peer: wsgi_response(app, request, peer),
+        count=lambda _status: None,
+        one_at_a_time=lambda request: request.path == "/metrics",
+        body_limit=0,
+    )
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of file descriptors to the hard limit, and return how many connections a port may have.
+
+    The soft limit is often 1,024, for programs that call select(). This one doesn't.
+    """
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    if hard_limit == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    # A flood of one port must leave descriptors to the other port, to watches, and to a reload of the certificate.
+    return max(1, min(MAX_CONNECTIONS, (hard_limit - RESERVED_FILES) // 2))

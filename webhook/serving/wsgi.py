@@ -46,7 +46,7 @@ def environ(request: Request, peer: str) -> dict[str, Any]:
     return variables
 
 
-def wsgi_response(app: WSGIApplication, request: Request, peer: str) -> Response:
+def wsgi_response(app: WSGIApplication, request: Request, peer: str = "") -> Response:
     """Call a WSGI application and return its response, without the headers that `serialize` adds."""
     captured: list[Any] = []
 
