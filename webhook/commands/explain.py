@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -11,7 +11,9 @@ import click
 
 from webhook.cluster import documents
 from webhook.cluster.documents import BadInput, printable
-from webhook.commands.narration import NO, YES, Line, describe_decision, describe_walk
+from webhook.cluster.objects import read_pending_pin
+from webhook.cluster.store import Store
+from webhook.commands.narration import NO, YES, Line, describe_decision, describe_walk, stuck_advice
 from webhook.commands.options import (
     color_option,
     connect,
@@ -24,8 +26,9 @@ from webhook.commands.options import (
 )
 from webhook.commands.requests import creation_request, inject_request, pod_name, read_documents, request_from
 from webhook.placement.catalog import Catalog
+from webhook.placement.release import PENDING_LIMIT, why_kept, why_pin_fails
 from webhook.placement.settings import Settings, read_settings
-from webhook.placement.shape import JsonObject
+from webhook.placement.shape import JsonObject, text
 from webhook.placement.walk import walk
 
 STYLES = {YES: "green", NO: "red"}
@@ -66,16 +69,18 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if (file is None) == (kind is None) or (kind is None) != (name is None):
         raise click.UsageError("give either -f FILE, or pod NAME, or vm NAME")
     settings = read_settings(os.environ)
+    pod: JsonObject | None = None
     current_placement: list[Line] = []
     if file is not None:
         requests = _read_requests(file)
     else:
         if snapshots:
             raise click.UsageError(f"{kind} {name} is read from a live cluster; with --snapshot give -f FILE")
-        request, current_placement = _live_request(str(kind), str(name), namespace, live)
+        pod, request, current_placement = _live_request(str(kind), str(name), namespace, live)
         requests = [request]
     catalog = load_cluster(snapshots, **live, settings=settings, verbose=verbose)
-    pages = [[*current_placement, *_explanation(request, catalog, settings)] for request in requests]
+    advice = _stuck_advice(pod, catalog, settings) if pod else []
+    pages = [[*current_placement, *_explanation(request, catalog, settings, advice)] for request in requests]
     names = map(pod_name, requests)
     click.echo("\n".join(map(partial(_render_page, colored=wants_color(color)), names, pages)).encode(), nl=False)
 
@@ -93,17 +98,35 @@ def _read_requests(file: Path) -> list[JsonObject]:
 
 def _live_request(
     kind: str, name: str, namespace: str | None, live: dict[str, str | None]
-) -> tuple[JsonObject, list[Line]]:
+) -> tuple[JsonObject, JsonObject, list[Line]]:
+    """Return an existing pod, the request that created it, and the lines about where it is."""
     from webhook.cluster import running  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
     find = running.find_vm if kind == "vm" else running.find_pod
     cluster = connect(**live)
     pod = find(cluster, namespace or cluster.namespace, name)
     placement = [Line("Where is it?", level=0), *map(Line, running.describe_placement(pod))]
-    return creation_request(running.before_scheduling(pod)), [*placement, Line("What would be decided now?", level=0)]
+    heading = Line("What would be decided now?", level=0)
+    return pod, creation_request(running.before_scheduling(pod)), [*placement, heading]
 
 
-def _explanation(request: JsonObject, catalog: Catalog, settings: Settings) -> Iterator[Line]:
+def _stuck_advice(pod: JsonObject, catalog: Store, settings: Settings) -> list[str]:
+    """Return what to do about a pinned pod that can't be scheduled. Empty for any other pod."""
+    pin, namespace = read_pending_pin(pod), text(pod, "metadata", "namespace")
+    if pin is None or not pin.unschedulable_since:
+        return []
+    after = settings.release_after
+    obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
+    try:
+        vm = catalog.virtual_machine(namespace, pin.vm)
+    except BadInput:  # the user may read pods, but not VMs
+        vm = None
+    return stuck_advice(namespace, pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT)
+
+
+def _explanation(
+    request: JsonObject, catalog: Catalog, settings: Settings, advice: Sequence[str] = ()
+) -> Iterator[Line]:
     try:
         steps = list(describe_walk(walk(request, catalog, settings)))
     except BadInput:
@@ -111,7 +134,7 @@ def _explanation(request: JsonObject, catalog: Catalog, settings: Settings) -> I
     except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the walk reads more fields)
         steps = [Line(f"the walk can not be shown: a field of the pod or of the cluster ({type(error).__name__})")]
     yield from steps
-    yield from describe_decision(inject_request(request, catalog, settings), settings)
+    yield from describe_decision(inject_request(request, catalog, settings), settings, advice)
 
 
 def _render_page(name: str, lines: Iterable[Line], *, colored: bool) -> str:

@@ -1,17 +1,18 @@
 """The output of `explain`: each step of a placement decision as lines of text."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from webhook.placement.catalog import Pod
-from webhook.placement.decision import Outcome
+from webhook.placement.catalog import PendingPin, Pod
+from webhook.placement.decision import GUARD_REASONS, Outcome
+from webhook.placement.feasibility import FailedCheck
 from webhook.placement.injector import Injection
-from webhook.placement.resolve import Choice
 from webhook.placement.resources import format_quantity
 from webhook.placement.settings import Action, Settings
+from webhook.placement.votes import Choice
 from webhook.placement.walk import Answer, ClaimPath, Guard, VolumeUsers, Walk
-from webhook.placement.wording import ADVICE
+from webhook.placement.wording import ADVICE, advice, restart_advice
 
 YES, NO, NEUTRAL = "✓", "✗", "·"
 
@@ -50,8 +51,11 @@ def describe_walk(walk: Walk) -> Iterator[Line]:
         yield from _guard(guard)
 
 
-def describe_decision(injection: Injection, settings: Settings) -> Iterator[Line]:
-    """Yield the lines for the decision, the effect of its patch, the warnings and the advice."""
+def describe_decision(injection: Injection, settings: Settings, instead: Sequence[str] = ()) -> Iterator[Line]:
+    """Yield the lines for the decision, the effect of its patch, the warnings and the advice.
+
+    `instead` replaces the advice on the decision.
+    """
     decision = injection.decision
     yield Line("Decision", level=0)
     yield Line(f"{decision.outcome}, {decision.reason}: {decision.message}")
@@ -60,7 +64,27 @@ def describe_decision(injection: Injection, settings: Settings) -> Iterator[Line
         if decision.message[:30] not in warning:  # the decision line above has the full text
             yield Line(f"Warning: {warning}")
     yield Line("What to do", level=0)
-    yield Line(ADVICE[decision.reason])
+    yield from map(Line, instead or advice(decision))
+
+
+def stuck_advice(namespace: str, pin: PendingPin, obstacle: FailedCheck | None, kept: str, after: int) -> list[str]:
+    """Return the advice for a pinned pod that the scheduler can't place.
+
+    `obstacle` is why the pin can't hold, None if the node seems able to run the pod. `kept` is why the webhook doesn't
+    delete the pod, empty if it deletes the pod `after` seconds.
+    """
+    problem = f" and can't be scheduled there: {obstacle.detail}" if obstacle else ", but is not scheduled there yet"
+    sentences = [f"The pod is pinned to {pin.node}{problem}."]
+    if obstacle and obstacle.reason in GUARD_REASONS:
+        sentences.append(ADVICE[obstacle.reason])
+    restart = restart_advice(namespace, pin.vm)
+    if kept:
+        return [*sentences, f"The webhook does not delete the pod, because {kept}: {restart}."]
+    return [
+        *sentences,
+        f"If its release is on, the webhook deletes the pod after {after} s, and KubeVirt starts the VM again.",
+        f"To have that at once, {restart}.",
+    ]
 
 
 def _answer(answer: Answer) -> Line:
@@ -86,7 +110,9 @@ def _claim_path(chain: ClaimPath) -> Iterator[Line]:
         )
     if finding.reason:
         yield Line(f"{finding.reason}. {ADVICE[finding.reason]}", NO, 2)
-    else:
+    if finding.node and finding.reason:
+        yield Line(f"{finding.node}: other VMs use the volume there, so the share-manager is steered there", NEUTRAL, 2)
+    elif finding.node:
         yield Line(f"{finding.node}, says the {finding.source}", YES, 2)
 
 

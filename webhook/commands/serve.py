@@ -1,10 +1,12 @@
 """`kubevirt-scheduler serve`: answer the API server's admission reviews over TLS."""
 
+from __future__ import annotations
+
 import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +14,7 @@ from certs.serving import UnusableCertificate
 from webhook.cluster import snapshot
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.documents import printable
-from webhook.commands.options import connect, live_options
+from webhook.commands.options import connect, live_options, namespace_and_name
 from webhook.commands.tls import TlsOptions, certificate_problems, tls_options
 from webhook.placement.settings import Settings, read_settings
 from webhook.serving import logs
@@ -23,6 +25,9 @@ from webhook.serving.log_stream import LogStream
 from webhook.serving.metrics import Metrics
 from webhook.serving.server import Server
 from webhook.serving.wsgi import wsgi_response
+
+if TYPE_CHECKING:
+    from webhook.cluster.client import ClusterClient
 
 PORT = click.IntRange(0, 65535)
 STDERR = 2
@@ -52,6 +57,11 @@ class StartupError(click.ClickException):
     show_default=True,
     help="GET /healthz, /readyz and /metrics, without TLS; 0 picks a free one.",
 )
+@click.option(
+    "--lease",
+    metavar="NAMESPACE/NAME",
+    help="The Lease of the one replica that releases or reports VMs whose pin can't hold. Default: no replica does.",
+)
 @tls_options
 @live_options
 def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
@@ -59,6 +69,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     bind: str,
     https_port: int,
     http_port: int,
+    lease: str | None,
     kubeconfig: str | None,
     context: str | None,
     **tls: Any,
@@ -77,6 +88,9 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
       CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     tls_config, settings = TlsOptions(**tls), read_settings(os.environ)
+    lease_key = namespace_and_name(lease, "--lease") if lease is not None else None
+    if snapshots and lease_key:
+        raise click.UsageError("--lease needs a live cluster: a snapshot has no pods to release")
     log_stream = LogStream(STDERR)
     logs.configure(settings, log_stream)
     metrics = Metrics()
@@ -84,7 +98,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if snapshots:
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:
-        backend = _live_backend(kubeconfig, context, settings, metrics)
+        backend = _live_backend(connect(kubeconfig, context), settings, lease_key, metrics)
     reviewer = make_reviewer(backend, settings, metrics)
     app = create_app(reviewer)
     handler = RequestHandler(fast_path(reviewer), partial(wsgi_response, app), metrics.count_response)
@@ -103,11 +117,12 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise StartupError(printable(str(error))) from None
 
 
-def _live_backend(kubeconfig: str | None, context: str | None, settings: Settings, metrics: Metrics) -> Backend:
-    cluster = connect(kubeconfig, context)
+def _live_backend(
+    cluster: ClusterClient, settings: Settings, lease: tuple[str, str] | None, metrics: Metrics
+) -> Backend:
     from webhook.cluster.live_backend import LiveBackend  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-    live_backend = LiveBackend(cluster, settings)
+    live_backend = LiveBackend(cluster, settings, lease)
     metrics.add_cluster(live_backend)
     return live_backend.backend()
 
