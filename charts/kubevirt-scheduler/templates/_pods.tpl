@@ -14,6 +14,14 @@
   value: {{ join "," .optInAnnotations | quote }}
 - name: CO_SCHEDULE_LONGHORN_NAMESPACE
   value: {{ .longhornNamespace | quote }}
+- name: CO_SCHEDULE_MIGRATION_TARGETS
+  value: {{ .migrationTargets }}
+- name: CO_SCHEDULE_REPLICAS
+  value: {{ $.Values.replicas | quote }}
+- name: CO_SCHEDULE_RELEASE
+  value: {{ $.Values.release.enabled | quote }}
+- name: CO_SCHEDULE_RELEASE_AFTER
+  value: {{ $.Values.release.after | quote }}
 - name: CO_SCHEDULE_SCHEDULER_NAMES
   value: {{ include "kubevirt-scheduler.schedulerNames" $ | quote }}
 - name: CO_SCHEDULE_LOG_FORMAT

@@ -17,6 +17,13 @@ true
 has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnotations }}'].exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true')
 {{- end }}
 
+{{/* True where a migration's target is reviewed: its node may be preferred, or its scheduler's name mapped. */}}
+{{- define "kubevirt-scheduler.reviewsMigrations" -}}
+{{- if or (eq .Values.settings.migrationTargets "prefer") (include "kubevirt-scheduler.schedulerNames" . | fromJson) -}}
+true
+{{- end }}
+{{- end }}
+
 {{- define "kubevirt-scheduler.noMigrationTarget" -}}
 !has(object.metadata.labels) || !('kubevirt.io/migrationJobUID' in object.metadata.labels) || object.metadata.labels['kubevirt.io/migrationJobUID'] == ''
 {{- end }}
