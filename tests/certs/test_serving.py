@@ -278,6 +278,27 @@ def test_no_writable_folder_raises_a_one_line_error_with_advice(tmp_path):
     )
 
 
+KILLED_WITH_KEYS = """
+import os, signal, sys
+from certs.serving import temporary_folder
+with temporary_folder(sys.argv[1]) as folder:
+    (folder / "tls.key").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_start_removes_the_keys_of_a_killed_process_and_no_others(tmp_path):
+    with temporary_folder(str(tmp_path)) as live:
+        (live / "tls.key").touch()
+        (tmp_path / "another program").mkdir()
+        subprocess.run([sys.executable, "-c", KILLED_WITH_KEYS, tmp_path], check=False)
+        [killed] = [key for key in tmp_path.glob("*/tls.key") if key.parent != live]
+        with temporary_folder(str(tmp_path)) as newest:
+            assert {path.name for path in tmp_path.iterdir()} == {live.name, newest.name, "another program"}
+        assert not killed.exists()
+        assert (live / "tls.key").exists()
+
+
 def test_a_self_signed_folder_is_removed_after_an_exception():
     folders = []
 

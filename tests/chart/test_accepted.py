@@ -32,6 +32,10 @@ GRID: dict[str, Object] = {
         "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/24"], "prometheus": None}
     },
     "host network": {"hostNetwork": True},
+    "no release, no session affinity": {
+        "release": {"enabled": False},
+        "service": {"sessionAffinity": {"enabled": False}},
+    },
     "OpenShift": {"openshift": True, "scheduler": {"enabled": True}},
     "scheduler name set to null": {"settings": {"schedulerNames": {"old": None}}},
     "observe without steering": {"settings": {"action": "observe", "steering": False}},

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from tests.support.controlplane import build
-from tests.support.helm_chart import CHART, CI_VALUES, NAME, NAMESPACE, HelmError, find_one, helm, render, template
+from tests.support.helm_chart import (
+    CHART,
+    CI_VALUES,
+    NAME,
+    NAMESPACE,
+    HelmError,
+    Object,
+    find_one,
+    helm,
+    render,
+    template,
+)
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
@@ -49,10 +60,17 @@ def test_without_steering_the_share_manager_selector_matches_no_pod() -> None:
     assert expression == {"key": key, "operator": "DoesNotExist"}
 
 
-def test_migration_targets_are_sent_only_with_scheduler_names() -> None:
-    conditions = [[each["name"] for each in webhooks({"settings": {"schedulerNames": names}})["vms"]["matchConditions"]]
-                  for names in ({}, {"a": "b"})]  # fmt: skip
-    assert conditions == [["opted-in", "no-migration-target"], ["opted-in"]]
+@pytest.mark.parametrize(
+    ("settings", "conditions"),
+    [
+        ({}, ["opted-in", "no-migration-target"]),
+        ({"schedulerNames": {"a": "b"}}, ["opted-in"]),
+        ({"migrationTargets": "prefer"}, ["opted-in"]),
+    ],
+    ids=["default", "scheduler names", "preferred node"],
+)
+def test_migration_targets_are_sent_only_if_a_setting_concerns_them(settings: Object, conditions: list[str]) -> None:
+    assert [each["name"] for each in webhooks({"settings": settings})["vms"]["matchConditions"]] == conditions
 
 
 def test_a_scheduler_name_set_to_null_renders_like_an_absent_one() -> None:
@@ -95,7 +113,7 @@ def test_every_pod_runs_unprivileged(file: Any) -> None:
     [
         {"dashboard": {"enabled": True}},
         {"webhook": {"timeoutSeconds": 5}},
-        {"replicas": 3},
+        {"service": {"sessionAffinity": {"enabled": False}}},
         {"test": {"namespace": "shop"}},
     ],
     ids=lambda change: next(iter(change)),
@@ -108,6 +126,17 @@ def test_values_unrelated_to_replicas_do_not_restart_them(change: dict[str, Any]
 def test_a_new_chart_version_restarts_no_replica() -> None:
     labels = find_one(render(), "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(labels)
+
+
+def test_the_service_sends_one_client_to_one_replica_unless_disabled() -> None:
+    sticky, other, off = (
+        find_one(render({"service": {"sessionAffinity": values}}), "Service")["spec"]
+        for values in ({}, {"timeoutSeconds": 600}, {"enabled": False})
+    )
+    timeouts = [each["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"] for each in (sticky, other)]
+    assert (sticky["sessionAffinity"], timeouts) == ("ClientIP", [10800, 600])
+    assert off["sessionAffinity"] == "None"
+    assert "sessionAffinityConfig" not in off
 
 
 def test_the_service_selects_only_the_replicas() -> None:

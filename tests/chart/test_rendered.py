@@ -12,6 +12,7 @@ from tests.support.helm_chart import (
     CI_VALUES,
     NAME,
     NAMESPACE,
+    Object,
     container,
     env_values,
     find_one,
@@ -23,7 +24,7 @@ from webhook.cli import COMMANDS
 from webhook.commands.check import check
 from webhook.commands.serve import serve
 from webhook.placement.decision import Mode
-from webhook.placement.settings import Action, LogFormat, LogLevel, Settings, read_settings
+from webhook.placement.settings import Action, LogFormat, LogLevel, MigrationTargets, Settings, read_settings
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
@@ -31,6 +32,10 @@ SOURCES: dict[str, dict[str, Any]] = {
     "self": {},
     "cert-manager": {"source": "cert-manager"},
     "provided": {"source": "provided", "secretName": "webhook-certificate"},
+}
+RELEASE_OFF: dict[str, Object] = {
+    "release off": {"release": {"enabled": False}},
+    "observe": {"settings": {"action": "observe"}},
 }
 EVERY_SETTING = {
     "affinityMode": "preferred",
@@ -40,24 +45,33 @@ EVERY_SETTING = {
     "optInAnnotations": ["example.com/near-storage"],
     "longhornNamespace": "storage-system",
     "schedulerNames": {"kubevirt-scheduler": "default-scheduler", "a.b": "c", "taken-out": None},
+    "migrationTargets": "prefer",
     "logFormat": "text",
     "logLevel": "warning",
 }
 
 
-def rights(rules: list[dict[str, Any]]) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(rule["apiGroups"][0], rule["resources"][0], tuple(rule["verbs"])) for rule in rules]
+def grants(objects: list[Object], kind: str) -> list[tuple[Any, ...]]:
+    """The rules of the replicas' role of this kind: group, resource, verbs, names. Empty without such a role."""
+    rules = [rule for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, NAME)
+             for rule in each["rules"]]  # fmt: skip
+    return [
+        (*rule["apiGroups"], *rule["resources"], tuple(rule["verbs"]), tuple(rule.get("resourceNames", ())))
+        for rule in rules
+    ]
 
 
 # --- the program ---
 
 
 def test_the_chart_and_the_program_have_the_same_defaults() -> None:
-    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == Settings()
+    # The program alone runs one replica, the chart two.
+    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == Settings(replicas=2)
 
 
 def test_each_setting_reaches_the_program() -> None:
-    deployment = find_one(render({"settings": EVERY_SETTING}), "Deployment")
+    values = {"settings": EVERY_SETTING, "replicas": 3, "release": {"enabled": False, "after": 600}}
+    deployment = find_one(render(values), "Deployment")
     assert read_settings(env_values(container(deployment))) == Settings(
         affinity_mode=Mode.PREFERRED,
         node_guard=False,
@@ -66,6 +80,10 @@ def test_each_setting_reaches_the_program() -> None:
         opt_in_annotations=("example.com/near-storage",),
         longhorn_namespace="storage-system",
         scheduler_names={"kubevirt-scheduler": "default-scheduler", "a.b": "c"},
+        migration_targets=MigrationTargets.PREFER,
+        replicas=3,
+        release=False,
+        release_after=600,
         log_format=LogFormat.TEXT,
         log_level=LogLevel.WARNING,
     )
@@ -101,13 +119,13 @@ def test_the_program_accepts_the_command_line_of_helm_test() -> None:
 def test_each_certificate_source_sets_its_own_options_and_volume(source: str) -> None:
     objects = render({"certificates": SOURCES[source]})
     args = container(find_one(objects, "Deployment"))["args"][4:]
-    published = f"--webhook-configuration={NAME}"
+    published, lease = f"--webhook-configuration={NAME}", f"--lease={NAMESPACE}/{NAME}"
     assert (
         args
         == {
-            "self": [f"--tls-secret={NAMESPACE}/{NAME}-tls", f"--tls-name={NAME}.{NAMESPACE}.svc", published],
-            "cert-manager": ["--tls-dir=/etc/kubevirt-scheduler/tls"],
-            "provided": ["--tls-dir=/etc/kubevirt-scheduler/tls", published],
+            "self": [f"--tls-secret={NAMESPACE}/{NAME}-tls", f"--tls-name={NAME}.{NAMESPACE}.svc", published, lease],
+            "cert-manager": ["--tls-dir=/etc/kubevirt-scheduler/tls", lease],
+            "provided": ["--tls-dir=/etc/kubevirt-scheduler/tls", published, lease],
         }[source]
     )
     volumes = find_one(objects, "Deployment")["spec"]["template"]["spec"].get("volumes", [])
@@ -154,23 +172,51 @@ def test_a_configured_issuer_signs_and_the_chart_creates_none() -> None:
     assert [each for each in objects if each["kind"] == "Issuer"] == []
 
 
+# --- release ---
+
+
+def test_the_lease_is_empty_and_the_program_gets_its_name() -> None:
+    objects = render({"fullnameOverride": "near"})
+    lease = find_one(objects, "Lease", "near")
+    assert set(lease) == {"apiVersion", "kind", "metadata"}
+    assert f"--lease={lease['metadata']['namespace']}/near" in container(find_one(objects, "Deployment"))["args"]
+
+
+@pytest.mark.parametrize("values", RELEASE_OFF.values(), ids=RELEASE_OFF)
+def test_without_the_release_stuck_pins_are_still_reported(values: Object) -> None:
+    objects = render(values | {"prometheusRule": {"enabled": True}})
+    assert find_one(objects, "Lease", NAME)
+    assert f"--lease={NAMESPACE}/{NAME}" in container(find_one(objects, "Deployment"))["args"]
+    alerts = [rule["alert"] for rule in find_one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]]
+    assert {"KubevirtSchedulerPendingPins", "KubevirtSchedulerNoReleaseLeader"} <= set(alerts)
+    assert "KubevirtSchedulerReleases" not in alerts
+
+
+def test_with_the_release_three_alerts_are_about_pins() -> None:
+    objects = render({"prometheusRule": {"enabled": True}})
+    alerts = [rule["alert"] for rule in find_one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]]
+    about_pins = [alert for alert in alerts if re.search("Pins|Release", alert)]
+    assert about_pins == [f"KubevirtScheduler{name}" for name in ("PendingPins", "Releases", "NoReleaseLeader")]
+
+
 # --- rights ---
 
 
+@pytest.mark.parametrize("values", [{}, *RELEASE_OFF.values()], ids=["release on", *RELEASE_OFF])
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str) -> None:
-    objects = render({"certificates": SOURCES[source]})
-    *read, last = find_one(objects, "ClusterRole")["rules"]
-    if source == "cert-manager":
-        read, last = [*read, last], {}
-    assert rights(read) == list(RIGHTS)
-    one = ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", ("get", "update"))
-    assert (rights([last]), last["resourceNames"]) == ([one], [NAME]) if last else source == "cert-manager"
-    roles = [each for each in objects if each["kind"] == "Role" and each["metadata"]["name"] == NAME]
-    assert [rights(role["rules"]) for role in roles] == (
-        [[("", "secrets", ("get", "update"))]] if source == "self" else []
-    )
-    assert [role["rules"][0]["resourceNames"] for role in roles] == ([[f"{NAME}-tls"]] if source == "self" else [])
+def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str, values: Object) -> None:
+    objects = render({"certificates": SOURCES[source]} | values)
+    granted = {kind: grants(objects, kind) for kind in ("ClusterRole", "Role")}
+    expected = [(*right, ()) for right in RIGHTS]
+    if values:
+        expected = [("", "pods", ("list", "watch"), ()) if right[1] == "pods" else right
+                    for right in expected if right[1] != "virtualmachines"]  # fmt: skip
+    named = "get", "update"
+    if source != "cert-manager":
+        expected.append(("admissionregistration.k8s.io", "mutatingwebhookconfigurations", named, (NAME,)))
+    secret = [("", "secrets", named, (f"{NAME}-tls",))] if source == "self" else []
+    lease = [("coordination.k8s.io", "leases", named, (NAME,))]
+    assert granted == {"ClusterRole": expected, "Role": secret + lease}
 
 
 def test_each_binding_names_an_existing_account_and_role() -> None:
@@ -183,8 +229,45 @@ def test_each_binding_names_an_existing_account_and_role() -> None:
     roles = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"].endswith("Role")}
     roles |= {("ClusterRole", f"system:{name}-scheduler") for name in ("kube", "volume")}
     roles |= {("Role", "extension-apiserver-authentication-reader")}
-    bindings = [each for each in objects if each["kind"].endswith("Binding")]
+    bindings = [each for each in objects if each["kind"].endswith("RoleBinding")]
     assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
     assert {(one["namespace"], one["name"]) for each in bindings for one in each["subjects"]} == accounts
     pods = [each["spec"]["template"] for each in objects if each["kind"] == "Deployment"] + [find_one(objects, "Pod")]
     assert {(NAMESPACE, pod["spec"]["serviceAccountName"]) for pod in pods} == accounts
+
+
+# --- admission policies ---
+
+
+def policies(values: Object) -> list[str]:
+    """The names of the policies that have a binding."""
+    objects = render(values)
+    names = [each["metadata"]["name"] for each in objects if each["kind"] == "ValidatingAdmissionPolicy"]
+    bound = [each["spec"]["policyName"] for each in objects if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert names == bound
+    return names
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_policy_is_rendered_with_the_right_that_it_narrows(source: str) -> None:
+    certificates = {"certificates": SOURCES[source]}
+    configuration = [] if source == "cert-manager" else [f"{NAME}-webhook-configuration"]
+    assert policies(certificates) == [*configuration, f"{NAME}-pods"]
+    for release_off in RELEASE_OFF.values():
+        assert policies(certificates | release_off) == configuration
+
+
+def test_policies_are_rendered_unless_disabled() -> None:
+    assert policies({"admissionPolicy": {"enabled": False}}) == []
+    # Somebody else may bind more rights to the account than it needs.
+    assert len(policies({"rbac": {"create": False}})) == 2
+
+
+def test_policies_apply_only_to_the_account_and_fail_closed() -> None:
+    values = {"serviceAccount": {"create": False, "name": "webhook"}}
+    found = [each["spec"] for each in render(values) if each["kind"] == "ValidatingAdmissionPolicy"]
+    assert len(found) == 2
+    for policy in found:
+        assert policy["failurePolicy"] == "Fail"
+        (condition,) = policy["matchConditions"]
+        assert condition["expression"].endswith(f"== 'system:serviceaccount:{NAMESPACE}:webhook'")

@@ -61,6 +61,26 @@ INVALID: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"webhook": {"timeoutSeconds": 60}},
         ["/webhook/timeoutSeconds", "got 60, want 30"],
     ),
+    "unknown handling of migration targets": (
+        {"settings": {"migrationTargets": "require"}},
+        ["/settings/migrationTargets", "'ignore', 'prefer'"],
+    ),
+    "release after one second": ({"release": {"after": 1}}, ["/release/after", "got 1, want 5"]),
+    "release after two hours": ({"release": {"after": 7200}}, ["/release/after", "want 3,600"]),
+    "release time as a duration": ({"release": {"after": "30s"}}, ["/release/after", "got string, want integer"]),
+    "session affinity as a string": (
+        {"service": {"sessionAffinity": "ClientIP"}},
+        ["/service/sessionAffinity", "got string, want object"],
+    ),
+    "session affinity for two days": (
+        {"service": {"sessionAffinity": {"timeoutSeconds": 172800}}},
+        ["/service/sessionAffinity/timeoutSeconds", "want 86,400"],
+    ),
+    "admission policy as a string": (
+        {"admissionPolicy": {"enabled": "auto"}},
+        ["/admissionPolicy/enabled", "got string, want boolean"],
+    ),
+    "more replicas than the program accepts": ({"replicas": 101}, ["/replicas", "got 101, want 100"]),
     "zero replicas": ({"replicas": 0}, ["/replicas", "got 0, want 1"]),
     "replicas as a string": ({"replicas": "two"}, ["/replicas", "got string, want integer"]),
     "image as a string": ({"image": "kubevirt-scheduler:1"}, ["/image", "got string, want object"]),

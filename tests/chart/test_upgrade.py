@@ -23,15 +23,25 @@ from tests.support.webhook_process import REGISTRATIONS
 pytestmark = pytest.mark.controlplane
 
 CERTIFICATES = {key: base64.b64encode(key.encode()).decode() for key in ("tls.crt", "tls.key", "ca.crt")}
-KINDS = "deployments,services,secrets,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,pdb,pods"
-CLUSTER_WIDE = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations"
+KINDS = "deployments,services,secrets,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,pdb,pods,leases"
+CLUSTER_WIDE = (
+    "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingadmissionpolicies,"
+    "validatingadmissionpolicybindings"
+)
+LEADER = {
+    "holderIdentity": "replica-1",
+    "leaseDurationSeconds": 15,
+    "acquireTime": "2026-08-01T12:00:00.000000Z",
+    "renewTime": "2026-08-01T12:30:00.000000Z",
+    "leaseTransitions": 3,
+}
 OPTIONAL_OBJECTS = (
     "scheduler.enabled=true,dashboard.enabled=true,networkPolicy.enabled=true,networkPolicy.apiServers={192.0.2.0/24}"
 )
 
 
 class PublishedRelease(Release):
-    """A release with a certificate and a `caBundle`, written as the program writes them."""
+    """A release with a certificate, a `caBundle` and a leader, written as the program writes them."""
 
     def __init__(self, plane: ControlPlane, name: str, program: str) -> None:
         super().__init__(plane, name, program)
@@ -48,9 +58,18 @@ class PublishedRelease(Release):
         self.plane.request("PUT", self.configuration, configuration)
         secret = self.plane.request("GET", self.secret)
         self.plane.request("PUT", self.secret, secret | {"data": CERTIFICATES})
+        lease = self.plane.request("GET", self.lease)
+        self.plane.request("PUT", self.lease, lease | {"spec": LEADER})
 
     def is_intact(self) -> bool:
-        return self.ca_bundles() == {self.ca} and self.plane.request("GET", self.secret)["data"] == CERTIFICATES
+        certificates = self.plane.request("GET", self.secret)["data"]
+        leader = self.plane.request("GET", self.lease)["spec"]
+        return (self.ca_bundles(), certificates, leader) == ({self.ca}, CERTIFICATES, LEADER)
+
+    def service(self) -> Object:
+        path = f"/api/v1/namespaces/{self.namespace}/services/{self.fullname}"
+        found: Object = self.plane.request("GET", path)["spec"]
+        return found
 
     def states_since_publish(self) -> list[Object]:
         """Each state of the configuration since `publish`, oldest first."""
@@ -109,6 +128,38 @@ def test_switching_steering_off_and_on_keeps_the_ca_bundle(release: PublishedRel
         release.upgrade(f"--set=settings.steering={steering}")
         assert release.is_intact()
         assert len(release.webhooks()) == 2
+
+
+def test_session_affinity_can_be_switched_off_and_on(release: PublishedRelease) -> None:
+    assert release.service()["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
+    release.upgrade("--set=service.sessionAffinity.enabled=false")
+    assert (release.service()["sessionAffinity"], "sessionAffinityConfig" in release.service()) == ("None", False)
+    release.upgrade("--set=service.sessionAffinity.enabled=true")
+    assert release.service()["sessionAffinity"] == "ClientIP"
+
+
+@pytest.mark.parametrize("switch", ["release.enabled=false", "settings.action=observe"])
+def test_switching_the_release_off_deletes_the_pods_policy_and_keeps_the_lease(
+    release: PublishedRelease, plane: ControlPlane, switch: str
+) -> None:
+    owned = "validatingadmissionpolicies,validatingadmissionpolicybindings"
+
+    def names() -> set[str]:
+        listed = plane.kubectl("get", owned, "--output=name").splitlines()
+        return {name.partition(".")[0] + name[name.index("/") :] for name in listed if release.name in name}
+
+    configuration = {
+        f"{kind}/{release.fullname}-webhook-configuration"
+        for kind in ("validatingadmissionpolicy", "validatingadmissionpolicybinding")
+    }
+    pods = {name.replace("-webhook-configuration", "-pods") for name in configuration}
+    assert names() == configuration | pods
+    release.upgrade(f"--set={switch}")
+    assert names() == configuration
+    assert release.is_intact()
+    release.upgrade("--reset-values")
+    assert names() == configuration | pods
+    assert release.is_intact()
 
 
 def test_a_webhook_added_by_an_upgrade_has_no_ca_bundle_and_fails_open(release: PublishedRelease) -> None:

@@ -249,7 +249,7 @@ def test_claims_that_can_not_have_a_share_manager_give_a_warning_with_advice_for
     assert event["message"].endswith(". " + " ".join(advice))
 
 
-@pytest.mark.parametrize("reason", GUARD_REASONS)
+@pytest.mark.parametrize("reason", [reason for reason in GUARD_REASONS if reason is not Reason.NODE_SCARCE])
 def test_every_guard_reason_gives_a_warning(reason):
     assert event_for(make_decision("node-a serves claim disk1, but", reason))["type"] == "Warning"
 

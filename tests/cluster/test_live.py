@@ -19,6 +19,7 @@ from tests.support.builders import (
     claim,
     hotplug_pod,
     node,
+    pinned_vm_pod,
     pod,
     request,
     settings,
@@ -33,26 +34,28 @@ from tests.support.fake_api_server import (
     ApiServer,
     body,
     error_response,
+    event,
     forbidden,
     no_response,
     status,
-    stream,
     trickle,
 )
 from tests.support.fake_clock import FakeClock
+from tests.support.live_caches import follow, reflector, sync_caches
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
+from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import (
     MAX_CONCURRENT_READS,
     READ_BUDGET,
     READ_TIMEOUT,
-    RESERVATION_SECONDS,
+    STALE_SECONDS,
     Live,
     LiveReader,
     Overlay,
 )
 from webhook.cluster.objects import read_pod
-from webhook.cluster.reflector import Reflector
+from webhook.cluster.reservations import MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.store import Store
 from webhook.placement.catalog import Claim, ShareManager, Volume
 from webhook.placement.decision import Decision, Mode, Outcome, Reason
@@ -92,26 +95,6 @@ def make_live(
 ) -> Live:
     cluster = client_class(lambda: Configuration(host=server.url), silence=LONG_TIMEOUT)
     return Live(cluster, settings(**options), clock)
-
-
-def reflector(live: Live, plural: str) -> Reflector:
-    return next(found for found in live.reflectors if found.kind.plural == plural)
-
-
-def follow(live: Live, server: ApiServer, plural: str, *lines: bytes) -> None:
-    """List one kind again, then apply these watch events."""
-    stop = threading.Event()
-    server.script("watch", plural, stream(*lines, then=stop.set))
-    found = reflector(live, plural)
-    clock, found._clock = found._clock, iter(range(0, 10_000, 60)).__next__  # by this clock, each watch lasts a minute
-    found.follow(stop)
-    found._clock = clock
-
-
-def sync_caches(live: Live, server: ApiServer) -> None:
-    """List every kind once."""
-    for each in live.reflectors:
-        follow(live, server, each.kind.plural)
 
 
 def vm(number: int = 1, **rest: Any) -> Object:
@@ -375,6 +358,46 @@ def test_a_burst_of_vms_with_anti_affinity_pins_only_one_to_the_node(small_live:
     assert reasons == [Reason.CO_SCHEDULED, Reason.POD_AFFINITY]
 
 
+BAD_PREFERENCE = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": "not a list"}}
+
+
+def test_a_pod_whose_patch_cannot_be_built_gives_its_reservation_back(small_live: Live) -> None:
+    for number in range(3):
+        assert decision(small_live, vm(number, affinity=BAD_PREFERENCE)).reason is Reason.INTERNAL_ERROR
+    assert len(small_live.store.reservations) == len(small_live.store.recent_pins) == 0
+
+
+def test_a_pod_whose_patch_cannot_be_built_keeps_its_earlier_reservation(small_live: Live) -> None:
+    assert decision(small_live, vm(1, requests={"cpu": "4"})).outcome is Outcome.PINNED
+    assert decision(small_live, vm(1, affinity=BAD_PREFERENCE)).reason is Reason.INTERNAL_ERROR
+    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
+
+
+class TimedLock:
+    """A lock that sums up the seconds for which it is held."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.seconds = lock, 0.0
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.begin = monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += monotonic() - self.begin
+        self.lock.release()
+
+
+def test_the_patch_of_a_large_affinity_is_built_without_the_lock(small_live: Live) -> None:
+    """3 MiB of preferred terms held the lock for 0.3 s, and all other decisions waited."""
+    term = {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term] * 30_000}}
+    small_live._lock = lock = TimedLock(small_live._lock)
+    begin = monotonic()
+    assert decision(small_live, vm(affinity=affinity)).outcome is Outcome.PINNED
+    assert lock.seconds < (monotonic() - begin) / 2  # a tenth, unless the thread stalls while it holds the lock
+
+
 def test_a_dry_run_reserves_nothing(small_live: Live) -> None:
     assert burst(small_live, range(30), dryRun=True) == {Reason.CO_SCHEDULED: 30}
     assert len(small_live.store.reservations) == 0
@@ -411,17 +434,109 @@ def test_a_watch_event_for_the_pod_ends_its_reservation(server: ApiServer, small
     assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
 
 
-def test_a_full_node_is_contested_until_its_pinned_pods_are_bound(small_live: Live, clock: FakeClock) -> None:
+def test_a_full_node_is_preferred_only_after_its_pinned_pods_are_bound(small_live: Live, clock: FakeClock) -> None:
     assert burst(small_live, range(10))[Reason.CO_SCHEDULED] == 10
-    refused = small_live.inject(request(vm(11, requests={"cpu": "1"})))
-    assert refused.decision.reason is Reason.NODE_FULL
-    assert small_live.contested(refused)
-    assert not small_live.contested(small_live.inject(request(pod())))  # not an opted-in VM
+    refused = decision(small_live, vm(11, requests={"cpu": "1"}))
+    assert (refused.outcome, refused.reason) == (Outcome.UNCHANGED, Reason.NODE_FULL)
     small_live.store.put(read_pod(pod("bound", node="node-a", requests={"cpu": "10"})))
     clock.now += RESERVATION_SECONDS
-    full = small_live.inject(request(vm(12, requests={"cpu": "1"})))
-    assert full.decision.reason is Reason.NODE_FULL
-    assert not small_live.contested(full)
+    full = decision(small_live, vm(12, requests={"cpu": "1"}))
+    assert (full.outcome, full.reason) == (Outcome.PREFERRED, Reason.NODE_FULL)
+
+
+def test_a_node_is_contested_for_a_moment_after_the_cache_showed_a_pin_even_if_the_pod_is_bound(
+    one_of_two: Live, clock: FakeClock
+) -> None:
+    stored = pin_and_show(one_of_two, clock, 1)
+    stored["spec"]["nodeName"] = "node-a"
+    one_of_two.store.put(read_pod(stored))
+    large = vm(2, requests={"cpu": "50"})
+    assert decision(one_of_two, large).outcome is Outcome.UNCHANGED
+    clock.now += MIN_RECENT_SECONDS
+    quiet = decision(one_of_two, large)
+    assert (quiet.outcome, quiet.reason) == (Outcome.PREFERRED, Reason.NODE_SCARCE)
+
+
+def test_two_replicas_that_do_not_see_each_other_never_pin_more_than_fits(server: ApiServer) -> None:
+    replicas = []
+    for _ in range(2):
+        replica = make_live(server, FakeClock(), replicas=2)
+        server.put(*storage(), node(allocatable={"cpu": "10", "pods": "110", "memory": "64Gi"}))
+        sync_caches(replica, server)
+        replicas.append(replica)
+    found = [burst(replica, range(start, start + 20)) for replica, start in zip(replicas, (0, 100), strict=True)]
+    assert [each[Reason.CO_SCHEDULED] for each in found] == [5, 5]
+    assert [each[Reason.NODE_SCARCE] for each in found] == [15, 15]
+
+
+@pytest.fixture
+def one_of_two(server: ApiServer, clock: FakeClock) -> Live:
+    """One of two replicas, in a cluster with much room on node-a."""
+    live = make_live(server, clock, replicas=2)
+    server.put(*storage(), node(allocatable={"cpu": "100", "pods": "110", "memory": "64Gi"}))
+    sync_caches(live, server)
+    return live
+
+
+def pin_and_show(live: Live, clock: FakeClock, number: int, delay: float = 0.0) -> Object:
+    """Have the replica pin a VM with 1 CPU, and its cache show the pod after a delay; return the pod."""
+    created = vm(number, requests={"cpu": "1"}, annotations={"kubevirt.io/domain": f"vm{number}"})
+    injection = live.inject(request(created))
+    clock.now += delay
+    stored = stored_pod(created, injection, f"virt-launcher-vm{number}-abcde")
+    live.store.put(read_pod(stored))
+    return stored
+
+
+def recent_pins(live: Live) -> int:
+    """Return how many pins of VMs with 1 CPU count as recent."""
+    decision(live, pod("a", "kube-system"))  # any review expires what is due
+    return live.store.recently_pinned("node-a").get("cpu", 0) // 1000
+
+
+def test_a_pin_counts_as_recent_until_the_cache_shows_it(one_of_two: Live, clock: FakeClock) -> None:
+    created = vm(1, requests={"cpu": "1"})
+    for _ in range(2):  # one VM, one pin
+        injection = one_of_two.inject(request(created))
+    clock.now += RESERVATION_SECONDS - 0.1
+    assert recent_pins(one_of_two) == 1
+    one_of_two.store.put(read_pod(stored_pod(created, injection, "virt-launcher-vm1-abcde")))
+    assert recent_pins(one_of_two) == 0
+
+
+def test_a_pin_that_the_cache_shows_at_once_counts_as_recent_for_half_a_second(
+    one_of_two: Live, clock: FakeClock
+) -> None:
+    pin_and_show(one_of_two, clock, 1)
+    clock.now += MIN_RECENT_SECONDS - 0.1
+    assert recent_pins(one_of_two) == 1
+    clock.now += 0.1
+    assert recent_pins(one_of_two) == 0
+
+
+def test_a_pin_counts_as_recent_for_three_times_the_delay_of_the_cache(one_of_two: Live, clock: FakeClock) -> None:
+    pin_and_show(one_of_two, clock, 1, delay=1.0)
+    clock.now += 1.9
+    assert recent_pins(one_of_two) == 1
+    clock.now += 0.1
+    assert recent_pins(one_of_two) == 0
+
+
+def test_a_cache_that_hears_nothing_for_five_minutes_is_stale(server: ApiServer) -> None:
+    clock = FakeClock()
+    live = make_live(server, clock)
+    server.put(*storage(), node())
+    sync_caches(live, server)
+    clock.now += STALE_SECONDS
+    assert decision(live, vm()).reason is Reason.CO_SCHEDULED
+    clock.now += 1
+    assert decision(live, vm(2)).reason is Reason.CACHE_STALE
+    follow(live, server, "nodes")
+    softened = decision(live, vm(3))
+    assert (softened.outcome, softened.reason) == (Outcome.PREFERRED, Reason.CACHE_STALE)
+    assert "no news of pods for 5 minutes" in softened.message
+    follow(live, server, "pods")
+    assert decision(live, vm(4)).reason is Reason.CO_SCHEDULED
 
 
 def test_a_reservation_expires_after_ten_seconds(small_live: Live, clock: FakeClock) -> None:
@@ -530,3 +645,26 @@ def test_the_live_reader_uses_the_configured_longhorn_namespace(server: ApiServe
     server.put(share_manager(namespace="storage"))
     reader = LiveReader(ClusterClient(lambda: Configuration(host=server.url)), "storage")
     assert reader.read((ShareManager, ("storage", "vol-disk1")))
+
+
+# VMs whose pinned pod went away
+
+
+def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live: Live) -> None:
+    server.put(*storage(), node(), pinned_vm_pod())
+    sync_caches(live, server)
+    next_pod = vm(annotations={"kubevirt.io/domain": "vm1"})
+    assert decision(live, next_pod).outcome is Outcome.PINNED
+    follow(live, server, "pods", event("DELETED", pinned_vm_pod()))
+    decided = decision(live, next_pod)
+    assert (decided.outcome, decided.reason, decided.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")
+
+
+def test_vms_are_not_needed_for_a_decision(server: ApiServer, clock: FakeClock) -> None:
+    cluster = PatientClient(lambda: Configuration(host=server.url))
+    live = Live(cluster, settings(), clock, (VIRTUAL_MACHINES,))
+    for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "pods"):
+        assert not live.synced()
+        follow(live, server, plural)
+    assert live.synced()
+    assert not reflector(live, "virtualmachines").health.synced

@@ -11,16 +11,18 @@ from tests.support.builders import (
     hotplug_pod,
     node,
     pinned_fields,
+    pinned_vm_pod,
     pod,
     pod_anti_affinity,
     pod_term,
     share_manager,
     share_manager_pod,
     virt_launcher,
+    virtual_machine,
     volume,
 )
 from webhook.cluster import objects
-from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
+from webhook.placement.catalog import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.selectors import AffinityTerm
 from webhook.placement.shape import Malformed
 
@@ -240,3 +242,66 @@ def test_a_passphrase_is_dropped() -> None:
     secret = [{"name": "main", "env": [{"name": "PASSPHRASE", "value": "tell-nobody"}]}]
     fact = objects.read_pod(share_manager_pod(node="node-a", containers=secret, annotations={"x": "tell-nobody"}))
     assert "tell-nobody" not in repr(fact)
+
+
+# Pins of unbound pods
+
+
+CONDITION = {"type": "PodScheduled", "status": "False", "lastTransitionTime": "2026-08-01T12:00:01Z"}
+
+
+def with_status(item: Object, **condition: Any) -> Object:
+    return item | {"status": {"phase": "Pending", "conditions": [CONDITION | condition]}}
+
+
+@pytest.mark.parametrize(
+    ("item", "pin"),
+    [
+        pytest.param(pinned_vm_pod(), PendingPin("node-a", "vm1", "2026-08-01T12:00:01Z"), id="unschedulable"),
+        pytest.param(pinned_vm_pod(unschedulable=False), PendingPin("node-a", "vm1", ""), id="not tried yet"),
+        pytest.param(
+            with_status(pinned_vm_pod(), reason="SchedulingGated"), PendingPin("node-a", "vm1", ""), id="gated"
+        ),
+        pytest.param(
+            with_status(pinned_vm_pod(), reason="Unschedulable", lastTransitionTime=None),
+            PendingPin("node-a", "vm1", "2026-08-01T12:00:00Z"),  # its creation
+            id="condition without a time",
+        ),
+        pytest.param(pinned_vm_pod(nodeName="node-a"), None, id="bound"),
+        pytest.param(virt_launcher("vm1"), None, id="no pin"),
+        pytest.param(pod("web", **pinned_fields("node-a")), None, id="not a VM's"),
+        pytest.param(pinned_vm_pod(vm=""), None, id="no name of a VM"),
+        pytest.param(pinned_vm_pod(vm="v" * 254), None, id="a name too long for a VM"),
+        pytest.param(
+            pinned_vm_pod(annotations={"kubevirt-scheduler/decision": "NodeFull: preferred"}), None, id="softened"
+        ),
+    ],
+)
+def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Object, pin: PendingPin | None) -> None:
+    fact = objects.read_pod(item)
+    assert fact
+    assert fact.pin == pin
+
+
+@pytest.mark.parametrize(
+    ("item", "fact"),
+    [
+        pytest.param(
+            virtual_machine(annotations={"a": "true", "b": "false"}),
+            VirtualMachine("default", "vm1", restarts=True, start_failures=0, true_annotations=frozenset({"a"})),
+            id="Always",
+        ),
+        pytest.param(
+            virtual_machine(strategy="Manual", failures=3),
+            VirtualMachine("default", "vm1", restarts=False, start_failures=3, true_annotations=frozenset()),
+            id="Manual",
+        ),
+        pytest.param(
+            {"metadata": {"name": "vm1"}, "spec": {"template": None}, "status": {"startFailure": None}},
+            VirtualMachine("default", "vm1", restarts=False, start_failures=0, true_annotations=frozenset()),
+            id="null fields",
+        ),
+    ],
+)
+def test_a_vm_is_reduced_to_its_facts(item: Object, fact: VirtualMachine) -> None:
+    assert objects.read_virtual_machine(item) == fact

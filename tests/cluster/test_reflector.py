@@ -14,7 +14,17 @@ import pytest
 from kubernetes.client import Configuration
 from structlog.testing import capture_logs
 
-from tests.support.builders import Object, claim, node, pod, pod_anti_affinity, share_manager, virt_launcher, volume
+from tests.support.builders import (
+    Object,
+    claim,
+    node,
+    pod,
+    pod_anti_affinity,
+    share_manager,
+    virt_launcher,
+    virtual_machine,
+    volume,
+)
 from tests.support.fake_api_server import (
     CUT,
     ApiServer,
@@ -33,11 +43,11 @@ from tests.support.fake_clock import FakeClock
 from tests.support.paths import REVIEWS
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import Kind, kinds, object_path
+from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.store import Store
-from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
+from webhook.placement.catalog import Claim, Node, Pod, ShareManager, VirtualMachine, Volume
 
 PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"
@@ -79,7 +89,7 @@ def server() -> Iterator[ApiServer]:
 
 
 def kind_of(fact: type[Fact]) -> Kind:
-    return next(kind for kind in kinds("longhorn-system") if kind.fact is fact)
+    return next(kind for kind in (*kinds("longhorn-system"), VIRTUAL_MACHINES) if kind.fact is fact)
 
 
 class Cache:
@@ -133,6 +143,7 @@ def cache(server: ApiServer) -> Cache:
         (ShareManager, share_manager(), ("longhorn-system", "vol-disk1")),
         (Node, node(), ("", "node-a")),
         (Pod, pod("one"), ("default", "one")),
+        (VirtualMachine, virtual_machine(), ("default", "vm1")),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
@@ -645,6 +656,7 @@ def test_object_path_depends_on_the_kind() -> None:
     assert object_path(kind_of(Claim), ("my-ns", "disk1")) == "/api/v1/namespaces/my-ns/persistentvolumeclaims/disk1"
     assert object_path(kind_of(Pod), ("my-ns", "a/b")) == "/api/v1/namespaces/my-ns/pods/a%2Fb"
     assert object_path(kind_of(Volume), ("", "pvc-1")) == "/api/v1/persistentvolumes/pvc-1"
+    assert object_path(VIRTUAL_MACHINES, ("a", "b")) == "/apis/kubevirt.io/v1/namespaces/a/virtualmachines/b"
     managers = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/sharemanagers"
     assert object_path(kind_of(ShareManager), ("longhorn-system", "v")) == f"{managers}/v"
 

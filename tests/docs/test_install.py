@@ -183,7 +183,7 @@ def test_the_argo_cd_example_ignores_what_the_webhook_writes() -> None:
         group, _, _ = find_one(objects, each["kind"], each["name"])["apiVersion"].rpartition("/")
         assert group == each["group"]
     paths = [each.get("jqPathExpressions") or each["jsonPointers"] for each in ignored]
-    assert paths == [[".webhooks[]?.clientConfig.caBundle"], ["/data"]]
+    assert paths == [[".webhooks[]?.clientConfig.caBundle"], ["/data"], ["/spec"]]
 
 
 def test_the_table_of_reasons_is_up_to_date() -> None:

@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import count as counter
+from pathlib import Path
 
 import pytest
 
+from tests.support import burst
 from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
+from tests.support.replicas import Replicas
 from tests.support.scenario import DECISION, Scenario
 
 pytestmark = pytest.mark.controlplane
 
 VMS, CAPACITY = 30, 10
 PAIRS = 8
+BURST, ROOM, VOLUMES = 100, 40, 20
+NUMBERS = counter(1)
+LIMIT = 90  # seconds until all VMs of a burst run
+# The number of replicas, how their Service routes calls, the number of clients that create the VMs, and how many VMs
+# run on the node of their share-managers at least. The bounds leave room for a busy machine; benchmarks/burst.py
+# measures how many there are.
+SERVICES: dict[str, tuple[int, Callable[[Replicas], None], int, int]] = {
+    "one replica, at once": (1, Replicas.route_to_one, BURST, ROOM),
+    "two replicas, at once": (2, Replicas.route_per_connection, BURST, 30),
+    "two replicas, by 10 clients": (2, Replicas.route_per_connection, 10, 30),
+    "three replicas, at once": (3, Replicas.route_per_connection, BURST, 30),
+    # The replica that gets all calls leaves as much room for the other one as it takes itself.
+    "two replicas with session affinity, at once": (2, Replicas.route_to_one, BURST, ROOM // 2 - 2),
+    "two replicas with session affinity, by 10 clients": (2, Replicas.route_to_one, 10, ROOM // 2 - 2),
+}
 
 
 def create_concurrently(scenario: Scenario, vms: list[Object]) -> list[str]:
@@ -58,3 +81,49 @@ def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(scenario: S
     for first, second, node in zip(nodes[::2], nodes[1::2], share_manager_nodes, strict=True):
         assert first != second
         assert node in {first, second}
+
+
+@pytest.fixture
+def start_replicas(plane: ControlPlane, longhorn: Longhorn, kubeconfig: Path) -> Iterator[Callable[[int], Replicas]]:
+    """A function that starts this many replicas."""
+    with ExitStack() as stack:
+
+        def start(count: int) -> Replicas:
+            name, settings = f"burst-{next(NUMBERS)}", {"longhorn_namespace": longhorn.namespace}
+            return stack.enter_context(Replicas(plane, name, kubeconfig, count, settings, share_managers=False))
+
+        yield start
+
+
+@pytest.mark.parametrize(("count", "route", "clients", "least"), SERVICES.values(), ids=SERVICES)
+def test_100_vms_that_start_together_all_run_whichever_replica_decides(
+    scenario: Scenario,
+    measured: Measured,
+    start_replicas: Callable[[int], Replicas],
+    *,
+    count: int,
+    route: Callable[[Replicas], None],
+    clients: int,
+    least: int,
+) -> None:
+    (node,) = scenario.add_nodes(1, "served", kvm=str(ROOM))
+    claims = [f"disk{number}" for number in range(VOLUMES)]
+    burst.serve_volumes(scenario, claims)
+    scenario.add_nodes(4, "other")
+    replicas = start_replicas(count)
+    scenario.use_webhook(replicas.first)
+    replicas.wait_until_all(lambda: scenario.target_node(claims[-1]) == node, f"a decision for {node}")
+    route(replicas)
+    pods = [scenario.vm_pod(f"vm{number}", claims[number % VOLUMES]) for number in range(BURST)]
+    created = burst.create(scenario, pods, clients)
+    found = burst.outcome(scenario, created, LIMIT)
+    p50, p99 = burst.latencies(created)
+    reasons = Counter(each.reason for each in created)
+    measured(
+        f"{BURST} VMs by {clients} clients, {count} replicas: {found.nodes[node]} of {ROOM} on their share-manager's "
+        f"node, {len(found.pending)} Pending; created in {p50:.2f} s (p50), {p99:.2f} s (p99); {dict(reasons)}"
+    )
+    assert [each.error for each in created if each.error] == []
+    assert all(each.reason for each in created), "the webhook decided on each pod"
+    assert found.pending == []
+    assert least <= found.nodes[node] <= ROOM

@@ -17,7 +17,8 @@ from tests.support.webhook_process import NAMESPACE, RBAC, RIGHTS, Right, Webhoo
 
 pytestmark = pytest.mark.controlplane
 
-KINDS = [kind for _, kind, verbs in RIGHTS if "list" in verbs]
+# Without VMs, only the release stops, and these webhooks have no Lease for it.
+KINDS = [kind for _, kind, verbs in RIGHTS if "list" in verbs and kind != "virtualmachines"]
 
 
 def without(*missing: tuple[str, str]) -> tuple[Right, ...]:

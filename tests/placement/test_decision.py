@@ -20,8 +20,11 @@ DESIGN_REASONS = """
     CoScheduled
     NotAPodCreation NotVirtLauncher NotOptedIn MigrationTarget EphemeralProvisioning AlreadyBound NoClaims
     AlreadyInjected
-    ClaimNotFound ClaimNotRWX ClaimNotBound NotLonghorn ShareManagerStopped ShareManagerUnassigned NoShareManager
-    NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull PodAffinity Unjudged
+    ClaimNotFound ClaimNotRWX ClaimNotBound NotLonghorn NoShareManagerEver
+    ShareManagerStarting ShareManagerStopped ShareManagerFailed ShareManagerUnassigned NoShareManager
+    CacheStale NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull NodeScarce
+    PodAffinity Released Unjudged
+    ShareManagerMoved PendingTooLong
     SteeringOff NoConsumer NodeAvoided
     CacheNotSynced DeadlineExceeded InternalError
 """.split()

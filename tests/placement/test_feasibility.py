@@ -12,15 +12,22 @@ from tests.support.builders import (
     name_requirement,
     node,
     node_terms,
+    pod,
     pod_affinity,
     pod_anti_affinity,
     pod_term,
+    request,
+    settings,
+    share_manager_pod,
     storage,
     virt_launcher,
     volume,
 )
+from webhook.cluster.store import Store
+from webhook.placement.candidate import Candidate
 from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
-from webhook.placement.feasibility import CHECKS, CORDON, MAX_NODE_SELECTOR_TERMS, Candidate, run_checks
+from webhook.placement.feasibility import CHECKS, CORDON, MAX_NODE_SELECTOR_TERMS, first_failed_check, run_checks
+from webhook.placement.injector import decide
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
 SSD = [{"key": "disk", "operator": "In", "values": ["ssd"]}]
@@ -297,6 +304,10 @@ FAILURES: dict[Reason, tuple[Object, Object]] = {
 }
 
 
+# These checks fail because of the catalog, not because of the pod and the node.
+FAILED_BY_THE_CATALOG = {Reason.CACHE_STALE, Reason.NODE_NOT_FOUND, Reason.NODE_SCARCE, Reason.RELEASED}
+
+
 @pytest.mark.parametrize("first", range(len(FAILURES)), ids=list(FAILURES))
 def test_the_first_failed_check_is_the_reason(first: int) -> None:
     failing = list(FAILURES)[first:]
@@ -312,4 +323,35 @@ def test_the_first_failed_check_is_the_reason(first: int) -> None:
 
 
 def test_checks_run_in_design_order() -> None:
-    assert tuple(check.reason for check in CHECKS) == GUARD_REASONS == (Reason.NODE_NOT_FOUND, *FAILURES)
+    assert tuple(check.reason for check in CHECKS) == GUARD_REASONS
+    assert [reason for reason in GUARD_REASONS if reason not in FAILED_BY_THE_CATALOG] == list(FAILURES)
+
+
+def released_store(*items: Object) -> Store:
+    store = catalog(*items)
+    store.releases.record(("default", "vm1"), "uid-of-a-pod-that-is-gone")
+    return store
+
+
+def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_again() -> None:
+    vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1"})
+    decision = decide(request(vm), released_store(*storage(), node()), settings())
+    assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")
+    assert (
+        "a pinned pod of this VM was deleted less than an hour ago, before the scheduler bound it" in decision.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("received", "namespace"),
+    [
+        (virt_launcher(annotations={"kubevirt.io/domain": "vm2"}), "default"),
+        (virt_launcher(annotations={"kubevirt.io/domain": "vm1"}), "other"),
+        (virt_launcher(), "default"),
+        (share_manager_pod(), "default"),
+        (pod(annotations={"kubevirt.io/domain": "vm1"}), "default"),
+    ],
+    ids=["another VM", "another namespace", "a pod without a VM", "a share-manager pod", "no virt-launcher pod"],
+)
+def test_a_released_vm_softens_no_other_pod(received: Object, namespace: str) -> None:
+    assert first_failed_check(Candidate(received, namespace, "node-a", (), released_store(node()))) is None

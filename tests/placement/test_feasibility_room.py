@@ -24,8 +24,9 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
+from webhook.placement.candidate import Candidate, ResourceFit, resource_fits
 from webhook.placement.decision import Mode, Outcome, Reason
-from webhook.placement.feasibility import Candidate, ResourceFit, first_failed_check, resource_fits
+from webhook.placement.feasibility import first_failed_check
 from webhook.placement.resources import amounts
 
 KVM = "devices.kubevirt.io/kvm"

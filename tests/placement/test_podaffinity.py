@@ -18,8 +18,8 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
+from webhook.placement.candidate import Candidate
 from webhook.placement.decision import Outcome, Reason
-from webhook.placement.feasibility import Candidate
 from webhook.placement.podaffinity import MAX_COMPARISONS, InterPodAffinity
 
 EAST, WEST = {ZONE: "east"}, {ZONE: "west"}

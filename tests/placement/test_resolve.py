@@ -1,5 +1,7 @@
 """A claim resolves to the node of its share-manager, and the claims of a VM elect one node."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.builders import (
@@ -7,6 +9,7 @@ from tests.support.builders import (
     catalog,
     claim,
     decision_for,
+    injection_for,
     node,
     share_manager,
     share_manager_pod,
@@ -15,14 +18,14 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.decision import ClaimFinding, Outcome, Reason, Source
-from webhook.placement.resolve import Choice, choose, known_volumes, most_voted, resolve, resolve_all
+from webhook.placement.resolve import known_volumes, resolve, resolve_all
+from webhook.placement.settings import Settings
 
-LONGHORN = "longhorn-system"
 CLAIM_AND_PV = [claim(), volume()]
 
 
 def resolved(*objects: Object) -> ClaimFinding:
-    return resolve("disk1", "default", catalog(*objects), LONGHORN)
+    return resolve("disk1", "default", catalog(*objects), Settings())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,70 @@ def resolved(*objects: Object) -> ClaimFinding:
             pytest.param(
                 [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_STOPPED, id=f"state {s}"
             )
-            for s in ("stopped", "stopping", "error", "unknown", "Running", "tomorrow's")
+            for s in ("stopped", "stopping", "Running", "tomorrow's")
+        ),
+        *(
+            pytest.param(
+                [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_FAILED, id=f"state {s}"
+            )
+            for s in ("error", "unknown")
+        ),
+        *(
+            pytest.param(
+                [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_STARTING, id=f"state {s!r}"
+            )
+            for s in ("starting", "", None)
+        ),
+        *(
+            pytest.param(
+                [*CLAIM_AND_PV, share_manager_pod(), *managers],
+                "vol-disk1",
+                Reason.SHARE_MANAGER_STARTING,
+                id=f"an unbound share-manager pod, {len(managers)} ShareManager",
+            )
+            for managers in ([], [share_manager()])
+        ),
+        pytest.param(
+            [*CLAIM_AND_PV, share_manager_pod(), share_manager(deleting=True)],
+            "vol-disk1",
+            Reason.SHARE_MANAGER_STOPPED,
+            id="an unbound share-manager pod of a ShareManager being deleted",
+        ),
+        pytest.param([claim(volumeMode="Block"), volume()], None, Reason.NO_SHARE_MANAGER_EVER, id="a Block claim"),
+        pytest.param(
+            [claim(volumeMode="Block", volume="")], None, Reason.NO_SHARE_MANAGER_EVER, id="an unbound Block claim"
+        ),
+        pytest.param(
+            [claim(), volume(parameters={"migratable": "true"})],
+            None,
+            Reason.NO_SHARE_MANAGER_EVER,
+            id="a migratable volume",
+        ),
+        pytest.param(
+            [claim(modes=["ReadWriteOnce"], volumeMode="Block"), volume()],
+            None,
+            Reason.CLAIM_NOT_RWX,
+            id="a Block claim that is not shared",
+        ),
+        pytest.param(
+            [claim(volumeMode="Block"), volume(driver="rbd.csi.ceph.com", parameters={"migratable": "true"})],
+            None,
+            Reason.NOT_LONGHORN,
+            id="a Block claim of another driver",
+        ),
+        *(
+            pytest.param(objects, None, Reason.CLAIM_NOT_RWX, id=f"{name} without a share-manager")
+            for name, objects in (
+                ("ReadOnlyMany", [claim(modes=["ReadOnlyMany"]), volume()]),
+                ("an unbound ReadOnlyMany claim", [claim(modes=["ReadOnlyMany"], volume="")]),
+                ("share: true", [claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"})]),
+            )
+        ),
+        pytest.param(
+            [claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"}), share_manager(state="stopped")],
+            "vol-disk1",
+            Reason.SHARE_MANAGER_STOPPED,
+            id="share: true with a stopped share-manager",
         ),
         pytest.param(
             [*CLAIM_AND_PV, share_manager(deleting=True)],
@@ -126,27 +192,6 @@ RUNNING_POD = share_manager_pod(node="node-b")
             id="the pod's node in any state",
         ),
         pytest.param([share_manager()], "node-a", Source.SHARE_MANAGER, id="the owner of a running ShareManager"),
-        pytest.param(
-            [share_manager(state="starting")], "node-a", Source.SHARE_MANAGER, id="the owner of a starting ShareManager"
-        ),
-        pytest.param(
-            [share_manager(state="")],
-            "node-a",
-            Source.SHARE_MANAGER,
-            id="the owner of a ShareManager with an empty state",
-        ),
-        pytest.param(
-            [share_manager(state=None)],
-            "node-a",
-            Source.SHARE_MANAGER,
-            id="the owner of a ShareManager without a state",
-        ),
-        pytest.param(
-            [share_manager_pod(), share_manager()],
-            "node-a",
-            Source.SHARE_MANAGER,
-            id="the owner while the pod is unbound",
-        ),
         *(
             pytest.param(
                 [share_manager_pod(node="node-b", phase=phase), share_manager()],
@@ -183,6 +228,115 @@ def test_a_claim_resolves_to_the_node_of_its_share_manager(
 
 
 @pytest.mark.parametrize(
+    "objects",
+    [
+        pytest.param([claim(modes=["ReadOnlyMany"]), volume()], id="ReadOnlyMany"),
+        pytest.param([claim(modes=["ReadOnlyMany"])], id="ReadOnlyMany with an unknown PV"),
+        pytest.param([claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"})], id="share: true"),
+    ],
+)
+def test_a_claim_that_is_not_rwx_counts_if_a_share_manager_serves_it(objects: list[Object]) -> None:
+    finding = resolved(*objects, share_manager("vol-disk1"), share_manager("pvc-disk1"))
+    assert (finding.node, finding.source, finding.reason) == ("node-a", Source.SHARE_MANAGER, None)
+
+
+STARTING = [*CLAIM_AND_PV, share_manager(state="starting", owner="interim")]
+OTHER_VM = virt_launcher("vm2", node="node-b", labels={"kubevirt.io/created-by": "vmi-2"})
+
+
+def test_a_vm_prefers_the_node_of_the_other_vms_while_the_share_manager_starts() -> None:
+    decision = decision_for(virt_launcher(), *STARTING, OTHER_VM, node("node-b"), node("interim"))
+    assert (decision.outcome, decision.node) == (Outcome.PREFERRED, "node-b")
+    assert decision.reason is Reason.SHARE_MANAGER_STARTING
+    assert decision.message == (
+        "node-b will probably serve claim disk1, but its share-manager is still starting; it is preferred, not required"
+    )
+    assert decision.claims == (
+        ClaimFinding("disk1", "vol-disk1", "node-b", Source.VIRT_LAUNCHER_POD, reason=Reason.SHARE_MANAGER_STARTING),
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "overrides"),
+    [
+        ([], {}),
+        ([OTHER_VM], {"steering": False}),
+        ([virt_launcher("vm2", opt_in=None, node="node-b")], {}),
+        ([virt_launcher("vm2")], {}),
+    ],
+    ids=["no other VM", "steering off", "a VM that is not opted in", "an unbound VM"],
+)
+def test_a_starting_share_manager_without_a_vm_to_follow_gives_no_node(others: list[Object], overrides: Object) -> None:
+    decision = decision_for(virt_launcher(), *STARTING, *others, node("node-b"), node("interim"), **overrides)
+    assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, Reason.NO_SHARE_MANAGER, None)
+    assert decision.claims[0].reason is Reason.SHARE_MANAGER_STARTING
+
+
+def test_an_unknown_node_is_not_preferred_while_the_share_manager_starts() -> None:
+    decision = decision_for(virt_launcher(), *STARTING, OTHER_VM, node("interim"))
+    assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.NODE_NOT_FOUND)
+
+
+def test_a_served_claim_on_the_same_node_pins_a_vm_whose_other_share_manager_starts() -> None:
+    both = virt_launcher(claims=["disk1", "disk2"])
+    decision = decision_for(both, *STARTING, OTHER_VM, *storage("disk2", "node-b"), node("node-b"))
+    assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, "node-b", False)
+
+
+DRIVERS_FIRST = virt_launcher(claims=["drivers", "disk1"], labels={"kubevirt.io/created-by": "vmi-1"})
+
+
+def user_of_drivers(vmi: str, **rest: Any) -> Object:
+    return virt_launcher(f"{vmi}-pod", claims=["drivers"], labels={"kubevirt.io/created-by": vmi}, **rest)
+
+
+@pytest.mark.parametrize(
+    ("user", "target", "conflict"),
+    [
+        pytest.param(user_of_drivers("vmi-2", node="node-c"), "node-a", False, id="a claim of another VM has no vote"),
+        pytest.param(user_of_drivers("vmi-2", opt_in=None), "node-a", False, id="the other VM need not be opted in"),
+        pytest.param(user_of_drivers("vmi-1", node="node-c"), "node-b", True, id="the VM's own pod is no other VM"),
+        pytest.param(
+            user_of_drivers("vmi-2", node="node-c", deleting=True), "node-b", True, id="a terminating pod is no user"
+        ),
+    ],
+)
+def test_a_claim_that_other_vms_mount_has_no_vote_beside_a_disk_of_the_vm(
+    user: Object, target: str, conflict: bool
+) -> None:
+    objects = [*storage("drivers", "node-b"), *storage(), user, node(), node("node-b")]
+    decision = decision_for(DRIVERS_FIRST, *objects)
+    assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, target, conflict)
+
+
+def named(claim_name: str) -> Object:
+    annotations = {"kubevirt-scheduler/co-schedule-claim": claim_name}
+    return virt_launcher(claims=["disk1", "disk2", "disk3"], annotations=annotations)
+
+
+def test_the_claim_that_the_vm_names_decides_alone() -> None:
+    objects = [*storage(), *storage("disk2"), *storage("disk3", "node-b"), node("node-b"), node()]
+    injection = injection_for(named("disk3"), *objects)
+    decision = injection.decision
+    assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, "node-b", False)
+    assert injection.warnings == ()
+
+
+def test_a_named_claim_without_a_node_leaves_the_vote_to_the_others() -> None:
+    objects = [*storage(), *storage("disk2", "node-b"), claim("disk3"), node("node-b"), node()]
+    injection = injection_for(named("disk3"), *objects)
+    assert (injection.decision.node, injection.decision.conflict) == ("node-a", True)
+    assert [warning for warning in injection.warnings if "co-schedule-claim" in warning] == []
+
+
+def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
+    injection = injection_for(named("dsik1"), *storage(), node())
+    assert injection.decision.node == "node-a"
+    (warning,) = injection.warnings
+    assert "co-schedule-claim: the VM has no claim 'dsik1', so all of its claims vote" in warning
+
+
+@pytest.mark.parametrize(
     ("objects", "handle"),
     [
         pytest.param([claim(), volume(handle="restored")], "restored", id="a restored PV's handle"),
@@ -202,7 +356,7 @@ def test_the_longhorn_volume_is_the_pvs_handle(objects: list[Object], handle: st
 
 def test_claims_are_resolved_in_volume_order_and_once() -> None:
     store = catalog(claim("b"), volume("b"), *storage("a", "node-a"))
-    findings = resolve_all(virt_launcher(claims=["b", "a", "gone", "b"]), "default", store, LONGHORN)
+    findings = resolve_all(virt_launcher(claims=["b", "a", "gone", "b"]), "default", store, Settings())
     assert [(finding.claim, finding.node, finding.reason) for finding in findings] == [
         ("b", None, Reason.NO_SHARE_MANAGER),
         ("a", "node-a", None),
@@ -212,43 +366,8 @@ def test_claims_are_resolved_in_volume_order_and_once() -> None:
 
 def test_known_volumes_include_the_pvs_of_every_driver() -> None:
     store = catalog(*storage("a"), claim("b", modes=["ReadWriteOnce"]), volume("b", driver="local"), claim("c"))
-    findings = resolve_all(virt_launcher(claims=["a", "b", "c", "gone"]), "default", store, LONGHORN)
+    findings = resolve_all(virt_launcher(claims=["a", "b", "c", "gone"]), "default", store, Settings())
     assert [pv.name for pv in known_volumes(findings, "default", store)] == ["pvc-a", "pvc-b"]
-
-
-@pytest.mark.parametrize(
-    ("votes", "choice"),
-    [
-        pytest.param("", None, id="no votes elect no node"),
-        pytest.param("a", Choice("a"), id="one vote wins"),
-        pytest.param("aa", Choice("a"), id="two votes for one node win"),
-        pytest.param("abb", Choice("b", ("a",)), id="the majority wins"),
-        pytest.param("ba", Choice("b", ("a",)), id="a tie goes to the first"),
-        pytest.param("abba", Choice("a", ("b",)), id="a longer tie goes to the first"),
-        pytest.param("cabba", Choice("a", ("c", "b")), id="a tie goes to the first behind a loser"),
-        pytest.param("cbaabc", Choice("c", ("b", "a")), id="a tie of three goes to the first"),
-    ],
-)
-def test_the_node_with_the_most_votes_wins(votes: str, choice: Choice | None) -> None:
-    assert most_voted(votes) == choice
-
-
-@pytest.mark.parametrize(
-    ("nodes", "choice"),
-    [
-        pytest.param(["a", "b!"], Choice("a"), id="a disk before the state wins"),
-        pytest.param(["b!", "a"], Choice("a"), id="a disk after the state wins"),
-        pytest.param(["b!", "b!", "a"], Choice("a"), id="a disk wins against two states"),
-        pytest.param(["", "b!"], Choice("b"), id="a state wins against an unserved disk"),
-        pytest.param(["b!"], Choice("b"), id="a single state wins"),
-        pytest.param(["b!", "a!"], Choice("b", ("a",)), id="the first of two states wins"),
-        pytest.param(["!", ""], None, id="unserved claims elect no node"),
-        pytest.param(["a", "", "b", "b"], Choice("b", ("a",)), id="disks without a state elect by majority"),
-    ],
-)
-def test_a_persistent_state_claim_votes_only_if_no_disk_does(nodes: list[str], choice: Choice | None) -> None:
-    """A `!` marks the claim of a persistent vTPM or EFI state."""
-    assert choose(ClaimFinding("x", node=n.strip("!") or None, persistent_state="!" in n) for n in nodes) == choice
 
 
 def test_conflicting_claims_are_reported_and_the_majority_wins() -> None:

@@ -18,13 +18,15 @@ from tests.support.builders import (
 )
 from webhook.placement import wording
 from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.placement.resolve import Choice
+from webhook.placement.votes import Choice
 
 # These sentences contain names and amounts, so functions build them.
 WORDED_BY_FUNCTIONS = {
     Reason.CO_SCHEDULED,
     *CLAIM_REASONS,
     *GUARD_REASONS,
+    Reason.SHARE_MANAGER_MOVED,
+    Reason.PENDING_TOO_LONG,
     Reason.NO_CONSUMER,
     Reason.NODE_AVOIDED,
     Reason.INTERNAL_ERROR,
@@ -133,6 +135,8 @@ CLAIM_AND_PV = [claim(), volume()]
                 ([], Reason.CLAIM_NOT_FOUND),
                 ([claim(modes=["ReadWriteOnce"])], Reason.CLAIM_NOT_RWX),
                 ([claim(), volume(driver="nfs")], Reason.NOT_LONGHORN),
+                ([claim(volumeMode="Block"), volume()], Reason.NO_SHARE_MANAGER_EVER),
+                ([*CLAIM_AND_PV, share_manager(state="error")], Reason.SHARE_MANAGER_FAILED),
             )
         ),
         *(
@@ -142,6 +146,7 @@ CLAIM_AND_PV = [claim(), volume()]
                 (CLAIM_AND_PV, Reason.NO_SHARE_MANAGER),
                 ([*CLAIM_AND_PV, share_manager(state="stopped")], Reason.SHARE_MANAGER_STOPPED),
                 ([*CLAIM_AND_PV, share_manager(owner="")], Reason.SHARE_MANAGER_UNASSIGNED),
+                ([*CLAIM_AND_PV, share_manager(state="starting")], Reason.SHARE_MANAGER_STARTING),
             )
         ),
         pytest.param(

@@ -5,6 +5,7 @@ import io
 import json
 from base64 import b64decode
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import FunctionType, ModuleType
 
 import jsonpatch
@@ -13,7 +14,18 @@ import structlog
 from structlog.testing import capture_logs
 
 from tests.support import paths
-from tests.support.builders import catalog, node, pinned_fields, request, settings, storage, virt_launcher
+from tests.support.builders import (
+    catalog,
+    claim,
+    node,
+    pinned_fields,
+    request,
+    settings,
+    share_manager,
+    storage,
+    virt_launcher,
+    volume,
+)
 from tests.support.fake_clock import FakeClock
 from webhook.cluster import objects
 from webhook.cluster.backend import from_snapshot
@@ -220,7 +232,9 @@ def test_a_retry_gets_the_time_left_since_the_first_attempt():
     assert granted == [pytest.approx(3 - 2.1 - MARGIN)]
 
 
-@pytest.mark.parametrize(("query", "retries"), [("timeout=3s", 1), ("timeout=10s", 8), ("timeout=30s", 8), ("", 8)])
+@pytest.mark.parametrize(
+    ("query", "retries"), [("timeout=2s", 0), ("timeout=3s", 1), ("timeout=10s", 3), ("timeout=30s", 8), ("", 3)]
+)
 def test_a_request_near_its_deadline_is_allowed_unchanged(query, retries):
     clock, metrics = FakeClock(), Metrics()
     client = client_for(synced=lambda: False, clock=clock, metrics=metrics)
@@ -458,13 +472,37 @@ def test_an_exception_on_the_plain_port_returns_json_without_its_message():
     assert SECRET not in response.text
 
 
-def test_a_vm_for_a_contested_node_is_retried_and_finally_allowed():
+STARTING = [claim(), volume(), share_manager(state="starting"), node()]
+WAITING = [*STARTING, virt_launcher("vm2", node="node-a", labels={"kubevirt.io/created-by": "vmi-2"})]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "final"), [(STARTING, "NoShareManager"), (WAITING, "ShareManagerStarting")], ids=["alone", "beside"]
+)
+def test_a_vm_waits_once_for_its_share_manager_to_be_bound(cluster, final):
     clock = FakeClock()
-    backend = from_snapshot(catalog(*CLUSTER), settings())
-    contested = replace(backend, contested=lambda injection: injection.decision.node is not None)
-    client = create_app(make_reviewer(contested, settings(), Metrics(), clock)).test_client()
-    first = post(client, review(), "timeout=3s")
+    client = create_app(make_reviewer(from_snapshot(catalog(*cluster), settings()), settings(), Metrics(), clock))
+    first = post(client.test_client(), review(), "timeout=10s")
     assert (first.status_code, first.headers["Retry-After"]) == (503, "1")
-    assert "on their way" in first.json["error"]
-    clock.now += 1.5
-    assert post(client, review(), "timeout=3s").json["response"]["allowed"] is True
+    assert "its node is not known yet" in first.json["error"]
+    clock.now += 1.01
+    assert reason(post(client.test_client(), review(), "timeout=10s")) == final
+
+
+def test_a_vm_that_is_pinned_by_another_claim_does_not_wait_for_a_starting_share_manager():
+    cluster = [*STARTING, *storage("disk2")]
+    client = create_app(make_reviewer(from_snapshot(catalog(*cluster), settings()), settings(), Metrics(), FakeClock()))
+    pod = virt_launcher(claims=["disk1", "disk2"])
+    assert reason(post(client.test_client(), review(pod), "timeout=10s")) == "CoScheduled"
+
+
+def test_another_replica_knows_from_the_pod_that_the_call_has_waited():
+    now = datetime(2026, 8, 1, 12, 0, 0, 500_000, UTC).timestamp()
+    reviewer = make_reviewer(from_snapshot(catalog(*STARTING), settings()), settings(), Metrics(), FakeClock())
+    client = create_app(replace(reviewer, wall_clock=lambda: now)).test_client()
+    codes = []
+    for uid, begun in (("a", "2026-08-01T12:00:00Z"), ("b", "2026-08-01T11:59:59Z")):
+        pod = virt_launcher()
+        pod["metadata"]["managedFields"] = [{"manager": "virt-controller", "time": begun, "fieldsV1": {"f:spec": {}}}]
+        codes.append(post(client, review(pod, uid=uid), "timeout=3s").status_code)
+    assert codes == [503, 200]

@@ -31,27 +31,26 @@ def test_an_invalid_duration_yields_the_default(duration):
     assert parse_timeout(duration) == DEFAULT_TIMEOUT
 
 
-def test_a_request_may_retry_while_its_timeout_leaves_time_for_another_attempt():
+@pytest.mark.parametrize(
+    ("timeout", "retries"), [(1.0, 0), (2.0, 0), (3.0, 1), (5.0, 1), (6.0, 2), (10.0, 3), (20.0, 6), (30.0, 8)]
+)
+def test_all_waits_of_a_call_take_at_most_a_third_of_its_timeout(timeout, retries):
     budget = RetryBudget()
-    allowed = [budget.may_retry("uid", 10.0, second + 100.0) for second in range(12)]
-    assert allowed == [True] * 9 + [False] * 3
+    allowed = [budget.may_retry("uid", timeout, 100 + second * 1.01) for second in range(20)]
+    assert allowed == [True] * retries + [False] * (20 - retries)
+    assert retries <= timeout / 3
 
 
-def test_a_one_second_timeout_allows_no_retry():
-    assert not RetryBudget().may_retry("uid", 1.0, 0.0)
+@pytest.mark.parametrize(("age", "allowed"), [(0, True), (1, False), (2, False)])
+def test_a_call_that_has_waited_at_another_replica_does_not_wait_again(age, allowed):
+    assert RetryBudget().may_retry("uid", 3.0, 0.0, age) is allowed
 
 
-def test_a_retry_needs_two_seconds_of_remaining_time():
+def test_a_call_that_waits_once_does_not_wait_for_a_second_time():
     budget = RetryBudget()
-    assert budget.may_retry("uid", 2.0, 0.0)
-    assert not budget.may_retry("uid", 2.0, 1.001)
-
-
-def test_a_long_timeout_allows_fewer_retries_than_the_api_server_makes():
-    budget, retries = RetryBudget(), 0
-    while budget.may_retry("uid", 30.0, float(retries)):
-        retries += 1
-    assert retries < 10
+    assert budget.may_retry("uid", 30.0, 0.0, once=True)
+    assert not budget.may_retry("uid", 30.0, 1.0, once=True)
+    assert not RetryBudget().may_retry("uid", 30.0, 0.0, age=1.0, once=True)
 
 
 def test_each_request_has_its_own_budget():

@@ -17,7 +17,7 @@ SECRET = "not-a-real-passphrase"
 @pytest.fixture(autouse=True)
 def _restore_logging():
     """Restore the handlers and levels, which pytest sets, after each test."""
-    names = (None, "gunicorn.error", "waitress.queue")
+    names = (None, "gunicorn.error")
     saved = [
         (logging.getLogger(name), logging.getLogger(name).handlers, logging.getLogger(name).level) for name in names
     ]
@@ -64,7 +64,7 @@ def test_control_characters_do_not_split_a_line(log_format):
     assert line.isprintable()
 
 
-@pytest.mark.parametrize("name", ["gunicorn.error", "waitress", "anything.else"])
+@pytest.mark.parametrize("name", ["gunicorn.error", "anything.else"])
 @pytest.mark.parametrize("log_format", LogFormat)
 def test_library_loggers_use_the_configured_format(name, log_format):
     stream = configured_stream(log_format=log_format)

@@ -18,13 +18,16 @@ from tests.support.loop_driver import POST, SLOW, drive_loop
 from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
 from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files
+from tests.support.tls_records import handshake
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
+from webhook.serving.connection import RECORDS_PER_TURN, Connection
 from webhook.serving.exchange import INLINE_BODY_LIMIT, Response
 from webhook.serving.loop import DRAIN_TIMEOUT, MAX_BUFFERED, MAX_CONNECTIONS, MAX_PER_TURN, QUIET_PERIOD, STALLED_AFTER
 from webhook.serving.metrics import Metrics
-from webhook.serving.request_parser import BODY_LIMIT
+from webhook.serving.request_parser import BODY_LIMIT, RequestParser
+from webhook.serving.tls_channel import MAX_USELESS_RECORDS
 from webhook.serving.wsgi import wsgi_response
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -170,6 +173,13 @@ def test_an_idle_connection_is_closed_after_95_seconds(driver):
     driver.turn()
     assert driver.loop.connections() == 0
     assert driver.dropped == {}
+
+
+def test_an_empty_line_does_not_start_the_time_of_a_request(driver):
+    with driver.connect_tls() as sock:
+        driver.send(sock, b"\r\n")
+        driver.advance_clock(94)
+        assert status_of(driver.send_and_receive(sock)) == 200
 
 
 def test_a_peer_that_stays_after_connection_close_is_closed_after_2_seconds(driver):
@@ -421,10 +431,7 @@ def test_large_requests_are_decided_one_at_a_time_and_do_not_block_small_ones(dr
 
 
 def check_failed_thread_start(folder):
-    """A thread can fail to start, for example for lack of memory.
-
-    Its request stays queued and is decided later. That response must not reach the next request.
-    """
+    """A thread can fail to start, for example for lack of memory. Its request stays queued, but has its response."""
     with drive_loop(folder) as driver, driver.connect_tls() as sock:
         before = threading.stack_size(2**47)  # bytes, more than the address space
         response = driver.send_and_receive(sock, SLOW.replace(b"/slow", b"/slow?first"))
@@ -436,11 +443,144 @@ def check_failed_thread_start(folder):
         driver.send(sock, SLOW.replace(b"/slow", b"/slow?second"))
         driver.run_until(lambda: driver.statuses[200])
         assert read_available(sock).endswith(b"\r\n\r\nsecond")
-        assert [request.query for request in driver.slow_requests] == ["first", "second"]
+        assert [request.query for request in driver.slow_requests] == ["second"]
 
 
 def test_a_failed_thread_start_returns_503_and_mixes_up_no_responses(folder):
     run_in_child_process(check_failed_thread_start, folder)
+
+
+def test_a_request_whose_connection_timed_out_is_not_decided_and_counts_until_then(driver):
+    large = SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (2 * INLINE_BODY_LIMIT))
+    with ExitStack() as stack:
+        for _ in range(3):
+            driver.send(stack.enter_context(driver.connect_tls()), large + b" " * (2 * INLINE_BODY_LIMIT))
+        driver.turn(5)
+        driver.run_until(lambda: driver.slow_requests)
+        driver.advance_clock(30)
+        assert driver.dropped == {"deciding": 3}
+        assert driver.loop._pool.held == 3 * 2 * INLINE_BODY_LIMIT
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.loop._pool.held == 0)
+        assert len(driver.slow_requests) == 1
+
+
+# TLS records
+
+
+@pytest.fixture
+def record_peer(driver, tmp_path):
+    """A peer that encrypts its own TLS records, and its record writer."""
+    with driver.connect_tcp() as sock:
+        yield sock, handshake(sock, driver.client_context, tmp_path, driver.turn)
+        driver.client_context.keylog_filename = None
+
+
+def one_byte_records(writer, data):
+    return b"".join(writer.record(data[index : index + 1]) for index in range(len(data)))
+
+
+def test_key_updates_between_requests_are_accepted(driver, record_peer):
+    sock, writer = record_peer
+    for _ in range(3):
+        driver.send(sock, writer.key_updates(MAX_USELESS_RECORDS) + writer.record(POST))
+        driver.turn(MAX_USELESS_RECORDS)
+    assert +driver.statuses == {200: 3}
+
+
+@pytest.mark.parametrize("after_each", [b"", b"P"], ids=["alone", "beside single bytes"])
+def test_a_key_update_flood_ends_the_connection(driver, record_peer, after_each):
+    """OpenSSL works off all KeyUpdate records in one read: 5 MB of them stopped the loop for 5 s."""
+    sock, writer = record_peer
+    sock.sendall(writer.key_updates(500, after_each))
+    driver.turn(2 * MAX_USELESS_RECORDS)
+    assert driver.dropped == {"tls": 1}
+    assert driver.loop._table.held == 0
+
+
+def test_a_request_in_records_of_one_byte_takes_many_turns(driver, record_peer):
+    sock, writer = record_peer
+    sock.sendall(one_byte_records(writer, POST))
+    for _ in range(len(POST) // RECORDS_PER_TURN):
+        driver.turn()
+        assert driver.requests == []
+    driver.loop.run_once()  # without an event: the rest is in memory
+    assert +driver.statuses == {200: 1}
+
+
+def test_several_records_in_one_segment_are_read_without_another_event(driver, record_peer):
+    sock, writer = record_peer
+    sock.sendall(b"".join(writer.record(part) for part in (POST[:10], POST[10:] + POST[:5], POST[5:])))
+    driver.turn(3)
+    assert +driver.statuses == {200: 2}
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 30])
+def test_a_record_in_two_segments_is_read_as_a_whole(driver, record_peer, cut):
+    sock, writer = record_peer
+    record = writer.record(POST)
+    driver.send(sock, record[:cut])
+    assert driver.loop._table.held == cut
+    driver.send(sock, record[cut:])
+    assert +driver.statuses == {200: 1}
+
+
+# A header of another protocol, a length that no record has, an unknown version, and a record that was changed.
+BAD_RECORDS = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x17\x03\x03\xff\xff",
+    b"\x17\x02\x00\x00\x05",
+    b"\x17\x03\x03\x00\x14" + b"x" * 20,
+]
+
+
+@pytest.mark.parametrize("record", BAD_RECORDS, ids=range(4))
+def test_an_invalid_record_ends_the_connection(driver, record_peer, record):
+    driver.send(record_peer[0], record)
+    assert driver.dropped == {"tls": 1}
+
+
+# The budget of a turn
+
+
+@pytest.fixture
+def slow_decisions(driver):
+    """Each decision takes 4 ms of the loop's clock."""
+    inline = driver.loop._handler.inline
+
+    def decide(request):
+        driver.now += 0.004
+        return inline(request)
+
+    driver.loop._handler.inline = decide
+
+
+@pytest.mark.usefixtures("slow_decisions")
+def test_requests_over_the_budget_wait_for_the_next_turn_in_the_order_of_their_waiting(driver):
+    with ExitStack() as stack:
+        peers = [stack.enter_context(driver.connect_tls()) for _ in range(10)]
+        for sock in peers:
+            sock.sendall(2 * POST)
+        served = []
+        for _ in range(7):
+            driver.turn()
+            served.append(driver.statuses[200])
+        assert served == [3, 6, 9, 12, 15, 18, 20]
+        assert all(read_available(sock).count(b"HTTP/1.1 200 ") == 2 for sock in peers)
+
+
+@pytest.mark.usefixtures("slow_decisions")
+def test_a_small_request_overtakes_large_ones(driver):
+    large = POST.replace(b"Length: 2\r\n\r\n{}", b"Length: 30000\r\n\r\n")
+    with ExitStack() as stack:
+        peers = [stack.enter_context(driver.connect_tls()) for _ in range(8)]
+        for sock in peers:
+            driver.send(sock, large + b" " * 29_999)
+        other_peer = stack.enter_context(driver.connect_tls())
+        for sock in peers:
+            sock.sendall(b" ")
+        assert is_served(driver, other_peer)
+        assert driver.statuses[200] < 4
 
 
 # Counts
@@ -466,7 +606,7 @@ def scan_port(driver):
 def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
     """The workers of gunicorn 26.1 and 27.0.1 count some of these down twice, and then never exit."""
     metrics = Metrics()
-    metrics.add_loop(driver.loop.connections, driver.loop.dropped)
+    metrics.add_loop(driver.loop.connections, driver.loop.dropped, driver.loop.take_longest_turn)
     with driver.connect_tls() as other_peer:
         for _ in range(5):
             scan_port(driver)
@@ -479,7 +619,7 @@ def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
     assert driver.loop.connections() == 0
     assert driver.dropped == {"tls": 5, "reset": 20}
     assert 'kubevirt_scheduler_connections_dropped_total{cause="tls"} 5.0\n' in metrics.exposition().decode()
-    assert driver.loop._buffered == 0
+    assert driver.loop._table.held == 0
     assert len(driver.loop._selector.get_map()) == 2
 
 
@@ -508,6 +648,19 @@ def test_without_a_certificate_a_connection_is_closed_and_counted(driver):
     driver.server_context = context
     with driver.connect_tls() as sock:
         assert is_served(driver, sock)
+
+
+def test_a_closed_connection_leaves_nothing_for_the_garbage_collector(driver):
+    gc.collect()
+    gc.disable()
+    try:
+        with driver.connect_tls() as sock:
+            driver.send(sock, POST + HEAD_WITH_LENGTH + b"{")
+        driver.turn(3)
+        assert driver.loop.connections() == 0
+        assert not [found for found in gc.get_objects() if isinstance(found, Connection | RequestParser)]
+    finally:
+        gc.enable()
 
 
 # Limits
@@ -627,7 +780,7 @@ def test_an_overloaded_loop_answers_only_large_requests_with_503(driver):
         other_peer = stack.enter_context(driver.connect_tls())
         last = fill_buffers(driver, stack)
         assert +driver.statuses == {}
-        assert MAX_BUFFERED < driver.loop._buffered < MAX_BUFFERED + 2**20
+        assert MAX_BUFFERED < driver.loop._table.held < MAX_BUFFERED + 2**20
         assert is_served(driver, other_peer)
         driver.send(other_peer, HEAD_WITH_LENGTH)
         # A small request in two pieces is accepted too.
@@ -637,7 +790,7 @@ def test_an_overloaded_loop_answers_only_large_requests_with_503(driver):
         assert b"\r\nRetry-After: 1\r\n" in response
         assert status_of(driver.send_and_receive(last, b" ")) == 503
     driver.turn(5)
-    assert (driver.loop.connections(), driver.loop._buffered) == (0, 0)
+    assert (driver.loop.connections(), driver.loop._table.held) == (0, 0)
     with driver.connect_tls() as sock:
         driver.send(sock, HEAD_WITH_LENGTH)
         assert status_of(driver.send_and_receive(sock, b" " * 100)) == 200
@@ -676,6 +829,27 @@ def test_a_hanging_loop_is_reported_as_stalled_and_a_busy_one_is_not(driver):
         driver.on_turn = lambda: None
         driver.turn()
         assert driver.loop.stalled_seconds() == 0
+
+
+@pytest.mark.usefixtures("slow_decisions")
+def test_the_longest_turn_is_reported_once(driver):
+    with driver.connect_tls() as sock:
+        assert is_served(driver, sock)
+        driver.turn()
+        assert driver.loop.take_longest_turn() == pytest.approx(0.004)
+        assert driver.loop.take_longest_turn() == 0
+
+
+def test_a_turn_that_hangs_is_reported_before_its_end(driver):
+    reported = []
+
+    def hang():
+        driver.now += 5
+        reported.append(driver.loop.take_longest_turn())
+
+    driver.on_turn = hang
+    driver.turn()
+    assert reported == [pytest.approx(5)]
 
 
 # Draining

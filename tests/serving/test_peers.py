@@ -149,7 +149,7 @@ def stalled_client(server, stall_point):
 
 @pytest.mark.parametrize("stall_point", STALL_POINTS)
 def test_100_stalled_clients_use_no_thread_and_do_not_block_reviews(server, stall_point):
-    server.review()
+    wait_for_no_connections(server)  # starts the thread of /metrics
     status_file = Path(f"/proc/{server.worker_pid()}/status")
     before = re.search(r"Threads:\s+(\d+)", status_file.read_text())[1]
     with ExitStack() as stack:
@@ -211,7 +211,7 @@ def test_a_client_that_sends_its_whole_body_still_receives_the_413(server):
 def test_pipelined_reviews_are_answered_in_order(server):
     sent = [REVIEW.replace(json.loads(VM_START)["request"]["uid"].encode(), f"{n:036}".encode()) for n in range(20)]
     with server.connect_tls() as sock:
-        sock.sendall(b"".join(sent) + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+        sock.sendall(b"".join(sent) + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         responses = receive_all(sock).split(b"HTTP/1.1 ")[1:]
     assert [response[:3] for response in responses] == [b"200"] * 20 + [b"404"]
     uids = [json.loads(response.partition(b"\r\n\r\n")[2])["response"]["uid"] for response in responses[:-1]]

@@ -29,6 +29,7 @@ READERS = {
     "PersistentVolumeClaim": objects.read_claim,
     "Pod": objects.read_pod,
     "ShareManager": objects.read_share_manager,
+    "VirtualMachine": objects.read_virtual_machine,
 }
 
 
@@ -91,6 +92,7 @@ def claim(
     volume: str | None = None,
     modes: Iterable[str] = ("ReadWriteMany",),
     labels: Object | None = None,
+    **spec: Any,
 ) -> Object:
     """Build a PersistentVolumeClaim bound to PV `pvc-<name>`; `volume=""` makes it unbound."""
     bound = f"pvc-{name}" if volume is None else volume
@@ -98,7 +100,7 @@ def claim(
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
-        "spec": {"accessModes": list(modes)} | ({"volumeName": bound} if bound else {}),
+        "spec": {"accessModes": list(modes)} | ({"volumeName": bound} if bound else {}) | spec,
     }
 
 
@@ -110,9 +112,11 @@ def volume(
     handle: str | None = None,
     driver: str = "driver.longhorn.io",
     required: Object | None = None,
+    parameters: Object | None = None,
 ) -> Object:
     """Build PersistentVolume `pvc-<claim>` for a claim, backed by Longhorn volume `vol-<claim>`."""
     spec: Object = {"csi": {"driver": driver, "volumeHandle": f"vol-{claim}" if handle is None else handle}}
+    spec["csi"] |= {"volumeAttributes": parameters} if parameters else {}
     spec |= {"claimRef": {"namespace": namespace, "name": claim}} if claim else {}
     spec |= {"nodeAffinity": {"required": required}} if required is not None else {}
     metadata = {"name": f"pvc-{claim}" if name is None else name}
@@ -136,6 +140,54 @@ def share_manager(
         | ({"deletionTimestamp": "2026-08-01T12:00:00Z"} if deleting else {}),
         "status": {key: value for key, value in status.items() if value is not None},
     }
+
+
+def virtual_machine(
+    name: str = "vm1",
+    namespace: str = "default",
+    *,
+    strategy: str | None = "Always",
+    running: bool | None = None,
+    failures: int | None = None,
+    annotations: Object | None = None,
+) -> Object:
+    """Build a VirtualMachine that starts again after its pod is deleted; `None` omits the field."""
+    spec = {"runStrategy": strategy, "running": running}
+    template = {"template": {"metadata": {"annotations": annotations or {}}}}
+    status = {} if failures is None else {"startFailure": {"consecutiveFailCount": failures}}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {key: value for key, value in spec.items() if value is not None} | template,
+        "status": status,
+    }
+
+
+def pinned_vm_pod(
+    name: str = "virt-launcher-vm1-abcde",
+    node: str = "node-a",
+    *,
+    vm: str = "vm1",
+    unschedulable: bool = True,
+    annotations: Object | None = None,
+    created: str = "2026-08-01T12:00:00Z",
+    **rest: Any,
+) -> Object:
+    """Build the Pending pod of a VM that the webhook pinned to `node`, as the API server stores it.
+
+    With `unschedulable`, the scheduler has found no node for it.
+    """
+    fields = pinned_fields(node)
+    own = {"kubevirt.io/domain": vm, "kubevirt-scheduler/decision": f"CoScheduled: pinned to {node}"}
+    rest |= {"annotations": own | fields["annotations"] | (annotations or {})}
+    built = virt_launcher(name, labels={"kubevirt.io/created-by": f"uid-of-{vm}"}, affinity=fields["affinity"], **rest)
+    owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": vm, "uid": f"uid-of-{vm}"}
+    built["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
+    if unschedulable:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        built["status"]["conditions"] = [condition | {"lastTransitionTime": "2026-08-01T12:00:01Z"}]
+    return built
 
 
 def node(

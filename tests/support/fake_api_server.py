@@ -28,11 +28,13 @@ import yaml
 from tests.support.builders import Object
 
 PLURALS = {
+    "Lease": "leases",
     "Node": "nodes",
     "PersistentVolume": "persistentvolumes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "ShareManager": "sharemanagers",
+    "VirtualMachine": "virtualmachines",
 }
 USER = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
 FINISHED = ("Succeeded", "Failed")
@@ -41,13 +43,17 @@ CLEAN, CUT = "the server ends the watch", "the connection breaks"
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A received request. `verb` is get, list or watch for a read, and the lowercase HTTP method for a write."""
+    """A received request. `verb` is get, list or watch for a read, and the lowercase HTTP method for a write.
+
+    `body` is the JSON of a write, None for a read.
+    """
 
     verb: str
     plural: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
+    body: Any = None
 
 
 def key_of(item: Object) -> tuple[str, str]:
@@ -130,6 +136,10 @@ def trickle(connection: "Connection") -> None:
         connection.chunk(b" ")
 
 
+def _namespace_of(request: ReceivedRequest) -> str:
+    return request.path.split("/namespaces/")[1].split("/")[0] if "/namespaces/" in request.path else ""
+
+
 class ApiServer:
     """The fake server: its objects, its faults and the requests that it received. Any thread may change them.
 
@@ -199,6 +209,10 @@ class ApiServer:
             with self._lock:
                 self._record("DELETED", item)
                 del self._objects[PLURALS[item["kind"]]][key_of(item)]
+
+    def stored(self, plural: str, key: tuple[str, str]) -> Object:
+        """A copy of one object."""
+        return deepcopy(self._objects[plural][key])
 
     def bookmark(self, kind: str) -> None:
         """Send a bookmark with a new resource version to the watches of a kind."""
@@ -270,16 +284,39 @@ class ApiServer:
         elif (request.verb, request.plural) in self.forbidden:
             connection.answer(403, forbidden(request.verb, request.plural))
         else:
-            {"list": self._list, "watch": self._watch}.get(request.verb, self._get)(request, connection)
+            verbs = {"list": self._list, "watch": self._watch, "put": self._update, "delete": self._delete}
+            verbs.get(request.verb, self._get)(request, connection)
 
-    def _get(self, request: ReceivedRequest, connection: "Connection") -> None:
+    def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
         name = unquote(request.path.rpartition("/")[2])
-        namespace = request.path.split("/namespaces/")[1].split("/")[0] if "/namespaces/" in request.path else ""
-        item = self._objects[request.plural].get((namespace, name))
+        item = self._objects[request.plural].get((_namespace_of(request), name))
         if item is None:
             connection.answer(404, status(404, f'{request.plural} "{name}" not found', "NotFound"))
-        else:
+        return item
+
+    def _get(self, request: ReceivedRequest, connection: "Connection") -> None:
+        if item := self._find(request, connection):
             connection.answer(200, item)
+
+    def _update(self, request: ReceivedRequest, connection: "Connection") -> None:
+        with self._lock:
+            if not (item := self._find(request, connection)):
+                return None
+            version = request.body["metadata"].get("resourceVersion", "")
+            if version not in ("", item["metadata"]["resourceVersion"]):
+                return connection.answer(409, status(409, "the object has been modified", "Conflict"))
+            self.put(request.body)
+            return connection.answer(200, self._objects[request.plural][key_of(item)])
+
+    def _delete(self, request: ReceivedRequest, connection: "Connection") -> None:
+        with self._lock:
+            if not (item := self._find(request, connection)):
+                return None
+            preconditions = (request.body or {}).get("preconditions", {})
+            if any(item["metadata"][field] != value for field, value in preconditions.items()):
+                return connection.answer(409, status(409, "Precondition failed", "Conflict"))
+            self.delete(item)
+            return connection.answer(200, item)
 
     def _list(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:
@@ -289,6 +326,8 @@ class ApiServer:
                 version, items = self._pages[token]
             else:
                 version, items = self._version, [*self._objects[request.plural].values()]
+                if name := request.query.get("fieldSelector", "").partition("metadata.name=")[2]:
+                    items = [item for item in items if key_of(item) == (_namespace_of(request), name)]
             limit = int(request.query.get("limit", len(items)))
             metadata: Object = {"resourceVersion": str(version)}
             if items[limit:]:
@@ -316,6 +355,10 @@ class ApiServer:
         connection.end(cut=line is CUT)
 
 
+def _decoded(content: bytes) -> Any:
+    return json.loads(content) if content else None
+
+
 class Connection(BaseHTTPRequestHandler):
     """A client connection."""
 
@@ -331,11 +374,11 @@ class Connection(BaseHTTPRequestHandler):
         parts = parts[2:] if parts[0] == "namespaces" else parts
         reading = "get" if len(parts) > 1 else "watch" if query.get("watch") == "true" else "list"
         verb = reading if self.command == "GET" else self.command.lower()
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.api.respond(ReceivedRequest(verb, parts[0], url.path, query, headers), self)
+        self.server.api.respond(ReceivedRequest(verb, parts[0], url.path, query, headers, _decoded(content)), self)
 
-    do_POST = do_PATCH = do_GET  # noqa: N815 (BaseHTTPRequestHandler requires these names)
+    do_POST = do_PATCH = do_PUT = do_DELETE = do_GET  # noqa: N815 (BaseHTTPRequestHandler requires these names)
 
     def answer(self, code: int, content: Object | bytes, **headers: str) -> None:
         sent = content if isinstance(content, bytes) else json.dumps(content).encode()

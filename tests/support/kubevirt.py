@@ -1,6 +1,7 @@
-"""A stand-in for KubeVirt: the VirtualMachine CRD, and the virt-launcher pods of VMs.
+"""A stand-in for KubeVirt: its CRDs, and the virt-launcher pods of VMs.
 
-The CRD accepts any field, and no controller acts on its objects: `restart_vm` creates the pod.
+The CRDs accept any field. No controller acts on their objects here, so `restart_vm` creates the pod. Where restarts
+matter, virt_controller.py acts on them.
 """
 
 from __future__ import annotations
@@ -14,27 +15,24 @@ from tests.support.scenario import Scenario
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SCHEMA: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-CRD: Object = {
-    "metadata": {"name": "virtualmachines.kubevirt.io"},
-    "spec": {
-        "group": "kubevirt.io",
-        "scope": "Namespaced",
-        "names": {
-            "kind": "VirtualMachine",
-            "plural": "virtualmachines",
-            "singular": "virtualmachine",
-            "shortNames": ["vm", "vms"],
-        },
-        "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}],
-    },
-}
 
 
-def install_crd(plane: ControlPlane) -> None:
-    """Create the VirtualMachine CRD if it doesn't exist, and wait until the API server serves it."""
-    with suppress(ApiError):
-        plane.request("POST", CRDS, CRD)
-    plane.wait(lambda: plane.request("GET", "/apis/kubevirt.io/v1/virtualmachines"), 20, "the VirtualMachine CRD")
+def _crd(kind: str, short_name: str) -> Object:
+    singular = kind.lower()
+    names = {"kind": kind, "plural": f"{singular}s", "singular": singular, "shortNames": [short_name, f"{short_name}s"]}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": SCHEMA}}
+    spec = {"group": "kubevirt.io", "scope": "Namespaced", "names": names}
+    versions = [version | {"subresources": {"status": {}}}]
+    return {"metadata": {"name": f"{singular}s.kubevirt.io"}, "spec": spec | {"versions": versions}}
+
+
+def install_crds(plane: ControlPlane) -> None:
+    """Create the CRDs of VMs and VMIs if they don't exist, and wait until the API server serves them."""
+    for kind, short_name in (("VirtualMachine", "vm"), ("VirtualMachineInstance", "vmi")):
+        with suppress(ApiError):
+            plane.request("POST", CRDS, _crd(kind, short_name))
+        path = f"/apis/kubevirt.io/v1/{kind.lower()}s"
+        plane.wait(lambda path=path: plane.request("GET", path), 20, f"the CRD of {kind}")  # type: ignore[misc]
 
 
 def vm_path(scenario: Scenario, name: str = "") -> str:
@@ -44,7 +42,7 @@ def vm_path(scenario: Scenario, name: str = "") -> str:
 
 def scenario_with_vm(plane: ControlPlane, longhorn: Longhorn, nodes: int, template: Object) -> Scenario:
     """Return a scenario with the VM `vm1` and without a webhook."""
-    install_crd(plane)
+    install_crds(plane)
     scenario = Scenario(plane, longhorn, None)
     scenario.add_nodes(nodes)
     vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "vm1"}}

@@ -3,7 +3,7 @@
 An attached volume gets a ShareManager in state `starting` with an interim owner, and a share-manager pod without a
 node. When the pod runs, the ShareManager becomes `running` and its owner becomes the pod's node. After the last
 detachment, the pod is deleted and the ShareManager becomes `stopped`. If the pod's node is lost, the pod is recreated
-and avoids that node.
+and avoids that node. A volume with `volumeMode: Block` never gets a ShareManager.
 """
 
 from __future__ import annotations
@@ -81,9 +81,12 @@ class Longhorn:
         with self._pass_lock:
             yield
 
-    def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "") -> None:
-        """Create an RWX volume: a PV, whose name differs from the volume's, and a claim that will be bound to it."""
-        common = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class}
+    def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "", **fields: object) -> None:
+        """Create an RWX volume: a PV, whose name differs from the volume's, and a claim that will be bound to it.
+
+        `fields` override fields of both: `accessModes`, `volumeMode`.
+        """
+        common = {"accessModes": ["ReadWriteMany"], "storageClassName": storage_class} | fields
         csi = {"driver": DRIVER, "volumeHandle": volume}
         spec = common | {"capacity": {"storage": "10Gi"}, "persistentVolumeReclaimPolicy": "Retain", "csi": csi}
         spec |= {"claimRef": {"namespace": namespace, "name": claim}}
@@ -169,7 +172,8 @@ class Longhorn:
             if not attachment.get("status", {}).get("attached"):
                 path = f"{STORAGE}/volumeattachments/{metadata['name']}/status"
                 self._plane.request("PATCH", path, {"status": {"attached": True}})
-            attached[pv["spec"]["csi"]["volumeHandle"]].append({"pv": pv, "node": spec["nodeName"]})
+            if pv["spec"]["volumeMode"] != "Block":
+                attached[pv["spec"]["csi"]["volumeHandle"]].append({"pv": pv, "node": spec["nodeName"]})
         return attached
 
     def _advance(

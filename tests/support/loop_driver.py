@@ -13,6 +13,7 @@ from tests.support.tls_client import read_available
 from webhook.serving.connection import RequestHandler
 from webhook.serving.exchange import Response
 from webhook.serving.loop import Loop
+from webhook.serving.tls_channel import tls_opener
 
 OK = Response(HTTPStatus.OK, b"{}")
 POST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -35,7 +36,9 @@ class LoopDriver:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.address = self.listener.getsockname()
         handler = RequestHandler(self._inline, self._threaded, self._count)
-        self.loop = Loop(self.listener, lambda: self.server_context, handler, self._on_turn, lambda: self.now)
+        self.loop = Loop(
+            self.listener, tls_opener(lambda: self.server_context), handler, self._on_turn, lambda: self.now
+        )
 
     def _on_turn(self):
         self.turns += 1

@@ -59,9 +59,8 @@ class Scenario:
         self.node_names: list[str] = []
         self.volumes: list[str] = []
         self._webhook: Webhook | None = None
-        topologies = [{"matchLabelExpressions": [{"key": POOL, "values": [self.namespace]}]}]
-        storage = {"metadata": {"name": self.namespace}, "provisioner": "driver.longhorn.io"}
-        plane.request("POST", f"{STORAGE}/storageclasses", storage | {"allowedTopologies": topologies})
+        self.storage_classes: list[str] = []
+        self._add_storage_class(self.namespace, POOL, self.namespace)
         if webhook:
             self.use_webhook(webhook)
 
@@ -125,15 +124,35 @@ class Scenario:
 
     # --- storage ---
 
-    def add_volume(self, claim: str = "disk1", volume: str = "", isolated: bool = True) -> str:
+    def add_volume(
+        self, claim: str = "disk1", volume: str = "", isolated: bool = True, node: str = "", **spec: Any
+    ) -> str:
         """Create a Longhorn volume and a claim that will be bound to it, and return the volume's name.
 
-        If `isolated`, the StorageClass restricts the volume's share-manager to the nodes of this test.
+        If `isolated`, the StorageClass restricts the volume's share-manager to the nodes of this test, or to `node`.
+        `spec` overrides fields of the PV and the claim: `accessModes`, `volumeMode`.
         """
         volume = volume or f"vol-{self.namespace}-{len(self.volumes)}"
-        self.longhorn.provision(self.namespace, claim, volume, self.namespace if isolated else "")
+        storage_class = f"{self.namespace}-{claim}" if node else self.namespace
+        if node:
+            self._add_storage_class(storage_class, HOSTNAME, node)
+        self.longhorn.provision(self.namespace, claim, volume, storage_class if isolated else "", **spec)
         self.volumes.append(volume)
         return volume
+
+    def _add_storage_class(self, name: str, label: str, value: str) -> None:
+        """Create a StorageClass that restricts share-managers to the nodes with this label."""
+        topologies = [{"matchLabelExpressions": [{"key": label, "values": [value]}]}]
+        storage_class = {"metadata": {"name": name}, "provisioner": "driver.longhorn.io"}
+        path = f"{STORAGE}/storageclasses"
+        self.plane.request("POST", path, storage_class | {"allowedTopologies": topologies})
+        self.storage_classes.append(name)
+
+    def allow_all_nodes(self, claim: str) -> None:
+        """Allow the share-manager of a claim that was created with `node` on all nodes of this test from now on."""
+        name = f"{self.namespace}-{claim}"
+        self.plane.request("DELETE", f"{STORAGE}/storageclasses/{name}")
+        self._add_storage_class(name, POOL, self.namespace)
 
     def wait_bound(self, *claims: str) -> None:
         def bound() -> set[str]:
@@ -142,9 +161,12 @@ class Scenario:
 
         self.plane.wait(lambda: set(claims) <= bound(), 30, f"claims {claims} Bound")
 
-    def add_attached_volume(self, claim: str = "disk1") -> tuple[str, str]:
-        """Create a volume that a pod already uses; return the volume and the node of its running share-manager."""
-        volume = self.add_volume(claim)
+    def add_attached_volume(self, claim: str = "disk1", node: str = "", **spec: Any) -> tuple[str, str]:
+        """Create a volume that a pod already uses; return the volume and the node of its running share-manager.
+
+        The arguments are those of `add_volume`.
+        """
+        volume = self.add_volume(claim, node=node, **spec)
         self.wait_bound(claim)
         self.create_consumer(claim)
         return volume, self.wait_share_manager(volume, claim)
@@ -180,9 +202,9 @@ class Scenario:
         pod_spec |= spec
         return pod
 
-    def anti_affinity_pod(self, group: str, claim: str) -> Object:
+    def anti_affinity_pod(self, group: str, claim: str, name: str = "") -> Object:
         """Return a VM pod whose required anti-affinity separates it from other pods of its group on the same claim."""
-        pod = self.vm_pod(group, claim)
+        pod = self.vm_pod(name or group, claim)
         pod["metadata"]["labels"]["group"] = group
         term = {"labelSelector": {"matchLabels": {"group": group}}, "topologyKey": HOSTNAME}
         pod["spec"]["affinity"]["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
@@ -292,6 +314,7 @@ class Scenario:
             self.longhorn.remove_volume(volume)
         paths = [self.claims, *(f"{VOLUMES}/pv-{volume}" for volume in self.volumes)]
         paths += [f"/api/v1/nodes/{node}" for node in self.node_names]
-        for path in [*paths, f"{STORAGE}/storageclasses/{self.namespace}", f"/api/v1/namespaces/{self.namespace}"]:
+        paths += [f"{STORAGE}/storageclasses/{name}" for name in self.storage_classes]
+        for path in [*paths, f"/api/v1/namespaces/{self.namespace}"]:
             with suppress(ApiError):
                 self.plane.request("DELETE", path)

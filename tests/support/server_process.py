@@ -97,6 +97,12 @@ class ServerProcess:
         return self.process.wait(TIMEOUT)
 
 
+def resident_memory(pid: int, name: str = "VmRSS:") -> float:
+    """Return the memory in MB that a process has in RAM; VmHWM is the peak."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1]) * 1024 / 1e6
+
+
 def until(condition: Any) -> Any:
     """Poll `condition` and return its first true value."""
     deadline = monotonic() + TIMEOUT

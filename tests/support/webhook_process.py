@@ -30,7 +30,8 @@ RIGHTS: tuple[Right, ...] = (
     ("", "persistentvolumeclaims", ("get", "list", "watch")),
     ("", "persistentvolumes", ("get", "list", "watch")),
     ("", "nodes", ("list", "watch")),
-    ("", "pods", ("list", "watch")),
+    ("", "pods", ("list", "watch", "delete")),
+    ("kubevirt.io", "virtualmachines", ("list", "watch")),
     ("longhorn.io", "sharemanagers", ("get", "list", "watch")),
     ("", "events", ("create", "patch")),
 )
@@ -55,7 +56,14 @@ class Webhook:
     """One webhook process. `with Webhook(...)` starts it and waits until it is ready; `register` has it called."""
 
     def __init__(
-        self, plane: ControlPlane, name: str, kubeconfig: Path, settings: dict[str, str], tls: Path | None = None
+        self,
+        plane: ControlPlane,
+        name: str,
+        kubeconfig: Path,
+        settings: dict[str, str],
+        *,
+        tls: Path | None = None,
+        arguments: tuple[str, ...] = (),
     ) -> None:
         """Prepare the command. `tls` is the folder of another replica's certificate, to serve the same one."""
         self.name = name
@@ -75,7 +83,9 @@ class Webhook:
             f"--tls-dir={self.tls}",
         ]
         command = ["/usr/bin/env", *(f"{key}={value}" for key, value in environment.items()), str(PROGRAM), "serve"]
-        self.process = Process(name, [*command, *listen], f"http://{LOOPBACK}:{self._http}/readyz", self.folder)
+        self.process = Process(
+            name, [*command, *listen, *arguments], f"http://{LOOPBACK}:{self._http}/readyz", self.folder
+        )
 
     def __enter__(self) -> Webhook:
         try:
@@ -108,14 +118,17 @@ class Webhook:
             time.sleep(0.02)
         self.process.kill()
 
-    def register(self, share_managers: bool = True) -> Webhook:
-        """Have the API server call this webhook for VMs in namespaces labeled for it, and for share-manager pods."""
+    def register(self, share_managers: bool = True, timeout: int = 10) -> Webhook:
+        """Have the API server call this webhook for VMs in namespaces labeled for it, and for share-manager pods.
+
+        The default timeout of a call is longer than the chart's 3 s, because it tolerates a machine that stalls.
+        """
         service = {"metadata": {"name": self.name}, "spec": {"ports": [{"port": 443}]}}
         services = f"/api/v1/namespaces/{NAMESPACE}/services"
         if self.name not in [each["metadata"]["name"] for each in self._plane.request("GET", services)["items"]]:
             self._plane.request("POST", services, service)
         self._plane.route_service(NAMESPACE, self.name, self.address)
-        self._plane.request("POST", REGISTRATIONS, self._configuration(share_managers))
+        self._plane.request("POST", REGISTRATIONS, self._configuration(share_managers, timeout))
         return self
 
     def unregister(self) -> None:
@@ -159,17 +172,14 @@ class Webhook:
             (folder / file).write_bytes(content)
         return folder
 
-    def _configuration(self, with_share_managers: bool) -> Object:
-        """Return the MutatingWebhookConfiguration of the chart, except for two settings.
-
-        `Fail` makes missed calls visible, and the timeout of 10 s instead of 3 s tolerates a machine that stalls.
-        """
+    def _configuration(self, with_share_managers: bool, timeout: int) -> Object:
+        """Return the MutatingWebhookConfiguration of the chart, but with `Fail`, which makes missed calls visible."""
         client = {"service": {"namespace": NAMESPACE, "name": self.name, "path": "/mutate"}}
         common = {
             "clientConfig": client | {"caBundle": base64.b64encode(self._ca.certificate).decode()},
             "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
             "failurePolicy": "Fail",
-            "timeoutSeconds": 10,
+            "timeoutSeconds": timeout,
             "sideEffects": "NoneOnDryRun",
             "reinvocationPolicy": "IfNeeded",
             "admissionReviewVersions": ["v1"],

@@ -11,8 +11,8 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -102,6 +102,17 @@ class ControlPlane(Api):
             self._start_scheduler(name, free_ports(1)[0], leader_elect, profile).wait_until_healthy()
         return self.processes[name]
 
+    @contextmanager
+    def stopped_scheduler(self) -> Iterator[None]:
+        """Stop the default scheduler inside the block."""
+        scheduler = self.processes["default-scheduler"]
+        scheduler.kill()
+        try:
+            yield
+        finally:
+            scheduler.start()
+            scheduler.wait_until_healthy()
+
     def compact_etcd(self) -> None:
         """Drop all but the newest revision. Once the API server has restarted, a watch from an older one gets 410."""
         revision = self._call_etcd("range", {"key": "AA=="})["header"]["revision"]
@@ -164,11 +175,12 @@ class ControlPlane(Api):
         """Return how many connections the API server has opened to these targets so far."""
         return sum(self._proxy.connections_opened[target] for target in targets)
 
-    def route_service(self, namespace: str, name: str, *targets: Address) -> None:
-        """Route every port of an existing Service to the targets, round robin."""
+    def route_service(self, namespace: str, name: str, *targets: Address) -> str:
+        """Route every port of an existing Service to the targets, round robin. Return the Service's cluster IP."""
         spec = self.request("GET", f"/api/v1/namespaces/{namespace}/services/{name}")["spec"]
         for port in spec["ports"]:
             self.route(spec["clusterIP"], port["port"], *targets)
+        return str(spec["clusterIP"])
 
     def _start_clients(self, controller_manager_port: int, kwok_port: int, scheduler_port: int) -> None:
         name = "kube-controller-manager"

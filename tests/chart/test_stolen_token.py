@@ -1,0 +1,285 @@
+"""A stolen token of the webhook's ServiceAccount: the chart's policies refuse what RBAC alone would allow.
+
+The chart is installed by a real Helm. No replica runs: the tests use the account's token themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.rights import is_granted
+from tests.support.helm_chart import Object
+from tests.support.helm_release import Release
+from tests.support.webhook_process import RBAC
+
+pytestmark = pytest.mark.controlplane
+
+NAMESPACE = "stolen-token"  # of the VMs
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+CO_SCHEDULED = "kubevirt-scheduler/co-scheduled-node"
+NODE = "stolen-token-node"
+
+
+class Thief:
+    """A client with the token of the webhook's ServiceAccount."""
+
+    def __init__(self, release: Release) -> None:
+        self.plane, self.release = release.plane, release
+        self.user = f"system:serviceaccount:{release.namespace}:{release.fullname}"
+        self.pods_policy = f"{release.fullname}-pods"
+        self.configuration_policy = f"{release.fullname}-webhook-configuration"
+        self._token = release.plane.service_account_token(release.namespace, release.fullname)
+
+    def request(self, method: str, path: str, body: object = None) -> Object:
+        return self.plane.request(method, path, body, token=self._token)
+
+    def refusal(self, method: str, path: str, body: object = None) -> str:
+        """Send a request that must fail, and return the API server's message."""
+        with pytest.raises(ApiError) as error:
+            self.request(method, path, body)
+        assert (error.value.status, error.value.reason) == (403, "Forbidden")
+        return str(error.value)
+
+
+def denial(policy: str, message: str) -> str:
+    """Return the API server's words for a refusal by a policy. A refusal by RBAC names the verb and the resource."""
+    return f"ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}"
+
+
+@pytest.fixture(scope="module")
+def thief(plane: ControlPlane) -> Iterator[Thief]:
+    plane.create_namespace(NAMESPACE)
+    release = Release(plane, "chart-stolen").install()
+    thief = Thief(release)
+    plane.request("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
+    probe = create_pod(plane, labels={})
+
+    def error_of(method: str, path: str, body: object = None) -> str:
+        try:
+            thief.request(method, f"{path}?dryRun=All", body)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    def are_enforced() -> bool:
+        configuration = plane.request("GET", release.configuration)
+        configuration["metadata"]["labels"]["probe"] = "true"
+        return thief.pods_policy in error_of("DELETE", probe) and thief.configuration_policy in error_of(
+            "PUT", release.configuration, configuration
+        )
+
+    # The API server learns of the policies through a watch.
+    plane.wait(are_enforced, 20, "refusals by both policies")
+    yield thief
+    release.uninstall()
+    plane.request("DELETE", f"/api/v1/nodes/{NODE}")
+    plane.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
+
+
+def create_pod(plane: ControlPlane, **changes: Any) -> str:
+    """Create a virt-launcher pod that carries a pin and is not bound, with changed metadata, and return its path."""
+    metadata = {
+        "generateName": "virt-launcher-vm1-",
+        "labels": {"kubevirt.io": "virt-launcher"},
+        "annotations": {CO_SCHEDULED: NODE},
+    }
+    spec = {"schedulerName": "none", "containers": [{"name": "compute", "image": "none"}]}
+    created = plane.request("POST", PODS, {"metadata": metadata | changes, "spec": spec})
+    return f"{PODS}/{created['metadata']['name']}"
+
+
+# --- pods ---
+
+OTHER_PODS: dict[str, tuple[Object, str]] = {
+    "no labels": ({"labels": None}, "The webhook may delete only virt-launcher pods."),
+    "another pod": ({"labels": {"app": "database"}}, "The webhook may delete only virt-launcher pods."),
+    "hotplug pod": ({"labels": {"kubevirt.io": "hotplug-disk"}}, "The webhook may delete only virt-launcher pods."),
+    "no annotations": ({"annotations": None}, "The webhook may delete only pods that it pinned"),
+    "not pinned": ({"annotations": {"kubevirt.io/domain": "vm1"}}, "The webhook may delete only pods that it pinned"),
+}
+
+
+def test_the_account_may_delete_an_unbound_virt_launcher_pod_that_carries_a_pin(
+    plane: ControlPlane, thief: Thief
+) -> None:
+    pod = create_pod(plane)
+    thief.request("DELETE", pod)
+    with pytest.raises(ApiError, match="404"):
+        plane.request("GET", pod)
+
+
+@pytest.mark.parametrize(("changes", "message"), OTHER_PODS.values(), ids=OTHER_PODS)
+def test_the_account_may_not_delete_other_pods(
+    plane: ControlPlane, thief: Thief, changes: Object, message: str
+) -> None:
+    pod = create_pod(plane, **changes)
+    assert denial(thief.pods_policy, message) in thief.refusal("DELETE", pod)
+    plane.request("DELETE", pod)  # the policy doesn't concern other accounts
+
+
+def test_the_account_may_not_delete_a_running_vm(plane: ControlPlane, thief: Thief) -> None:
+    pod = create_pod(plane)
+    thief.request("DELETE", f"{pod}?dryRun=All")
+    binding = {"metadata": {"name": pod.rpartition("/")[2]}, "target": {"kind": "Node", "name": NODE}}
+    plane.request("POST", f"{pod}/binding", binding)
+    message = "The webhook may delete only pods that are not bound to a node."
+    for options in {}, {"gracePeriodSeconds": 0}, {"propagationPolicy": "Orphan"}:
+        assert denial(thief.pods_policy, message) in thief.refusal("DELETE", pod, options)
+    plane.request("DELETE", f"{pod}?gracePeriodSeconds=0")
+
+
+def test_the_account_may_not_evict_a_pod(plane: ControlPlane, thief: Thief) -> None:
+    pod = create_pod(plane)
+    assert 'cannot create resource "pods/eviction"' in thief.refusal("POST", f"{pod}/eviction", {})
+    plane.request("DELETE", pod)
+
+
+@pytest.fixture
+def may_delete_collections(plane: ControlPlane, thief: Thief) -> Iterator[None]:
+    """An additional right of the account, which the chart doesn't grant."""
+    name = thief.release.name
+    assert 'cannot deletecollection resource "pods"' in thief.refusal("DELETE", PODS)
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["deletecollection"]}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": thief.user}
+    plane.request("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": [rule]})
+    binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+    plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
+    right = thief.user, {"verb": "deletecollection", "resource": "pods", "namespace": NAMESPACE}
+    plane.wait(lambda: is_granted(plane, right), 20, "the additional right")
+    yield
+    for kind in "clusterrolebindings", "clusterroles":
+        plane.request("DELETE", f"{RBAC}/{kind}/{name}")
+
+
+@pytest.mark.usefixtures("may_delete_collections")
+def test_a_deletion_of_a_collection_spares_every_pod_that_the_policy_protects(
+    plane: ControlPlane, thief: Thief
+) -> None:
+    labels = {"kubevirt.io": "virt-launcher", "test/case": "collection"}
+    pinned, other = create_pod(plane, labels=labels), create_pod(plane, labels=labels, annotations={})
+    # Names sort the collection, and the API server stops at the first refusal.
+    refusal = thief.refusal("DELETE", f"{PODS}?labelSelector=test/case%3Dcollection")
+    assert denial(thief.pods_policy, "The webhook may delete only pods that it pinned") in refusal
+    assert plane.request("GET", other)
+    plane.request("DELETE", other)
+    thief.request("DELETE", f"{PODS}?labelSelector=test/case%3Dcollection")
+    with pytest.raises(ApiError, match="404"):
+        plane.request("GET", pinned)
+
+
+# --- webhook configuration ---
+
+Change = Callable[[Object], Any]
+METADATA = "The webhook may not change the metadata of its configuration."
+WEBHOOKS = "The webhook may not add, remove, rename or reorder the webhooks of its configuration."
+FIELDS = "The webhook may change no field of its configuration but clientConfig.caBundle."
+CLIENT = "The webhook may change no field of clientConfig but caBundle"
+OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "8a409563-c3a8-4ea4-b258-c559ed8a11d5"}
+
+
+def vms(field: str, value: Any) -> Change:
+    """Return a change of one field of the first webhook; `None` removes the field."""
+    return lambda configuration: configuration["webhooks"][0].update({field: value})
+
+
+def client(**fields: Any) -> Change:
+    """Return a change of fields of the first webhook's `clientConfig`."""
+    return lambda configuration: configuration["webhooks"][0]["clientConfig"].update(fields)
+
+
+def service(field: str, value: Any) -> Change:
+    return lambda configuration: configuration["webhooks"][0]["clientConfig"]["service"].update({field: value})
+
+
+def metadata(field: str, value: Any) -> Change:
+    return lambda configuration: configuration["metadata"].update({field: value})
+
+
+def add_a_webhook(configuration: Object) -> None:
+    configuration["webhooks"].append(configuration["webhooks"][0] | {"name": "added.kubevirt-scheduler.io"})
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "URL": (client(service=None, url="https://thief.example.com/mutate"), CLIENT),
+    "service name": (service("name", "thief"), CLIENT),
+    "service namespace": (service("namespace", "default"), CLIENT),
+    "service path": (service("path", "/other"), CLIENT),
+    "service port": (service("port", 8443), CLIENT),
+    "rules": (
+        vms("rules", [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"], "operations": ["CREATE"]}]),
+        FIELDS,
+    ),
+    "failure policy": (vms("failurePolicy", "Fail"), FIELDS),
+    "namespace selector": (vms("namespaceSelector", None), FIELDS),
+    "object selector": (vms("objectSelector", {}), FIELDS),
+    "match conditions": (vms("matchConditions", None), FIELDS),
+    "match policy": (vms("matchPolicy", "Exact"), FIELDS),
+    "timeout": (vms("timeoutSeconds", 30), FIELDS),
+    "reinvocation policy": (vms("reinvocationPolicy", "Never"), FIELDS),
+    "side effects": (vms("sideEffects", "None"), FIELDS),
+    "review versions": (vms("admissionReviewVersions", ["v1", "v1beta1"]), FIELDS),
+    "added webhook": (add_a_webhook, WEBHOOKS),
+    "removed webhook": (lambda configuration: configuration["webhooks"].pop(), WEBHOOKS),
+    "no webhooks": (lambda configuration: configuration.update(webhooks=None), WEBHOOKS),
+    "renamed webhook": (vms("name", "renamed.kubevirt-scheduler.io"), WEBHOOKS),
+    "reordered webhooks": (lambda configuration: configuration["webhooks"].reverse(), WEBHOOKS),
+    "labels": (metadata("labels", {}), METADATA),
+    "annotations": (metadata("annotations", {"cert-manager.io/inject-ca-from": "default/thief"}), METADATA),
+    "owner references": (metadata("ownerReferences", [OWNER]), METADATA),
+    "finalizers": (metadata("finalizers", ["example.com/keep"]), METADATA),
+}
+
+
+def with_other_ca_bundle(thief: Thief, text: bytes) -> Object:
+    configuration = thief.request("GET", thief.release.configuration)
+    for webhook in configuration["webhooks"]:
+        webhook["clientConfig"]["caBundle"] = base64.b64encode(text).decode()
+    return configuration
+
+
+def test_the_account_may_set_change_and_remove_the_ca_bundle(plane: ControlPlane, thief: Thief) -> None:
+    bundle = plane.ca.read_bytes()
+    for text in bundle, bundle * 2, b"":
+        thief.request("PUT", thief.release.configuration, with_other_ca_bundle(thief, text))
+        assert thief.release.ca_bundles() == {base64.b64encode(text).decode()}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+def test_the_account_may_not_change_anything_else(
+    plane: ControlPlane, thief: Thief, change: Change, message: str
+) -> None:
+    configuration, path = (
+        with_other_ca_bundle(thief, plane.ca.read_bytes()),
+        f"{thief.release.configuration}?dryRun=All",
+    )
+    thief.request("PUT", path, configuration)
+    change(configuration)
+    assert denial(thief.configuration_policy, message) in thief.refusal("PUT", path, configuration)
+    plane.request("PUT", path, configuration)  # the policy doesn't concern other accounts
+
+
+# --- policies ---
+
+
+def test_the_api_server_finds_no_type_error_in_the_policies(plane: ControlPlane, thief: Thief) -> None:
+    for name in thief.pods_policy, thief.configuration_policy:
+
+        def type_checking(name: str = name) -> Object | None:
+            status = plane.request("GET", f"{ADMISSION}/validatingadmissionpolicies/{name}").get("status", {})
+            return status if "observedGeneration" in status else None
+
+        assert plane.wait(type_checking, 20, f"the type check of {name}").get("typeChecking", {}) == {}
+
+
+def test_the_account_may_not_change_the_policies(thief: Thief) -> None:
+    for name in thief.pods_policy, thief.configuration_policy:
+        for kind in "validatingadmissionpolicies", "validatingadmissionpolicybindings":
+            assert "cannot delete resource" in thief.refusal("DELETE", f"{ADMISSION}/{kind}/{name}")

@@ -1,0 +1,211 @@
+"""Tests of the election: one replica at a time holds the Lease, by whatever clock, and gives it up in time."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+from structlog.testing import capture_logs
+
+from tests.support.builders import Object
+from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
+from tests.support.fake_clock import FakeClock
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.election import LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL, Election
+
+LEASE = ("kubevirt-scheduler", "webhook")
+# As the chart renders it: without a spec.
+MANIFEST = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"namespace": LEASE[0], "name": LEASE[1], "labels": {"app": "webhook"}},
+}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.put(MANIFEST)
+        yield server
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def replica(server: ApiServer, clock: Any) -> Election:
+    return Election(ClusterClient(lambda: Configuration(host=server.url)), LEASE, clock)
+
+
+def stored(server: ApiServer) -> Object:
+    return server.stored("leases", LEASE)
+
+
+def test_the_first_replica_acquires_an_empty_lease_and_keeps_its_metadata(server: ApiServer, clock: FakeClock) -> None:
+    first = replica(server, clock)
+    assert not first.leads()
+    first.step()
+    assert first.leads()
+    lease = stored(server)
+    assert lease["metadata"]["labels"] == {"app": "webhook"}
+    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == (first.identity, LEASE_DURATION)
+    assert lease["spec"]["leaseTransitions"] == 1
+    assert lease["spec"]["acquireTime"] == lease["spec"]["renewTime"]
+    assert len(lease["spec"]["renewTime"]) == len("2026-08-01T12:00:00.000000Z")  # a MicroTime
+
+
+def test_a_renewal_changes_only_the_time(server: ApiServer, clock: FakeClock) -> None:
+    first = replica(server, clock)
+    first.step()
+    before = stored(server)["spec"]
+    first.step()
+    after = stored(server)["spec"]
+    assert {key for key in before if before[key] != after[key]} == {"renewTime"}
+
+
+def test_another_replica_waits_while_the_lease_is_renewed(server: ApiServer, clock: FakeClock) -> None:
+    first, second = replica(server, clock), replica(server, clock)
+    for _ in range(30):
+        first.step()
+        second.step()
+        assert (first.leads(), second.leads()) == (True, False)
+        clock.now += RETRY_INTERVAL
+
+
+def test_another_replica_takes_over_after_the_lease_has_expired(server: ApiServer, clock: FakeClock) -> None:
+    first, second = replica(server, clock), replica(server, clock)
+    first.step()
+    second.step()
+    clock.now += LEASE_DURATION - 0.1
+    second.step()
+    assert not second.leads()
+    clock.now += 0.1
+    second.step()
+    assert (first.leads(), second.leads()) == (False, True)
+    assert stored(server)["spec"]["leaseTransitions"] == 2
+    first.step()
+    assert (first.leads(), second.leads()) == (False, True)
+
+
+def test_a_replica_waits_for_the_whole_duration_whatever_times_the_lease_names(
+    server: ApiServer, clock: FakeClock
+) -> None:
+    """The holder's wall clock may be hours behind."""
+    times = dict.fromkeys(["acquireTime", "renewTime"], "2020-01-01T00:00:00.000000Z")
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 1, "leaseTransitions": 7} | times
+    server.put(MANIFEST | {"spec": spec})
+    second = replica(server, clock)
+    second.step()
+    clock.now += LEASE_DURATION - 0.1
+    second.step()
+    assert not second.leads()
+    clock.now += 0.1
+    second.step()
+    assert second.leads()
+    assert stored(server)["spec"]["leaseTransitions"] == 8
+
+
+def test_a_leader_that_can_not_renew_stops_before_another_replica_starts(server: ApiServer, clock: FakeClock) -> None:
+    assert RENEW_DEADLINE < LEASE_DURATION
+    first = replica(server, clock)
+    first.step()
+    server.forbidden.add(("get", "leases"))
+    with capture_logs() as lines:
+        clock.now += RENEW_DEADLINE - 0.1
+        first.step()
+        assert first.leads()
+        clock.now += 0.1
+        assert not first.leads()
+        first.step()
+    message = forbidden("get", "leases")["message"]
+    warned = {"event": "lease not renewed", "log_level": "warning", "resource": "leases", "code": 403, "error": message}
+    assert lines == [warned]
+
+
+def test_of_two_replicas_that_write_at_the_same_time_one_leads(server: ApiServer, clock: FakeClock) -> None:
+    first, second = replica(server, clock), replica(server, clock)
+    outdated = stored(server)
+    second.step()
+    server.script("get", "leases", body(outdated))
+    with capture_logs() as lines:
+        first.step()
+    assert (first.leads(), second.leads()) == (False, True)
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (error_response(status(500, "no leader")), 500),
+        (body(b"[]"), 0),
+        (lambda connection: connection.end(cut=True), 0),
+    ],
+    ids=["500", "not an object", "no answer"],
+)
+def test_any_failed_request_is_logged_once_and_never_raises(
+    server: ApiServer, clock: FakeClock, answer: Any, code: int
+) -> None:
+    first = replica(server, clock)
+    server.script("get", "leases", answer, answer)
+    with capture_logs() as lines:
+        first.step()
+        first.step()
+    assert not first.leads()
+    assert [line["code"] for line in lines if line["event"] == "lease not renewed"] == [code]
+
+
+def test_a_missing_lease_is_logged_and_not_created(server: ApiServer, clock: FakeClock) -> None:
+    server.delete(MANIFEST)
+    first = replica(server, clock)
+    with capture_logs() as lines:
+        first.step()
+        first.step()
+    assert not first.leads()
+    path = "/apis/coordination.k8s.io/v1/namespaces/kubevirt-scheduler/leases/webhook"
+    assert [line["error"] for line in lines] == [f"{path} does not exist, so no replica releases pins"]
+    assert {sent.verb for sent in server.requests} == {"get"}
+
+
+def test_a_change_of_leadership_is_logged(server: ApiServer, clock: FakeClock) -> None:
+    first = replica(server, clock)
+    with capture_logs() as lines:
+        first.step()
+        first.step()
+        server.put(MANIFEST | {"spec": {"holderIdentity": "another"}})
+        first.step()
+    assert [line["event"] for line in lines] == ["leads", "leads no longer"]
+
+
+class OnePass(threading.Event):
+    """An event that is set during the first wait."""
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 (the signature of Event)
+        self.set()
+        return True
+
+
+def test_a_replica_that_stops_gives_up_the_lease(server: ApiServer, clock: FakeClock) -> None:
+    first, second = replica(server, clock), replica(server, clock)
+    first.run(OnePass())
+    assert not first.leads()
+    second.step()
+    assert second.leads()
+
+
+def test_a_replica_that_does_not_lead_leaves_the_lease_to_its_holder(server: ApiServer, clock: FakeClock) -> None:
+    first, second = replica(server, clock), replica(server, clock)
+    first.step()
+    second.resign()
+    assert stored(server)["spec"]["holderIdentity"] == first.identity
+
+
+def test_a_lease_that_can_not_be_given_up_is_logged(server: ApiServer, clock: FakeClock) -> None:
+    first = replica(server, clock)
+    first.step()
+    server.script("put", "leases", error_response(status(500, "no leader")))
+    with capture_logs() as lines:
+        first.resign()
+    assert [line["event"] for line in lines] == ["lease not given up"]
+    assert not first.leads()

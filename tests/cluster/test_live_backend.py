@@ -1,0 +1,155 @@
+"""Tests of the live backend: which threads and caches run, and what the plain port reports of them."""
+
+from collections.abc import Iterator
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+from structlog.testing import capture_logs
+
+from tests.support.builders import node, pinned_vm_pod, settings, storage, virtual_machine
+from tests.support.fake_api_server import ApiServer
+from tests.support.threads import own_threads
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.live_backend import LiveBackend
+from webhook.placement.decision import Reason
+from webhook.placement.release import RELEASE_REASONS
+from webhook.placement.settings import Action
+from webhook.serving.app import create_probes
+from webhook.serving.metrics import Metrics
+
+LEASE = ("kubevirt-scheduler", "webhook")
+TIMEOUT = 20.0  # seconds; many times what any step needs
+RELEASE_OFF = pytest.mark.parametrize(
+    "overrides", [{"release": False}, {"action": Action.OBSERVE}], ids=["release off", "observe"]
+)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.put({"kind": "Lease", "metadata": {"namespace": LEASE[0], "name": LEASE[1]}})
+        yield server
+
+
+def make_backend(server: ApiServer, lease: tuple[str, str] | None = LEASE, **overrides: Any) -> LiveBackend:
+    return LiveBackend(ClusterClient(lambda: Configuration(host=server.url)), settings(**overrides), lease)
+
+
+def until(condition: Any) -> None:
+    deadline = monotonic() + TIMEOUT
+    while not condition():
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+def samples(backend: LiveBackend) -> dict[str, float]:
+    metrics = Metrics()
+    metrics.add_cluster(backend)
+    lines = metrics.exposition().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+
+
+def test_a_replica_with_a_lease_leads_and_gives_the_lease_up_at_its_end(server: ApiServer) -> None:
+    server.put(*storage(), node())
+    before, backend = own_threads(), make_backend(server)
+    backend.start()
+    until(backend.leads)
+    until(backend.live.synced)
+    assert {"election", "releaser", "reflector-virtualmachines"} <= {thread.name for thread in own_threads() - before}
+    assert samples(backend)["kubevirt_scheduler_release_leader"] == 1
+    backend.stop()
+    assert not backend.leads()
+    assert server.stored("leases", LEASE)["spec"]["holderIdentity"] == ""
+    until(lambda: server.end_watches() or own_threads() <= before)
+
+
+def test_without_a_lease_no_pins_are_released_or_reported_and_the_log_says_so(server: ApiServer) -> None:
+    before, backend = own_threads(), make_backend(server, lease=None)
+    with capture_logs() as lines:
+        backend.start()
+        names = {thread.name for thread in own_threads() - before}
+        backend.stop()
+    events = [line["event"] for line in lines if "lease" in line["event"]]
+    assert events == ["no lease given, so stuck pins are neither released nor reported"]
+    assert not names & {"election", "releaser", "reflector-virtualmachines"}
+    assert not backend.leads()
+    until(backend.live.synced)
+    until(lambda: server.end_watches() or own_threads() <= before)
+
+
+@RELEASE_OFF
+def test_a_replica_that_only_reports_pins_needs_no_right_to_read_vms(server: ApiServer, overrides: Any) -> None:
+    assert "virtualmachines" not in [cache.resource for cache in make_backend(server, **overrides).caches()]
+
+
+def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(server: ApiServer) -> None:
+    backend = make_backend(server)
+    vms = next(each for each in backend.live.reflectors if each.kind.plural == "virtualmachines")
+    for each in backend.live.reflectors:
+        each.health.synced = each is not vms
+    vms.health.problem, vms.health.code = "virtualmachines is forbidden", 403
+    probes = create_probes(Metrics(), backend.caches, dict, str, lambda: 0.0).test_client()
+    response = probes.get("/readyz")
+    assert response.status_code == 200
+    assert response.get_json()["problems"] == {"virtualmachines": "virtualmachines is forbidden"}
+    assert samples(backend)['kubevirt_scheduler_cache_forbidden{resource="virtualmachines"}'] == 1
+
+
+@pytest.mark.parametrize("lease", [LEASE, None], ids=["with a lease", "without a lease"])
+def test_each_reason_of_a_release_starts_at_0(server: ApiServer, lease: tuple[str, str] | None) -> None:
+    found = samples(make_backend(server, lease))
+    for reason in RELEASE_REASONS:
+        assert found[f'kubevirt_scheduler_pending_pins{{reason="{reason}"}}'] == 0
+        assert found[f'kubevirt_scheduler_released_total{{reason="{reason}"}}'] == 0
+    assert found["kubevirt_scheduler_release_leader"] == 0
+
+
+def test_pending_and_released_pins_are_counted_by_reason(server: ApiServer) -> None:
+    backend = make_backend(server)
+    backend.releaser.pending[Reason.NODE_FULL] = 3
+    backend.releaser.released[Reason.NODE_NOT_READY] = 2
+    found = samples(backend)
+    assert found['kubevirt_scheduler_pending_pins{reason="NodeFull"}'] == 3
+    assert found['kubevirt_scheduler_released_total{reason="NodeNotReady"}'] == 2
+
+
+@RELEASE_OFF
+def test_without_the_release_the_leader_reports_a_stuck_pod_and_never_deletes_it(
+    server: ApiServer, overrides: Any
+) -> None:
+    server.put(*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine())
+    backend = make_backend(server, release_after=0, **overrides)
+    backend.start()
+    until(lambda: backend.leads() and backend.live.synced())
+    for _ in range(2):
+        backend.releaser.step()
+    found = samples(backend)
+    assert found['kubevirt_scheduler_pending_pins{reason="NodeCordoned"}'] == 1
+    assert found["kubevirt_scheduler_release_leader"] == 1
+    if "action" not in overrides:  # in observe mode, the webhook writes no Events
+        until(lambda: server.count("post", "events"))
+        assert "the release is switched off" in server.last("post", "events").body["message"]
+    backend.stop()
+    assert server.count("post", "events") == ("action" not in overrides)
+    assert server.count("delete", "pods") == 0
+    assert not backend.releaser.released
+
+
+def test_a_stuck_pod_is_released_by_the_leader_of_two_replicas_once(server: ApiServer) -> None:
+    server.put(*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine())
+    replicas = [make_backend(server, release_after=0) for _ in range(2)]
+    for replica in replicas:
+        replica.start()
+    until(lambda: any(replica.leads() for replica in replicas))
+    until(lambda: all(replica.live.synced() for replica in replicas))
+    until(lambda: all(replica.live.query(lambda store: store.virtual_machines) for replica in replicas))
+    for _ in range(2):
+        for replica in replicas:
+            replica.releaser.step()
+    for replica in replicas:
+        until(lambda replica=replica: replica.live.query(lambda store: store.was_released("default", "vm1")))
+        replica.stop()
+    assert server.count("delete", "pods") == 1
+    assert sum(replica.releaser.released[Reason.NODE_CORDONED] for replica in replicas) == 1

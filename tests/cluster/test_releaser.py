@@ -1,0 +1,386 @@
+"""Tests of the release: which pinned pods are deleted, under which preconditions, and what is reported instead."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+from structlog.testing import capture_logs
+
+from tests.support.builders import Object, node, pinned_vm_pod, pod, settings, storage, virtual_machine
+from tests.support.fake_api_server import ApiServer, Responder, body, error_response, event, forbidden, status
+from tests.support.fake_clock import FakeClock
+from tests.support.live_caches import follow, reflector, sync_caches
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.events import build_event, subject_of
+from webhook.cluster.kinds import VIRTUAL_MACHINES
+from webhook.cluster.live import Live
+from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
+from webhook.cluster.releases import MEMORY_SECONDS
+from webhook.placement.decision import Reason
+from webhook.placement.settings import Action
+
+HOUR = MEMORY_SECONDS
+CORDONED = [*storage(), node(unschedulable=True)]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+class Harness:
+    """A releaser of a leader, with a fake API server and a clock that a test advances."""
+
+    def __init__(self, server: ApiServer, *items: Object, **overrides: Any) -> None:
+        self.server, self.clock, self.leading = server, FakeClock(), True
+        self.events: list[Object] = []
+        cluster = ClusterClient(lambda: Configuration(host=server.url))
+        self.live = Live(cluster, settings(**overrides), self.clock, (VIRTUAL_MACHINES,))
+        self.releaser = Releaser(
+            cluster, self.live, settings(**overrides), lambda: self.leading, self._record, self.clock
+        )
+        server.put(*items)
+        sync_caches(self.live, server)
+
+    def _record(self, request: Any, decision: Any) -> None:
+        subject = subject_of(request, decision)
+        assert subject
+        self.events.append(build_event(subject, decision, "webhook-0", 0))
+
+    def watch(self, *changes: tuple[str, Object]) -> None:
+        """Apply these events of the watch for pods."""
+        follow(self.live, self.server, "pods", *(event(kind, item) for kind, item in changes))
+
+    def step(self, after: float = 31) -> None:
+        """Run a pass that sees the stuck pods, and another pass some seconds later."""
+        self.releaser.step()
+        self.clock.now += after
+        for each in self.live.reflectors:
+            each.health.last_contact = self.clock.now
+        self.releaser.step()
+
+    @property
+    def deleted(self) -> list[str]:
+        return [sent.path.rpartition("/")[2] for sent in self.server.requests if sent.verb == "delete"]
+
+    @property
+    def messages(self) -> list[str]:
+        return [found["message"] for found in self.events]
+
+
+def other_vm(number: int, **rest: Any) -> Object:
+    return pinned_vm_pod(f"virt-launcher-vm{number}-abcde", vm=f"vm{number}", **rest)
+
+
+def test_a_stuck_pod_is_deleted_with_its_uid_and_resource_version(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    version = str(int(server.version) - 1)  # the VM was stored after the pod
+    with capture_logs() as lines:
+        harness.step()
+    sent = server.last("delete", "pods")
+    assert sent.path == "/api/v1/namespaces/default/pods/virt-launcher-vm1-abcde"
+    assert sent.body["preconditions"] == {
+        "uid": "uid-virt-launcher-vm1-abcde",
+        "resourceVersion": version,
+    }
+    assert lines == [
+        {
+            "event": "released",
+            "log_level": "info",
+            "namespace": "default",
+            "vm": "vm1",
+            "pod": "virt-launcher-vm1-abcde",
+            "node": "node-a",
+            "reason": "NodeCordoned",
+        }
+    ]
+    assert harness.releaser.released == {Reason.NODE_CORDONED: 1}
+    assert harness.releaser.pending == {}
+    [written] = harness.events
+    assert (written["type"], written["reason"]) == ("Warning", "NodeCordoned")
+    assert written["involvedObject"]["name"] == "vm1"
+    assert "was pinned to node-a, but it is cordoned; the webhook deleted the Pending pod" in written["message"]
+
+
+def test_a_pass_without_stuck_pods_sends_no_request(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(unschedulable=False), virtual_machine())
+    server.requests.clear()
+    harness.step(after=10 * HOUR)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(("seconds", "deleted"), [(29, 0), (30, 1)])
+def test_a_pod_is_released_after_the_set_time(server: ApiServer, seconds: float, deleted: int) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    harness.step(after=seconds)
+    assert len(harness.deleted) == deleted
+
+
+def test_a_pod_that_fits_its_node_is_released_after_five_minutes(server: ApiServer) -> None:
+    harness = Harness(server, *storage(), node(), pinned_vm_pod(), virtual_machine())
+    harness.step(after=299)
+    assert (harness.deleted, harness.releaser.pending) == ([], {})
+    harness.step(after=2)
+    assert harness.releaser.released == {Reason.PENDING_TOO_LONG: 1}
+
+
+def test_nothing_is_released_while_the_caches_are_stale(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    harness.releaser.step()
+    harness.clock.now += 301
+    harness.releaser.step()
+    assert (harness.deleted, harness.releaser.pending) == ([], {})
+
+
+def test_a_replica_that_does_not_lead_deletes_and_reports_nothing(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    harness.leading = False
+    harness.step()
+    assert (harness.deleted, harness.events, harness.releaser.pending) == ([], [], {})
+
+
+def test_a_new_leader_knows_how_long_a_pod_has_been_stuck(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    harness.leading = False
+    harness.step()
+    harness.leading = True
+    harness.releaser.step()
+    assert len(harness.deleted) == 1
+
+
+def test_leadership_is_checked_right_before_the_deletion(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+
+    def lose_leadership(connection: Any) -> None:
+        harness.leading = False
+        item = pinned_vm_pod()
+        item["metadata"]["resourceVersion"] = "1"
+        connection.answer(200, {"metadata": {"resourceVersion": "1"}, "items": [item]})
+
+    server.script("list", "pods", lose_leadership)
+    harness.step()
+    assert server.count("list", "pods") == 2
+    assert (harness.deleted, harness.releaser.pending) == ([], {})
+
+
+def test_a_pod_that_was_bound_since_it_was_read_is_not_deleted(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    stale = pinned_vm_pod()
+    stale["metadata"]["resourceVersion"] = "1"
+    server.script("list", "pods", lambda connection: connection.answer(200, {"metadata": {}, "items": [stale]}))
+    with capture_logs() as lines:
+        harness.step()
+    assert harness.deleted == ["virt-launcher-vm1-abcde"]  # the API server answered with 409
+    assert harness.live.store.stuck_pins()
+    assert (harness.releaser.released, harness.releaser.pending, harness.events, lines) == ({}, {}, [], [])
+
+
+def changed(**metadata: Any) -> Object:
+    item = pinned_vm_pod()
+    item["metadata"] |= metadata
+    return item
+
+
+BOUND = pinned_vm_pod()
+BOUND["spec"]["nodeName"] = "node-a"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        None,
+        BOUND,
+        pinned_vm_pod(unschedulable=False),
+        changed(uid="uid-of-another-pod"),
+        changed(deletionTimestamp="2026-08-01T12:00:00Z"),
+        changed(annotations={}),
+    ],
+    ids=["gone", "bound", "schedulable", "another pod of that name", "terminating", "no longer pinned"],
+)
+def test_a_pod_that_has_changed_since_the_cache_saw_it_is_not_deleted(server: ApiServer, now: Object | None) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    server.put(now) if now else server.delete(pinned_vm_pod())
+    harness.step()
+    assert (harness.deleted, harness.events, harness.releaser.pending) == ([], [], {})
+
+
+def test_the_pods_of_a_full_node_are_released_newest_first_until_the_others_fit(server: ApiServer) -> None:
+    stuck = [other_vm(n, requests={"cpu": "1"}, created=f"2026-08-01T12:00:0{n}Z") for n in range(5)]
+    vms = [virtual_machine(f"vm{number}") for number in range(5)]
+    harness = Harness(server, *storage(), node(allocatable={"cpu": "3", "pods": "9"}), *stuck, *vms)
+    harness.step()
+    assert harness.deleted == ["virt-launcher-vm4-abcde", "virt-launcher-vm3-abcde"]
+
+
+def test_a_pass_examines_a_limited_number_of_pods_and_the_next_pass_continues(server: ApiServer) -> None:
+    number = MAX_PODS_PER_PASS + 5
+    stuck = [other_vm(n) for n in range(number)]
+    vms = [virtual_machine(f"vm{n}", strategy="Manual") for n in range(number)]
+    harness = Harness(server, *CORDONED, *stuck, *vms)
+    harness.step()
+    assert len(harness.events) == MAX_PODS_PER_PASS
+    harness.releaser.step()
+    assert len(harness.events) == harness.releaser.pending[Reason.NODE_CORDONED] == number
+
+
+# Pods that are kept
+
+KEPT: dict[str, tuple[Object, Object | None, dict[str, Any], str]] = {
+    "Manual": (pinned_vm_pod(), virtual_machine(strategy="Manual"), {}, "its run strategy does not start it again"),
+    "Once": (pinned_vm_pod(), virtual_machine(strategy="Once"), {}, "its run strategy does not start it again"),
+    "no VM": (pinned_vm_pod(), None, {}, "the webhook knows no VirtualMachine of this name"),
+    "failing": (pinned_vm_pod(), virtual_machine(failures=2), {}, "it failed to start 2 times in a row"),
+    "no VMI": (changed(ownerReferences=[]), virtual_machine(), {}, "it belongs to no VMI"),
+    "off": (pinned_vm_pod(), virtual_machine(), {"release": False}, "the release is switched off"),
+    "observe": (pinned_vm_pod(), virtual_machine(), {"action": Action.OBSERVE}, "the release is switched off"),
+    "no guard": (pinned_vm_pod(), virtual_machine(), {"node_guard": False}, "the node guard is off"),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_a_pod_that_must_not_be_deleted_is_reported_with_what_to_do(server: ApiServer, case: str) -> None:
+    stuck, vm, overrides, why = KEPT[case]
+    harness = Harness(server, *CORDONED, stuck, *([vm] if vm else []), **overrides)
+    harness.step()
+    assert harness.deleted == []
+    assert harness.releaser.pending == {Reason.NODE_CORDONED: 1}
+    [written] = harness.events
+    assert (written["type"], written["reason"]) == ("Warning", "NodeCordoned")
+    assert (
+        f"pinned to node-a, but it is cordoned; the webhook does not delete this Pending pod, because {why}"
+        in (written["message"])
+    )
+    assert "stop and start the VM: virtctl stop vm1 -n default, then virtctl start vm1 -n default" in written["message"]
+
+
+def test_a_kept_pod_is_reported_once_in_ten_minutes(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine(strategy="Manual"))
+    harness.step()
+    harness.step(after=REPORT_INTERVAL - 1)
+    assert len(harness.events) == 1
+    harness.step(after=1)
+    assert len(harness.events) == 2
+
+
+def test_a_pod_that_is_schedulable_again_is_pending_no_longer(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine(strategy="Manual"))
+    harness.step()
+    assert harness.releaser.pending == {Reason.NODE_CORDONED: 1}
+    harness.watch(("MODIFIED", BOUND))
+    harness.releaser.step()
+    assert harness.releaser.pending == {}
+
+
+def test_a_vm_is_released_at_most_twice_within_an_hour(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, virtual_machine())
+    for number in range(3):
+        server.put(pinned_vm_pod(f"virt-launcher-vm1-{number}"))
+        follow(harness.live, server, "pods")
+        harness.step()
+    assert harness.deleted == ["virt-launcher-vm1-0", "virt-launcher-vm1-1"]
+    assert "because it lost 2 pinned pods within an hour" in harness.messages[-1]
+    harness.step(after=HOUR)
+    assert harness.deleted[2:] == ["virt-launcher-vm1-2"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [error_response(forbidden("delete", "pods")), error_response(status(422, "denied by a policy", "Invalid"))],
+    ids=["no right", "a policy"],
+)
+def test_a_forbidden_deletion_is_logged_once_and_the_pod_is_reported(server: ApiServer, answer: Responder) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    server.script("delete", "pods", answer, answer)
+    with capture_logs() as lines:
+        harness.step()
+        harness.step(after=REPORT_INTERVAL - 1)
+        assert len(harness.deleted) == 1
+        harness.step(after=1)
+    assert len(harness.deleted) == 2
+    assert [line["event"] for line in lines] == ["release failed"]
+    assert harness.releaser.pending == {Reason.NODE_CORDONED: 1}
+    assert "because the webhook may not delete pods; stop and start the VM" in harness.messages[0]
+
+
+def test_a_failed_deletion_is_tried_again_in_the_next_pass(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    server.script("delete", "pods", error_response(status(500, "no leader")))
+    harness.step()
+    assert (harness.releaser.released, harness.releaser.pending) == ({}, {Reason.NODE_CORDONED: 1})
+    harness.releaser.step()
+    assert harness.releaser.released == {Reason.NODE_CORDONED: 1}
+
+
+def test_a_pod_that_can_not_be_read_does_not_affect_the_others(server: ApiServer) -> None:
+    vms = [virtual_machine(f"vm{number}") for number in (1, 2, 3)]
+    harness = Harness(server, *CORDONED, *[other_vm(number) for number in (1, 2, 3)], *vms)
+    malformed = error_response(status(500, "no leader")), body({"metadata": {}, "items": [{"spec": "none"}]})
+    server.script("list", "pods", *malformed)
+    with capture_logs() as lines:
+        harness.step()
+    assert len(harness.deleted) == 1
+    harness.releaser.step()
+    assert len(harness.deleted) == 3
+    assert [line["event"] for line in lines] == ["release failed", "unexpected error", "released"]
+
+
+def test_nothing_is_released_before_the_vms_are_listed(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    reflector(harness.live, "virtualmachines").health.synced = False
+    harness.step()
+    assert (harness.deleted, harness.events) == ([], [])
+
+
+def test_a_pod_is_reported_if_the_vms_can_not_be_listed(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod())
+    health = reflector(harness.live, "virtualmachines").health
+    health.synced, health.problem = False, "virtualmachines is forbidden"
+    harness.step()
+    assert "because the webhook knows no VirtualMachine of this name" in harness.messages[0]
+
+
+# What each replica remembers
+
+
+def softens(harness: Harness, vm: str = "vm1") -> bool:
+    return harness.live.query(lambda store: store.was_released("default", vm))
+
+
+def test_a_pinned_pod_that_goes_away_unbound_is_remembered_for_an_hour(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod())
+    harness.watch(("DELETED", pinned_vm_pod()))
+    assert softens(harness)
+    harness.clock.now += HOUR - 1
+    assert softens(harness)
+    harness.clock.now += 1
+    assert not softens(harness)
+
+
+def test_a_pod_that_went_away_while_the_watch_was_broken_is_remembered(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), other_vm(2))
+    server.delete(pinned_vm_pod())
+    follow(harness.live, server, "pods")
+    assert softens(harness)
+    assert not softens(harness, "vm2")
+
+
+def test_a_pinned_pod_that_was_bound_is_not_remembered(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod())
+    harness.watch(("MODIFIED", BOUND), ("DELETED", BOUND))
+    assert not softens(harness)
+
+
+def test_a_pod_that_was_not_pinned_is_not_remembered(server: ApiServer) -> None:
+    preferring = pinned_vm_pod(annotations={"kubevirt-scheduler/decision": "NodeFull: node-a is preferred"})
+    harness = Harness(server, *CORDONED, preferring, pod("other"))
+    harness.watch(("DELETED", preferring), ("DELETED", pod("other")))
+    assert not softens(harness)
+
+
+def test_a_released_pod_counts_once_though_the_watch_reports_it_again(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    harness.step()
+    follow(harness.live, server, "pods", event("MODIFIED", pinned_vm_pod()), event("DELETED", pinned_vm_pod()))
+    assert harness.live.store.releases.count(("default", "vm1")) == 1

@@ -1,0 +1,59 @@
+"""Several replicas with delayed watches never leave a VM Pending, in any interleaving."""
+
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from tests.support.replica_model import SERVING, Model
+
+thorough = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+SEEDS = st.integers(min_value=0, max_value=2**32)
+
+
+@thorough
+@given(SEEDS, st.integers(1, 3), st.integers(1, 30), st.integers(1, 12))
+def test_replicas_pin_no_more_vms_than_fit_and_every_vm_runs(seed: int, replicas: int, vms: int, capacity: int) -> None:
+    model = Model(Random(seed), replicas, vms, capacity, foreign=0, repelling=False)
+    model.run()
+    assert model.pinned() <= capacity
+    event(f"stuck before the release: {len(model.pending())}")
+    if replicas == 1:
+        assert not model.pending()
+    model.release()
+    assert not model.pending()
+    assert len(model.pods) == vms
+    assert model.nodes()[SERVING] <= capacity
+
+
+@thorough
+@given(SEEDS, st.integers(1, 3), st.integers(1, 6))
+def test_a_vm_whose_place_another_pod_took_is_released_within_the_bound(seed: int, replicas: int, foreign: int) -> None:
+    model = Model(Random(seed), replicas, 12, 6, foreign=foreign, repelling=False)
+    model.run()
+    event(f"stuck before the release: {len(model.pending())}")
+    model.release()
+    assert not model.pending()
+
+
+@thorough
+@given(SEEDS, st.integers(1, 3))
+def test_vms_that_repel_each_other_all_run(seed: int, replicas: int) -> None:
+    model = Model(Random(seed), replicas, 12, 100, foreign=0, repelling=True)
+    model.run()
+    event(f"stuck before the release: {len(model.pending())}")
+    if replicas == 1:
+        assert not model.pending()
+    model.release()
+    assert not model.pending()
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_the_escrow_leaves_few_places_empty(replicas: int) -> None:
+    used = []
+    for seed in range(20):
+        model = Model(Random(seed), replicas, 100, 40, foreign=0, repelling=False)
+        model.run()
+        used.append(min(model.pinned(), 40))
+    assert min(used) == 40 if replicas == 1 else sum(used) / len(used) >= 36

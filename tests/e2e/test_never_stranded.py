@@ -1,0 +1,157 @@
+"""A VM is pinned only where it can run. What other webhooks, the scheduler or Longhorn do later must not strand it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.longhorn import STORAGE, VOLUMES
+from tests.support.scenario import CO_SCHEDULED, DECISION, HOSTNAME, Scenario
+from tests.support.second_webhook import SecondWebhook
+
+pytestmark = pytest.mark.controlplane
+
+ZONE = "test/zone"
+SIDECAR = {"name": "sidecar", "image": "none", "resources": {"requests": {"cpu": "10"}}}
+
+
+def reason(scenario: Scenario, pod: str) -> str:
+    return scenario.annotations(pod)[DECISION].partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        pytest.param(
+            {"op": "add", "path": "/spec/nodeSelector/test~1zone", "value": "b"}, "NodeMismatch", id="a nodeSelector"
+        ),
+        pytest.param({"op": "add", "path": "/spec/containers/-", "value": SIDECAR}, "NodeFull", id="a sidecar"),
+    ],
+)
+def test_a_vm_that_another_webhook_changed_after_its_pin_runs_elsewhere(
+    scenario: Scenario, patch: Object, expected: str
+) -> None:
+    (node,) = scenario.add_nodes(1, "a", {ZONE: "a"}, cpu="8")
+    scenario.add_attached_volume()
+    scenario.add_nodes(2, "b", {ZONE: "b"})
+    before = scenario.create(scenario.vm_pod("before", "disk1"))
+    assert scenario.wait_running(before) == node
+    with SecondWebhook(scenario, [patch]):
+        pod = scenario.create(scenario.vm_pod("vm1", "disk1"))
+    assert reason(scenario, pod) == expected
+    assert scenario.wait_running(pod) != node
+
+
+def test_a_vm_with_an_unbound_claim_runs_where_the_scheduler_binds_it(scenario: Scenario, plane: ControlPlane) -> None:
+    node, other = scenario.add_nodes(2)
+    scenario.add_attached_volume(node=node)
+    add_claim_bound_on_first_use(scenario, plane, "state", other)
+    pod = scenario.create(scenario.vm_pod("vm1", "disk1", "state"))
+    assert reason(scenario, pod) == "Unjudged"
+    assert scenario.wait_running(pod) == other
+
+
+def add_claim_bound_on_first_use(scenario: Scenario, plane: ControlPlane, claim: str, node: str) -> None:
+    """Create a claim that stays unbound until a pod uses it, and a PV on one node for it."""
+    name = f"{scenario.namespace}-first-use"
+    mode = {"volumeBindingMode": "WaitForFirstConsumer"}
+    storage_class = {"metadata": {"name": name}, "provisioner": "kubernetes.io/no-provisioner"} | mode
+    plane.request("POST", f"{STORAGE}/storageclasses", storage_class)
+    scenario.storage_classes.append(name)
+    common: Object = {"accessModes": ["ReadWriteOnce"], "storageClassName": name}
+    hostname = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}
+    spec = common | {"capacity": {"storage": "1Gi"}, "local": {"path": "/disk"}}
+    spec |= {"nodeAffinity": {"required": {"nodeSelectorTerms": [hostname]}}}
+    plane.request("POST", VOLUMES, {"metadata": {"name": f"pv-{name}"}, "spec": spec})
+    scenario.volumes.append(name)
+    spec = common | {"resources": {"requests": {"storage": "1Gi"}}}
+    plane.request("POST", scenario.claims, {"metadata": {"name": claim}, "spec": spec})
+
+
+def test_a_vm_with_a_scheduling_gate_runs_elsewhere_if_the_node_fills_up_meanwhile(
+    scenario: Scenario, plane: ControlPlane
+) -> None:
+    (node,) = scenario.add_nodes(1, "small", kvm="1")
+    scenario.add_attached_volume()
+    scenario.add_nodes(2)
+    gated = scenario.create(scenario.vm_pod("vm1", "disk1", schedulingGates=[{"name": "quota.kubevirt.io/gate"}]))
+    assert reason(scenario, gated) == "Unjudged"
+    assert scenario.wait_running(scenario.create(scenario.vm_pod("vm2", "disk1"))) == node
+    plane.request("PATCH", f"{scenario.pods}/{gated}", [{"op": "remove", "path": "/spec/schedulingGates"}])
+    assert scenario.wait_running(gated) != node
+
+
+def test_a_second_vm_on_a_disk_whose_share_manager_starts_runs_beside_the_first(
+    scenario: Scenario, plane: ControlPlane
+) -> None:
+    scenario.add_nodes(8)
+    volume = scenario.add_volume()
+    scenario.wait_bound("disk1")
+    with ExitStack() as stack:
+        with scenario.longhorn.paused():
+            node = scenario.wait_running(scenario.create(scenario.vm_pod("vm1", "disk1")))
+            stack.enter_context(plane.stopped_scheduler())
+        # Now the share-manager pod is created, but not bound.
+        plane.wait(lambda: scenario.longhorn.pod(volume), 20, "the share-manager pod")
+        interim = (scenario.longhorn.share_manager(volume) or {})["status"]["ownerID"]
+        plane.wait(lambda: scenario.decision("disk1").startswith("ShareManagerStarting"), 20, "that decision")
+        second = scenario.create(scenario.vm_pod("vm2", "disk1"))
+    assert interim != node
+    assert reason(scenario, second) == "ShareManagerStarting"
+    assert scenario.annotations(second)[CO_SCHEDULED] == node
+    assert scenario.longhorn.wait_running(volume) == node
+    assert scenario.wait_running(second) == node
+
+
+def test_a_vm_with_a_block_volume_is_told_that_no_share_manager_will_ever_serve_it(scenario: Scenario) -> None:
+    scenario.add_nodes(2)
+    volume = scenario.add_volume(volumeMode="Block")
+    scenario.wait_bound("disk1")
+    pod = scenario.start_vm("vm1", "disk1")
+    assert "disk1 (NoShareManagerEver)" in scenario.annotations(pod)[DECISION]
+    assert scenario.longhorn.share_manager(volume) is None
+
+
+def test_a_vm_with_a_read_only_claim_runs_beside_the_share_manager_that_serves_it(scenario: Scenario) -> None:
+    nodes = scenario.add_nodes(6)
+    _, node = scenario.add_attached_volume(node=nodes[0], accessModes=["ReadOnlyMany"])
+    pod = scenario.start_vm("vm1", "disk1")
+    assert reason(scenario, pod) == "CoScheduled"
+    assert scenario.wait_running(pod) == node
+
+
+def test_a_vm_runs_beside_its_own_disk_not_beside_an_image_of_drivers_that_is_listed_first(
+    scenario: Scenario,
+) -> None:
+    nodes = scenario.add_nodes(6)
+    scenario.add_attached_volume("drivers", node=nodes[0])
+    scenario.start_vm("another-vm", "drivers")
+    scenario.add_attached_volume("disk1", node=nodes[1])
+    scenario.add_attached_volume("disk2", node=nodes[2])
+    assert scenario.wait_running(scenario.start_vm("vm1", "drivers", "disk1")) == nodes[1]
+    named = scenario.vm_pod("vm2", "drivers", "disk1", "disk2")
+    named["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-claim"] = "disk2"
+    assert scenario.wait_running(scenario.create(named)) == nodes[2]
+
+
+def test_in_a_drain_the_share_manager_follows_the_migration_target(scenario: Scenario, plane: ControlPlane) -> None:
+    nodes = scenario.add_nodes(8)
+    volume = scenario.add_volume()
+    scenario.wait_bound("disk1")
+    source = scenario.wait_running(scenario.start_vm("vm1", "disk1"))
+    assert scenario.longhorn.wait_running(volume) == source
+    scenario.change_node(source, {"spec": {"unschedulable": True}})
+    target = scenario.vm_pod("vm1", "disk1", review="migration-target")
+    target["spec"]["nodeSelector"][HOSTNAME] = next(name for name in nodes if name != source)
+    destination = scenario.wait_running(scenario.create(target))
+    path = f"/api/v1/namespaces/{scenario.longhorn.namespace}/pods/share-manager-{volume}"
+    plane.wait(lambda: cordon_is_known(scenario, source), 20, "a decision that knows of the cordon")
+    plane.request("DELETE", path)
+    assert scenario.longhorn.wait_running(volume, other_than=source) == destination
+
+
+def cordon_is_known(scenario: Scenario, node: str) -> bool:
+    return scenario.decision("disk1").startswith("NodeCordoned") and bool(scenario.wait_rejected(node))

@@ -1,0 +1,141 @@
+"""A pin that can't hold is released: a VM that restarts by itself runs elsewhere, any other VM is reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import burst
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.kubevirt import install_crds
+from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
+from tests.support.replicas import Replicas
+from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
+from tests.support.virt_controller import VirtController
+from tests.support.webhook_process import RIGHTS, Right, create_service_account
+
+pytestmark = pytest.mark.controlplane
+
+RELEASE_RIGHTS: tuple[Right, ...] = (
+    ("", "pods", ("get", "delete")),
+    ("kubevirt.io", "virtualmachines", ("get", "list", "watch")),
+    ("coordination.k8s.io", "leases", ("get", "update")),
+)
+LIMIT = 90  # seconds until a VM runs: 30 s unschedulable, up to 15 s for the restart, and the rest for slow machines
+PAIRS, GAPS = 10, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds
+RELEASED, PENDING = "kubevirt_scheduler_released_total", "kubevirt_scheduler_pending_pins"
+
+
+@pytest.fixture(scope="module")
+def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
+    """Two replicas, of which one releases pins. Each call goes to a random one."""
+    install_crds(plane)
+    token = create_service_account(plane, "releasing", RIGHTS + RELEASE_RIGHTS)
+    kubeconfig = plane.write_kubeconfig(plane.folder / "releasing-kubeconfig", token)
+    settings = {"longhorn_namespace": longhorn.namespace}
+    with Replicas(plane, "releasing", kubeconfig, 2, settings, lease=True, share_managers=False) as replicas:
+        yield replicas
+
+
+@pytest.fixture
+def scenario(plane: ControlPlane, longhorn: Longhorn, replicas: Replicas) -> Iterator[Scenario]:
+    scenario = Scenario(plane, longhorn, replicas.first)
+    yield scenario
+    scenario.close()
+
+
+@pytest.fixture
+def controller(scenario: Scenario) -> Iterator[VirtController]:
+    with VirtController(scenario) as controller:
+        yield controller
+
+
+def start_pinned(scenario: Scenario, controller: VirtController, claim: str, run_strategy: str = "Always") -> str:
+    """Create a VM with the name of its claim, and its pod. Return the node to which the pod is pinned."""
+    pod = scenario.create(controller.prepare(scenario.vm_pod(claim, claim), run_strategy))
+    assert reason(scenario.get(pod)) == "CoScheduled"
+    return scenario.annotations(pod)[CO_SCHEDULED]
+
+
+def reason(pod: Object) -> str:
+    return str(pod["metadata"]["annotations"][DECISION]).partition(":")[0]
+
+
+def warnings(scenario: Scenario, vm: str) -> list[str]:
+    """Return the messages of the Warning events about a VMI."""
+    query = f"fieldSelector=involvedObject.kind=VirtualMachineInstance,involvedObject.name={vm},type=Warning"
+    found = scenario.plane.request("GET", f"/api/v1/namespaces/{scenario.namespace}/events?{query}")["items"]
+    return [str(event["message"]) for event in found]
+
+
+def test_vms_whose_node_is_lost_before_they_are_bound_run_elsewhere_unless_nothing_restarts_them(
+    scenario: Scenario, plane: ControlPlane, controller: VirtController, replicas: Replicas, measured: Measured
+) -> None:
+    dead, cordoned, *others = scenario.add_nodes(5)
+    claims = {"on-dead": dead, "manual": dead, "on-cordoned": cordoned}
+    volumes = {claim: scenario.add_volume(claim, node=node) for claim, node in claims.items()}
+    scenario.wait_bound(*claims)
+    for claim in claims:
+        scenario.create_consumer(claim, node=others[0])  # a backup keeps the volume attached
+    assert {claim: scenario.longhorn.wait_running(volume) for claim, volume in volumes.items()} == claims
+    replicas.wait_until_all(
+        lambda: {claim: scenario.target_node(claim) for claim in claims} == claims, "decisions for all claims"
+    )
+    replicas.route_per_call()
+    released = replicas.metric(RELEASED)
+    with plane.stopped_scheduler():
+        assert start_pinned(scenario, controller, "on-dead") == dead
+        assert start_pinned(scenario, controller, "manual", "Manual") == dead
+        assert start_pinned(scenario, controller, "on-cordoned") == cordoned
+        stuck = controller.pod("manual")
+        for claim in "on-dead", "manual":
+            scenario.allow_all_nodes(claim)
+        scenario.make_not_ready(dead)
+        scenario.change_node(cordoned, {"spec": {"unschedulable": True}})
+    began = time.monotonic()
+
+    moved_to = scenario.longhorn.wait_running(volumes["on-dead"], other_than=dead)
+    pods = {vm: controller.wait_running(vm, LIMIT) for vm in ("on-dead", "on-cordoned")}
+    measured(f"release: two VMs run elsewhere {time.monotonic() - began:.0f} s after their nodes were lost")
+    assert pods["on-dead"]["spec"]["nodeName"] == moved_to
+    assert pods["on-cordoned"]["spec"]["nodeName"] not in (dead, cordoned)
+    assert {vm: reason(pod) for vm, pod in pods.items()} == {"on-dead": "Released", "on-cordoned": "NodeCordoned"}
+    assert replicas.metric(RELEASED) == released + 2
+
+    assert controller.pod("manual")["metadata"]["uid"] == stuck["metadata"]["uid"]
+    plane.wait(lambda: any("virtctl stop manual" in each for each in warnings(scenario, "manual")), 30, "the warning")
+    plane.wait(lambda: replicas.metric(PENDING) == 1, 30, "a metric that counts the stuck pin")
+
+
+@pytest.mark.parametrize("session_affinity", [False, True], ids=["any replica", "session affinity"])
+def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(
+    scenario: Scenario,
+    controller: VirtController,
+    replicas: Replicas,
+    measured: Measured,
+    session_affinity: bool,
+) -> None:
+    scenario.add_nodes(4)
+    claims = [f"disk{number}" for number in range(PAIRS * len(GAPS))]
+    burst.serve_volumes(scenario, claims)
+    replicas.wait_until_all(lambda: bool(scenario.target_node(claims[-1])), "a decision for the last claim")
+    if session_affinity:
+        replicas.route_to_one()
+    else:
+        replicas.route_per_call()
+    released = replicas.metric(RELEASED)
+    began = time.monotonic()
+    for number, claim in enumerate(claims):
+        pair = [controller.prepare(scenario.anti_affinity_pod(claim, claim, f"{claim}-{each}")) for each in "ab"]
+        burst.create(scenario, pair, delays=(0.0, GAPS[number % len(GAPS)]))
+    nodes = controller.wait_all_running(LIMIT)
+    released = replicas.metric(RELEASED) - released
+    calls = "one replica gets all calls" if session_affinity else "any replica gets each call"
+    measured(f"{len(claims)} pairs, {calls}: {released:.0f} released, {time.monotonic() - began:.0f} s until all run")
+    assert all(nodes[f"{claim}-a"] != nodes[f"{claim}-b"] for claim in claims)
+    if session_affinity:  # one replica sees its own pins; but a preference for other nodes is no promise
+        assert released <= 2

@@ -1,0 +1,161 @@
+"""The guard counts what other replicas may pin, and a VM that is not pinned never competes with a pinned one."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    PREFERRED,
+    Object,
+    apply_injection,
+    catalog,
+    decision_for,
+    injection_for,
+    name_requirement,
+    node,
+    node_terms,
+    pinned_fields,
+    pod,
+    pod_anti_affinity,
+    pod_term,
+    request,
+    settings,
+    share_manager,
+    storage,
+    virt_launcher,
+)
+from webhook.cluster.objects import read_pod
+from webhook.placement.decision import Decision, Outcome, Reason
+from webhook.placement.injector import decide
+
+FOUR_CPUS = node(allocatable={"cpu": "4", "memory": "8Gi", "pods": "110"})
+LABELS = {"app": "db"}
+REPELLING = pod_anti_affinity(pod_term(LABELS))
+
+
+def vm(cpu: str = "1", **rest: Any) -> Object:
+    return virt_launcher(requests={"cpu": cpu}, **rest)
+
+
+def pinned(cpu: str, **rest: Any) -> Object:
+    """Build a VM's pod that is pinned to node-a and not bound yet."""
+    fields = pinned_fields("node-a")
+    affinity = fields["affinity"] | rest.pop("affinity", {})
+    return virt_launcher("pinned", requests={"cpu": cpu}, annotations=fields["annotations"], affinity=affinity, **rest)
+
+
+@pytest.mark.parametrize(
+    ("created", "others", "overrides", "reason"),
+    [
+        pytest.param(vm("2"), [pinned("3")], {}, Reason.NODE_FULL, id="a full node"),
+        pytest.param(vm("1"), [pinned("3")], {"replicas": 2}, Reason.NODE_SCARCE, id="a node with one place left"),
+        pytest.param(
+            vm(affinity=REPELLING, labels=LABELS),
+            [pinned("1", labels=LABELS)],
+            {},
+            Reason.POD_AFFINITY,
+            id="a pinned pod that repels the VM",
+        ),
+        pytest.param(
+            vm("2", resourceClaims=[{"name": "gpu"}], annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
+            [pinned("3")],
+            {},
+            Reason.NODE_FULL,
+            id="a VM that only prefers the node anyway",
+        ),
+    ],
+)
+def test_a_vm_does_not_even_prefer_a_node_whose_room_pinned_pods_need(
+    created: Object, others: list[Object], overrides: Object, reason: Reason
+) -> None:
+    decision = decision_for(created, *storage(), FOUR_CPUS, *others, **overrides)
+    assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, "node-a")
+    assert decision.message.endswith("; other nodes are preferred, as pinned VMs are about to start there")
+
+
+def test_a_contested_vm_prefers_all_nodes_but_the_contested_one_once() -> None:
+    created, cluster = vm("2"), [*storage(), FOUR_CPUS, pinned("3")]
+    injection = injection_for(created, *cluster)
+    patched = apply_injection(created, injection)
+    avoidance = {"weight": 100, "preference": {"matchFields": [name_requirement("node-a", "NotIn")]}}
+    assert patched["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [avoidance]}}
+    assert "kubevirt-scheduler/co-scheduled-node" not in patched["metadata"]["annotations"]
+    again = injection_for(patched, *cluster)
+    assert (again.decision.reason, again.patch) == (Reason.NODE_FULL, None)
+
+
+@pytest.mark.parametrize(
+    ("created", "others", "overrides", "reason"),
+    [
+        pytest.param(vm("2"), [pod("o", requests={"cpu": "3"}, node="node-a")], {}, Reason.NODE_FULL, id="bound pods"),
+        pytest.param(
+            vm("1"), [pod("o", requests={"cpu": "3"}, node="node-a")], {"replicas": 2}, Reason.NODE_SCARCE, id="quiet"
+        ),
+        pytest.param(vm(resourceClaims=[{"name": "gpu"}]), [pinned("3")], {}, Reason.UNJUDGED, id="room for both"),
+        pytest.param(vm("1"), [pinned("4", node="node-a")], {}, Reason.NODE_FULL, id="a pinned pod that is bound"),
+        pytest.param(
+            vm("2", annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
+            [pinned("3")],
+            {"node_guard": False},
+            Reason.CO_SCHEDULED,
+            id="the guard is off",
+        ),
+    ],
+)
+def test_a_vm_prefers_a_node_whose_room_no_pinned_pod_needs(
+    created: Object, others: list[Object], overrides: Object, reason: Reason
+) -> None:
+    decision = decision_for(created, *storage(), FOUR_CPUS, *others, **overrides)
+    assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, reason)
+
+
+def test_a_contested_node_is_not_preferred_while_the_share_manager_starts() -> None:
+    starting = [*storage()[:2], share_manager(state="starting")]
+    other_vm = virt_launcher("vm2", node="node-a", labels={"kubevirt.io/created-by": "vmi-2"})
+    decision = decision_for(vm("2"), *starting, other_vm, pinned("3"), FOUR_CPUS)
+    assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.SHARE_MANAGER_STARTING)
+
+
+def decide_with_recent_pins(created: Object, replicas: int, *recent: Object) -> Decision:
+    store = catalog(*storage(), FOUR_CPUS)
+    for item in recent:
+        fact = read_pod(item)
+        assert fact
+        store.put(fact)
+        store.recent_pins.put(fact)
+    return decide(request(created), store, settings(replicas=replicas))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "replicas", "recent", "reason"),
+    [
+        pytest.param("4", 1, "", Reason.CO_SCHEDULED, id="one replica takes all"),
+        pytest.param("2", 2, "", Reason.CO_SCHEDULED, id="two replicas share"),
+        pytest.param("2001m", 2, "", Reason.NODE_SCARCE, id="two replicas leave room for each other"),
+        pytest.param("1333m", 3, "", Reason.CO_SCHEDULED, id="three replicas share"),
+        pytest.param("1334m", 3, "", Reason.NODE_SCARCE, id="three replicas leave room for each other"),
+        pytest.param("1", 2, "1", Reason.CO_SCHEDULED, id="a recent pin counts once for each other replica"),
+        pytest.param("1001m", 2, "1", Reason.NODE_SCARCE, id="too little beside a recent pin"),
+        pytest.param("0", 2, "4", Reason.CO_SCHEDULED, id="a resource that is not requested does not count"),
+    ],
+)
+def test_each_replica_leaves_as_much_room_to_the_others_as_it_takes(
+    cpu: str, replicas: int, recent: str, reason: Reason
+) -> None:
+    pins = [pinned(recent)] if recent else []
+    assert decide_with_recent_pins(vm(cpu), replicas, *pins).reason is reason
+
+
+@pytest.mark.parametrize(
+    ("stale", "detail"),
+    [
+        (("nodes",), "the webhook has had no news of nodes for 5 minutes"),
+        (("nodes", "pods"), "the webhook has had no news of nodes and pods for 5 minutes"),
+    ],
+)
+def test_a_stale_cache_softens_the_pin_and_is_the_first_reason(stale: tuple[str, ...], detail: str) -> None:
+    store = catalog(*storage(), node(ready="False"))
+    store.stale = stale
+    decision = decide(request(vm(affinity=node_terms())), store, settings())
+    assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, Reason.CACHE_STALE)
+    assert detail in decision.message

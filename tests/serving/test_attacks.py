@@ -1,0 +1,209 @@
+"""Attacks on the `serve` process by a client that reaches its ports and has no credentials (docs/threat-model.md)."""
+
+import resource
+import select
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from tests.support.large_reviews import SHAPES, large_review
+from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until
+from tests.support.tls_records import handshake
+from webhook.serving.request_parser import BODY_LIMIT
+
+HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def server(tmp_path):
+    with run_server(tmp_path) as server:
+        server.review()
+        yield server
+
+
+def is_readable(sock):
+    """Return whether the peer has sent or closed."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+@contextmanager
+def timed_reviews(server):
+    """Send reviews in a thread until the end of the block. Yield the seconds that each took."""
+    took, stop, connection = [], threading.Event(), server.connect()
+
+    def send_reviews():
+        while not stop.is_set():
+            begin = monotonic()
+            connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
+            response = connection.getresponse()
+            response.read()
+            assert response.status == 200
+            took.append(monotonic() - begin)
+            sleep(0.01)
+
+    thread = threading.Thread(target=send_reviews)
+    thread.start()
+    try:
+        until(lambda: took)
+        yield took
+    finally:
+        stop.set()
+        thread.join()
+        connection.close()
+
+
+# Reviews take 3 ms, and at most 40 ms beside the attacks below. The limit tolerates a machine that stalls.
+LONGEST_REVIEW = 3.0  # seconds
+
+
+# TLS
+
+
+def test_a_key_update_flood_does_not_delay_reviews(server, tmp_path):
+    """5 MB of KeyUpdate records stopped the loop for 5 s."""
+    with server.connect_tcp() as sock:
+        flood = handshake(sock, server.client_context(), tmp_path).key_updates(200_000)
+        with timed_reviews(server) as took:
+            with suppress(ConnectionError):
+                sock.sendall(flood)
+            count = len(took)
+            until(lambda: len(took) > count + 10)
+    assert max(took) < LONGEST_REVIEW
+
+
+# The plain port
+
+PARTIAL_REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "
+PEERS = 500  # of each kind
+
+
+@pytest.fixture
+def raised_file_limit():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * PEERS)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def repeated(action, pause):
+    """Repeat an action in a thread until the end of the block."""
+    stop = threading.Event()
+
+    def repeat():
+        while not stop.wait(pause):
+            action()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.usefixtures("raised_file_limit")
+def test_probes_are_answered_beside_1500_idle_half_sent_and_trickling_connections(server):
+    """500 connections once took all places of the plain port, and a byte now and then kept them."""
+    with ExitStack() as stack:
+        idle, half_sent, trickling = (
+            [stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT)) for _ in range(PEERS)]
+            for _ in range(3)
+        )
+        for sock in [*half_sent, *trickling]:
+            sock.sendall(PARTIAL_REQUEST)
+
+        def trickle():
+            for sock in trickling:
+                with suppress(ConnectionError):
+                    sock.send(b"x")
+
+        stack.enter_context(repeated(trickle, 0.5))
+        stack.enter_context(repeated(lambda: server.probe("/metrics"), 0))
+        for _ in range(10):
+            for path in ("/healthz", "/readyz"):
+                begin = monotonic()
+                assert server.probe(path)[0] == 200
+                assert monotonic() - begin < 5  # the probes' timeout; 1 s unless the machine stalls
+            sleep(0.2)
+        assert all(not is_readable(sock) for sock in idle)
+
+
+def test_more_connections_than_the_file_limit_allows_leave_probes_and_reviews_alone(tmp_path):
+    """Each port has its own share of the descriptors, and a new connection evicts an old one."""
+    with (
+        run_server(tmp_path, launcher=("sh", "-c", 'ulimit -n 256 && exec "$@"', "sh")) as server,
+        ExitStack() as stack,
+    ):
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT))
+        assert server.probe("/healthz")[0] == 200
+        connection = stack.enter_context(closing(server.connect()))
+        for _ in range(3):
+            assert server.review()["allowed"]
+            connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
+            assert connection.getresponse().read()
+
+
+# Memory
+
+
+def test_closed_connections_release_their_bodies(server):
+    """Each connection sends a body of 8 MiB without its last byte. Reference cycles once kept 500 MB of these."""
+    before = resident_memory(server.worker_pid())
+    for _ in range(20):
+        with server.connect_tls() as sock:
+            sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)
+            sock.sendall(b" " * (BODY_LIMIT - 1))
+    assert server.review()["allowed"]
+    assert until(lambda: resident_memory(server.worker_pid()) < before + 30)
+
+
+def peak_memory(pid):
+    """The highest resident memory in MB since the last call of reset_peak."""
+    return resident_memory(pid, "VmHWM:")
+
+
+def reset_peak(pid):
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory):
+    with run_server(tmp_path_factory.mktemp("server")) as server:
+        server.review()
+        yield server
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_body_of_8_mib_takes_little_memory_and_delays_no_review(shared_server, shape):
+    """Decoded at once, one body took up to 850 MB, and other reviews waited for up to 7 s."""
+    body, uid = large_review(shape)
+    pid = shared_server.worker_pid()
+    reset_peak(pid)
+    before = peak_memory(pid)
+    with timed_reviews(shared_server) as took:
+        response = shared_server.review(body)
+    assert (response["uid"], response["allowed"]) == (uid, True)
+    assert "patch" not in response or shape == "managed fields"
+    assert peak_memory(pid) < before + 100
+    assert max(took) < LONGEST_REVIEW
+
+
+def test_large_bodies_of_many_connections_are_decided_one_at_a_time(shared_server):
+    body, _ = large_review("nested lists")
+    pid = shared_server.worker_pid()
+    reset_peak(pid)
+    before = peak_memory(pid)
+    with ThreadPoolExecutor(8) as threads:
+        responses = list(threads.map(lambda _: shared_server.review(body), range(16)))
+    assert all(response["allowed"] for response in responses)
+    assert peak_memory(pid) < before + 200

@@ -1,0 +1,98 @@
+"""Some replicas of the webhook behind one Service, and the ways in which a Service distributes the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.balancer import Balancer
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.webhook_process import NAMESPACE, Webhook
+
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+
+
+class Replicas:
+    """`with Replicas(...)` starts and registers the replicas; each call goes to a random one.
+
+    The replicas share a certificate and the settings, of which `replicas` is their number. With `lease`, one of them
+    releases pins; `kubeconfig` needs the rights to do so.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        name: str,
+        kubeconfig: Path,
+        count: int,
+        settings: dict[str, str] | None = None,
+        *,
+        lease: bool = False,
+        share_managers: bool = True,
+        timeout: int = 10,
+    ) -> None:
+        self._plane, self._name = plane, name
+        self._share_managers, self._timeout = share_managers, timeout
+        settings = {"replicas": str(count)} | (settings or {})
+        arguments = (f"--lease={NAMESPACE}/{name}",) if lease else ()
+        self._lease = lease
+        self.first = Webhook(plane, name, kubeconfig, settings, arguments=arguments)
+        others = [
+            Webhook(plane, f"{name}-{number}", kubeconfig, settings, tls=self.first.tls, arguments=arguments)
+            for number in range(1, count)
+        ]
+        self.all = [self.first, *others]
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Replicas:
+        if self._lease:
+            self._plane.request("POST", LEASES, {"metadata": {"name": self._name}})
+        with self._stack:
+            for each in self.all:
+                self._stack.callback(each.stop)
+                each.process.start()
+            for each in self.all:
+                each.process.wait_until_healthy(30)
+            self._balancer = Balancer(self.first.tls, f"{self._name}.{NAMESPACE}.svc", self._addresses)
+            self._stack.callback(self._balancer.stop)
+            self._stack.callback(self.first.unregister)
+            self.first.register(self._share_managers, self._timeout)
+            self.route_per_call()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def _addresses(self) -> tuple[tuple[str, int], ...]:
+        return tuple(each.address for each in self.all)
+
+    def route_per_call(self) -> None:
+        """Send each call to a random replica. No call may be in flight."""
+        self._route(self._balancer.address)
+
+    def route_per_connection(self) -> None:
+        """Send each new connection of the API server to another replica, as kube-proxy does without an affinity."""
+        self._route(*self._addresses)
+
+    def route_to_one(self) -> None:
+        """Send all calls to the first replica, as `sessionAffinity: ClientIP` does with those of one API server."""
+        self._route(self.first.address)
+
+    def wait_until_all(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition, which calls the webhook, is true whichever replica gets the call."""
+        for replica in self.all:
+            self._balancer.targets = (replica.address,)
+            self.route_per_call()
+            self._plane.wait(condition, 20, f"{what}, by {replica.name}")
+        self._balancer.targets = self._addresses
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples of all replicas."""
+        return sum(each.metric(name) for each in self.all)
+
+    def _route(self, *addresses: tuple[str, int]) -> None:
+        cluster_ip = self._plane.route_service(NAMESPACE, self._name, *addresses)
+        self._plane.close_connections(cluster_ip, 443)

@@ -1,0 +1,250 @@
+"""A fake virt-controller on a real API server. It restarts VMs as the real one was seen to do.
+
+When the virt-launcher pod is deleted, the VMI is `Failed` within 0.1 s and gone after 0.3 s. If the VM had never run,
+it shows `CrashLoopBackOff`, and its n-th restart in a row comes after 10·n² s and up to half more, at most 300 s. Once
+the VM has run, the count starts again. A deleted VMI counts like a deleted pod, but a VM with `RerunOnFailure` isn't
+started again. `Halted` deletes the VMI and clears the count.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.kubevirt import install_crds
+from tests.support.scenario import Scenario
+
+T = TypeVar("T")
+TICK = 0.1  # seconds
+DELETION = 0.3  # seconds from a VMI's failure to its deletion
+BACK_OFF = 10.0  # seconds after the first failure
+MAX_BACK_OFF = 300.0
+RESTARTED = ("Always", "RerunOnFailure")
+
+
+@dataclass(slots=True)
+class _Vm:
+    """What the controller knows of a VM. `held`: the test creates the first pod itself."""
+
+    pod: Object
+    held: bool = False
+    vmi: str = ""  # uid
+    has_pod: bool = False
+    has_run: bool = False
+    stays_away: bool = False
+    failed_at: float | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+    starts: list[float] = field(default_factory=list)  # times of the controller's own creations of pods
+
+
+class VirtController:
+    """`with VirtController(scenario) as controller`: handle the VMs that `add` or `prepare` creates.
+
+    `back_off` are the seconds after the first failure; tests that wait for several restarts use a shorter time.
+    """
+
+    def __init__(self, scenario: Scenario, back_off: float = BACK_OFF) -> None:
+        self._scenario, self._plane, self._back_off = scenario, scenario.plane, back_off
+        path = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
+        self._vm_path, self._vmi_path = f"{path}/virtualmachines", f"{path}/virtualmachineinstances"
+        self._vms: dict[str, _Vm] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._last_error = "none"
+        self._thread = threading.Thread(target=self._run, name=f"virt-controller-{scenario.namespace}", daemon=True)
+        install_crds(scenario.plane)
+
+    def __enter__(self) -> VirtController:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        for name in self._vms:
+            for path in (self._vm_path, self._vmi_path):
+                self._delete(f"{path}/{name}")
+
+    def add(self, pod: Object, run_strategy: str = "Always") -> str:
+        """Create the VM of a virt-launcher pod and return its name. The controller creates the pod."""
+        name = self._create_vm(pod, run_strategy)
+        with self._lock:
+            self._vms[name] = _Vm(pod)
+        return name
+
+    def prepare(self, pod: Object, run_strategy: str = "Always") -> Object:
+        """Create the VM and its VMI, and return the pod, so that the test can create it at a time of its choice."""
+        name = self._create_vm(pod, run_strategy)
+        with self._lock:
+            vm = self._vms[name] = _Vm(pod, held=True)
+            self._create_vmi(name, vm)
+            return self._owned_pod(name, vm)
+
+    def set_run_strategy(self, vm: str, run_strategy: str) -> None:
+        self._plane.request("PATCH", f"{self._vm_path}/{vm}", {"spec": {"runStrategy": run_strategy}})
+
+    def vm(self, vm: str) -> Object:
+        return self._plane.request("GET", f"{self._vm_path}/{vm}")
+
+    def phase(self, vm: str) -> str:
+        """Return the phase of a VM's VMI."""
+        return str(self._plane.request("GET", f"{self._vmi_path}/{vm}").get("status", {}).get("phase", ""))
+
+    def starts(self, vm: str) -> list[float]:
+        """Return when the controller itself created a pod of the VM (`time.monotonic()`)."""
+        return list(self._vms[vm].starts)
+
+    def pod(self, vm: str) -> Object:
+        """Return the current virt-launcher pod of a VM, empty if there is none."""
+        found = self._pods_by_vmi().get(self._vms[vm].vmi, {})
+        return {} if not found or "deletionTimestamp" in found["metadata"] else found
+
+    def wait_running(self, vm: str, seconds: float) -> Object:
+        """Wait until a VM has a running pod, and return the pod."""
+
+        def running() -> Object:
+            return self.pod(vm) if self._vms[vm].has_run else {}
+
+        return self._wait(running, seconds, f"a running pod of VM {vm}")
+
+    def wait_all_running(self, seconds: float) -> dict[str, str]:
+        """Wait until all VMs run, and return the node of each."""
+
+        def nodes() -> dict[str, str]:
+            if not all(vm.has_run for vm in self._vms.values()):
+                return {}
+            pods = self._pods_by_vmi()
+            return {name: pods[vm.vmi]["spec"]["nodeName"] for name, vm in self._vms.items()}
+
+        return self._wait(nodes, seconds, f"all {len(self._vms)} VMs running")
+
+    def _wait(self, predicate: Callable[[], T], seconds: float, what: str) -> T:
+        try:
+            return self._plane.wait(predicate, seconds, what)
+        except AssertionError as error:
+            state = "is running" if self._thread.is_alive() else "has ended"
+            error.add_note(f"{self._thread.name} {state}; its last error: {self._last_error}")
+            raise
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK):
+            # If the API server is unavailable or a write conflicts, the next pass starts from the cluster's state.
+            with self._lock:
+                try:
+                    self._reconcile()
+                except (ApiError, OSError, http.client.HTTPException) as error:
+                    self._last_error = repr(error)
+
+    def _reconcile(self) -> None:
+        strategies = {vm["metadata"]["name"]: vm["spec"]["runStrategy"] for vm in self._list(self._vm_path)}
+        vmis = {vmi["metadata"]["uid"] for vmi in self._list(self._vmi_path)}
+        pods = self._pods_by_vmi()
+        for name, vm in self._vms.items():
+            strategy = strategies.get(name, "Halted")
+            if strategy == "Halted":
+                self._halt(name, vm)
+            elif vm.vmi in vmis:
+                self._follow(name, vm, pods.get(vm.vmi), strategy)
+            elif vm.vmi:
+                self._delete_pod(pods.get(vm.vmi))
+                vm.stays_away = strategy == "RerunOnFailure"
+                self._end(name, vm)
+            elif strategy in RESTARTED and not vm.stays_away and time.monotonic() >= vm.retry_at:
+                self._create_vmi(name, vm)
+
+    def _halt(self, name: str, vm: _Vm) -> None:
+        if vm.vmi:
+            self._delete(f"{self._vmi_path}/{name}")
+            self._delete_pod(self._pods_by_vmi().get(vm.vmi))
+        if vm.vmi or vm.failures:
+            self._set_status(name, "Stopped")
+        vm.vmi, vm.held, vm.has_pod, vm.has_run, vm.stays_away = "", False, False, False, False
+        vm.failed_at, vm.failures, vm.retry_at = None, 0, 0.0
+
+    def _follow(self, name: str, vm: _Vm, pod: Object | None, strategy: str) -> None:
+        """Act on the pod of a VMI: start it, see it run, or see that it was deleted."""
+        if pod is not None:
+            vm.has_pod, vm.held = True, False
+            if pod["status"].get("phase") == "Running" and not vm.has_run:
+                vm.has_run, vm.failures = True, 0
+                self._set_phase(name, "Running")
+                self._set_status(name, "Running")
+        elif not vm.has_pod:
+            if not vm.held:
+                self._plane.request("POST", self._scenario.pods, self._owned_pod(name, vm))
+                vm.has_pod = True
+                vm.starts.append(time.monotonic())
+        elif vm.failed_at is None:
+            vm.failed_at = time.monotonic()
+            self._set_phase(name, "Failed")
+        elif strategy in RESTARTED and time.monotonic() >= vm.failed_at + DELETION:
+            self._delete(f"{self._vmi_path}/{name}")
+            self._end(name, vm)
+
+    def _end(self, name: str, vm: _Vm) -> None:
+        """Record the end of a VMI, and when the VM restarts."""
+        ended_at = vm.failed_at or time.monotonic()
+        if not vm.has_run:
+            vm.failures += 1
+            delay = min(MAX_BACK_OFF, self._back_off * vm.failures**2 * random.uniform(1, 1.5))
+            vm.retry_at = ended_at + delay
+            self._set_status(name, "CrashLoopBackOff", vm.failures)
+        vm.vmi, vm.has_pod, vm.has_run, vm.failed_at = "", False, False, None
+
+    def _create_vm(self, pod: Object, run_strategy: str) -> str:
+        name = str(pod["metadata"]["annotations"]["kubevirt.io/domain"])
+        annotations = {key: value for key, value in pod["metadata"]["annotations"].items() if "co-schedule" in key}
+        volumes = [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each]
+        template = {"metadata": {"annotations": annotations}, "spec": {"volumes": volumes}}
+        vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
+        spec = {"runStrategy": run_strategy, "template": template}
+        self._plane.request("POST", self._vm_path, vm | {"spec": spec})
+        return name
+
+    def _create_vmi(self, name: str, vm: _Vm) -> None:
+        vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
+        vm.vmi = str(self._plane.request("POST", self._vmi_path, vmi | {"spec": {}})["metadata"]["uid"])
+        vm.has_pod = vm.has_run = False
+        vm.failed_at = None
+        self._set_phase(name, "Scheduling")
+
+    def _owned_pod(self, name: str, vm: _Vm) -> Object:
+        pod = deepcopy(vm.pod)
+        pod["metadata"]["labels"]["kubevirt.io/created-by"] = vm.vmi
+        kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name, "uid": vm.vmi}
+        pod["metadata"]["ownerReferences"] = [kind | {"controller": True, "blockOwnerDeletion": True}]
+        return pod
+
+    def _set_phase(self, vmi: str, phase: str) -> None:
+        self._plane.request("PATCH", f"{self._vmi_path}/{vmi}/status", {"status": {"phase": phase}})
+
+    def _set_status(self, vm: str, printable: str, failures: int = 0) -> None:
+        failure = {"consecutiveFailCount": failures} if failures else None  # None removes the field
+        status = {"printableStatus": printable, "startFailure": failure}
+        self._plane.request("PATCH", f"{self._vm_path}/{vm}/status", {"status": status})
+
+    def _pods_by_vmi(self) -> dict[str, Object]:
+        """Return the pods by their VMI's uid. A pod that is terminating counts until it is gone."""
+        found = self._list(f"{self._scenario.pods}?labelSelector=kubevirt.io%3Dvirt-launcher")
+        return {pod["metadata"]["labels"]["kubevirt.io/created-by"]: pod for pod in found}
+
+    def _list(self, path: str) -> list[Object]:
+        found: list[Object] = self._plane.request("GET", path)["items"]
+        return found
+
+    def _delete_pod(self, pod: Object | None) -> None:
+        if pod:
+            self._delete(f"{self._scenario.pods}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+
+    def _delete(self, path: str) -> None:
+        with suppress(ApiError):
+            self._plane.request("DELETE", path)
