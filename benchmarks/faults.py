@@ -1,4 +1,4 @@
-"""Benchmark under faults: failed and late reviews beside hundreds of misbehaving peers, and during certificate changes.
+"""Benchmark under faults: failed and late reviews beside misbehaving peers, attacks, and certificate changes.
 
 It measures the complete webhook, without the Go peer. Reviews are sent at a fixed rate, whether or not earlier reviews
 were answered. A misbehaving peer reconnects whenever the server closes its connection. The run takes minutes, so
@@ -27,6 +27,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from attacks import ATTACKS, attacking
 from peer.build import BuildError
 from rich import box
 from rich.console import Console
@@ -194,7 +195,7 @@ def replace_certificates(side: Side, folder: Path, ca: Issued, times: int, pause
 
 
 def measure(setup: Setup, peers: int, seconds: float, rate: float, swaps: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the results of the reviews: alone, beside each kind of peer, beside all, and during certificate changes."""
+    """Yield the results of the reviews: alone, beside each kind of peer and attack, and during certificate changes."""
     ca = issue_ca(datetime.now(UTC))
     write_certificate(setup.folder, ca)
     with setup.serving(OURS, write_snapshot(setup.folder / "cluster.json")) as side:
@@ -206,6 +207,10 @@ def measure(setup: Setup, peers: int, seconds: float, rate: float, swaps: int) -
                 pass
             title = " + ".join(f"{peers} {kind}" for kind in kinds) or "nobody else"
             yield title, result | {"begun": dict(reconnects), "memory": side.own_memory()}
+        for name in ATTACKS:
+            with attacking(side, name) as begun, sending_reviews(setup, side, rate, seconds) as result:
+                pass
+            yield name, result | {"begun": dict(begun), "memory": side.own_memory()}
         for name, options in ("kept connections", ()), ("new connections", ("-fresh",)):
             with sending_reviews(setup, side, rate, seconds, *options) as result:
                 slowest = replace_certificates(side, setup.folder, ca, swaps, max(0.0, (seconds - 2) / swaps - 0.1))

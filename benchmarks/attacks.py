@@ -1,0 +1,98 @@
+"""Attacks on the webhook without credentials, for benchmarks/faults.py. Each runs in threads until it is stopped.
+
+This module measures nothing: run as a script, it prints nothing.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from pathlib import Path
+from threading import Event, Thread
+from urllib.parse import urlsplit
+
+from sides import TIMEOUT, Side
+
+from tests.support.large_reviews import large_review
+from tests.support.tls_records import handshake
+
+BODY = 8 * 1024 * 1024  # bytes, the limit of a body
+HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+KEY_UPDATES = 20_000  # 0.5 MB of records
+
+
+def _connect(side: Side) -> socket.socket:
+    parts = urlsplit(side.url)
+    return socket.create_connection((str(parts.hostname), int(parts.port or 0)), TIMEOUT)
+
+
+def abandon_a_body(side: Side) -> None:
+    """Send a body of 8 MiB without its last byte, and close."""
+    tls_context = ssl.create_default_context(cafile=side.ca)
+    with tls_context.wrap_socket(_connect(side), server_hostname="localhost") as sock:
+        sock.sendall(HEAD % BODY + b" " * (BODY - 1))
+
+
+def flood_with_key_updates(side: Side) -> None:
+    """Send KeyUpdate records instead of a request."""
+    with _connect(side) as sock, tempfile.TemporaryDirectory() as folder:
+        writer = handshake(sock, ssl.create_default_context(cafile=side.ca), Path(folder))
+        sock.sendall(writer.key_updates(KEY_UPDATES))
+
+
+@cache
+def _body(shape: str, size: int) -> bytes:
+    return large_review(shape, size)[0]
+
+
+def send_a_large_review(shape: str, size: int, side: Side) -> None:
+    """Send a review of this shape and size, and read the response."""
+    parts = urlsplit(side.url)
+    context = ssl.create_default_context(cafile=str(side.ca))
+    connection = http.client.HTTPSConnection(str(parts.hostname), parts.port, timeout=TIMEOUT, context=context)
+    try:
+        connection.request("POST", "/mutate?timeout=10s", _body(shape, size), {"Content-Type": "application/json"})
+        connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+# The title of each row, the number of threads, and the attack that each thread repeats.
+ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
+    "abandoned bodies of 8 MiB": (2, abandon_a_body),
+    "KeyUpdate floods": (2, flood_with_key_updates),
+    "8 MiB of nested lists": (2, partial(send_a_large_review, "nested lists", BODY)),
+    "3 MiB of preferred terms": (2, partial(send_a_large_review, "preferred", 3 * 1024 * 1024)),
+    "250 KB of preferred terms": (2, partial(send_a_large_review, "preferred", 250_000)),
+}
+
+
+@contextmanager
+def attacking(side: Side, name: str) -> Iterator[Counter[str]]:
+    """Repeat an attack during the block. Yields how often it was begun."""
+    threads, attack = ATTACKS[name]
+    done, begun = Event(), Counter[str]()
+
+    def repeat() -> None:
+        while not done.is_set():
+            begun[name] += 1
+            with suppress(OSError, http.client.HTTPException):
+                attack(side)
+            time.sleep(0.01)
+
+    running = [Thread(target=repeat) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    try:
+        yield begun
+    finally:
+        done.set()
+        for thread in running:
+            thread.join()

@@ -1,0 +1,177 @@
+"""Benchmark of bursts: many VMs start at the same time, with one or more replicas of the webhook.
+
+The API server, default scheduler and controller manager are real. kwok stands in for the kubelets, and
+tests/support/longhorn.py for Longhorn. There are two trials:
+
+- 100 VMs whose share-managers are on one node with room for 40. Other nodes have room for all. The same pods are
+  created without the webhook as well, so that the difference holds on a machine whose speed drifts.
+- pairs of VMs that share a disk and repel each other.
+
+A Service without session affinity sends each call to any replica. With it, one replica gets all calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import click
+from stage import Object, Replicas, Scenario, Stage, burst, progress, running_longhorn, start_stage
+
+VMS, ROOM, VOLUMES, OTHER_NODES, CLIENTS = 100, 40, 20, 4, 10
+GAPS = (0.0, 0.010, 0.030)  # seconds between the two VMs of a pair
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """How many replicas there are, and whether one of them gets all calls."""
+
+    replicas: int
+    session_affinity: bool = False
+
+    @property
+    def name(self) -> str:
+        """The row's name in the tables."""
+        return f"{self.replicas}, session affinity" if self.session_affinity else str(self.replicas)
+
+
+CONFIGURATIONS = (Configuration(1), Configuration(2), Configuration(3), Configuration(2, session_affinity=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """The result of one burst."""
+
+    configuration: str
+    clients: int
+    refused: int
+    undecided: int
+    pending: int
+    on_node: int
+    latencies: tuple[float, float]  # p50 and p99 in seconds
+    latencies_without: tuple[float, float]
+    reasons: Counter[str]
+
+
+def without_webhook(pod: Object) -> Object:
+    """Return the pod with a label for which the API server doesn't call the webhook."""
+    labels = pod["metadata"]["labels"] | {"kubevirt.io": "unserved"}
+    return pod | {"metadata": pod["metadata"] | {"labels": labels}}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The replicas of one configuration. A VM that does not run after `seconds` counts as Pending."""
+
+    stage: Stage
+    replicas: Replicas
+    configuration: Configuration
+    seconds: float
+
+    @contextmanager
+    def scenario(self) -> Iterator[Scenario]:
+        """Yield a scenario of its own."""
+        scenario = Scenario(self.stage.plane, self.stage.longhorn, self.replicas.first)
+        try:
+            yield scenario
+        finally:
+            scenario.close()
+
+    def wait_served(self, scenario: Scenario, claim: str) -> None:
+        """Wait until each replica would pin a VM with this claim, and route the calls as the configuration says.
+
+        Without session affinity, each new connection of the API server goes to the next replica. It opens as many
+        connections as it has calls at the same time.
+        """
+        self.replicas.wait_until_all(lambda: bool(scenario.target_node(claim)), f"a decision for claim {claim}")
+        if self.configuration.session_affinity or self.configuration.replicas == 1:
+            self.replicas.route_to_one()
+        else:
+            self.replicas.route_per_connection()
+
+    def burst(self, clients: int) -> Burst:
+        """Create 100 VMs with the webhook and 100 without, and return what became of them."""
+        with self.scenario() as scenario:
+            claims = [f"disk{number}" for number in range(VOLUMES)]
+            (node,) = scenario.add_nodes(1, "served", kvm=str(ROOM))
+            burst.serve_volumes(scenario, claims)
+            scenario.add_nodes(OTHER_NODES, "other")
+            self.wait_served(scenario, claims[-1])
+            pods = [scenario.vm_pod(f"vm{number}", claims[number % VOLUMES]) for number in range(VMS)]
+            created = burst.create(scenario, pods, clients)
+            found = burst.outcome(scenario, created, self.seconds)
+            self.stage.plane.delete_pods(scenario.pods)
+            time.sleep(1)  # for the scheduler and kwok
+            reference = burst.create(scenario, [without_webhook(pod) for pod in pods], clients)
+        return Burst(
+            self.configuration.name,
+            clients,
+            sum(bool(each.error) for each in created),
+            sum(not each.reason and not each.error for each in created),
+            len(found.pending),
+            found.nodes[node],
+            burst.latencies(created),
+            burst.latencies(reference),
+            Counter(each.reason for each in created),
+        )
+
+    def pairs(self, number: int, gap: float) -> int:
+        """Create pairs of VMs that share a disk and repel each other; return how many have a VM that doesn't run."""
+        with self.scenario() as scenario:
+            scenario.add_nodes(4)
+            claims = [f"disk{each}" for each in range(number)]
+            burst.serve_volumes(scenario, claims)
+            self.wait_served(scenario, claims[-1])
+            if not self.configuration.session_affinity:
+                # In succession, the API server would use one connection.
+                self.replicas.route_per_call()
+            created = []
+            for claim in claims:
+                pair = [scenario.anti_affinity_pod(f"vm-{claim}", claim) for _ in range(2)]
+                created += burst.create(scenario, pair, delays=(0.0, gap))
+            return len(burst.outcome(scenario, created, self.seconds).pending)
+
+
+def describe(found: Burst) -> str:
+    """Return the result of a burst in one line."""
+    names = ("refused", "undecided", "pending", "on_node")
+    counts = ", ".join(f"{getattr(found, name)} {name.replace('_', ' the ')}" for name in names)
+    (p50, p99), (p50_without, p99_without) = found.latencies, found.latencies_without
+    times = f"p50 {p50:.2f} s (without {p50_without:.2f} s), p99 {p99:.2f} s (without {p99_without:.2f} s)"
+    reasons = ", ".join(f"{name or 'none'} {number}" for name, number in found.reasons.most_common())
+    return f"replicas {found.configuration}, {found.clients} clients: {counts}; {times}; {reasons}"
+
+
+@click.command()
+@click.option(
+    "--only",
+    type=click.Choice([each.name for each in CONFIGURATIONS]),
+    multiple=True,
+    help="Measure only this configuration. Can be repeated.",
+)
+@click.option("--runs", default=3, show_default=True, help="Bursts of each kind.")
+@click.option("--pairs", default=30, show_default=True, help="Pairs of VMs for each gap.")
+@click.option("--seconds", default=90.0, show_default=True, help="Time until a VM that does not run counts as Pending.")
+@click.option("--timeout", default=3, show_default=True, help="The webhook's timeoutSeconds.")
+def main(only: tuple[str, ...], runs: int, pairs: int, seconds: float, timeout: int) -> None:
+    """Measure bursts of VMs with each configuration, and print the results."""
+    with progress() as show_step, start_stage() as stage, running_longhorn(stage.longhorn):
+        for configuration in [each for each in CONFIGURATIONS if not only or each.name in only]:
+            name = f"burst{CONFIGURATIONS.index(configuration)}"
+            with Replicas(stage.plane, name, stage.kubeconfig, configuration.replicas, timeout=timeout) as replicas:
+                trial = Trial(stage, replicas, configuration, seconds)
+                for clients in (VMS, CLIENTS) * runs:
+                    show_step(f"replicas {configuration.name}: {VMS} VMs by {clients} clients")
+                    print(describe(trial.burst(clients)), flush=True)
+                for gap in GAPS if pairs and configuration.replicas == 2 else ():
+                    show_step(f"replicas {configuration.name}: {pairs} pairs, {gap * 1000:.0f} ms apart")
+                    stuck = trial.pairs(pairs, gap)
+                    line = f"replicas {configuration.name}, {gap * 1000:.0f} ms apart: {stuck} of {pairs} pairs stuck"
+                    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
