@@ -23,7 +23,8 @@ from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
 from webhook.serving.connection import RECORDS_PER_TURN, Connection
-from webhook.serving.exchange import INLINE_BODY_LIMIT, Response
+from webhook.serving.exchange import Response
+from webhook.serving.large_review import INLINE_BODY_LIMIT
 from webhook.serving.loop import DRAIN_TIMEOUT, MAX_BUFFERED, MAX_CONNECTIONS, MAX_PER_TURN, QUIET_PERIOD, STALLED_AFTER
 from webhook.serving.metrics import Metrics
 from webhook.serving.request_parser import BODY_LIMIT, RequestParser

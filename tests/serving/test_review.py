@@ -22,8 +22,7 @@ from tests.support.paths import REVIEWS
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.injector import Injection, inject, unchanged
 from webhook.placement.settings import Settings
-from webhook.serving.exchange import INLINE_BODY_LIMIT
-from webhook.serving.large_review import FIELD_LIMIT, MAX_ITEMS, TOTAL_LIMIT
+from webhook.serving.large_review import FIELD_LIMIT, INLINE_BODY_LIMIT, MAX_ITEMS, TOTAL_LIMIT
 from webhook.serving.review import (
     BadReview,
     OversizedReview,

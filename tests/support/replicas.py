@@ -46,9 +46,11 @@ class Replicas:
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicas:
-        if self._lease:
-            self._plane.request("POST", LEASES, {"metadata": {"name": self._name}})
         with self._stack:
+            if self._lease:
+                self._plane.request("POST", LEASES, {"metadata": {"name": self._name}})
+                # Left behind, it would block a Helm release of this name.
+                self._stack.callback(self._plane.request, "DELETE", f"{LEASES}/{self._name}")
             for each in self.all:
                 self._stack.callback(each.stop)
                 each.process.start()

@@ -15,7 +15,8 @@ from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, Not
 from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
 from webhook.serving.deadline import RetryBudget, parse_timeout
-from webhook.serving.exchange import INLINE_BODY_LIMIT, Request, Response, error_response
+from webhook.serving.exchange import Request, Response, error_response
+from webhook.serving.large_review import INLINE_BODY_LIMIT
 from webhook.serving.metrics import CONTENT_TYPE, Metrics
 from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
 from webhook.serving.reviewer import Call, Reviewer

@@ -7,7 +7,8 @@ from enum import Enum
 from http import HTTPStatus
 
 from webhook.serving.channel import Channel, ConnectionLost
-from webhook.serving.exchange import INLINE_BODY_LIMIT, Request, Response, error_response, serialize
+from webhook.serving.exchange import Request, Response, error_response, serialize
+from webhook.serving.large_review import INLINE_BODY_LIMIT
 from webhook.serving.request_parser import BODY_LIMIT, CONTINUE, RequestParser
 
 # Per connection, because other connections wait: 16 KiB of tiny chunks take 1 ms, a record of one byte takes 10 µs.

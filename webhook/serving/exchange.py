@@ -10,10 +10,6 @@ from http import HTTPStatus
 
 import structlog
 
-# bytes; larger bodies are decided in a thread, and decoded within limits. The review of a VM has 10 KiB and takes
-# 0.2 ms; a crafted one of 64 KiB takes 50 ms, in which the loop serves no other connection.
-INLINE_BODY_LIMIT = 32 * 1024
-
 Headers = Sequence[tuple[str, str]]
 
 log = structlog.get_logger("webhook")

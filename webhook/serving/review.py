@@ -10,8 +10,7 @@ from webhook.cluster.wire import Review
 from webhook.placement.decision import ClaimFinding, Decision
 from webhook.placement.injector import Injection
 from webhook.placement.shape import JsonObject, mappings, text
-from webhook.serving.exchange import INLINE_BODY_LIMIT
-from webhook.serving.large_review import read_within_limits
+from webhook.serving.large_review import INLINE_BODY_LIMIT, read_within_limits
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
