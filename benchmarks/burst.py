@@ -161,7 +161,10 @@ def main(only: tuple[str, ...], runs: int, pairs: int, seconds: float, timeout: 
     with progress() as show_step, start_stage() as stage, running_longhorn(stage.longhorn):
         for configuration in [each for each in CONFIGURATIONS if not only or each.name in only]:
             name = f"burst{CONFIGURATIONS.index(configuration)}"
-            with Replicas(stage.plane, name, stage.kubeconfig, configuration.replicas, timeout=timeout) as replicas:
+            settings = {"session_affinity": str(configuration.session_affinity).lower()}
+            with Replicas(
+                stage.plane, name, stage.kubeconfig, configuration.replicas, settings, timeout=timeout
+            ) as replicas:
                 trial = Trial(stage, replicas, configuration, seconds)
                 for clients in (VMS, CLIENTS) * runs:
                     show_step(f"replicas {configuration.name}: {VMS} VMs by {clients} clients")

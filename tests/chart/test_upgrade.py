@@ -134,6 +134,7 @@ def test_session_affinity_can_be_switched_off_and_on(release: PublishedRelease) 
     assert release.service()["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
     release.upgrade("--set=service.sessionAffinity.enabled=false")
     assert (release.service()["sessionAffinity"], "sessionAffinityConfig" in release.service()) == ("None", False)
+    assert env_values(container(release.deployment()))["CO_SCHEDULE_SESSION_AFFINITY"] == "false"
     release.upgrade("--set=service.sessionAffinity.enabled=true")
     assert release.service()["sessionAffinity"] == "ClientIP"
 

@@ -56,8 +56,8 @@ from webhook.cluster.live import (
 )
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reservations import MIN_RECENT_SECONDS, RESERVATION_SECONDS
-from webhook.cluster.store import Store
-from webhook.placement.catalog import Claim, ShareManager, Volume
+from webhook.cluster.store import OTHER_REPLICAS_SECONDS, Store
+from webhook.placement.catalog import Claim, Pod, ShareManager, Volume
 from webhook.placement.decision import Decision, Mode, Outcome, Reason
 from webhook.placement.injector import Injection
 from webhook.placement.settings import Action
@@ -467,6 +467,23 @@ def test_two_replicas_that_do_not_see_each_other_never_pin_more_than_fits(server
     found = [burst(replica, range(start, start + 20)) for replica, start in zip(replicas, (0, 100), strict=True)]
     assert [each[Reason.CO_SCHEDULED] for each in found] == [5, 5]
     assert [each[Reason.NODE_SCARCE] for each in found] == [15, 15]
+
+
+def test_with_session_affinity_a_replica_fills_the_node_until_it_sees_a_pin_of_another_replica(
+    server: ApiServer, clock: FakeClock
+) -> None:
+    live = make_live(server, clock, replicas=2, session_affinity=True)
+    server.put(*storage(), node(allocatable={"cpu": "10", "pods": "110", "memory": "64Gi"}))
+    sync_caches(live, server)
+    assert burst(live, range(9)) == {Reason.CO_SCHEDULED: 9}
+    other = vm(99, annotations={"kubevirt.io/domain": "vm99"})
+    unreserved = live.inject(request(other, dryRun=True))
+    live.store.put(read_pod(stored_pod(other, unreserved, "virt-launcher-vm99-abcde")))
+    assert decision(live, vm(10, requests={"cpu": "1"})).reason is Reason.NODE_SCARCE
+    clock.now += OTHER_REPLICAS_SECONDS
+    sync_caches(live, server)
+    live.store.remove(Pod, ("default", "virt-launcher-vm99-abcde"))
+    assert burst(live, range(11)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 1}
 
 
 @pytest.fixture

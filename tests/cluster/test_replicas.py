@@ -15,7 +15,7 @@ SEEDS = st.integers(min_value=0, max_value=2**32)
 @thorough
 @given(SEEDS, st.integers(1, 3), st.integers(1, 30), st.integers(1, 12))
 def test_replicas_pin_no_more_vms_than_fit_and_every_vm_runs(seed: int, replicas: int, vms: int, capacity: int) -> None:
-    model = Model(Random(seed), replicas, vms, capacity, foreign=0, repelling=False)
+    model = Model(Random(seed), replicas, vms, capacity)
     model.run()
     assert model.pinned() <= capacity
     event(f"stuck before the release: {len(model.pending())}")
@@ -30,7 +30,7 @@ def test_replicas_pin_no_more_vms_than_fit_and_every_vm_runs(seed: int, replicas
 @thorough
 @given(SEEDS, st.integers(1, 3), st.integers(1, 6))
 def test_a_vm_whose_place_another_pod_took_is_released_within_the_bound(seed: int, replicas: int, foreign: int) -> None:
-    model = Model(Random(seed), replicas, 12, 6, foreign=foreign, repelling=False)
+    model = Model(Random(seed), replicas, 12, 6, foreign=foreign)
     model.run()
     event(f"stuck before the release: {len(model.pending())}")
     model.release()
@@ -40,7 +40,7 @@ def test_a_vm_whose_place_another_pod_took_is_released_within_the_bound(seed: in
 @thorough
 @given(SEEDS, st.integers(1, 3))
 def test_vms_that_repel_each_other_all_run(seed: int, replicas: int) -> None:
-    model = Model(Random(seed), replicas, 12, 100, foreign=0, repelling=True)
+    model = Model(Random(seed), replicas, 12, 100, repelling=True)
     model.run()
     event(f"stuck before the release: {len(model.pending())}")
     if replicas == 1:
@@ -49,11 +49,35 @@ def test_vms_that_repel_each_other_all_run(seed: int, replicas: int) -> None:
     assert not model.pending()
 
 
+@thorough
+@given(SEEDS, st.integers(2, 3), st.integers(1, 30), st.integers(1, 12))
+def test_a_replica_that_gets_all_calls_fills_the_node(seed: int, replicas: int, vms: int, capacity: int) -> None:
+    model = Model(Random(seed), replicas, vms, capacity, session_affinity=True)
+    model.run()
+    assert model.pinned() == min(vms, capacity)
+    assert not model.pending()
+
+
+@thorough
+@given(SEEDS, st.integers(2, 3), st.integers(0, 10), st.integers(1, 20))
+def test_every_vm_runs_when_the_calls_move_to_another_replica(
+    seed: int, replicas: int, before: int, after: int
+) -> None:
+    model = Model(Random(seed), replicas, before, 12, session_affinity=True)
+    model.run()
+    model.called = 1
+    model.to_create = [f"vm-{before + number}" for number in range(after)]
+    model.run()
+    model.release()
+    assert not model.pending()
+    assert len(model.pods) == before + after
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_the_escrow_leaves_few_places_empty(replicas: int) -> None:
     used = []
     for seed in range(20):
-        model = Model(Random(seed), replicas, 100, 40, foreign=0, repelling=False)
+        model = Model(Random(seed), replicas, 100, 40)
         model.run()
         used.append(min(model.pinned(), 40))
     assert min(used) == 40 if replicas == 1 else sum(used) / len(used) >= 36

@@ -64,6 +64,7 @@ VALID = [
     ("CO_SCHEDULE_MIGRATION_TARGETS", "prefer", MigrationTargets.PREFER),
     ("CO_SCHEDULE_REPLICAS", "1", 1),
     ("CO_SCHEDULE_REPLICAS", "100", 100),
+    ("CO_SCHEDULE_SESSION_AFFINITY", "true", True),
     ("CO_SCHEDULE_RELEASE", "false", False),
     ("CO_SCHEDULE_RELEASE_AFTER", "5", 5),
     ("CO_SCHEDULE_RELEASE_AFTER", "3600", 3600),
@@ -119,6 +120,7 @@ INVALID = [
         ("CO_SCHEDULE_REPLICAS", value, "allowed is a whole number from 1 to 100")
         for value in ("0", "101", "-1", "1.5", "two", "\u0661")
     ),
+    ("CO_SCHEDULE_SESSION_AFFINITY", "ClientIP", "allowed is 'true' or 'false'"),
     ("CO_SCHEDULE_RELEASE", "yes", "allowed is 'true' or 'false'"),
     ("CO_SCHEDULE_RELEASE_AFTER", "4", "allowed is a whole number from 5 to 3600"),
     ("CO_SCHEDULE_LOG_FORMAT", "yaml", "allowed is 'json' or 'text'"),

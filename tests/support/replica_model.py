@@ -57,7 +57,7 @@ class Replica:
 
     def __init__(self, model: "Model", replicas: int) -> None:
         cluster = cast(ClusterClient, model)
-        own_settings = settings(replicas=replicas)
+        own_settings = settings(replicas=replicas, session_affinity=model.session_affinity)
         self.seen = 0
         self.live = Live(cluster, own_settings, model.clock)
         for reflector in self.live.reflectors:  # the model is the watch
@@ -74,13 +74,22 @@ class Model:
 
     `capacity` is the number of VMs that fit on the share-manager's node. With `repelling`, the VMs come in pairs that
     share a disk and must not share a node; another node has room for all. `foreign` pods, which no webhook knows of in
-    advance, take capacity from the share-manager's node.
+    advance, take capacity from the share-manager's node. With `session_affinity`, `called` decides on all VMs.
     """
 
     def __init__(
-        self, random: Random, replicas: int, vms: int, capacity: int, *, foreign: int, repelling: bool
+        self,
+        random: Random,
+        replicas: int,
+        vms: int,
+        capacity: int,
+        *,
+        foreign: int = 0,
+        repelling: bool = False,
+        session_affinity: bool = False,
     ) -> None:
         self.random, self.clock, self.repelling = random, FakeClock(), repelling
+        self.session_affinity, self.called = session_affinity, 0
         self.log: list[tuple[str, Object]] = []
         self.pods: dict[str, Object] = {}
         self.admitted: list[Object] = []  # pods between the webhook's response and the storage
@@ -118,10 +127,11 @@ class Model:
         self.schedule_all()
 
     def create(self) -> None:
-        """Have a random replica decide on the next VM's pod."""
+        """Have a random replica decide on the next VM's pod, or the one that session affinity selects."""
         if self.to_create:
             pod = self.vm_pod(self.to_create.pop(0))
-            injection = self.random.choice(self.replicas).live.inject(request(pod))
+            replica = self.replicas[self.called] if self.session_affinity else self.random.choice(self.replicas)
+            injection = replica.live.inject(request(pod))
             assert injection
             assert injection.error is None
             self.admitted.append(apply_injection(deepcopy(pod), injection))

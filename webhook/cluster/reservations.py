@@ -71,6 +71,8 @@ class Reservations:
             self._store.last_pins[arrival.node] = arrival.at
             if arrival.reserved:
                 self._delays.append((arrival.at, arrival.at - self._pinned_at.get(arrival.vm, arrival.at)))
+            else:
+                self._store.other_replica_pinned_at = arrival.at
         while self._delays and self._delays[0][0] <= now - DELAY_SECONDS:
             self._delays.popleft()
 

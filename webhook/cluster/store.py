@@ -21,6 +21,9 @@ TABLE_NAMES: dict[type[Fact], str] = {
 }
 
 NO_KEY: Key = ("", "")
+# Seconds. Long enough for replicas of a cluster without session affinity to remember each other until the next burst of
+# VMs. Short enough to forget the replica that got the calls before this one.
+OTHER_REPLICAS_SECONDS = 3600.0
 
 
 class Arrival(NamedTuple):
@@ -54,6 +57,7 @@ class Store:
         self.arrived_pins: deque[Arrival] = deque(maxlen=4096)
         # When the cache showed the last new pin to a node, for nodes where that is recent.
         self.last_pins: dict[str, float] = {}
+        self.other_replica_pinned_at = float("-inf")
         self.stale: tuple[str, ...] = ()
         self._clock = clock
         for fact in facts:
@@ -145,6 +149,10 @@ class Store:
     def recently_pinned(self, node: str) -> Mapping[str, int]:
         """Sum up the effective requests of the pods that this replica has just pinned to `node`."""
         return self.recent_pins.requested(node, NO_KEY)
+
+    def has_other_pinning_replicas(self) -> bool:
+        """Return whether another replica has pinned a pod within the last hour."""
+        return self._clock() - self.other_replica_pinned_at < OTHER_REPLICAS_SECONDS
 
     def stale_resources(self) -> Collection[str]:
         """List what the cluster has not reported on for 5 minutes."""

@@ -9,6 +9,7 @@ from webhook.placement.podaffinity import InterPodAffinity
 from webhook.placement.podfacts import pod_facts
 from webhook.placement.resources import PODS
 from webhook.placement.selectors import required_terms
+from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 
 
@@ -50,6 +51,15 @@ class Candidate:
         """Return the evaluator of required pod (anti-)affinity for this pod and the pods around the node."""
         affinity_terms = required_terms(self.pod, self.namespace, "podAffinity")
         return InterPodAffinity(self.pod_facts, affinity_terms, self.catalog)
+
+
+def pinning_replicas(catalog: Catalog, settings: Settings) -> int:
+    """Return how many replicas may be pinning VMs at this moment, this replica included.
+
+    virt-controller creates all VM pods through one API server. So with session affinity, one replica gets all calls.
+    """
+    alone = settings.session_affinity and not catalog.has_other_pinning_replicas()
+    return 1 if alone else settings.replicas
 
 
 class ResourceFit(NamedTuple):

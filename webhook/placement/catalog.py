@@ -189,6 +189,9 @@ class Catalog(Protocol):
     def recently_pinned(self, node: str) -> Mapping[str, int]:
         """Sum the effective requests of the pods that this replica has just pinned to `node`."""
 
+    def has_other_pinning_replicas(self) -> bool:
+        """Return whether another replica has pinned a pod within the last hour."""
+
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods other than `excluding` are about to run on `node`.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from webhook.placement import consumers, resolve, votes, wording
 from webhook.placement.affinity import matches_no_node
-from webhook.placement.candidate import Candidate
+from webhook.placement.candidate import Candidate, pinning_replicas
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import deciding_claim, unknown_deciding_claim
 from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
@@ -119,7 +119,7 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
         return replace(decision, claims=claims, recorded=True)
 
     # The other replicas may be pinning VMs to the node, too.
-    candidate = candidate_for(pod, namespace, choice.node, claims, catalog, settings.replicas)
+    candidate = candidate_for(pod, namespace, choice.node, claims, catalog, pinning_replicas(catalog, settings))
     obstacle = _first_obstacle(candidate, choice, mode, settings)
     if obstacle or mode is Mode.PREFERRED:
         return _prefer(candidate, claims, choice, obstacle, mode, settings)

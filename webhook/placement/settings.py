@@ -126,8 +126,8 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
 class Settings:
     """The settings, with their defaults. `metadata` holds the parser of each environment variable.
 
-    `replicas` is the number of webhook replicas that decide at the same time. `release` allows the deletion of a pinned
-    pod that can't be scheduled, after `release_after` seconds.
+    `replicas` is the number of webhook replicas. With `session_affinity`, all calls of one API server reach the same
+    replica. `release` allows the deletion of a pinned pod that can't be scheduled, after `release_after` seconds.
     """
 
     opt_in_annotations: tuple[str, ...] = field(default=OPT_IN_ANNOTATIONS, metadata={"parse": _parse_annotations})
@@ -140,6 +140,7 @@ class Settings:
         default=MigrationTargets.IGNORE, metadata={"parse": _enum_parser(MigrationTargets)}
     )
     replicas: int = field(default=1, metadata={"parse": _integer_parser(1, 100)})
+    session_affinity: bool = field(default=False, metadata={"parse": _parse_boolean})
     release: bool = field(default=True, metadata={"parse": _parse_boolean})
     release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})
     scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from webhook.placement import consumers, resolve, votes
 from webhook.placement.affinity import matches_no_node
-from webhook.placement.candidate import Candidate, ResourceFit, resource_fits
+from webhook.placement.candidate import Candidate, ResourceFit, pinning_replicas, resource_fits
 from webhook.placement.catalog import Catalog, Claim, Pod, ShareManager, Volume
 from webhook.placement.claims import deciding_claim
 from webhook.placement.decision import ClaimFinding, Mode, Reason
@@ -125,7 +125,7 @@ def _walk_virt_launcher(
     if is_migration_target(pod) and leads_elsewhere(pod, namespace, choice.node, catalog):
         answer = Answer("may the migration lead to its share-manager?", False, SENTENCES[Reason.MIGRATION_TARGET])
         return Walk((*rules, answer), chains, choice=choice)
-    candidate = candidate_for(pod, namespace, choice.node, findings, catalog, settings.replicas)
+    candidate = candidate_for(pod, namespace, choice.node, findings, catalog, pinning_replicas(catalog, settings))
     required = mode_of(pod, settings)[0] is Mode.REQUIRED and not is_migration_target(pod)
     checks = _checks(candidate, in_force=required and settings.node_guard and choice.certain)
     if not choice.certain:

@@ -18,6 +18,8 @@
   value: {{ .migrationTargets }}
 - name: CO_SCHEDULE_REPLICAS
   value: {{ $.Values.replicas | quote }}
+- name: CO_SCHEDULE_SESSION_AFFINITY
+  value: {{ $.Values.service.sessionAffinity.enabled | quote }}
 - name: CO_SCHEDULE_RELEASE
   value: {{ $.Values.release.enabled | quote }}
 - name: CO_SCHEDULE_RELEASE_AFTER
