@@ -84,6 +84,43 @@ def test_a_vm_with_a_scheduling_gate_runs_elsewhere_if_the_node_fills_up_meanwhi
     assert scenario.wait_running(gated) != node
 
 
+def test_a_vm_leaves_its_place_to_a_pod_that_the_scheduler_nominated(scenario: Scenario, plane: ControlPlane) -> None:
+    (node,) = scenario.add_nodes(1, "small", kvm="1")
+    scenario.add_attached_volume()
+    scenario.add_nodes(2)
+    assert scenario.decision("disk1").startswith("CoScheduled")
+    # The pod that preempts waits for its victims. Another scheduler's name keeps it in that state.
+    preemptor = scenario.create(scenario.vm_pod("preemptor", "disk1", opt_in=None, schedulerName="none"))
+    nomination = {"op": "add", "path": "/status/nominatedNodeName", "value": node}
+    plane.request("PATCH", f"{scenario.pods}/{preemptor}/status", [nomination])
+    plane.wait(lambda: scenario.decision("disk1").startswith("NodeFull"), 20, "the nominated pod to count")
+
+
+def test_a_vm_gets_the_capacity_that_an_infeasible_resize_asks_for(scenario: Scenario, plane: ControlPlane) -> None:
+    (node,) = scenario.add_nodes(1, "small", cpu="8")
+    scenario.add_attached_volume()
+    scenario.add_nodes(2)
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}}
+    spec = {"containers": [{"name": "main", "image": "none", "resources": resources}], "nodeName": node}
+    pod = scenario.create({"metadata": {"generateName": "resized-"}, "spec": spec})
+    scenario.wait_running(pod)
+    resize = {"op": "replace", "path": "/spec/containers/0/resources/requests/cpu", "value": "20"}
+    plane.request("PATCH", f"{scenario.pods}/{pod}/resize", [resize])
+    plane.wait(lambda: scenario.decision("disk1").startswith("NodeFull"), 20, "the resize to count")
+    # What a kubelet reports if the resize can never fit on its node.
+    condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    allocated = {"allocatedResources": resources["requests"], "resources": resources}
+    status = scenario.get(pod)["status"]
+    changes = {
+        "conditions": [*status["conditions"], condition],
+        "containerStatuses": [each | allocated for each in status["containerStatuses"]],
+    }
+    patch = [{"op": "add", "path": f"/status/{field}", "value": value} for field, value in changes.items()]
+    plane.request("PATCH", f"{scenario.pods}/{pod}/status", patch)
+    plane.wait(lambda: scenario.decision("disk1").startswith("CoScheduled"), 20, "the resize not to count")
+    assert scenario.wait_running(scenario.create(scenario.vm_pod("vm1", "disk1"))) == node
+
+
 def test_a_second_vm_on_a_disk_whose_share_manager_starts_runs_beside_the_first(
     scenario: Scenario, plane: ControlPlane
 ) -> None:
