@@ -104,19 +104,18 @@ def test_a_vm_gets_the_capacity_that_an_infeasible_resize_asks_for(scenario: Sce
     spec = {"containers": [{"name": "main", "image": "none", "resources": resources}], "nodeName": node}
     pod = scenario.create({"metadata": {"generateName": "resized-"}, "spec": spec})
     scenario.wait_running(pod)
+    allocated = {"allocatedResources": resources["requests"], "resources": resources}
+    statuses = [each | allocated for each in scenario.get(pod)["status"]["containerStatuses"]]
+    report = {"op": "add", "path": "/status/containerStatuses", "value": statuses}
+    plane.request("PATCH", f"{scenario.pods}/{pod}/status", [report])
     resize = {"op": "replace", "path": "/spec/containers/0/resources/requests/cpu", "value": "20"}
     plane.request("PATCH", f"{scenario.pods}/{pod}/resize", [resize])
     plane.wait(lambda: scenario.decision("disk1").startswith("NodeFull"), 20, "the resize to count")
     # What a kubelet reports if the resize can never fit on its node.
     condition = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
-    allocated = {"allocatedResources": resources["requests"], "resources": resources}
-    status = scenario.get(pod)["status"]
-    changes = {
-        "conditions": [*status["conditions"], condition],
-        "containerStatuses": [each | allocated for each in status["containerStatuses"]],
-    }
-    patch = [{"op": "add", "path": f"/status/{field}", "value": value} for field, value in changes.items()]
-    plane.request("PATCH", f"{scenario.pods}/{pod}/status", patch)
+    plane.request(
+        "PATCH", f"{scenario.pods}/{pod}/status", [{"op": "add", "path": "/status/conditions/-", "value": condition}]
+    )
     plane.wait(lambda: scenario.decision("disk1").startswith("CoScheduled"), 20, "the resize not to count")
     assert scenario.wait_running(scenario.create(scenario.vm_pod("vm1", "disk1"))) == node
 
