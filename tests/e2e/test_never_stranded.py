@@ -100,6 +100,7 @@ def test_a_vm_gets_the_capacity_that_an_infeasible_resize_asks_for(scenario: Sce
     (node,) = scenario.add_nodes(1, "small", cpu="8")
     scenario.add_attached_volume()
     scenario.add_nodes(2)
+    scenario.fill(node, cpu="5")
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}}
     spec = {"containers": [{"name": "main", "image": "none", "resources": resources}], "nodeName": node}
     pod = scenario.create({"metadata": {"generateName": "resized-"}, "spec": spec})
@@ -108,7 +109,7 @@ def test_a_vm_gets_the_capacity_that_an_infeasible_resize_asks_for(scenario: Sce
     statuses = [each | allocated for each in scenario.get(pod)["status"]["containerStatuses"]]
     report = {"op": "add", "path": "/status/containerStatuses", "value": statuses}
     plane.request("PATCH", f"{scenario.pods}/{pod}/status", [report])
-    resize = {"op": "replace", "path": "/spec/containers/0/resources/requests/cpu", "value": "20"}
+    resize = {"op": "replace", "path": "/spec/containers/0/resources/requests/cpu", "value": "7"}
     plane.request("PATCH", f"{scenario.pods}/{pod}/resize", [resize])
     plane.wait(lambda: scenario.decision("disk1").startswith("NodeFull"), 20, "the resize to count")
     # What a kubelet reports if the resize can never fit on its node.
