@@ -198,7 +198,7 @@ def measure(sizes: tuple[int, ...], count: int, show_step: Any) -> dict[int, dic
     """Return the timings by cluster size, with and without the webhook."""
     found = {}
     with start_stage() as stage, stage.webhook("webhook") as webhook:
-        webhook.register(share_managers=False)
+        webhook.register(share_managers=False, direct=True)
         scenarios = {
             WITH: Scenario(stage.plane, stage.longhorn, webhook),
             WITHOUT: Scenario(stage.plane, stage.longhorn, None),
