@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import sys
 import time
 from importlib import import_module
@@ -119,4 +120,5 @@ def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) 
         case "html":
             page: str = import_module("webhook.commands.fleet_page").render(listed)  # only a page needs the template
             return page
-    return render_report(listed, wide=output == "wide", color=color, is_terminal=sys.stdout.isatty())
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return render_report(listed, wide=output == "wide", color=color, columns=columns)
