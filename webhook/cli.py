@@ -15,6 +15,7 @@ from webhook.placement.settings import SettingsError
 COMMANDS = {
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "explain": "webhook.commands.explain",  # explain where a pod is placed
+    "report": "webhook.commands.report",  # list the VMs that are away from their storage
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs",  # show and renew the certificates
     "check": "webhook.commands.check",  # test whether the API server calls the webhook

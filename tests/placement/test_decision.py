@@ -25,6 +25,7 @@ DESIGN_REASONS = """
     CacheStale NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull NodeScarce
     PodAffinity Released Unjudged
     ShareManagerMoved PendingTooLong
+    NotReviewed ScheduledElsewhere
     SteeringOff NoConsumer NodeAvoided
     CacheNotSynced DeadlineExceeded InternalError
 """.split()

@@ -47,10 +47,11 @@ def test_possible_outcomes_covers_each_golden_case(case):
     assert Outcome(expected["outcome"]) in possible_outcomes(Reason(expected["reason"]))
 
 
-def test_reasons_of_single_claims_and_of_releases_have_no_outcome():
+def test_reasons_of_claims_releases_and_running_vms_have_no_outcome():
     of_claims = CLAIM_REASONS - {Reason.NO_SHARE_MANAGER, Reason.SHARE_MANAGER_STARTING}
     of_releases = {Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG}
-    assert {r for r in Reason if not possible_outcomes(r)} == of_claims | of_releases
+    of_running_vms = {Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE}
+    assert {r for r in Reason if not possible_outcomes(r)} == of_claims | of_releases | of_running_vms
 
 
 def test_a_decision_is_counted_with_its_duration():

@@ -4,7 +4,7 @@ import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_injection
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 
@@ -37,13 +37,6 @@ def _read(cluster: ClusterClient, path: str) -> JsonObject | None:
     except ClusterError as error:
         raise BadInput(f"the cluster does not answer: {error}") from None
     return None if body is None else msgspec.json.decode(body, type=JsonObject)
-
-
-def before_scheduling(pod: JsonObject) -> JsonObject:
-    """Return a pod as it was at creation: without the node, the webhook's changes and the status."""
-    original = without_injection(pod)
-    spec = {key: value for key, value in mapping(original, "spec").items() if key != "nodeName"}
-    return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
 
 
 def describe_placement(pod: JsonObject) -> list[str]:

@@ -25,16 +25,25 @@ _READERS: dict[Kind, Reader] = {
 }
 
 
+def _ignore(_kind: str, _item: JsonObject) -> None:
+    pass
+
+
 def load(paths: Sequence[Path]) -> Store:
     """Fill a store from files and folders; a later object replaces an earlier one of the same name. Raises BadInput."""
     return read(paths)[0]
 
 
-def read(paths: Sequence[Path]) -> tuple[Store, Counter[str]]:
-    """Fill a store like `load`, and count the skipped objects by kind. Raises BadInput."""
+def read(paths: Sequence[Path], keep: Callable[[str, JsonObject], None] = _ignore) -> tuple[Store, Counter[str]]:
+    """Fill a store like `load`, and count the skipped objects by kind. Raises BadInput.
+
+    `keep` is called with the kind and the manifest of each pod, and of each object of KubeVirt.
+    """
     store, skipped, loaded = Store(), Counter[str](), 0
     for document in read_all(paths):
         for kind, item in document.objects():
+            if kind == ("v1", "Pod") or kind[0].startswith("kubevirt.io/"):
+                keep(kind[1], item)
             reader = _reader(kind)
             if reader is None:
                 skipped[kind[1]] += 1
@@ -52,6 +61,8 @@ def read(paths: Sequence[Path]) -> tuple[Store, Counter[str]]:
 def _reader(kind: Kind) -> Reader | None:
     if kind[1] == "ShareManager" and kind[0].startswith("longhorn.io/"):
         return objects.read_share_manager
+    if kind[1] == "VirtualMachine" and kind[0].startswith("kubevirt.io/"):
+        return objects.read_virtual_machine
     return _READERS.get(kind)
 
 

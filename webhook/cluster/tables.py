@@ -92,9 +92,11 @@ class Pods(Table[Pod]):
         self._unbound: dict[Key, Pod] = {}
         self._stuck: dict[Key, Pod] = {}
         self._by_claim: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
+        self._launchers: dict[Key, Pod] = {}
         self._by_uid: dict[str, Pod] = {}
         self._by_vm: dict[Key, Pod] = {}
         self._serving: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
+        self._hotplugging: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
@@ -139,6 +141,8 @@ class Pods(Table[Pod]):
             yield self._unbound
         if pod.pin and pod.pin.unschedulable_since:
             yield self._stuck
+        if _is_launcher(pod):
+            yield self._launchers
         for table, entry in self._index_entries(pod):
             yield table[entry]
 
@@ -153,6 +157,9 @@ class Pods(Table[Pod]):
             yield self._by_claim, (pod.namespace, claim)
         if pod.labels.get("longhorn.io/component") == "share-manager":
             yield self._serving, (pod.namespace, pod.labels.get("longhorn.io/share-manager", ""))
+        if pod.labels.get("kubevirt.io") == "hotplug-disk":
+            for owner in pod.owners:
+                yield self._hotplugging, owner
 
     def _count(self, pod: Pod, sign: int) -> None:
         if pod.effective_node:
@@ -182,6 +189,19 @@ class Pods(Table[Pod]):
     def serving(self, namespace: str, volume: str) -> list[Pod]:
         """List the share-manager pods of a Longhorn volume, sorted by name."""
         return sorted(self._serving.get((namespace, volume), {}).values(), key=lambda pod: pod.key)
+
+    def launchers(self) -> Collection[Pod]:
+        """List the virt-launcher pods."""
+        return self._launchers.values()
+
+    def hotplugged_claims(self, uid: str) -> tuple[str, ...]:
+        """List the claims that the hotplug pods of a virt-launcher pod mount; `uid` is the uid of the latter."""
+        pods = sorted(self._hotplugging.get(uid, {}).values(), key=lambda pod: pod.key)
+        return tuple(dict.fromkeys(claim for pod in pods if pod.alive for claim in pod.claims))
+
+    def share_managers(self, namespace: str) -> Iterator[Pod]:
+        """List the share-manager pods in a namespace."""
+        return (pod for key, pods in self._serving.items() if key[0] == namespace for pod in pods.values())
 
     def mounting(self, namespace: str, claim: str) -> list[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own."""

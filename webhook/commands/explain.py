@@ -24,11 +24,12 @@ from webhook.commands.options import (
     verbose_option,
     wants_color,
 )
-from webhook.commands.requests import creation_request, inject_request, pod_name, read_documents, request_from
+from webhook.commands.requests import inject_request, pod_name, read_documents, request_from
 from webhook.placement.catalog import Catalog
 from webhook.placement.release import PENDING_LIMIT, why_kept, why_pin_fails
 from webhook.placement.settings import Settings, read_settings
 from webhook.placement.shape import JsonObject, text
+from webhook.placement.template import before_scheduling, creation_request
 from webhook.placement.walk import walk
 
 STYLES = {YES: "green", NO: "red"}
@@ -107,7 +108,7 @@ def _live_request(
     pod = find(cluster, namespace or cluster.namespace, name)
     placement = [Line("Where is it?", level=0), *map(Line, running.describe_placement(pod))]
     heading = Line("What would be decided now?", level=0)
-    return pod, creation_request(running.before_scheduling(pod)), [*placement, heading]
+    return pod, creation_request(before_scheduling(pod)), [*placement, heading]
 
 
 def _stuck_advice(pod: JsonObject, catalog: Store, settings: Settings) -> list[str]:

@@ -10,6 +10,7 @@ from webhook.placement.eligibility import is_pod_creation
 from webhook.placement.injector import Injection
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.template import creation_request
 from webhook.serving.review import BadReview, request_of
 
 
@@ -47,19 +48,6 @@ def inject_request(request: JsonObject, catalog: Catalog, settings: Settings) ->
     if isinstance(injection.error, BadInput):
         raise injection.error
     return injection
-
-
-def creation_request(pod: JsonObject) -> JsonObject:
-    """Return the admission request that creates a pod."""
-    return {
-        "uid": "offline",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "namespace": text(pod, "metadata", "namespace") or "default",
-        "operation": "CREATE",
-        "dryRun": True,
-        "object": pod,
-    }
 
 
 def pod_name(request: JsonObject) -> str:

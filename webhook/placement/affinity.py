@@ -61,6 +61,11 @@ def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
     return {**original, "nodeAffinity": changed}
 
 
+def _avoiding_term(node: str) -> JsonObject:
+    field = {"key": NODE_NAME_FIELD, "operator": "NotIn", "values": [node]}
+    return {"weight": WEIGHT, "preference": {"matchFields": [field]}}
+
+
 def with_avoided_node(affinity: Any, node: str) -> JsonObject:
     """Return a copy of a pod's affinity that also prefers all nodes but `node`. Adds no duplicate of an existing term.
 
@@ -68,12 +73,36 @@ def with_avoided_node(affinity: Any, node: str) -> JsonObject:
     """
     original = map_in({"affinity": affinity}, "affinity")
     node_affinity = map_in(original, "nodeAffinity")
-    field = {"key": NODE_NAME_FIELD, "operator": "NotIn", "values": [node]}
-    term = {"weight": WEIGHT, "preference": {"matchFields": [field]}}
+    term = _avoiding_term(node)
     preferred = list_in(node_affinity, PREFERRED)
     if term in preferred:
         return original
     return {**original, "nodeAffinity": {**node_affinity, PREFERRED: [*preferred, term]}}
+
+
+def without_avoided_node(pod: JsonObject) -> JsonObject:
+    """Return a copy of a pod without the webhook's preference for all nodes but one.
+
+    No annotation names that node. So any preference of this form counts as the webhook's, if the webhook decided on the
+    pod and chose no node.
+    """
+    annotations, node_affinity = (
+        mapping(pod, "metadata", "annotations"),
+        mapping(pod, "spec", "affinity", "nodeAffinity"),
+    )
+    if DECISION not in annotations or CO_SCHEDULED_NODE in annotations or not node_affinity.get(PREFERRED):
+        return pod
+    kept = [term for term in list_in(node_affinity, PREFERRED) if not _avoids_one_node(term)]
+    changed = {key: value for key, value in node_affinity.items() if key != PREFERRED}
+    changed |= {PREFERRED: kept} if kept else {}
+    affinity = {**mapping(pod, "spec", "affinity"), "nodeAffinity": changed}
+    return {**pod, "spec": {**mapping(pod, "spec"), "affinity": affinity}}
+
+
+def _avoids_one_node(term: Any) -> bool:
+    fields = mappings(term, "preference", "matchFields")
+    values = fields[0].get("values") if len(fields) == 1 else None
+    return isinstance(values, list) and len(values) == 1 and term == _avoiding_term(values[0])
 
 
 def is_partly_pinned(pod: JsonObject, node: str) -> bool:

@@ -129,7 +129,8 @@ class Pod:
     to, or else the node that the scheduler nominated.
     `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` (the
     keys of annotations with the value "true") and `owners` (UIDs). `pin` is set while a pod that the webhook
-    pinned is unbound.
+    pinned is unbound. `vm` is the name of the VMI that the pod runs, and `deciding_claim` the claim that its annotation
+    names as the one that decides; both are empty for other pods.
     """
 
     namespace: str
@@ -146,6 +147,8 @@ class Pod:
     true_annotations: frozenset[str]
     owners: frozenset[str]
     pin: PendingPin | None = None
+    vm: str = ""
+    deciding_claim: str = ""
 
     @property
     def key(self) -> Key:

@@ -80,6 +80,10 @@ class Reason(StrEnum):
     SHARE_MANAGER_MOVED = "ShareManagerMoved"
     PENDING_TOO_LONG = "PendingTooLong"
 
+    # Running VMs: why the VM is not on the node of its share-manager (see `fleet`)
+    NOT_REVIEWED = "NotReviewed"
+    SCHEDULED_ELSEWHERE = "ScheduledElsewhere"
+
     # Share-manager pods: which node runs the VMs that use the volume?
     STEERING_OFF = "SteeringOff"
     NO_CONSUMER = "NoConsumer"

@@ -4,9 +4,10 @@ from sys import intern
 from typing import Any
 
 from webhook.placement.catalog import Pod
-from webhook.placement.claims import mounted_claims
+from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.resources import effective_requests
 from webhook.placement.selectors import required_terms
+from webhook.placement.settings import is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 # Shared, because an empty set takes 216 bytes and most pods need two.
@@ -36,7 +37,15 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         claims=mounted_claims(item) if belongs_to_vm else (),
         true_annotations=frozenset(key for key, value in annotations.items() if value == "true") or NO_STRINGS,
         owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,
+        vm=_name_in(annotations, "kubevirt.io/domain"),
+        deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
     )
+
+
+def _name_in(annotations: JsonObject, key: str) -> str:
+    # Namespace users control annotations: a value of any length must not fill the memory.
+    name = text(annotations, key)
+    return name if is_dns_subdomain(name) else ""
 
 
 def labels_of(item: JsonObject) -> dict[str, str]:

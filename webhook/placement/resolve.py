@@ -13,10 +13,17 @@ from webhook.placement.shape import JsonObject, mapping, text
 
 def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
     """Follow each claim of the pod, in volume order."""
-    findings = tuple(resolve(name, namespace, catalog, settings) for name in mounted_claims(pod))
+    vmi = text(mapping(pod, "metadata", "labels"), "kubevirt.io/created-by")
+    return resolve_claims(mounted_claims(pod), namespace, vmi, catalog, settings)
+
+
+def resolve_claims(
+    names: Iterable[str], namespace: str, vmi: str, catalog: Catalog, settings: Settings
+) -> tuple[ClaimFinding, ...]:
+    """Follow each claim of a VMI, in the given order. `vmi` is the UID of the VMI."""
+    findings = tuple(resolve(name, namespace, catalog, settings) for name in names)
     if len({finding.node for finding in findings if finding.node}) < 2:
         return findings  # the claims agree, so it doesn't matter which of them have a vote
-    vmi = text(mapping(pod, "metadata", "labels"), "kubevirt.io/created-by")
     return tuple(
         replace(finding, mounted_by_others=_is_mounted_by_others(namespace, finding.claim, vmi, catalog))
         for finding in findings

@@ -17,6 +17,8 @@ SENTENCES = {
     Reason.NO_CLAIMS: "the pod mounts no claim",
     Reason.ALREADY_INJECTED: "our terms are in the pod already",
     Reason.STEERING_OFF: "share-manager pods are not steered: the setting CO_SCHEDULE_STEERING is off",
+    Reason.NOT_REVIEWED: "the webhook did not review the running pod",
+    Reason.SCHEDULED_ELSEWHERE: "the node was only preferred, and the scheduler chose another",
     Reason.CACHE_NOT_SYNCED: "the cluster was not read completely yet, and the request could not wait longer",
     Reason.DEADLINE_EXCEEDED: "the time that the API server grants was over before it was this request's turn",
 }
@@ -55,6 +57,8 @@ ADVICE = {
     Reason.RELEASED: "Nothing to do: a start after the hour may be pinned again.",
     Reason.SHARE_MANAGER_MOVED: "Stop and start the VM: it is then placed where its share-manager is now.",
     Reason.PENDING_TOO_LONG: "Look at the pod's Events for what the scheduler lacks, or stop and start the VM.",
+    Reason.NOT_REVIEWED: "Restart the VM: its pod is older than the opt-in, or the webhook was not there.",
+    Reason.SCHEDULED_ELSEWHERE: "Restart the VM, or remove the mode preferred so that the node is required.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true if share-manager pods are to follow their VMs.",
     Reason.NO_CONSUMER: "Nothing to do if no opted-in VM uses the volume; else look at its PV's spec.claimRef.",
     Reason.NODE_AVOIDED: "Nothing to do: Longhorn's failover has just left that node.",

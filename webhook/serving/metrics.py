@@ -44,6 +44,8 @@ def possible_outcomes(reason: Reason) -> tuple[Outcome, ...]:
         return ()
     if reason in (Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG):
         return ()
+    if reason in (Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE):  # of a running VM, not of a decision
+        return ()
     return (Outcome.UNCHANGED,)
 
 

@@ -1,0 +1,90 @@
+"""Builders of VMs as KubeVirt runs them: the VM, its VMI, its virt-launcher pod, and the machines of a cluster."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, settings, virt_launcher, virtual_machine
+from webhook.cluster.fleet import Inventory
+from webhook.placement.fleet import Machine, Status, assess
+
+CREATED = "2026-08-01T12:00:00Z"
+LATER = "2026-08-01T13:00:00Z"
+
+
+def vm(name: str = "vm1", *, opt_in: bool = True, annotations: Object | None = None, **spec: Any) -> Object:
+    """Build a VM; unknown keywords go into the spec of its template."""
+    built = virtual_machine(name, annotations=({OPT_IN: "true"} if opt_in else {}) | (annotations or {}))
+    built["spec"]["template"]["spec"] = spec
+    return built
+
+
+def vmi(name: str = "vm1", *, paused: bool = False, **spec: Any) -> Object:
+    """Build the VMI of a VM."""
+    conditions = [{"type": "Paused", "status": "True"}] if paused else []
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-of-{name}"},
+        "spec": spec,
+        "status": {"conditions": conditions},
+    }
+
+
+def vm_pod(
+    name: str = "vm1",
+    node: str = "node-a",
+    *,
+    suffix: str = "abcde",
+    decided: str = "",
+    pinned: str = "",
+    labels: Object | None = None,
+    annotations: Object | None = None,
+    created: str = CREATED,
+    **rest: Any,
+) -> Object:
+    """Build the pod that runs a VM. `decided` is the recorded reason, `pinned` the node of its pin."""
+    own: Object = {"kubevirt.io/domain": name}
+    if decided:
+        own["kubevirt-scheduler/decision"] = f"{decided}: a sentence"
+    if pinned:
+        fields = pinned_fields(pinned)
+        own |= fields["annotations"]
+        rest |= {"affinity": fields["affinity"]}
+    built = virt_launcher(
+        f"virt-launcher-{name}-{suffix}",
+        node=node,
+        labels={"kubevirt.io/created-by": f"uid-of-{name}"} | (labels or {}),
+        annotations=own | (annotations or {}),
+        **rest,
+    )
+    built["metadata"]["creationTimestamp"] = created
+    return built
+
+
+def inventory(*manifests: Object) -> Inventory:
+    """Build the inventory of a cluster that holds only these objects."""
+    found = Inventory()
+    for manifest in manifests:
+        found.keep(manifest["kind"], manifest)
+        fact = READERS[manifest["kind"]](manifest) if manifest["kind"] in READERS else None
+        if fact is not None:
+            found.store.put(fact)
+    return found
+
+
+def statuses(*manifests: Object, **overrides: Any) -> dict[str, Status]:
+    """Return the status of each VM of a cluster by its name."""
+    found, chosen = inventory(*manifests), settings(**overrides)
+    return {machine.name: assess(machine, found.store, chosen) for machine in found.machines(chosen)}
+
+
+def status(*manifests: Object, **overrides: Any) -> Status:
+    """Return the status of the only VM of a cluster."""
+    (found,) = statuses(*manifests, **overrides).values()
+    return found
+
+
+def without_manifests(machines: Iterable[Machine]) -> list[Machine]:
+    """Return the machines as the webhook's caches know them."""
+    return [replace(machine, manifest=None, template=None, paused=False) for machine in machines]

@@ -1,0 +1,134 @@
+"""Collect the fleet from the cluster's objects: a `Machine` for each VM, and the load of each node."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from webhook.cluster.store import NO_KEY, Store
+from webhook.cluster.tables import vm_key
+from webhook.placement.catalog import Key, Pod
+from webhook.placement.eligibility import is_virt_launcher
+from webhook.placement.fleet import Machine
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mappings, text
+from webhook.placement.template import next_pod, rendered_pod
+from webhook.placement.vmpod import needs_state_claim
+
+STATE_CLAIM_PREFIX = "persistent-state-for-"
+_SHARED_RESOURCES = ("cpu", "memory", "pods")
+
+
+def machines(store: Store, settings: Settings) -> list[Machine]:
+    """Return a machine for each VM, and for each VMI without a VM, sorted by namespace and name.
+
+    Reads only the cached facts. So a machine has neither a manifest nor a template.
+    """
+    opt_in = frozenset(settings.opt_in_annotations)
+    found = {}
+    for key, pods in _launchers_by_vm(store).items():
+        vm, pod = store.virtual_machine(*key), _current(pods)
+        opted_in = bool((vm.true_annotations if vm else pod.true_annotations if pod else frozenset()) & opt_in)
+        if vm or pod:
+            hotplugged = store.pods.hotplugged_claims(pod.uid) if pod else ()
+            migrating = sum(each.alive for each in pods) > 1
+            found[key] = Machine(*key, opted_in, pod, hotplugged, vm is not None, migrating)
+    return [found[key] for key in sorted(found)]
+
+
+def _launchers_by_vm(store: Store) -> dict[Key, list[Pod]]:
+    found: dict[Key, list[Pod]] = {key: [] for key in store.virtual_machines}
+    for pod in store.pods.launchers():
+        key = (pod.namespace, pod.vm) if pod.vm else vm_key(pod)
+        found.setdefault(key, []).append(pod)
+    return found
+
+
+def _current(pods: Iterable[Pod]) -> Pod | None:
+    """Return the pod that runs the VM: during a live migration the source, which is older than the target."""
+    alive = [pod for pod in pods if pod.alive]
+    return min(alive, key=lambda pod: (not pod.node, pod.created, _is_target(pod), pod.name), default=None)
+
+
+def _is_target(pod: Pod) -> bool:
+    return bool(pod.labels.get("kubevirt.io/migrationJobUID"))
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
+
+    `skipped` counts the objects that could not be read, by kind.
+    """
+
+    store: Store = field(default_factory=Store)
+    vms: dict[Key, JsonObject] = field(default_factory=dict)
+    vmis: dict[Key, JsonObject] = field(default_factory=dict)
+    pods: dict[Key, JsonObject] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def keep(self, kind: str, item: JsonObject) -> None:
+        """Keep the manifest of a VM, a VMI or a virt-launcher pod; ignore others."""
+        table = {"VirtualMachine": self.vms, "VirtualMachineInstance": self.vmis, "Pod": self.pods}.get(kind)
+        if table is not None and (kind != "Pod" or is_virt_launcher(item)):
+            table[text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")] = item
+
+    def machines(self, settings: Settings) -> list[Machine]:
+        """Return the machines with their manifests and templates."""
+        state_claims = _state_claims(self.store)
+        return [self._completed(machine, state_claims, settings) for machine in machines(self.store, settings)]
+
+    def _completed(self, machine: Machine, state_claims: Mapping[Key, tuple[str, ...]], settings: Settings) -> Machine:
+        key = machine.namespace, machine.name
+        vm, vmi = self.vms.get(key), self.vmis.get(key)
+        manifest = self.pods.get(machine.pod.key) if machine.pod else None
+        if manifest is not None:
+            template = next_pod(manifest, vm, vmi, settings)
+        elif vm is not None:
+            template = rendered_pod(vm, state_claims.get(key, ()) if needs_state_claim(vm) else ())
+        else:
+            template = None
+        return replace(machine, manifest=manifest, template=template, paused=_is_paused(vmi))
+
+
+def _is_paused(vmi: JsonObject | None) -> bool:
+    conditions = mappings(vmi, "status", "conditions")
+    return any((each.get("type"), each.get("status")) == ("Paused", "True") for each in conditions)
+
+
+def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:
+    """Return the claims of persistent vTPM and EFI states by VM. KubeVirt names them after the VM, with a suffix."""
+    found: defaultdict[Key, list[str]] = defaultdict(list)
+    for namespace, name in store.claims:
+        if name.startswith(STATE_CLAIM_PREFIX):
+            vm = name.removeprefix(STATE_CLAIM_PREFIX)
+            for owner in {vm, vm.rpartition("-")[0]} - {""}:
+                found[namespace, owner].append(name)
+    return {key: tuple(names) for key, names in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """The share-managers on a node, and the requested share of its cpu, memory and pods (1.0 means all of it).
+
+    A resource is missing if the node doesn't report how much is allocatable.
+    """
+
+    name: str
+    share_managers: int
+    requested: Mapping[str, float]
+
+
+def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
+    """Yield the load of each node, sorted by name."""
+    pods = store.pods.share_managers(settings.longhorn_namespace)
+    servers = Counter(pod.node for pod in pods if pod.node and pod.alive)
+    for _, name in sorted(store.nodes):
+        node = store.node(name)
+        allocatable = (node.allocatable if node else None) or {}
+        load = store.requested(name, NO_KEY)
+        shares = {
+            resource: load.get(resource, 0) / allocatable[resource]
+            for resource in _SHARED_RESOURCES
+            if allocatable.get(resource)
+        }
+        yield NodeLoad(name, servers[name], shares)

@@ -1,0 +1,68 @@
+"""Read the fleet from a snapshot or from a live cluster, and select the VMs to report on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from webhook.cluster import snapshot
+from webhook.cluster.fleet import Inventory
+from webhook.commands.options import connect
+from webhook.commands.progress import Progress
+from webhook.placement.fleet import Machine, Status, assess
+from webhook.placement.selectors import labels_match
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The VMs to report on. `namespace` is None for all namespaces."""
+
+    namespace: str | None
+    selector: JsonObject
+
+    def selects(self, machine: Machine, inventory: Inventory) -> bool:
+        """Return whether a VM is in the namespace and has the labels."""
+        if self.namespace not in (None, machine.namespace):
+            return False
+        key = machine.namespace, machine.name
+        owner = inventory.vms.get(key) or inventory.vmis.get(key) or machine.manifest or {}
+        return labels_match(self.selector, mapping(owner, "metadata", "labels"))
+
+
+def read_snapshot(paths: Sequence[Path]) -> Inventory:
+    """Read the fleet from files. Raises BadInput."""
+    found = Inventory()
+    store, _ = snapshot.read(paths, found.keep)
+    return Inventory(store, found.vms, found.vmis, found.pods)
+
+
+def read_live(
+    kubeconfig: str | None, context: str | None, settings: Settings, progress: Progress
+) -> tuple[Inventory, str]:
+    """Read the fleet from a live cluster. Returns it with the namespace of the context. Raises BadInput."""
+    from webhook.cluster.listing import read_inventory  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+
+    cluster, objects = connect(kubeconfig, context), 0
+
+    def count(kind: str, read: int) -> None:
+        nonlocal objects
+        objects += read
+        progress(f"reading {kind}", objects, None)
+
+    inventory = read_inventory(cluster, settings.longhorn_namespace, count)
+    for kind, number in sorted(inventory.skipped.items()):
+        click.echo(f"Warning: {number} of the {kind} can't be read, and the report ignores them", err=True)
+    return inventory, cluster.namespace
+
+
+def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:
+    """Yield the status of each VM in the scope."""
+    machines = [each for each in inventory.machines(settings) if scope.selects(each, inventory)]
+    for done, machine in enumerate(machines):
+        progress("deciding", done, len(machines))
+        yield assess(machine, inventory.store, settings)

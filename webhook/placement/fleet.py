@@ -1,0 +1,213 @@
+"""The whole fleet: where each VM runs, where its storage is served, and what a start would decide now.
+
+`report`, `explain`, the metrics and the dashboard use this module, so they never disagree.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
+from webhook.placement.catalog import Catalog, Pod
+from webhook.placement.consumers import claims_of
+from webhook.placement.decision import ClaimFinding, Decision, Outcome, Reason
+from webhook.placement.eligibility import is_opted_in
+from webhook.placement.injector import without_patch
+from webhook.placement.release import why_pin_fails
+from webhook.placement.resolve import resolve_claims
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.template import MIGRATION_LABEL, creation_request, opted_in
+from webhook.placement.votes import choose, voters
+
+
+class State(StrEnum):
+    """Where a VM is relative to its storage."""
+
+    TOGETHER = "Together"
+    APART = "Apart"
+    UNSERVED = "Unserved"
+    WAITING = "Waiting"
+    STOPPED = "Stopped"
+    NOT_CONCERNED = "NotConcerned"
+
+
+_REASONS = frozenset(Reason)
+# A claim with one of these reasons never has a share-manager.
+_NEVER_SERVED = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A VM, or a VMI without a VM.
+
+    `opted_in` is the opt-in of its next pod. `pod` holds the facts of the virt-launcher pod that runs the VM, None if
+    none does. `hotplugged` are the claims that its hotplug pods mount. The caches don't hold the rest: `manifest` is
+    the same pod as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown.
+    """
+
+    namespace: str
+    name: str
+    opted_in: bool
+    pod: Pod | None = None
+    hotplugged: tuple[str, ...] = ()
+    is_vm: bool = True
+    migrating: bool = False
+    paused: bool = False
+    manifest: JsonObject | None = None
+    template: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the webhook would decide if the VM were started or restarted now.
+
+    `stopped_by` names the rule of eligibility that would end the decision; the decision is made as if it did not.
+    `cold` means that the share-manager serves no other VM: it stops with the VM, and follows the VM at the next start.
+    `error` is the exception behind an `InternalError`.
+    """
+
+    decision: Decision
+    stopped_by: Reason | None = None
+    cold: bool = False
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of one VM. `claim` is the claim that decides, `storage_node` the node of its share-manager.
+
+    `reason` explains the state. `detail` adds why a pinned pod can't be scheduled, empty for all others. `start` is
+    None if the next pod is unknown. `start_helps` means that a start would place the VM on the node of its storage.
+    """
+
+    machine: Machine
+    state: State
+    reason: Reason | None = None
+    claim: str | None = None
+    storage_node: str | None = None
+    detail: str = ""
+    start: Start | None = None
+    start_helps: bool = False
+
+    @property
+    def node(self) -> str | None:
+        """Return the node that the VM's pod is bound to."""
+        return (self.machine.pod.node if self.machine.pod else None) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    findings: tuple[ClaimFinding, ...]
+    claim: str | None = None
+    node: str | None = None
+
+
+def survey(machines: Iterable[Machine], catalog: Catalog, settings: Settings) -> Iterator[Status]:
+    """Yield the status of each machine, in order."""
+    return (assess(machine, catalog, settings) for machine in machines)
+
+
+def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
+    """Return the status of one machine. Without its template, the status has no start."""
+    storage = _storage(machine, catalog, settings)
+    status = _state(machine, storage, catalog, settings)
+    if machine.template is None:
+        return status
+    start = _start(machine, storage, catalog, settings)
+    if status.reason is None:
+        status = replace(status, reason=start.decision.reason)
+    if machine.pod is None:
+        served = (each.claim for each in start.decision.claims if each.node == start.decision.node)
+        status = replace(status, storage_node=start.decision.node, claim=next(served, None))
+    return replace(status, start=start, start_helps=_helps(start, settings))
+
+
+def _helps(start: Start, settings: Settings) -> bool:
+    return start.decision.outcome is Outcome.PINNED or (start.cold and settings.steering)
+
+
+def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage:
+    """Find the claim that decides. A hotplugged claim decides only if no claim of the pod itself has a node."""
+    pod = machine.pod
+    if pod is None:
+        return _Storage(())
+    vmi = pod.labels.get("kubevirt.io/created-by", "")
+    findings: tuple[ClaimFinding, ...] = ()
+    for names in (pod.claims, machine.hotplugged):
+        own = resolve_claims(names, pod.namespace, vmi, catalog, settings)
+        findings += own
+        choice = choose(own, pod.deciding_claim)
+        if choice and choice.certain:
+            voting = voters(own, pod.deciding_claim)
+            claim = next(each.claim for each in voting if each.node == choice.node and not each.reason)
+            return _Storage(findings, claim, choice.node)
+    return _Storage(findings)
+
+
+def _state(machine: Machine, storage: _Storage, catalog: Catalog, settings: Settings) -> Status:
+    pod = machine.pod
+    if pod is None:
+        return Status(machine, State.STOPPED)
+    if not storage.findings:
+        return Status(machine, State.NOT_CONCERNED, Reason.NO_CLAIMS)
+    concerned = [finding for finding in storage.findings if finding.reason not in _NEVER_SERVED]
+    if not concerned:
+        first = storage.findings[0]
+        return Status(machine, State.NOT_CONCERNED, first.reason, first.claim)
+    claim, node = storage.claim or concerned[0].claim, storage.node
+    if not pod.node:
+        reason, detail = _why_waiting(machine, pod, catalog, settings)
+        return Status(machine, State.WAITING, reason, claim, node, detail)
+    if node is None:
+        return Status(machine, State.UNSERVED, concerned[0].reason, claim)
+    if node == pod.node:
+        return Status(machine, State.TOGETHER, Reason.CO_SCHEDULED, claim, node)
+    return Status(machine, State.APART, _why_apart(machine, pod, settings), claim, node)
+
+
+def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Settings) -> tuple[Reason | None, str]:
+    if machine.manifest is None:
+        return None, ""
+    obstacle = why_pin_fails(machine.manifest, pod.namespace, catalog, settings, settings.release_after)
+    if obstacle:
+        return obstacle.reason, obstacle.detail
+    return recorded_reason(machine.manifest), ""
+
+
+def _why_apart(machine: Machine, pod: Pod, settings: Settings) -> Reason | None:
+    if not pod.true_annotations & frozenset(settings.opt_in_annotations):
+        return Reason.NOT_REVIEWED if machine.opted_in else Reason.NOT_OPTED_IN
+    if machine.manifest is None:
+        return None
+    reason = recorded_reason(machine.manifest)
+    if reason is not None and text(machine.manifest, "metadata", "annotations", CO_SCHEDULED_NODE) == pod.node:
+        return Reason.SHARE_MANAGER_MOVED
+    if reason is Reason.CO_SCHEDULED:
+        return Reason.SCHEDULED_ELSEWHERE
+    if pod.labels.get(MIGRATION_LABEL):
+        return Reason.MIGRATION_TARGET
+    return reason or Reason.NOT_REVIEWED
+
+
+def recorded_reason(pod: JsonObject) -> Reason | None:
+    """Return the reason that the webhook recorded on a pod, None if there is none."""
+    word = text(pod, "metadata", "annotations", DECISION).partition(":")[0]
+    return Reason(word) if word in _REASONS else None
+
+
+def _start(machine: Machine, storage: _Storage, catalog: Catalog, settings: Settings) -> Start:
+    template, stopped_by = mapping(machine.template), None
+    if not is_opted_in(template, settings):
+        template, stopped_by = opted_in(template, settings), Reason.NOT_OPTED_IN
+    injection = without_patch(creation_request(template), catalog, settings)
+    cold = storage.node is not None and _serves_no_other_vm(machine, storage, catalog)
+    return Start(injection.decision, stopped_by, cold, injection.error)
+
+
+def _serves_no_other_vm(machine: Machine, storage: _Storage, catalog: Catalog) -> bool:
+    """Return whether this VM alone uses the share-manager of the claim that decides."""
+    vmi = machine.pod.labels.get("kubevirt.io/created-by", "") if machine.pod else ""
+    handle = next(each.volume for each in storage.findings if each.claim == storage.claim)
+    pods = (pod for claim in claims_of(handle or "", catalog) for pod in catalog.mounting_pods(*claim))
+    return all(pod.labels.get("kubevirt.io/created-by", "") == vmi for pod in pods if pod.alive)

@@ -1,0 +1,95 @@
+"""The sentences about a VM of the fleet: what a start would do, and what the operator can do."""
+
+from webhook.placement.decision import Outcome, Reason
+from webhook.placement.fleet import Start, State, Status
+from webhook.placement.wording import ADVICE, restart_advice
+
+NO_ACTION = "No action needed."
+OPT_IN = 'annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
+
+_NOT_CONCERNED = {
+    Reason.NO_CLAIMS: f"{NO_ACTION} The VM mounts no claim.",
+    Reason.CLAIM_NOT_RWX: f"{NO_ACTION} Only ReadWriteMany volumes are served by a share-manager.",
+    Reason.NOT_LONGHORN: f"{NO_ACTION} Only Longhorn volumes are served by a share-manager.",
+    Reason.NO_SHARE_MANAGER_EVER: f"{NO_ACTION} Block and migratable volumes are not served by a share-manager.",
+}
+# The VM runs, so Longhorn should be serving its claim.
+_UNSERVED = {
+    Reason.CLAIM_NOT_FOUND: ADVICE[Reason.CLAIM_NOT_FOUND],
+    Reason.CLAIM_NOT_BOUND: ADVICE[Reason.CLAIM_NOT_BOUND],
+    Reason.SHARE_MANAGER_STARTING: ADVICE[Reason.SHARE_MANAGER_STARTING],
+    Reason.SHARE_MANAGER_UNASSIGNED: f"{NO_ACTION} Longhorn is about to choose an owner of the share-manager.",
+}
+_CHECK_LONGHORN = (
+    "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."
+)
+
+
+def if_started(start: Start) -> str:
+    """Return in a few words what a start would do now, such as "not opted in; if it were: pinned to node-a"."""
+    decision = start.decision
+    if start.cold:
+        result = "cold start, the share-manager follows the VM"
+    elif decision.outcome is Outcome.PINNED:
+        result = f"pinned to {decision.node}"
+    elif decision.outcome is Outcome.PREFERRED:
+        result = f"prefers {decision.node} ({decision.reason})"
+    else:
+        result = f"unchanged ({decision.reason})"
+    return f"not opted in; if it were: {result}" if start.stopped_by else result
+
+
+def advice(status: Status) -> str:
+    """Return one sentence, or two, about what the operator can do."""
+    machine = status.machine
+    match status.state:
+        case State.TOGETHER:
+            return NO_ACTION
+        case State.NOT_CONCERNED:
+            return _NOT_CONCERNED[status.reason or Reason.NO_CLAIMS]
+        case State.WAITING:
+            return _advice_while_waiting(status)
+        case State.STOPPED:
+            return _advice_before_start(status)
+        case State.UNSERVED:
+            return _UNSERVED.get(status.reason or Reason.NO_SHARE_MANAGER, _CHECK_LONGHORN)
+    if machine.migrating:
+        return "Wait until the live migration ends."
+    return _advice_when_apart(status)
+
+
+def _advice_while_waiting(status: Status) -> str:
+    machine = status.machine
+    if status.detail:
+        pin = machine.pod.pin.node if machine.pod and machine.pod.pin else status.storage_node
+        return _sentence(f"pinned to {pin}, but {status.detail}; {restart_advice(machine.namespace, machine.name)}")
+    name = machine.pod.name if machine.pod else ""
+    return f"Read why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."
+
+
+def _advice_before_start(status: Status) -> str:
+    start = status.start
+    if start is None:
+        return NO_ACTION
+    if start.stopped_by:
+        return _sentence(f"{OPT_IN} before the next start")
+    if start.decision.outcome is Outcome.PINNED:
+        return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
+    return ADVICE[start.decision.reason]
+
+
+def _advice_when_apart(status: Status) -> str:
+    start = status.start
+    steps = [OPT_IN] if start and start.stopped_by else []
+    if start is None or not status.start_helps:
+        return " ".join([*map(_sentence, steps), *([ADVICE[start.decision.reason]] if start else [])]) or NO_ACTION
+    if start.cold:
+        result = "its share-manager serves no other VM, so it stops with the VM and then follows the VM"
+    else:
+        result = f"its pod is then pinned to {start.decision.node}"
+    restart = "restart the VM" if status.machine.is_vm else "delete and recreate the VMI"
+    return _sentence(f"{', then '.join([*steps, restart])}: {result}")
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."

@@ -1,0 +1,129 @@
+"""The pod that KubeVirt would create for a VM now: derived from the VM's running pod, or rendered from the VM.
+
+KubeVirt renders a virt-launcher pod from the VMI: pkg/virt-controller/services/template.go. A live-migration target
+gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
+from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
+from webhook.placement.eligibility import MODE_ANNOTATION
+from webhook.placement.migration import EVICTION_SOURCE, HOSTNAME
+from webhook.placement.selectors import REQUIRED
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.placement.vmpod import rendered_spec
+
+MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
+_CREATED_BY = "kubevirt.io/created-by"
+_OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, "kubevirt.io/migrationJobName", EVICTION_SOURCE})
+# KubeVirt narrows a migration target of a VM with the CPU model `host-model` to nodes like the source.
+_HOST_MODEL_SELECTORS = ("cpu-model-migration.node.kubevirt.io/", "host-model-required-features.node.kubevirt.io/")
+# Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
+_SELECTORS_OF_KUBEVIRT = frozenset({"kubernetes.io/arch", "cpumanager"})
+
+
+def before_scheduling(pod: JsonObject) -> JsonObject:
+    """Return a pod as it was at creation: without the node, the webhook's changes and the status."""
+    original = without_injection(without_avoided_node(pod))
+    spec = {key: value for key, value in mapping(original, "spec").items() if key != "nodeName"}
+    return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
+
+
+def next_pod(pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, settings: Settings) -> JsonObject:
+    """Return the pod that KubeVirt would create if the VM of a running pod were restarted.
+
+    The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
+    if they are missing or unknown.
+    """
+    created = before_scheduling(pod)
+    metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
+    annotations = mapping(metadata, "annotations")
+    if vm is not None:
+        annotations = _with_template_annotations(annotations, vm, settings)
+    if text(metadata, "labels", MIGRATION_LABEL):
+        spec = _without_migration(spec, text(metadata, "labels", _CREATED_BY), vmi)
+    metadata = metadata | {
+        "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
+        "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
+    }
+    return created | {"metadata": metadata, "spec": spec}
+
+
+def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings: Settings) -> JsonObject:
+    """Replace the webhook's annotations by those that the VM's template has by now."""
+    own = {*settings.opt_in_annotations, MODE_ANNOTATION, DECIDING_CLAIM_ANNOTATION}
+    template = mapping(vm, "spec", "template", "metadata", "annotations")
+    kept = {key: value for key, value in annotations.items() if key not in own}
+    return kept | {key: value for key, value in template.items() if key in own}
+
+
+def _without_migration(spec: JsonObject, vmi_uid: str, vmi: JsonObject | None) -> JsonObject:
+    affinity = {key: value for key, value in mapping(spec, "affinity").items() if key != "podAntiAffinity"}
+    if anti_affinity := _without_own_repulsion(mapping(spec, "affinity", "podAntiAffinity"), vmi_uid):
+        affinity["podAntiAffinity"] = anti_affinity
+    selector = _selector_before_migration(mapping(spec, "nodeSelector"), vmi)
+    rest = {key: value for key, value in spec.items() if key not in {"affinity", "nodeSelector"}}
+    return rest | ({"affinity": affinity} if affinity else {}) | {"nodeSelector": selector}
+
+
+def _without_own_repulsion(anti_affinity: JsonObject, vmi_uid: str) -> JsonObject:
+    """Remove the term that keeps the target off the node of its source."""
+    own = {"labelSelector": {"matchLabels": {_CREATED_BY: vmi_uid}}, "topologyKey": HOSTNAME}
+    kept = [term for term in mappings(anti_affinity, REQUIRED) if term != own]
+    rest = {key: value for key, value in anti_affinity.items() if key != REQUIRED}
+    return rest | ({REQUIRED: kept} if kept else {})
+
+
+def _selector_before_migration(selector: Mapping[str, str], vmi: JsonObject | None) -> JsonObject:
+    """Keep what the VMI asks for and what KubeVirt adds. The migration object may have added any other key."""
+    own = mapping(vmi, "spec", "nodeSelector") if vmi else {key: "" for key in selector if key != HOSTNAME}
+    return {
+        key: value
+        for key, value in selector.items()
+        if (key in own or "kubevirt.io/" in key or key in _SELECTORS_OF_KUBEVIRT)
+        and not key.startswith(_HOST_MODEL_SELECTORS)
+    }
+
+
+def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject:
+    """Return the pod of a VM that doesn't run. `state_claims` are the claims of its persistent vTPM or EFI state.
+
+    An approximation: the exact requests depend on the configuration of KubeVirt and on the VM's instance type.
+    """
+    template = mapping(vm, "spec", "template")
+    name, namespace = text(vm, "metadata", "name"), text(vm, "metadata", "namespace")
+    annotations = {
+        key: value
+        for key, value in mapping(template, "metadata", "annotations").items()
+        if key not in (CO_SCHEDULED_NODE, DECISION)
+    }
+    metadata = {
+        "generateName": f"virt-launcher-{name}-",
+        "namespace": namespace,
+        "labels": mapping(template, "metadata", "labels") | {"kubevirt.io": "virt-launcher"},
+        "annotations": annotations | {"kubevirt.io/domain": name},
+    }
+    spec = rendered_spec(mapping(template, "spec"), state_claims)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def opted_in(pod: JsonObject, settings: Settings) -> JsonObject:
+    """Return a copy of a pod with the opt-in annotation."""
+    metadata = mapping(pod, "metadata")
+    annotations = mapping(metadata, "annotations") | {settings.opt_in_annotations[0]: "true"}
+    return pod | {"metadata": metadata | {"annotations": annotations}}
+
+
+def creation_request(pod: JsonObject) -> JsonObject:
+    """Return the admission request that creates a pod, as a dry run."""
+    return {
+        "uid": "offline",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": text(pod, "metadata", "namespace") or "default",
+        "operation": "CREATE",
+        "dryRun": True,
+        "object": pod,
+    }
