@@ -16,6 +16,7 @@ COMMANDS = {
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "explain": "webhook.commands.explain",  # explain where a pod is placed
     "report": "webhook.commands.report",  # list the VMs that are away from their storage
+    "snapshot": "webhook.commands.snapshot",  # write what decisions read of a cluster to a file
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs",  # show and renew the certificates
     "check": "webhook.commands.check",  # test whether the API server calls the webhook
@@ -57,9 +58,9 @@ def commands() -> None:
 
     \b
     Examples:
-      kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml > cluster.yaml
-      kubevirt-scheduler inject -f pod.yaml --snapshot cluster.yaml -o diff
-      kubevirt-scheduler explain -f pod.yaml --snapshot cluster.yaml
+      kubevirt-scheduler snapshot -o cluster.json
+      kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json -o diff
+      kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
 
     What can be set is read from the environment (CO_SCHEDULE_...).
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)

@@ -97,7 +97,7 @@ def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("contents", [[], [list_of()], [{"apiVersion": "v1", "kind": "Secret"}]])
 def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(tmp_path: Path, contents: Any) -> None:
-    command = "kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml"
+    command = "kubevirt-scheduler snapshot"
     sentence = f"no object of the cluster is in it; a snapshot is written by: {command}"
     assert error_message(write_file(tmp_path, *contents)) == sentence
 

@@ -73,12 +73,12 @@ def test_help_prints_each_example_on_a_separate_line(command: list[str]) -> None
     assert result.exit_code == 0
     lines = [line.strip() for line in result.stdout.splitlines()]
     name = " ".join(["kubevirt-scheduler", *command])
-    assert [line for line in lines if line.startswith(name) and line.endswith("--snapshot cluster.yaml")]
+    assert [line for line in lines if line.startswith(name) and "--snapshot cluster." in line]
 
 
 def test_help_lists_the_commands_and_an_unknown_command_exits_with_2() -> None:
     names = [line.split()[0] for line in run_cli("--help").stdout.split("Commands:\n")[1].splitlines()]
-    assert names[:3] == ["inject", "explain", "serve"]
+    assert names[:2] == ["inject", "explain"]
     assert run_cli("guess").exit_code == 2
 
 

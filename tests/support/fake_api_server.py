@@ -29,13 +29,17 @@ from tests.support.builders import Object
 
 PLURALS = {
     "Lease": "leases",
+    "Namespace": "namespaces",
     "Node": "nodes",
     "PersistentVolume": "persistentvolumes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "ShareManager": "sharemanagers",
+    "StorageClass": "storageclasses",
     "VirtualMachine": "virtualmachines",
+    "VirtualMachineInstance": "virtualmachineinstances",
 }
+CUSTOM_RESOURCES = {"ShareManager", "VirtualMachine", "VirtualMachineInstance"}
 USER = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
 FINISHED = ("Succeeded", "Failed")
 CLEAN, CUT = "the server ends the watch", "the connection breaks"
@@ -72,6 +76,12 @@ def forbidden(verb: str, plural: str) -> Object:
         f'{plural} is forbidden: User "{USER}" cannot {verb} resource "{plural}" in API group "" at the cluster scope'
     )
     return status(403, message, "Forbidden")
+
+
+def list_item(item: Object) -> Object:
+    """An item of a list: the API server omits the version and the kind, except of custom resources."""
+    omitted = () if item["kind"] in CUSTOM_RESOURCES else ("apiVersion", "kind")
+    return {key: value for key, value in item.items() if key not in omitted}
 
 
 def expired() -> Object:
@@ -333,7 +343,8 @@ class ApiServer:
             if items[limit:]:
                 metadata["continue"] = f"page-{next(self._page_numbers)}"
                 self._pages[metadata["continue"]] = version, items[limit:]
-        return connection.answer(200, {"kind": "List", "metadata": metadata, "items": items[:limit]})
+        listed = [list_item(item) for item in items[:limit]]
+        return connection.answer(200, {"kind": "List", "metadata": metadata, "items": listed})
 
     def _watch(self, request: ReceivedRequest, connection: "Connection") -> None:
         since, lines = int(request.query["resourceVersion"]), queue.Queue[Any]()
@@ -371,7 +382,7 @@ class Connection(BaseHTTPRequestHandler):
         query = dict(parse_qsl(url.query))
         _, root, *parts = url.path.split("/")
         parts = parts[2:] if root == "apis" else parts[1:]  # skip the group and the version
-        parts = parts[2:] if parts[0] == "namespaces" else parts
+        parts = parts[2:] if parts[0] == "namespaces" and len(parts) > 2 else parts
         reading = "get" if len(parts) > 1 else "watch" if query.get("watch") == "true" else "list"
         verb = reading if self.command == "GET" else self.command.lower()
         content = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -1,7 +1,4 @@
-"""Load a snapshot: fill a store from files that `kubectl` wrote.
-
-The command is `kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml`.
-"""
+"""Load a snapshot: fill a store from files that `kubevirt-scheduler snapshot` or `kubectl get -o yaml` wrote."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,9 +8,9 @@ from webhook.cluster import objects
 from webhook.cluster.documents import BadInput, Document, Kind, printable, read_all
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
-from webhook.placement.shape import JsonObject, Malformed, text
+from webhook.placement.shape import JsonObject, Malformed, mapping, mappings, text
 
-COMMAND = "kubectl get pvc,pv,nodes,pods,sharemanagers.longhorn.io -A -o yaml"
+COMMAND = "kubevirt-scheduler snapshot"
 
 Reader = Callable[[JsonObject], Fact | None]
 
@@ -56,6 +53,13 @@ def read(paths: Sequence[Path], keep: Callable[[str, JsonObject], None] = _ignor
         where = printable(", ".join(map(str, paths)))
         raise BadInput(f"{where}: no object of the cluster is in it; a snapshot is written by: {COMMAND}")
     return store, skipped
+
+
+def has_share_manager_environment(kind: str, item: JsonObject) -> bool:
+    """Return whether this is a share-manager pod with its containers' environment, which may hold a passphrase."""
+    if kind != "Pod" or mapping(item, "metadata", "labels").get("longhorn.io/component") != "share-manager":
+        return False
+    return any(container.get("env") for container in mappings(item, "spec", "containers"))
 
 
 def _reader(kind: Kind) -> Reader | None:

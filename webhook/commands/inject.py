@@ -96,10 +96,10 @@ def inject(
     \b
     Examples:
       kubevirt-scheduler inject -f pod.yaml
-      kubevirt-scheduler inject -f pod.yaml --snapshot cluster.yaml
-      kubevirt-scheduler inject -f pod.yaml --snapshot cluster.yaml -o diff
-      kubevirt-scheduler inject -f review.json --snapshot cluster.yaml -o json
-      kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.yaml
+      kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json
+      kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json -o diff
+      kubevirt-scheduler inject -f review.json --snapshot cluster.json -o json
+      kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
     settings = read_settings(os.environ)

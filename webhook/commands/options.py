@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from webhook.cluster import documents, snapshot
 from webhook.cluster.documents import BadInput
 from webhook.cluster.store import Store
 from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -37,7 +39,7 @@ snapshot_option = click.option(
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="The cluster, as kubectl writes it: a file or a folder. May be given several times.",
+    help="The cluster, as `kubevirt-scheduler snapshot` writes it: a file or a folder. May be given several times.",
 )
 
 color_option = click.option(
@@ -47,6 +49,12 @@ color_option = click.option(
 )
 
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what the snapshot holds besides.")
+
+
+SECRETS_WARNING = (
+    "Warning: the snapshot has the environment of share-manager pods, where Longhorn puts the passphrases of encrypted "
+    "volumes; delete the file, and write one without secrets: kubevirt-scheduler snapshot -o FILE"
+)
 
 
 def wants_color(chosen: bool | None) -> bool:
@@ -83,6 +91,23 @@ def namespace_and_name(value: str, option: str) -> tuple[str, str]:
     return namespace, name
 
 
+def read_snapshot(
+    paths: Sequence[Path], keep: Callable[[str, JsonObject], None] = lambda _kind, _item: None
+) -> tuple[Store, Counter[str]]:
+    """Read files like `snapshot.read`, and warn once if a file has the environment of share-manager pods."""
+    has_secrets = False
+
+    def inspect(kind: str, item: JsonObject) -> None:
+        nonlocal has_secrets
+        has_secrets = has_secrets or snapshot.has_share_manager_environment(kind, item)
+        keep(kind, item)
+
+    found = snapshot.read(paths, inspect)
+    if has_secrets:
+        click.echo(SECRETS_WARNING, err=True)
+    return found
+
+
 def load_cluster(
     snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
 ) -> Store:
@@ -94,7 +119,7 @@ def load_cluster(
         from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
         return OnDemand(connect(kubeconfig, context), settings.longhorn_namespace)
-    store, ignored = snapshot.read(snapshots)
+    store, ignored = read_snapshot(snapshots)
     if verbose and ignored:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         click.echo(documents.printable(f"The snapshot also holds, and nobody asks for it: {counted}"), err=True)

@@ -1,0 +1,314 @@
+"""The report's page renders in a real browser, filters the VMs, and never takes a name for HTML."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import Page, chromium
+from webhook.commands.fleet_page import embedded_json, render
+from webhook.placement.decision import Reason
+
+STATES = ["Together", "Apart", "Unserved", "Waiting", "Stopped", "NotConcerned"]
+HOSTILE = [
+    "</script><script>document.title = 'injected'</script>",
+    "<!--<script>",
+    "<img src=x onerror=\"document.title = 'injected'\">",
+    "\"' onfocus=alert(1) autofocus x='",
+    "\u2028document.title = 'injected'\u2029",
+    "]]><svg onload=alert(1)>",
+    "{{script}}{{report}}",
+    "&lt;b&gt;&#x3c;i>",
+    "\ud800 \x00 \x1b[31m",
+    "__proto__",
+]
+
+
+def vm(name: str, state: str = "Together", node: str | None = "node-a", **changes: Any) -> dict[str, Any]:
+    """A VM in a report."""
+    storage = "node-b" if state == "Apart" else node if state == "Together" else None
+    return {
+        "namespace": "shop",
+        "name": name,
+        "optedIn": True,
+        "node": None if state in ("Waiting", "Stopped") else node,
+        "storageNode": storage,
+        "claim": f"{name}-disk",
+        "state": state,
+        "reason": Reason.CO_SCHEDULED,
+        "ifStarted": {"outcome": "pinned", "reason": Reason.CO_SCHEDULED, "node": storage},
+        "advice": "Restart the VM.",
+    } | changes
+
+
+def report(*vms: dict[str, Any]) -> dict[str, Any]:
+    names = sorted({each["node"] for each in vms if each["node"]} | {"node-a", "node-b"})
+    requested = {"cpu": 0.5, "memory": 0.93, "pods": 0.1}
+    nodes = [
+        {"name": name, "vms": sum(each["node"] == name for each in vms), "shareManagers": 1, "requested": requested}
+        for name in names
+    ]
+    states = Counter(each["state"] for each in vms)
+    summary = {"vms": len(vms), "apart": states["Apart"], "togetherAfterRestart": states["Apart"]}
+    return {"vms": list(vms), "nodes": nodes, "summary": summary}
+
+
+def five_hundred_vms() -> dict[str, Any]:
+    return report(
+        *(
+            vm(f"vm-{number}", STATES[number % 6], f"node-{number % 20}", namespace=f"team-{number % 4}")
+            for number in range(500)
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as page:
+        yield page
+
+
+class Opened:
+    """The page of a report in the browser."""
+
+    def __init__(self, page: Page, file: Path, content: dict[str, Any], **window: Any) -> None:
+        file.write_text(render(content), encoding="utf-8")
+        self.page = page
+        page.open(file, **window)
+
+    def texts(self, selector: str) -> Any:
+        return self.page.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)")
+
+    def count(self, selector: str) -> int:
+        return len(self.texts(selector))
+
+    def do(self, selector: str, action: str) -> None:
+        self.page.evaluate(f"document.querySelector({json.dumps(selector)}).{action}; undefined")
+
+    def choose(self, selector: str, value: str) -> None:
+        self.do(selector, f"value = {json.dumps(value)}")
+        self.do(selector, "dispatchEvent(new Event('change'))")
+
+    def write(self, selector: str, value: str) -> None:
+        self.do(selector, "focus()")
+        self.page.write(value)
+
+    @property
+    def shown(self) -> str:
+        return str(self.texts("#count")[0])
+
+    @property
+    def focused(self) -> str:
+        return str(self.page.evaluate("document.activeElement.textContent"))
+
+
+@pytest.fixture
+def page_file(tmp_path: Path) -> Path:
+    return tmp_path / "report.html"
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "</ScRiPt", "--!>"])
+def test_embedded_json_has_no_character_that_html_interprets(name: str) -> None:
+    encoded = embedded_json({name: name})
+    assert not set(encoded) & set("<>&\u2028\u2029")
+    assert encoded.isascii()
+    assert json.loads(encoded) == {name: name}
+
+
+def test_the_page_loads_nothing_and_names_no_address() -> None:
+    page = render(report(vm("a")))
+    assert set(re.findall(r"\bhttps?://[^\"'\s]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert not re.findall(r"<(?:link|img|iframe|script)[^>]*\b(?:src|href)=", page)
+    assert "innerHTML" not in page
+
+
+def test_text_like_a_placeholder_in_the_report_stays_as_it_is() -> None:
+    assert render(report(vm("{{script}}"))).count("{{script}}") > 0
+
+
+@pytest.mark.browser
+def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, five_hundred_vms())
+    assert opened.count(".vm") == 500
+    assert opened.shown == "500 of 500 VMs shown"
+    assert opened.texts("#summary")[0].startswith("500 VMs: 84 together, 84 apart, 83 unserved, 83 waiting, 83 stopped")
+    opened.do("#tab-table", "click()")
+    assert opened.count("tbody tr") == 500
+    assert browser.errors == []
+    assert browser.requests == [page_file.as_uri()]
+
+
+@pytest.mark.browser
+def test_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, five_hundred_vms())
+    opened.choose("#namespace", "team-1")
+    assert opened.shown == "125 of 500 VMs shown"
+    opened.do('[data-state="Apart"]', "click()")
+    assert opened.shown == "42 of 500 VMs shown"
+    opened.do('[data-state="Waiting"]', "click()")
+    assert opened.shown == "83 of 500 VMs shown"
+    opened.write("#name", "VM-13")
+    assert sorted(opened.texts(".vm .text")) == ["vm-13", "vm-133"]
+    opened.do("#tab-table", "click()")
+    assert opened.texts("tbody th") == ["vm-13", "vm-133"]
+    opened.do("#filters [type=reset]", "click()")
+    assert opened.shown == "500 of 500 VMs shown"
+    assert opened.count('[aria-pressed="true"]') == 0
+
+
+@pytest.mark.browser
+def test_a_line_leads_from_each_node_with_vms_apart_to_their_storage(browser: Page, page_file: Path) -> None:
+    vms = [vm("a", "Apart"), vm("b", "Apart"), vm("c", "Apart", "node-c"), vm("d"), vm("e", "Stopped")]
+    opened = Opened(browser, page_file, report(*vms))
+    lines = browser.evaluate(
+        "[...document.querySelectorAll('#lines g')].map((g) => ({...g.dataset, n: g.textContent}))"
+    )
+    assert lines == [
+        {"from": "node-a", "to": "node-b", "n": "2"},
+        {"from": "node-c", "to": "node-b", "n": "1"},
+    ]
+    assert opened.texts(".node h2") == ["node-a", "node-b", "node-c", "Not on a node"]
+
+
+@pytest.mark.browser
+def test_a_selected_vm_shows_what_a_start_would_decide(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, report(vm("a", "Apart"), vm("b")))
+    opened.do(".vm.Apart", "click()")
+    assert opened.texts("#details h2") == ["⇄ shop/a"]
+    assert {"apart", "node-b", "a-disk", "pinned node-b (CoScheduled)", "Restart the VM."} <= set(opened.texts("dd"))
+    assert opened.count("#lines .own") == 1
+    browser.press("Escape")
+    assert browser.evaluate("document.querySelector('#details').hidden") is True
+    assert opened.focused == "⇄a"
+
+
+@pytest.mark.browser
+def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None:
+    fields = ("name", "namespace", "node", "storageNode", "claim", "reason", "advice", "state")
+    vms = [vm("a", "Apart") | {field: text} for text in HOSTILE for field in fields]
+    opened = Opened(browser, page_file, report(*vms))
+    browser.evaluate("for (const button of document.querySelectorAll('.vm')) button.click()")
+    opened.do("#tab-table", "click()")
+    assert browser.evaluate("document.title") == "VMs and their storage"
+    assert browser.errors == []
+    assert browser.requests == [page_file.as_uri()]
+    assert opened.count("script, img, iframe, object, embed, base, link, a") == 3  # two scripts and the skip link
+    assert set(HOSTILE[:7]) <= set(opened.texts("tbody th"))
+    handlers = (
+        "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames()).filter((n) => n.startsWith('on'))"
+    )
+    assert browser.evaluate(handlers) == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "injected",
+    [
+        "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s)",
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title = 1\">')",
+        "const a = document.createElement('a'); a.href = 'javascript:document.title = 1'; a.click()",
+        "const s = document.createElement('style'); s.textContent = 'body {color: red}'; document.body.append(s)",
+        "const s = document.createElement('script'); s.src = 'http://127.0.0.1:9/'; document.body.append(s)",
+        "fetch('http://127.0.0.1:9/').catch(() => 0)",
+    ],
+)
+def test_the_policy_blocks_injected_content_and_requests(browser: Page, page_file: Path, injected: str) -> None:
+    Opened(browser, page_file, report(vm("a")))
+    blocked = (
+        "new Promise((done) => { addEventListener('securitypolicyviolation', (e) => done(e.effectiveDirective));"
+        f" setTimeout(() => done('nothing'), 5000); {injected} }})"
+    )
+    assert browser.evaluate(blocked) in (
+        "script-src-elem",
+        "script-src-attr",
+        "style-src-elem",
+        "connect-src",
+        "img-src",
+    )
+    assert browser.evaluate("document.title") == "VMs and their storage"
+
+
+@pytest.mark.browser
+def test_the_keyboard_reaches_each_view_and_each_vm(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, report(vm("a"), vm("b"), vm("c", "Apart")))
+    assert opened.count('.node[data-node="node-a"] .vm[tabindex="0"]') == 1  # the arrow keys reach the others
+    opened.do(".vm", "focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowDown")
+    assert opened.focused == "⇄c"
+    browser.press("Enter")
+    assert opened.texts("#details h2") == ["⇄ shop/c"]
+    opened.do("#tab-map", "focus()")
+    browser.press("ArrowRight")
+    assert opened.focused == "Table"
+    assert opened.count("tbody tr") == 3
+
+
+@pytest.mark.browser
+def test_a_screen_reader_finds_a_table_with_headers_and_a_status(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, report(vm("a"), vm("b", "Apart")), width=390, phone=True)
+    opened.do("#tab-table", "click()")
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    named = [(each["role"]["value"], each.get("name", {}).get("value", "")) for each in nodes if not each["ignored"]]
+    roles = Counter(role for role, _ in named)
+    assert (roles["table"], roles["columnheader"], roles["rowheader"], roles["tablist"]) == (1, 10, 2, 1)
+    assert {("rowheader", "VM a"), ("rowheader", "VM b")} <= set(named)
+    assert not [role for role, name in named if role in ("button", "tab", "combobox", "searchbox") and not name]
+
+
+@pytest.mark.browser
+def test_clicking_a_column_header_sorts_the_table(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, report(vm("vm-10"), vm("vm-2"), vm("vm-1")))
+    opened.do("#tab-table", "click()")
+    opened.do("th:nth-child(2) button", "click()")
+    assert opened.texts("tbody th") == ["vm-1", "vm-2", "vm-10"]
+    opened.do("th:nth-child(2) button", "click()")
+    assert opened.texts("tbody th") == ["vm-10", "vm-2", "vm-1"]
+    assert browser.evaluate("document.querySelectorAll('th')[1].getAttribute('aria-sort')") == "descending"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("view", ["map", "table"])
+def test_a_phone_shows_everything_without_scrolling_sideways(browser: Page, page_file: Path, view: str) -> None:
+    long = "a-very-long-name-" * 8
+    vms = [vm(long, "Apart", long, namespace=long), *five_hundred_vms()["vms"]]
+    opened = Opened(browser, page_file, report(*vms), width=360, height=740, phone=True)
+    opened.do(f"#tab-{view}", "click()")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+CONTRAST = """
+(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const light = (color) => {
+    canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    const parts = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((c) => c / 255);
+    const [r, g, b] = parts.map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const value = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
+  const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  const texts = ["--text", "--soft", "--Together", "--Apart", "--Unserved", "--Waiting", "--Stopped", "--NotConcerned"];
+  return texts.flatMap((name) => ["--box", "--page"].map((under) => ratio(value(name), value(under))));
+})()
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_the_contrast_that_wcag_requires(browser: Page, page_file: Path, scheme: str) -> None:
+    Opened(browser, page_file, report(vm("a")), scheme=scheme)
+    assert min(browser.evaluate(CONTRAST)) >= 4.5
+    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(245, 246, 248)", "dark": "rgb(18, 21, 27)"}[scheme]
+
+
+@pytest.mark.browser
+def test_an_empty_report_is_a_page_too(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, {"vms": [], "nodes": [], "summary": {}})
+    assert opened.texts("#summary") == ["0 VMs."]
+    assert browser.errors == []

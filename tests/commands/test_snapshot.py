@@ -1,0 +1,219 @@
+"""`snapshot` writes what decisions read of a cluster, in pages, at once, and readable only by the user."""
+
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.builders import (
+    Object,
+    node,
+    pod,
+    share_manager,
+    share_manager_pod,
+    storage,
+    virt_launcher,
+    virtual_machine,
+)
+from tests.support.fake_api_server import ApiServer, body, error_response, expired
+from webhook.cli import commands
+from webhook.cluster.client import PAGE_SIZE
+from webhook.cluster.manifests import to_yaml
+from webhook.commands.options import SECRETS_WARNING
+
+SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
+PASSPHRASE = "open-sesame"
+ENCRYPTED = share_manager_pod(node="node-a")
+ENCRYPTED["spec"]["containers"] = [{"name": "s", "env": [{"name": "PASSPHRASE", "value": PASSPHRASE}]}]
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+STORAGE_CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "longhorn"},
+    "provisioner": "driver.longhorn.io",
+    "parameters": {"share": "true", "encrypted": "true", "csi.storage.k8s.io/node-publish-secret-name": "crypto"},
+}
+VMI = {
+    "apiVersion": "kubevirt.io/v1",
+    "kind": "VirtualMachineInstance",
+    "metadata": {"name": "vm1", "namespace": "default"},
+}
+CLUSTER: list[Object] = [
+    *storage()[:2],
+    ENCRYPTED,
+    node(),
+    share_manager(),
+    virtual_machine(),
+    VMI,
+    NAMESPACE,
+    STORAGE_CLASS,
+]
+
+RunSnapshot = Callable[..., Result]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.put(*CLUSTER)
+        yield server
+
+
+@pytest.fixture
+def run(server: ApiServer, tmp_path: Path) -> RunSnapshot:
+    kubeconfig = server.kubeconfig(tmp_path)
+
+    def run(*arguments: Any) -> Result:
+        result = CliRunner().invoke(commands, ["snapshot", "--kubeconfig", kubeconfig, *map(str, arguments)])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return run
+
+
+def items(content: str) -> list[Object]:
+    document = json.loads(content)
+    assert (document["apiVersion"], document["kind"]) == ("v1", "List")
+    found: list[Object] = document["items"]
+    return found
+
+
+def test_the_snapshot_has_each_kind_without_secrets(run: RunSnapshot, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    result = run("-o", file)
+    assert (result.exit_code, result.stdout) == (0, "")
+    found = items(file.read_text())
+    assert sorted((item["apiVersion"], item["kind"]) for item in found) == sorted(
+        (item["apiVersion"], item["kind"]) for item in CLUSTER
+    )
+    assert PASSPHRASE not in file.read_text()
+    assert [item["parameters"] for item in found if item["kind"] == "StorageClass"] == [{"share": "true"}]
+    assert result.stderr.startswith(
+        f"{file}: 1 PersistentVolumeClaim, 1 PersistentVolume, 1 ShareManager, 1 Node, 1 Pod"
+    )
+
+
+def test_without_a_file_the_snapshot_goes_to_standard_output(run: RunSnapshot) -> None:
+    result = run()
+    assert len(items(result.stdout)) == len(CLUSTER)
+    assert run("-o", "-").stdout == result.stdout
+
+
+def test_inject_and_explain_read_the_snapshot_like_the_cluster(run: RunSnapshot, tmp_path: Path) -> None:
+    file, received, plain = tmp_path / "cluster.json", tmp_path / "pod.yaml", tmp_path / "cluster.yaml"
+    run("-o", file)
+    received.write_text(to_yaml(virt_launcher()))
+    plain.write_text("---\n".join(map(to_yaml, CLUSTER)))
+    for command in (["inject"], ["inject", "-o", "json"], ["explain"]):
+        printed = [
+            CliRunner().invoke(commands, [*command, "-f", str(received), "--snapshot", str(snapshot)])
+            for snapshot in (file, plain)
+        ]
+        assert printed[0].stdout == printed[1].stdout != ""
+        assert [result.exit_code for result in printed] == [0, 0]
+        assert "node-a" in printed[0].stdout
+
+
+def test_plain_kubectl_output_with_passphrases_is_reported_once(run: RunSnapshot, tmp_path: Path) -> None:
+    file, received, plain = tmp_path / "cluster.json", tmp_path / "pod.yaml", tmp_path / "cluster.yaml"
+    run("-o", file)
+    received.write_text(to_yaml(virt_launcher()))
+    plain.write_text("---\n".join(map(to_yaml, [*CLUSTER, ENCRYPTED])))
+    for command in ("inject", "explain"):
+        warned = CliRunner().invoke(commands, [command, "-f", str(received), "--snapshot", str(plain)])
+        assert warned.stderr == f"{SECRETS_WARNING}\n"
+        quiet = CliRunner().invoke(commands, [command, "-f", str(received), "--snapshot", str(file)])
+        assert quiet.stderr == ""
+
+
+def test_a_missing_product_is_reported_and_the_rest_is_written(run: RunSnapshot, server: ApiServer) -> None:
+    server.missing |= {"sharemanagers", "virtualmachines", "virtualmachineinstances"}
+    result = run()
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[:-1] == [
+        "Warning: the snapshot has no sharemanagers: Longhorn is not installed",
+        "Warning: the snapshot has no virtualmachines: KubeVirt is not installed",
+        "Warning: the snapshot has no virtualmachineinstances: KubeVirt is not installed",
+    ]
+    assert len(items(result.stdout)) == len(CLUSTER) - 3
+
+
+def test_a_missing_right_is_reported_and_the_rest_is_written_with_exit_status_1(
+    run: RunSnapshot, server: ApiServer
+) -> None:
+    server.forbidden.add(("list", "pods"))
+    result = run()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Warning: the snapshot has no pods: pods is forbidden: User ")
+    assert {item["kind"] for item in items(result.stdout)} == {item["kind"] for item in CLUSTER} - {"Pod"}
+
+
+def test_a_cluster_that_does_not_answer_leaves_the_old_file(
+    run: RunSnapshot, server: ApiServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text("old")
+    server.script("list", "namespaces", body(b"no JSON"))
+    result = run("-o", file)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: namespaces: the cluster does not answer: ")
+    assert file.read_text() == "old"
+
+
+def test_a_large_cluster_is_read_in_pages(run: RunSnapshot, server: ApiServer) -> None:
+    server.put(*(pod(f"pod-{number}") for number in range(2 * PAGE_SIZE)))
+    found = items(run().stdout)
+    assert len({item["metadata"]["name"] for item in found if item["kind"] == "Pod"}) == 2 * PAGE_SIZE + 1
+    assert server.count("list", "pods") == 3
+
+
+def test_an_expired_page_starts_the_list_again(run: RunSnapshot, server: ApiServer) -> None:
+    server.put(*(pod(f"pod-{number}") for number in range(PAGE_SIZE)))
+    first = {"metadata": {"resourceVersion": "1", "continue": "gone"}, "items": [pod("deleted")]}
+    server.script("list", "pods", body(first), error_response(expired()))
+    names = [item["metadata"]["name"] for item in items(run().stdout) if item["kind"] == "Pod"]
+    assert len(names) == PAGE_SIZE + 1
+    assert "deleted" not in names
+
+
+def test_the_file_replaces_an_old_one_and_only_the_user_can_read_it(run: RunSnapshot, tmp_path: Path) -> None:
+    target, link = tmp_path / "old.json", tmp_path / "link.json"
+    target.write_text("old")
+    target.chmod(0o644)
+    link.symlink_to(target)
+    assert run("-o", link).exit_code == 0
+    assert link.is_symlink()
+    assert len(items(target.read_text())) == len(CLUSTER)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert {file.name for file in tmp_path.iterdir()} == {"old.json", "link.json", "kubeconfig"}
+
+
+def test_a_device_is_written_to_and_not_replaced(run: RunSnapshot) -> None:
+    assert run("-o", "/dev/null").exit_code == 0
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+@pytest.mark.parametrize("name", ["missing/cluster.json", "kubeconfig/cluster.json"])
+def test_a_file_that_can_not_be_written_is_reported_in_one_line(run: RunSnapshot, tmp_path: Path, name: str) -> None:
+    result = run("-o", tmp_path / name)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.endswith("; name a file that you can write")
+
+
+def test_a_full_disk_leaves_no_temporary_file(run: RunSnapshot) -> None:
+    result = run("-o", "/dev/full")
+    assert result.exit_code == 2
+    assert "No space left on device" in result.stderr
+
+
+def test_the_snapshot_command_runs_as_a_process(server: ApiServer, tmp_path: Path) -> None:
+    command = [SCRIPT, "snapshot", "--kubeconfig", server.kubeconfig(tmp_path)]
+    process = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert len(items(process.stdout)) == len(CLUSTER)

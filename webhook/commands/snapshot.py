@@ -1,0 +1,93 @@
+"""`kubevirt-scheduler snapshot`: write what decisions and the report read of a cluster to a file."""
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+import msgspec
+
+from webhook.cluster.documents import BadInput, display_name, printable
+from webhook.commands.options import connect, live_options
+from webhook.placement.settings import read_settings
+from webhook.placement.shape import JsonObject
+
+STANDARD_OUTPUT = Path("-")
+
+
+@click.command(short_help="write what decisions read of a cluster to a file, without secrets")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=STANDARD_OUTPUT,
+    metavar="FILE",
+    help="The file to write, readable only by you. Default: standard output.",
+)
+@live_options
+def snapshot(output: Path, **live: str | None) -> None:
+    """Write the cluster's claims, PVs, nodes, pods, ShareManagers, VMs, VMIs, namespaces and StorageClasses to a file.
+
+    The file has only the fields that decisions and the report read. It has no environment variables, arguments,
+    cloud-init data, managedFields, or annotations of other programs. `inject`, `explain` and `report` read it with
+    --snapshot.
+
+    Exit status 1: the file lacks a kind that you may not list.
+
+    \b
+    Examples:
+      kubevirt-scheduler snapshot -o cluster.json
+      kubevirt-scheduler snapshot --context production > cluster.json
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    from webhook.cluster.export import Omission, export  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
+
+    settings, omissions = read_settings(os.environ), list[Omission]()
+    objects = export(connect(**live), settings.longhorn_namespace, settings.opt_in_annotations, omissions.append)
+    content, counts = _list_of(objects)
+    _write(output, content)
+    for omission in omissions:
+        click.echo(printable(f"Warning: the snapshot has no {omission.plural}: {omission.cause}"), err=True)
+    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no objects"
+    click.echo(f"{'standard output' if output == STANDARD_OUTPUT else display_name(output)}: {counted}", err=True)
+    sys.exit(any(omission.denied for omission in omissions))
+
+
+def _list_of(objects: Iterable[JsonObject]) -> tuple[bytes, Counter[str]]:
+    """Return a List as JSON, with one object per line, and the number of objects by kind."""
+    lines, counts = list[bytes](), Counter[str]()
+    for item in objects:
+        counts[item["kind"]] += 1
+        lines.append(msgspec.json.encode(item))
+    return b'{"apiVersion":"v1","kind":"List","items":[\n' + b",\n".join(lines) + b"\n]}\n", counts
+
+
+def _write(path: Path, content: bytes) -> None:
+    if path == STANDARD_OUTPUT:
+        click.echo(content, nl=False)
+        return
+    target = path.resolve()  # replaces the file that a symbolic link leads to, not the link
+    try:
+        if target.exists() and not target.is_file():  # a device or a pipe, which must not be replaced
+            target.write_bytes(content)
+        else:
+            _replace(target, content)
+    except OSError as error:
+        raise BadInput(f"{display_name(path)}: {error.strerror}; name a file that you can write") from None
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Write a file at once: a reader sees the old or the new content, and only the user can read it."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
