@@ -99,6 +99,12 @@ def count(metrics, series):
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kubevirt_scheduler_{series} "))
 
 
+def decided(outcome, reason, *, subject="vm", mode="required", action="inject"):
+    """The series that counts such decisions."""
+    labels = {"action": action, "mode": mode, "outcome": outcome, "reason": reason, "subject": subject}
+    return "decisions_total{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+
+
 # Reviews
 
 
@@ -176,8 +182,36 @@ def test_long_names_are_truncated_in_the_log():
 def test_a_decision_is_counted_with_its_duration():
     metrics = Metrics()
     post(client_for(metrics=metrics), review())
-    assert count(metrics, 'decisions_total{outcome="pinned",reason="CoScheduled"}') == 1
+    assert count(metrics, decided("pinned", "CoScheduled")) == 1
     assert count(metrics, "decision_duration_seconds_count") == 1
+
+
+def test_a_share_manager_is_counted_apart_from_vms():
+    metrics = Metrics()
+    sent = json.loads(AVOIDING.read_bytes())
+    post(client_for(metrics=metrics), sent)
+    assert count(metrics, decided("unchanged", "NoConsumer", subject="share-manager", mode="preferred")) == 1
+
+
+def test_a_decision_that_is_only_observed_is_counted_apart():
+    metrics = Metrics(Action.OBSERVE)
+    post(client_for(metrics=metrics, action=Action.OBSERVE), review())
+    assert count(metrics, decided("pinned", "CoScheduled", action="observe")) == 1
+
+
+def test_a_dry_run_is_counted_apart():
+    metrics = Metrics()
+    post(client_for(metrics=metrics), review(dryRun=True))
+    assert count(metrics, decided("pinned", "CoScheduled")) == 0
+    assert count(metrics, "dry_runs_total") == 1
+    assert count(metrics, "decision_duration_seconds_count") == 1
+
+
+def test_a_vm_that_chooses_its_mode_is_counted_with_that_mode():
+    metrics = Metrics()
+    pod = virt_launcher(annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"})
+    post(client_for(metrics=metrics), review(pod))
+    assert count(metrics, decided("preferred", "CoScheduled", mode="preferred")) == 1
 
 
 def test_a_request_is_counted_as_in_flight_during_its_decision():
@@ -244,7 +278,7 @@ def test_a_request_near_its_deadline_is_allowed_unchanged(query, retries):
         clock.now += 1.001  # the API server waits for 1 s (Retry-After), plus the network
     assert reason(response) == "CacheNotSynced"
     assert "patch" not in allowed_response(response)
-    assert count(metrics, 'decisions_total{outcome="unchanged",reason="CacheNotSynced"}') == 1
+    assert count(metrics, decided("unchanged", "CacheNotSynced")) == 1
     assert len(codes) == retries
 
 
@@ -274,7 +308,7 @@ def test_a_request_without_enough_time_is_allowed_without_a_decision(timeout):
     response = post(client_for(Failing("not called"), metrics=metrics), review(), f"timeout={timeout}")
     assert reason(response) == "DeadlineExceeded"
     assert "patch" not in allowed_response(response)
-    assert count(metrics, 'decisions_total{outcome="unchanged",reason="DeadlineExceeded"}') == 1
+    assert count(metrics, decided("unchanged", "DeadlineExceeded")) == 1
 
 
 @pytest.mark.parametrize(
@@ -311,7 +345,7 @@ def test_an_exception_in_the_engine_allows_the_pod_and_is_logged():
         response = post(client_for(Failing(""), metrics=metrics), review())
     assert reason(response) == "InternalError"
     assert "patch" not in allowed_response(response)
-    assert count(metrics, 'decisions_total{outcome="unchanged",reason="InternalError"}') == 1
+    assert count(metrics, decided("unchanged", "InternalError")) == 1
     [line] = lines
     assert (line["log_level"], line["reason"], type(line["exc_info"])) == ("error", "InternalError", LookupError)
 
@@ -325,7 +359,7 @@ def test_an_exception_outside_the_engine_allows_the_pod():
         response = post(client_for(synced=synced, metrics=metrics), review())
     assert allowed_response(response)["uid"] == "00000000-0000-0000-0000-000000000001"
     assert reason(response) == "InternalError"
-    assert count(metrics, 'decisions_total{outcome="unchanged",reason="InternalError"}') == 1
+    assert count(metrics, decided("unchanged", "InternalError")) == 1
     assert type(lines[-1]["exc_info"]) is OSError
 
 

@@ -9,8 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import paths
 from webhook import __version__
-from webhook.placement.decision import CLAIM_REASONS, Decision, Mode, Outcome, Reason
-from webhook.serving.metrics import BUCKETS, Metrics, possible_outcomes
+from webhook.placement.decision import CLAIM_REASONS, Decision, Mode, Outcome, Reason, Subject
+from webhook.placement.settings import Action
+from webhook.serving.decision_metrics import BUCKETS, possible_labels, possible_outcomes
+from webhook.serving.metrics import Metrics
 
 CASES = sorted(paths.CASES.glob("*/expected.yaml"))
 
@@ -25,15 +27,23 @@ def values(metrics, name):
     return {labels: value for (sample, labels), value in samples(metrics).items() if sample == name}
 
 
-def decision(outcome, reason):
-    return Decision(outcome, reason, "", Mode.REQUIRED)
+def decision(outcome, reason, mode=Mode.REQUIRED):
+    return Decision(outcome, reason, "", mode)
 
 
-def test_every_possible_decision_starts_at_0():
-    pairs = {(str(r), str(o)) for r in Reason for o in possible_outcomes(r)}
-    assert values(Metrics(), "kubevirt_scheduler_decisions_total") == dict.fromkeys(
-        [tuple(sorted(pair)) for pair in pairs], 0.0
-    )
+@pytest.mark.parametrize("action", Action)
+def test_every_possible_decision_starts_at_0(action):
+    possible = [tuple(sorted(map(str, (*labels, action)))) for labels in possible_labels()]
+    assert values(Metrics(action), "kubevirt_scheduler_decisions_total") == dict.fromkeys(possible, 0.0)
+
+
+def test_the_possible_labels_cover_each_reason_with_an_outcome_and_pin_no_share_manager():
+    possible = list(possible_labels())
+    assert {reason for _, _, reason, _ in possible} == {reason for reason in Reason if possible_outcomes(reason)}
+    assert {(subject, mode) for subject, outcome, _, mode in possible if outcome is Outcome.PINNED} == {
+        (Subject.VM, Mode.REQUIRED)
+    }
+    assert len(possible) == len(set(possible))
 
 
 def test_every_response_status_starts_at_0():
@@ -42,9 +52,10 @@ def test_every_response_status_starts_at_0():
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.parent.name)
-def test_possible_outcomes_covers_each_golden_case(case):
+def test_the_possible_labels_cover_each_golden_case(case):
     expected = yaml.safe_load(case.read_text())["decision"]
-    assert Outcome(expected["outcome"]) in possible_outcomes(Reason(expected["reason"]))
+    found = Outcome(expected["outcome"]), Reason(expected["reason"]), Mode(expected["mode"])
+    assert found in {(outcome, reason, mode) for _, outcome, reason, mode in possible_labels()}
 
 
 def test_reasons_of_claims_releases_and_running_vms_have_no_outcome():
@@ -56,12 +67,28 @@ def test_reasons_of_claims_releases_and_running_vms_have_no_outcome():
 
 def test_a_decision_is_counted_with_its_duration():
     metrics = Metrics()
-    metrics.count_decision(decision(Outcome.PINNED, Reason.CO_SCHEDULED), 0.0003)
+    metrics.count_decision(decision(Outcome.PINNED, Reason.CO_SCHEDULED), Subject.VM, 0.0003)
     found = samples(metrics)
-    assert found["kubevirt_scheduler_decisions_total", ("CoScheduled", "pinned")] == 1
+    labels = "CoScheduled", "inject", "pinned", "required", "vm"
+    assert found["kubevirt_scheduler_decisions_total", labels] == 1
     assert found["kubevirt_scheduler_decision_duration_seconds_sum", ()] == pytest.approx(0.0003)
     assert found["kubevirt_scheduler_decision_duration_seconds_bucket", ("0.0002",)] == 0
     assert found["kubevirt_scheduler_decision_duration_seconds_bucket", ("0.0005",)] == 1
+
+
+def test_a_dry_run_is_counted_only_with_its_duration():
+    metrics = Metrics()
+    metrics.count_decision(decision(Outcome.PINNED, Reason.CO_SCHEDULED), Subject.VM, 0.0003, dry_run=True)
+    assert set(values(metrics, "kubevirt_scheduler_decisions_total").values()) == {0}
+    assert values(metrics, "kubevirt_scheduler_dry_runs_total") == {(): 1}
+    assert values(metrics, "kubevirt_scheduler_decision_duration_seconds_count") == {(): 1}
+
+
+def test_a_share_manager_is_counted_with_the_preferred_mode():
+    metrics = Metrics()
+    metrics.count_decision(decision(Outcome.UNCHANGED, Reason.INTERNAL_ERROR), Subject.SHARE_MANAGER, 0.1)
+    labels = "InternalError", "inject", "preferred", "share-manager", "unchanged"
+    assert values(metrics, "kubevirt_scheduler_decisions_total")[labels] == 1
 
 
 def test_a_response_is_counted_by_status():

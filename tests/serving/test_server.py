@@ -247,9 +247,8 @@ def test_the_plain_port_reports_liveness_and_readiness(server):
 
 def test_the_plain_port_exports_the_decision_count(server):
     def decisions():
-        [value] = re.findall(
-            r'decisions_total{outcome="pinned",reason="CoScheduled"} (\S+)', server.probe("/metrics")[1]
-        )
+        series = r'decisions_total{.*outcome="pinned",reason="CoScheduled",subject="vm"} (\S+)'
+        [value] = re.findall(series, server.probe("/metrics")[1])
         return float(value)
 
     before = decisions()

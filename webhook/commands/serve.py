@@ -93,7 +93,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("--lease needs a live cluster: a snapshot has no pods to release")
     log_stream = LogStream(STDERR)
     logs.configure(settings, log_stream)
-    metrics = Metrics()
+    metrics = Metrics(settings.action)
     metrics.add_log_stream(log_stream)
     if snapshots:
         backend = from_snapshot(snapshot.load(snapshots), settings)

@@ -27,6 +27,13 @@ class Mode(StrEnum):
     PREFERRED = "preferred"
 
 
+class Subject(StrEnum):
+    """What the pod of a decision runs."""
+
+    VM = "vm"
+    SHARE_MANAGER = "share-manager"
+
+
 class Source(StrEnum):
     """The kind of object that determined a claim's node."""
 

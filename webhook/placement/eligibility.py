@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.claims import mounted_claims
-from webhook.placement.decision import Mode, Reason
+from webhook.placement.decision import Mode, Reason, Subject
 from webhook.placement.migration import is_migration_target
 from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, text
@@ -34,6 +34,11 @@ def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) ->
         and labels.get("longhorn.io/component") == "share-manager"
         and bool(text(labels, "longhorn.io/share-manager"))
     )
+
+
+def subject_of(pod: JsonObject, namespace: str, settings: Settings) -> Subject:
+    """Return what the pod runs. A pod that isn't a share-manager counts as a VM."""
+    return Subject.SHARE_MANAGER if is_share_manager_pod(pod, namespace, settings) else Subject.VM
 
 
 def is_virt_launcher(pod: JsonObject) -> bool:

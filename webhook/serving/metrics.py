@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,8 +17,10 @@ from certs.renewal import Step
 from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
 from webhook import __version__
-from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Outcome, Reason
+from webhook.placement.decision import Decision, Subject
 from webhook.placement.release import RELEASE_REASONS
+from webhook.placement.settings import Action
+from webhook.serving.decision_metrics import DecisionMetrics
 from webhook.serving.log_stream import LogStream
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
@@ -29,45 +31,17 @@ RELIST_CAUSES = ("start", "expired", "forbidden", "missing", "error")
 STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.HURRY, Step.REPLACE)
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
-# A decision takes 0.2 ms, and the API server waits 10 s by default: everything slower than 1 s is just too slow.
-BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds
 CODES = (200, 400, 404, 405, 408, 413, 415, 500, 503)
-
-
-def possible_outcomes(reason: Reason) -> tuple[Outcome, ...]:
-    """Return the outcomes that a decision with this reason can have: none if only claims or releases have it."""
-    if reason is Reason.CO_SCHEDULED:
-        return Outcome.PINNED, Outcome.PREFERRED
-    if reason in (*GUARD_REASONS, Reason.SHARE_MANAGER_STARTING) and reason is not Reason.NODE_NOT_FOUND:
-        return Outcome.PREFERRED, Outcome.UNCHANGED  # a deleted node is not even preferred
-    if reason in CLAIM_REASONS and reason is not Reason.NO_SHARE_MANAGER:
-        return ()
-    if reason in (Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG):
-        return ()
-    if reason in (Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE):  # of a running VM, not of a decision
-        return ()
-    return (Outcome.UNCHANGED,)
 
 
 class Metrics:
     """The metrics of this process, in their own registry."""
 
-    def __init__(self) -> None:
+    def __init__(self, action: Action = Action.INJECT) -> None:
         # The `_created` series would double the number of series, and nothing reads them.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the function has no annotations
         self._registry = CollectorRegistry()
-        self._decisions = Counter(
-            "kubevirt_scheduler_decisions_total",
-            "Decisions by what happened to the pod and why.",
-            ["outcome", "reason"],
-            registry=self._registry,
-        )
-        self._duration = Histogram(
-            "kubevirt_scheduler_decision_duration_seconds",
-            "From the request's bytes to the answer's, without the network.",
-            buckets=BUCKETS,
-            registry=self._registry,
-        )
+        self._decisions = DecisionMetrics(self._registry, action)
         self._responses = Counter(
             "kubevirt_scheduler_responses_total",
             "Answers of the TLS port by HTTP status.",
@@ -83,17 +57,10 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         # Export known label values from the start. A dict lookup is also faster than `labels()`.
         self._by_code = {code: self._responses.labels(code) for code in CODES}
-        self._by_decision = {
-            (outcome, reason): self._decisions.labels(outcome, reason)
-            for reason in Reason
-            for outcome in possible_outcomes(reason)
-        }
 
-    def count_decision(self, decision: Decision, seconds: float) -> None:
+    def count_decision(self, decision: Decision, subject: Subject, seconds: float, *, dry_run: bool = False) -> None:
         """Count a decision and its duration in seconds."""
-        found = decision.outcome, decision.reason
-        (self._by_decision.get(found) or self._decisions.labels(*found)).inc()
-        self._duration.observe(seconds)
+        self._decisions.count(decision, subject, seconds, dry_run=dry_run)
 
     def count_response(self, code: int) -> None:
         """Count a response by its HTTP status."""

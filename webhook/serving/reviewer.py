@@ -9,7 +9,8 @@ import structlog
 
 from webhook.cluster.backend import Backend
 from webhook.placement.decision import Decision, Reason
-from webhook.placement.injector import Injection, inject, unchanged
+from webhook.placement.eligibility import subject_of
+from webhook.placement.injector import Injection, inject, namespace_of, unchanged
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.serving.deadline import MARGIN, RetryBudget
@@ -91,7 +92,8 @@ class Reviewer:
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
         body_out = write_review(admission["uid"], injection)
         seconds = self.clock() - started
-        self.metrics.count_decision(injection.decision, seconds)
+        subject = subject_of(mapping(admission, "object"), namespace_of(admission), self.settings)
+        self.metrics.count_decision(injection.decision, subject, seconds, dry_run=_is_dry_run(admission))
         self._log(admission, injection, seconds)
         self.backend.record(admission, injection.decision)
         return Response(HTTPStatus.OK, body_out)
@@ -126,7 +128,7 @@ class Reviewer:
             node=decision.node,
             claims=_truncate(claims_line(decision), 2000),
             ms=round(seconds * 1000, 3),
-            dry_run=admission.get("dryRun") is True,
+            dry_run=_is_dry_run(admission),
             exc_info=injection.error,
         )
 
@@ -138,6 +140,10 @@ def _retry_reason(decision: Decision) -> str:
     undecided = decision.reason in (Reason.SHARE_MANAGER_STARTING, Reason.NO_SHARE_MANAGER)
     starting = any(finding.reason is Reason.SHARE_MANAGER_STARTING for finding in decision.claims)
     return STARTING if undecided and starting else ""
+
+
+def _is_dry_run(admission: JsonObject) -> bool:
+    return admission.get("dryRun") is True
 
 
 def _truncate(name: str, length: int = 253) -> str:

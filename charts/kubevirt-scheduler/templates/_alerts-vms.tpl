@@ -1,0 +1,89 @@
+{{/* Alerts about VMs: which start unmodified, softened or not at all, and which run apart from their storage. */}}
+
+{{- define "kubevirt-scheduler.alerts.vms" -}}
+{{- $of := include "kubevirt-scheduler.alerts.of" . }}
+{{- $starts := printf "kubevirt_scheduler_decisions_total{%s,subject=\"vm\",action=\"inject\",mode=\"required\"" $of }}
+{{- $refused := "CacheStale|NodeNotFound|NodeNotReady|NodeCordoned|NodeTainted|NodeMismatch|VolumeMismatch|NodeFull|NodeScarce|PodAffinity|Released|Unjudged" }}
+- alert: KubevirtSchedulerRejected
+  # Only the API servers count rejections, so Prometheus must scrape them too.
+  expr: sum by (name, error_type) ({{ include "kubevirt-scheduler.alerts.apiserverIncrease" "apiserver_admission_webhook_rejection_count" }}) > 0
+  labels:
+    severity: critical
+  annotations:
+    summary: The API server rejected pods because of the webhook ({{ `{{ $labels.name }}` }}, {{ `{{ $labels.error_type }}` }}).
+    description: Opted-in VMs don't start. The webhook never rejects a pod, so the call failed{{ if eq .Values.webhook.failurePolicy "Fail" }} (webhook.failurePolicy is Fail){{ end }}, or the API server couldn't apply the patch.
+- alert: KubevirtSchedulerMissed
+  expr: sum by (name) ({{ include "kubevirt-scheduler.alerts.apiserverIncrease" "apiserver_admission_webhook_fail_open_count" }}) > 0
+  labels:
+    severity: warning
+  annotations:
+    summary: The API server created pods without the webhook ({{ `{{ $labels.name }}` }}).
+    description: The webhook's response was late, or the call failed. Check that the replicas are ready, and that the API server trusts their certificate and reaches their port.
+- alert: KubevirtSchedulerUndecided
+  expr: sum by (reason) (increase(kubevirt_scheduler_decisions_total{ {{- $of -}} ,reason=~"DeadlineExceeded|CacheNotSynced"}[15m])) > 0
+  labels:
+    severity: warning
+  annotations:
+    summary: The webhook let pods through without a decision ({{ `{{ $labels.reason }}` }}).
+    description: These VMs may run apart from their storage. DeadlineExceeded means that the webhook was too slow. CacheNotSynced means that it had not read the cluster yet.
+- alert: KubevirtSchedulerSoftened
+  # Five starts, so that a single VM on a quiet cluster doesn't fire the alert.
+  expr: >-
+    sum(increase({{ $starts }},reason=~{{ $refused | quote }}}[1h])) / sum(increase({{ $starts }},reason=~{{ printf "CoScheduled|%s" $refused | quote }}}[1h])) > 0.25
+    and sum(increase({{ $starts }},reason=~{{ $refused | quote }}}[1h])) >= 5
+  for: 15m
+  labels:
+    severity: warning
+  annotations:
+    summary: The node guard refused the pin for {{ `{{ $value | humanizePercentage }}` }} of the VMs that started within an hour.
+    description: These VMs only prefer the node of their share-manager, so they may run apart from their storage. The metric's label `reason` has the cause; often the nodes are full.
+- alert: KubevirtSchedulerVMsApart
+  # Each replica exports the whole fleet, hence `max`.
+  expr: >-
+    max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Apart",opted_in="true"})
+    / (max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Apart",opted_in="true"}) + max(kubevirt_scheduler_vms{ {{- $of -}} ,state="Together",opted_in="true"})) > 0.1
+  for: 6h
+  labels:
+    severity: info
+  annotations:
+    summary: "{{ `{{ $value | humanizePercentage }}` }} of the opted-in VMs run apart from their share-manager."
+    description: Each disk access of these VMs crosses the network. Live migrations separate VMs from their storage; a restart places them together again.
+- alert: KubevirtSchedulerPendingPins
+  # Only the leader reports pins. It releases a pin {{ .Values.release.after }} s after the scheduler failed, in passes of 5 s.
+  expr: max by (reason) (kubevirt_scheduler_pending_pins{ {{- $of -}} }) > 0
+  for: 10m
+  labels:
+    severity: warning
+  annotations:
+    summary: Pinned VMs can't be scheduled, and the webhook may not release them ({{ `{{ $labels.reason }}` }}).
+    description: >-
+      They stay Pending until somebody acts. List them with `kubectl get pods -A -l kubevirt.io=virt-launcher
+      --field-selector status.phase=Pending`. Then stop and start each VM with virtctl, or repair its node.
+{{- $releases := include "kubevirt-scheduler.deletesPods" . }}
+{{- if $releases }}
+- alert: KubevirtSchedulerReleases
+  # Releases are rare: something must go wrong between a pod's creation and its binding.
+  expr: sum by (reason) (increase(kubevirt_scheduler_released_total{ {{- $of -}} }[1h])) > 5
+  labels:
+    severity: info
+  annotations:
+    summary: The webhook released more than five pinned VMs within an hour ({{ `{{ $labels.reason }}` }}).
+    description: Each starts about a minute late, and may run apart from its storage. The reason says what kept the VMs from their node.
+{{- end }}
+- alert: KubevirtSchedulerNoReleaseLeader
+  # A leader that has crashed is replaced within a minute.
+  expr: max(kubevirt_scheduler_release_leader{ {{- $of -}} }) == 0
+  for: 5m
+  labels:
+    severity: warning
+  annotations:
+    summary: No replica reports pins that can't hold{{ if $releases }}, and none releases them{{ end }}.
+    description: Look in the replicas' logs for what keeps them from updating Lease {{ .Release.Namespace }}/{{ include "kubevirt-scheduler.fullname" . }}.
+- alert: KubevirtSchedulerInternalError
+  expr: sum(increase(kubevirt_scheduler_decisions_total{ {{- $of -}} ,reason="InternalError"}[15m])) > 0
+  labels:
+    severity: warning
+  annotations:
+    summary: The webhook met an unexpected error, and let a pod through unchanged.
+    description: The log has the traceback. Please report it.
+{{- end }}
