@@ -42,12 +42,12 @@ $(VENV)/go: $(VENV)/locked requirements-go.lock
 	@$(call install,requirements-go.lock)
 	@touch $@
 
-# The control plane's programs are built first, where their progress shows. Then one worker runs the tests that share the
-# control plane, and the others run the rest (tests/conftest.py).
+# The control plane's programs are built first, where their progress shows. Each worker starts a control plane of its own.
+# A worker that has nothing left to do takes tests from the others.
 WORKERS ?= 2
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build --all >/dev/null
-	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 test-unit: venv ## run the tests that need neither the control plane, nor Chromium, nor the image
 	$(BIN)/pytest -m 'not controlplane and not browser and not image' $(ARGS)

@@ -1,4 +1,4 @@
-"""Shared fixtures: one control plane with a fake Longhorn and the webhook. Also assigns tests to xdist workers."""
+"""Shared fixtures: a control plane with a fake Longhorn and the webhook, one of each for every xdist worker."""
 
 from __future__ import annotations
 
@@ -23,13 +23,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("no-deadline")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests of the control plane on one worker: two workers would start two control planes."""
-    for item in items:
-        if "plane" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("control plane"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
