@@ -34,6 +34,7 @@ from webhook.placement.settings import Action
 from webhook.serving import logs
 from webhook.serving.app import create_app, create_probes, make_reviewer
 from webhook.serving.deadline import MARGIN
+from webhook.serving.log_limit import LogLimit
 from webhook.serving.metrics import Metrics
 from webhook.serving.reviewer import Call
 
@@ -380,9 +381,9 @@ def test_an_exception_before_the_uid_is_known_returns_500_in_json():
 def captured_log():
     """The stream that receives the whole log, as standard error would."""
     stream = io.StringIO()
-    logs.configure(settings(log_level="debug"), stream)
+    logs.configure(settings(log_level="debug"), stream, LogLimit())
     yield stream
-    logs.configure(settings(), io.StringIO())
+    logs.configure(settings(), io.StringIO(), LogLimit())
     structlog.reset_defaults()
 
 

@@ -21,9 +21,9 @@ MAX_CONCURRENT_READS = 4
 # cluster by about 30 ms.
 READS_PER_SECOND, MAX_READ_BURST = 20.0, 100
 # Seconds for which an absent object isn't read again. An object that is created meanwhile is found as soon as a watch
-# shows it, after about 30 ms. If the watch is slower, the retry of an API server must find it (`Retry-After: 1`), so the
-# memory must not last longer than that second. KubeVirt creates a pod only after its claims exist, and Longhorn creates
-# a ShareManager seconds after the first VM of a volume has started. So no usual order of events reads too early.
+# shows it, after about 30 ms. If the watch is slower, the retry of an API server must find it (`Retry-After: 1`), so
+# the memory must not last longer than that second. KubeVirt creates a pod only after its claims exist, and Longhorn
+# creates a ShareManager seconds after the first VM of a volume has started. No usual order of events reads too early.
 ABSENT_SECONDS = 1.0
 MAX_REMEMBERED = 256  # absent objects; the limit of reads lets fewer be found in ABSENT_SECONDS
 LOG_INTERVAL = 60.0  # seconds between two log lines about the limit
