@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from certs.serving import UnusableCertificate
+from certs.files import UnusableCertificate
 from webhook.cluster import snapshot
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.documents import printable

@@ -82,6 +82,9 @@ class CertificateCollector(Collector):
         yield gauge("certificate_expiry_seconds", "Until the end of what is served.", left, "certificate")
         text = "Whether newer files can't be served; /readyz?verbose says why."
         yield GaugeMetricFamily(f"{PREFIX}certificate_unusable", text, value=bool(self._certificate.problem))
+        if client_ca := self._certificate.client_ca:
+            text = "Whether a newer client CA can't be used; /readyz?verbose says why."
+            yield GaugeMetricFamily(f"{PREFIX}client_ca_unusable", text, value=bool(client_ca.problem))
         steps: dict[str, float] = {step: self._controller.steps[step] for step in Step if step not in STEPS_NOT_COUNTED}
         yield counter("certificate_steps", "Renewals, and the steps of a rotation.", "step", steps)
         failures: dict[str, float] = {cause: self._controller.failures[cause] for cause in Cause}
