@@ -86,6 +86,15 @@ def test_a_client_without_a_valid_certificate_gets_an_alert(server, tmp_path, ca
     assert (line["event"], line["reason"], line["peer"]) == ("client certificate rejected", reason, "127.0.0.1")
 
 
+def test_a_client_with_a_huge_chain_is_rejected(server, tmp_path):
+    certificate, key = write_client(tmp_path, CLIENT)
+    certificate.write_bytes(CLIENT.certificate + CA.certificate * 300)  # OpenSSL accepts 100 KB
+    with closing(connect(server, certificate, key)) as connection, pytest.raises(OSError, match=r".+"):
+        status_of_review(connection)
+    with closing(connect(server, *write_client(tmp_path, CLIENT))) as connection:
+        assert status_of_review(connection) == 200
+
+
 def test_the_plain_port_needs_no_certificate(server):
     assert [server.probe(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
 
