@@ -104,10 +104,14 @@ def on_core(core: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the compared servers, running: URL, CA file, processes, seconds that the start took, and log."""
+    """One of the compared servers, running: URL, CA file, processes, seconds that the start took, and log.
+
+    `plain` is the address of its port for probes and metrics.
+    """
 
     name: str
     url: str
+    plain: str
     ca: Path
     pids: tuple[int, ...]
     start_seconds: float
@@ -178,7 +182,7 @@ def side(name: str, command: list[str], folder: Path, core: int) -> Iterator[Sid
     with running_program(command, log, core) as (child, line):
         start_seconds, ready = time.monotonic() - begin, json.loads(line)
         url = f"https://{ready['https']}/mutate?timeout=10s"
-        yield Side(name, url, Path(ready["ca"]), _process_tree(child.pid), start_seconds, log)
+        yield Side(name, url, ready.get("http", ""), Path(ready["ca"]), _process_tree(child.pid), start_seconds, log)
 
 
 @dataclass(frozen=True, slots=True)

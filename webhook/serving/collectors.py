@@ -10,6 +10,7 @@ from certs.cluster import Cause
 from certs.renewal import Step
 from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
+from webhook.serving.gc_pauses import GcPauses
 from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
 
@@ -53,6 +54,22 @@ class LoopCollector(Collector):
         yield counter("connections_dropped", text, "cause", dict(self._dropped))
         text = "The longest turn of the loop since the last scrape: for so long every other connection waited."
         yield GaugeMetricFamily(f"{PREFIX}loop_longest_turn_seconds", text, value=self._take_longest_turn())
+
+
+class GcCollector(Collector):
+    """Exports the longest pause of the garbage collector."""
+
+    def __init__(self, pauses: GcPauses) -> None:
+        self._pauses = pauses
+
+    def describe(self) -> Iterator[Metric]:
+        """Describe nothing, because `collect` starts a new interval for the longest pause."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the current value."""
+        text = "The longest pause for garbage collection since the last scrape: no thread ran for so long."
+        yield GaugeMetricFamily(f"{PREFIX}gc_longest_pause_seconds", text, value=self._pauses.take_longest())
 
 
 class LogCollector(Collector):

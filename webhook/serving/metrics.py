@@ -17,8 +17,17 @@ from webhook import __version__
 from webhook.placement.decision import Decision, Subject
 from webhook.placement.release import RELEASE_REASONS
 from webhook.placement.settings import Action
-from webhook.serving.collectors import PREFIX, CertificateCollector, LogCollector, LoopCollector, counter, gauge
+from webhook.serving.collectors import (
+    PREFIX,
+    CertificateCollector,
+    GcCollector,
+    LogCollector,
+    LoopCollector,
+    counter,
+    gauge,
+)
 from webhook.serving.decision_metrics import DecisionMetrics
+from webhook.serving.gc_pauses import GcPauses
 from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
 
@@ -72,6 +81,10 @@ class Metrics:
     ) -> None:
         """Add the connection metrics of the TLS port, read at each scrape."""
         self._registry.register(LoopCollector(connections, dropped, take_longest_turn))
+
+    def add_gc(self, pauses: GcPauses) -> None:
+        """Add the longest pause for garbage collection, read at each scrape."""
+        self._registry.register(GcCollector(pauses))
 
     def add_log(self, log_stream: LogStream, limit: LogLimit) -> None:
         """Add the numbers of lost log lines, read at each scrape."""
