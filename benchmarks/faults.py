@@ -213,7 +213,7 @@ def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
     results: dict[str, dict[str, Any]] = {}
     try:
         progress("building the load")
-        with start_setup(live=live) as setup:
+        with start_setup(live=live, needed=("load", "cluster")) as setup:
             results.update(measure(setup, Options(duration, peers, rate, swaps, bool(soak_seconds))))
     except BuildError as error:
         sys.exit(str(error))
