@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -26,6 +27,16 @@ from tests.support.tls_records import handshake
 BODY = 8 * 1024 * 1024  # bytes, the limit of a body
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 KEY_UPDATES = 20_000  # 0.5 MB of records
+STOPPING = 2 * TIMEOUT  # seconds; one attack may wait TIMEOUT for the server, for a connection and for a response
+
+
+def join_within(seconds: float, *threads: Thread) -> None:
+    """Wait until the threads end. Exits with the names of those that don't; they are daemons, so the process ends."""
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if hanging := sorted({thread.name for thread in threads if thread.is_alive()}):
+        sys.exit(f"these threads don't end within {seconds:.0f} s: {', '.join(hanging)}")
 
 
 def _connect(side: Side) -> socket.socket:
@@ -87,12 +98,11 @@ def attacking(side: Side, name: str) -> Iterator[Counter[str]]:
                 attack(side)
             time.sleep(0.01)
 
-    running = [Thread(target=repeat) for _ in range(threads)]
+    running = [Thread(target=repeat, name=name, daemon=True) for _ in range(threads)]
     for thread in running:
         thread.start()
     try:
         yield begun
     finally:
         done.set()
-        for thread in running:
-            thread.join()
+        join_within(STOPPING, *running)

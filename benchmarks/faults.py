@@ -7,7 +7,6 @@ were answered. A misbehaving peer reconnects whenever the server closes its conn
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import resource
@@ -16,138 +15,39 @@ import ssl
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from abandon import soak
 from attacks import ATTACKS, attacking
 from peer.build import BuildError
+from probes import probing
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rounds import command
 from sides import OURS, REVIEW, TIMEOUT, Setup, Side, start_setup, write_snapshot
+from swarm import KINDS, misbehaving_peers
 
 from certs.authority import Issued, issue_ca, issue_leaf
 
+Row = tuple[str, dict[str, Any]]  # title and result
+
 CONNECTIONS = 8
-# With handshakes of all 500 peers at once, the load's own core would limit the result.
-CONCURRENT_HANDSHAKES = 50
-HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nX: "
+CALL_TIMEOUT = 10.0  # seconds; that of the load for each review
+SOAK = "soak"  # the row of --soak
 
 
-@dataclass(slots=True)
-class Swarm:
-    """Misbehaving peers of one server, in one thread. `connections` counts the connections of each kind."""
-
-    address: tuple[str, int]
-    tls_context: ssl.SSLContext
-    connections: Counter[str]
-    partial_hello: bytes
-    handshakes: asyncio.Semaphore
-
-    async def idle(self) -> None:
-        """Complete the TLS handshake, then send nothing."""
-        async with self.handshakes:
-            reader, writer = await asyncio.open_connection(*self.address, ssl=self.tls_context)
-        await self.hold_open("idle", reader, writer)
-
-    async def half_open(self) -> None:
-        """Send an incomplete ClientHello."""
-        reader, writer = await asyncio.open_connection(*self.address)
-        writer.write(self.partial_hello)
-        await self.hold_open("half-open", reader, writer)
-
-    async def trickling(self) -> None:
-        """Send a request head, then one byte per second."""
-        async with self.handshakes:
-            reader, writer = await asyncio.open_connection(*self.address, ssl=self.tls_context)
-        writer.write(HEAD)
-        await self.hold_open("trickling", reader, writer, payload=b"x")
-
-    async def hold_open(
-        self, kind: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, payload: bytes = b""
-    ) -> None:
-        """Hold the connection until the server closes it. Sends `payload` every second, if not empty."""
-        self.connections[kind] += 1
-        try:
-            while not await closed_within(1.0 if payload else None, reader):
-                writer.write(payload)
-        finally:
-            writer.transport.abort()
-
-
-async def closed_within(seconds: float | None, reader: asyncio.StreamReader) -> bool:
-    """Return whether the server closes the connection within so many seconds. None means no limit."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(reader.read(), seconds)
-        return True
-    return False
-
-
-KINDS: dict[str, Callable[[Swarm], Coroutine[Any, Any, None]]] = {
-    "idle": Swarm.idle,
-    "half-open": Swarm.half_open,
-    "trickling": Swarm.trickling,
-}
-
-
-def half_client_hello(tls_context: ssl.SSLContext) -> bytes:
-    """Return the first half of a ClientHello."""
-    outgoing = ssl.MemoryBIO()
-    with suppress(ssl.SSLWantReadError):
-        tls_context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
-    return outgoing.read()[:150]
-
-
-async def run_swarm(side: Side, kinds: tuple[str, ...], peers: int, swarms: list[Swarm], done: Event) -> None:
-    """Run `peers` peers of each kind until `done` is set. Appends the swarm to `swarms`."""
-    parts, tls_context = urlsplit(side.url), ssl.create_default_context(cafile=side.ca)
-    address = str(parts.hostname), int(parts.port or 0)
-    swarm = Swarm(
-        address, tls_context, Counter(), half_client_hello(tls_context), asyncio.Semaphore(CONCURRENT_HANDSHAKES)
-    )
-    swarms.append(swarm)
-
-    async def reconnect(kind: str) -> None:
-        while True:
-            try:
-                await KINDS[kind](swarm)
-            except OSError:
-                await asyncio.sleep(0.1)
-
-    tasks = [asyncio.create_task(reconnect(kind)) for kind in kinds for _ in range(peers)]
-    await asyncio.to_thread(done.wait)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextmanager
-def misbehaving_peers(side: Side, kinds: tuple[str, ...], peers: int) -> Iterator[Counter[str]]:
-    """Run peers during the block, all connected when it begins. Yields the count of their reconnects."""
-    swarms: list[Swarm] = []
-    done = Event()
-    thread = Thread(target=lambda: asyncio.run(run_swarm(side, kinds, peers, swarms, done)))
-    thread.start()
-    try:
-        deadline = time.monotonic() + TIMEOUT
-        while not swarms or sum(swarms[0].connections.values()) < peers * len(kinds):
-            if time.monotonic() > deadline:
-                sys.exit(f"not all peers have connected: {swarms and swarms[0].connections}")
-            time.sleep(0.05)
-        swarms[0].connections.clear()
-        yield swarms[0].connections
-    finally:
-        done.set()
-        thread.join()
+def progress(text: str) -> None:
+    """Print a line to standard error, so that a long run shows what it does."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -156,9 +56,13 @@ def sending_reviews(setup: Setup, side: Side, rate: float, seconds: float, *opti
     chosen = [f"-connections={CONNECTIONS}", f"-rate={rate:g}", "-warm-up=1s", f"-for={seconds:g}s", *options]
     result: dict[str, Any] = {}
     with subprocess.Popen(command(setup, side, REVIEW, *chosen), stdout=subprocess.PIPE, text=True) as child:
-        yield result
-        assert child.stdout
-        result.update(json.loads(child.stdout.read()))
+        try:
+            yield result
+            printed, _ = child.communicate(timeout=seconds + CALL_TIMEOUT + TIMEOUT)
+        except BaseException:
+            child.kill()
+            raise
+        result.update(json.loads(printed))
 
 
 def write_certificate(folder: Path, ca: Issued) -> None:
@@ -188,67 +92,151 @@ def replace_certificates(side: Side, folder: Path, ca: Issued, times: int, pause
         write_certificate(folder, ca)
         begin = time.monotonic()
         while serial(side) == before:
+            if time.monotonic() - begin > TIMEOUT:
+                sys.exit(f"the new certificate is not served after {TIMEOUT:.0f} s")
             time.sleep(0.01)
         slowest = max(slowest, time.monotonic() - begin)
         time.sleep(pause)
     return slowest
 
 
-def measure(setup: Setup, peers: int, seconds: float, rate: float, swaps: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the results of the reviews: alone, beside each kind of peer and attack, and during certificate changes."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the options choose: peers of each kind, seconds of each row, reviews per second, certificate changes."""
+
+    setup: Setup
+    side: Side
+    peers: int
+    seconds: float
+    rate: float
+    swaps: int
+
+    def beside_peers(self) -> Iterator[Row]:
+        """Yield the reviews alone, and beside each kind of misbehaving peer."""
+        for kinds in ((), *((kind,) for kind in KINDS), tuple(KINDS)):
+            title = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "nobody else"
+            progress(title)
+            with misbehaving_peers(self.side, kinds, self.peers) as reconnects, self.reviews() as result:
+                pass
+            yield title, result | {"begun": dict(reconnects)}
+
+    def probes_beside_peers(self) -> Iterator[Row]:
+        """Yield the probes of the plain port, alone and beside the same kinds of peers of that port."""
+        for kinds in ((), *((kind,) for kind in KINDS), tuple(KINDS)):
+            peers = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "nobody else"
+            title = f"probes beside {peers}"
+            progress(title)
+            with (
+                misbehaving_peers(self.side, kinds, self.peers, plain=True) as reconnects,
+                probing(self.side) as probes,
+            ):
+                time.sleep(self.seconds)
+            yield title, probes.result() | {"begun": dict(reconnects)}
+
+    def beside_attacks(self) -> Iterator[Row]:
+        """Yield the reviews beside each attack."""
+        for name in ATTACKS:
+            progress(name)
+            with attacking(self.side, name) as begun, self.reviews() as result:
+                pass
+            yield name, result | {"begun": dict(begun)}
+
+    def certificate_changes(self, ca: Issued) -> Iterator[Row]:
+        """Yield the reviews during certificate changes."""
+        pause = max(0.0, (self.seconds - 2) / self.swaps - 0.1)
+        for name, options in ("kept connections", ()), ("new connections", ("-fresh",)):
+            title = f"{self.swaps} certificates, {name}"
+            progress(title)
+            with self.reviews(*options) as result:
+                slowest = replace_certificates(self.side, self.setup.folder, ca, self.swaps, pause)
+            yield title, result | {"slowest": slowest}
+
+    def soak(self) -> Iterator[Row]:
+        """Yield the reviews beside abandoned bodies, with the memory and the pauses of the garbage collector."""
+        progress(f"{SOAK} of {self.seconds:g} s")
+        with self.reviews() as result:
+            found = soak(self.side, self.seconds)
+        yield SOAK, result | {"begun": {SOAK: found["abandoned"]}, SOAK: found}
+
+    def reviews(self, *options: str) -> AbstractContextManager[dict[str, Any]]:
+        """Send reviews during the block."""
+        return sending_reviews(self.setup, self.side, self.rate, self.seconds, *options)
+
+
+def measure(setup: Setup, options: Options) -> Iterator[Row]:
+    """Yield the results of all rows, or of the soak alone."""
     ca = issue_ca(datetime.now(UTC))
     write_certificate(setup.folder, ca)
+    progress("starting the server")
     with setup.serving(OURS, write_snapshot(setup.folder / "cluster.json")) as side:
-        for kinds in ((), *((kind,) for kind in KINDS), tuple(KINDS)):
-            with (
-                misbehaving_peers(side, kinds, peers) as reconnects,
-                sending_reviews(setup, side, rate, seconds) as result,
-            ):
-                pass
-            title = " + ".join(f"{peers} {kind}" for kind in kinds) or "nobody else"
-            yield title, result | {"begun": dict(reconnects), "memory": side.own_memory()}
-        for name in ATTACKS:
-            with attacking(side, name) as begun, sending_reviews(setup, side, rate, seconds) as result:
-                pass
-            yield name, result | {"begun": dict(begun), "memory": side.own_memory()}
-        for name, options in ("kept connections", ()), ("new connections", ("-fresh",)):
-            with sending_reviews(setup, side, rate, seconds, *options) as result:
-                slowest = replace_certificates(side, setup.folder, ca, swaps, max(0.0, (seconds - 2) / swaps - 0.1))
-            yield f"{swaps} certificates, {name}", result | {"slowest": slowest, "memory": side.own_memory()}
+        run = Run(setup, side, options.peers, options.seconds, options.rate, options.swaps)
+        parts = (run.beside_peers(), run.probes_beside_peers(), run.beside_attacks(), run.certificate_changes(ca))
+        for title, result in chain(*([run.soak()] if options.soak else parts)):
+            yield title, result | {"memory": side.own_memory()}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command line. With `soak`, only the soak runs, for `seconds`."""
+
+    seconds: float
+    peers: int
+    rate: float
+    swaps: int
+    soak: bool
 
 
 @click.command()
 @click.option("--seconds", type=click.FloatRange(4), help="Duration of each part, usually 60.")
+@click.option("--soak", "soak_seconds", type=click.FloatRange(10), help="Run only the soak, for so many seconds.")
 @click.option("--peers", default=500, show_default=True, help="Number of peers of each kind.")
 @click.option("--rate", default=100.0, show_default=True, help="Reviews per second.")
 @click.option("--swaps", default=50, show_default=True, help="Number of certificate changes.")
 @click.option("--live/--snapshot", default=True, show_default=True, help="Follow a cluster, or read a snapshot.")
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the results to this file.")
 def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
-    seconds: float | None, peers: int, rate: float, swaps: int, live: bool, file: Path | None
+    seconds: float | None,
+    soak_seconds: float | None,
+    peers: int,
+    rate: float,
+    swaps: int,
+    live: bool,
+    file: Path | None,
 ) -> None:
     """Count the reviews that fail or are late beside misbehaving peers."""
-    if seconds is None:
+    duration = soak_seconds or seconds
+    if duration is None:
         print("not run: it takes minutes. Run it with: .venv/bin/python benchmarks/faults.py --seconds 60")
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the server, a child process, inherits the limit
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("beside", "reviews", "failed", "over 100 ms", "p50, ms", "p99, ms", "max, ms", "reconnects", "MB"):
-        table.add_column(heading, justify="left" if heading == "beside" else "right")
     results: dict[str, dict[str, Any]] = {}
     try:
-        with start_setup(live=live) as setup:
-            for name, result in measure(setup, peers, seconds, rate, swaps):
-                results[name] = result
-                times = [f"{result[key]:.1f}" for key in ("p50", "p99", "max")]
-                failed, reconnects = sum(result["failed"].values()), sum(result.get("begun", {}).values())
-                counts = [f"{result['requests']:,}", str(failed), str(result["late"])]
-                table.add_row(name, *counts, *times, f"{reconnects:,}", f"{result['memory']:.0f}")
+        progress("building the load")
+        with start_setup(live=live, needed=("load", "cluster")) as setup:
+            results.update(measure(setup, Options(duration, peers, rate, swaps, bool(soak_seconds))))
     except BuildError as error:
         sys.exit(str(error))
-    if file:
-        file.write_text(json.dumps(results, indent=1))
+    finally:
+        # Also of a run that ends early: the rows that it has measured.
+        if file:
+            file.write_text(json.dumps(results, indent=1))
+        report(results, duration, rate)
+
+
+def report(results: dict[str, dict[str, Any]], seconds: float, rate: float) -> None:
+    """Print a table of the rows, and what they have in common."""
+    if not results:
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    headings = ("beside", "requests", "failed", "over 100 ms", "p50, ms", "p99, ms", "max, ms", "reconnects", "MB")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "beside" else "right")
+    for name, result in results.items():
+        times = [f"{result[key]:.1f}" for key in ("p50", "p99", "max")]
+        failed, reconnects = sum(result["failed"].values()), sum(result.get("begun", {}).values())
+        counts = [f"{result['requests']:,}", str(failed), str(result["late"])]
+        table.add_row(name, *counts, *times, f"{reconnects:,}", f"{result['memory']:.0f}")
     echo = Console(width=140).print
     echo(table)
     echo(f"{seconds:g} s each, {rate:g} reviews/s; load average at the end: {os.getloadavg()[0]:.1f}")
@@ -256,6 +244,9 @@ def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
     others = max(result["others"] for result in results.values())
     echo(f"the slowest certificate change took effect after {slowest * 1000:.0f} ms")
     echo(f"other processes used up to {others:.0%} of the server's core")
+    if found := results.get(SOAK, {}).get(SOAK):
+        echo(f"{found['abandoned']} abandoned bodies; longest collection {found['pause'] * 1000:.1f} ms, longest turn")
+        echo(f"{found['turn'] * 1000:.1f} ms; memory {found['idle']:.0f} MB idle, {found['highest']:.0f} at most")
 
 
 if __name__ == "__main__":

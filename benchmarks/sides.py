@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
-from peer.build import programs
+from peer.build import PROGRAMS, programs
 
 # The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -104,10 +104,14 @@ def on_core(core: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the compared servers, running: URL, CA file, processes, seconds that the start took, and log."""
+    """One of the compared servers, running: URL, CA file, processes, seconds that the start took, and log.
+
+    `plain` is the address of its port for probes and metrics.
+    """
 
     name: str
     url: str
+    plain: str
     ca: Path
     pids: tuple[int, ...]
     start_seconds: float
@@ -178,7 +182,7 @@ def side(name: str, command: list[str], folder: Path, core: int) -> Iterator[Sid
     with running_program(command, log, core) as (child, line):
         start_seconds, ready = time.monotonic() - begin, json.loads(line)
         url = f"https://{ready['https']}/mutate?timeout=10s"
-        yield Side(name, url, Path(ready["ca"]), _process_tree(child.pid), start_seconds, log)
+        yield Side(name, url, ready.get("http", ""), Path(ready["ca"]), _process_tree(child.pid), start_seconds, log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +233,11 @@ class Setup:
 
 
 @contextmanager
-def start_setup(*, live: bool) -> Iterator[Setup]:
-    """Build the programs, issue a certificate, and move this process off the server's core."""
+def start_setup(*, live: bool, needed: Sequence[str] = PROGRAMS) -> Iterator[Setup]:
+    """Build the needed programs, issue a certificate, and move this process off the server's core."""
     # A normal exit, so that processes and folder are removed too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
-    tools, cores = programs(), Cores.choose()
+    tools, cores = programs(needed), Cores.choose()
     with TemporaryDirectory(prefix="benchmark-") as name, on_core(cores.rest):
         folder, now = Path(name), datetime.now(UTC)
         ca = issue_ca(now)

@@ -87,7 +87,7 @@ def main(minutes: float | None, live: bool, file: Path | None) -> None:
         return
     try:
         with (
-            start_setup(live=live) as setup,
+            start_setup(live=live, needed=("load", "cluster")) as setup,
             setup.serving(OURS, write_snapshot(setup.folder / "cluster.json")) as side,
         ):
             top = load(setup, side, REVIEW, f"-connections={CONNECTIONS}", "-for=10s")["per_second"]

@@ -15,6 +15,8 @@ import structlog
 
 from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read
 from certs.chain import trust_anchor
+from certs.client_ca import ClientCa, trust_clients
+from certs.files import UnusableCertificate, identity, read_file
 
 # The keys of a Secret of type kubernetes.io/tls, and the one that cert-manager adds.
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
@@ -30,20 +32,19 @@ MEMORY_FOLDER_ADVICE = "make {} a writable folder in memory, as a container runt
 log = structlog.get_logger("certs")
 
 
-class UnusableCertificate(ValueError):
-    """A file that can't be served. The message is one line that names the file."""
-
-
 class ServingCertificate:
     """The TLS context of a folder's `tls.crt` and `tls.key`, reloaded when the files change. Safe to share by threads.
 
-    `problem` is the reason why newer files are not served, empty while the files are served.
+    `problem` is the reason why newer files are not served, empty while the files are served. With a `client_ca`, the
+    context requires client certificates.
     """
 
-    def __init__(self, folder: Path, *, awaited: bool = False) -> None:
+    def __init__(self, folder: Path, *, awaited: bool = False, client_ca: ClientCa | None = None) -> None:
         """Load the files. Raises UnusableCertificate; with `awaited`, missing files are no error."""
         self.authority = folder / CA if awaited else ca_file(folder)
+        self.client_ca = client_ca
         self._folder = folder
+        self._trusted = client_ca.pem() if client_ca else ""
         self._lock = Lock()
         self._seen, self.problem = self._identities(), ""
         self._context: ssl.SSLContext | None = None
@@ -54,59 +55,49 @@ class ServingCertificate:
     def context(self) -> ssl.SSLContext | None:
         """Return the context for a new connection, and reload changed files. Unusable files leave the old context."""
         with self._lock:
-            if (found := self._identities()) != self._seen:
-                self._reload(found)
+            trusted = self.client_ca.pem() if self.client_ca else ""
+            if (found := self._identities()) != self._seen or trusted != self._trusted:
+                self._reload(found, trusted)
             elif self.problem:
                 self.problem = ""  # the served files are back in place
             return self._context
 
     def expiry_times(self) -> dict[str, datetime]:
-        """Return the expiry of the served `leaf`, and of the `ca` in `ca.crt` that it chains to, as far as known.
+        """Return the expiry of the served `leaf`, of the `ca` in `ca.crt` that it chains to, and of the `client-ca`.
 
-        Reads only `ca.crt`: the next connection or probe detects a change of the other files.
+        Omits an unknown one. Reads only `ca.crt`: the next connection or probe detects a change of the other files.
         """
         chain, found = self._chain, {}
         with suppress(BadCertificate, OSError):
             found["leaf"] = read(chain).not_after
             if ca := trust_anchor(chain, (self._folder / CA).read_bytes()):
                 found["ca"] = read(ca).not_after
-        return found
+        return found | ({"client-ca": self.client_ca.expiry()} if self.client_ca else {})
 
-    def _reload(self, found: tuple[tuple[int, ...], ...]) -> None:
+    def _reload(self, found: tuple[tuple[int, ...], ...], trusted: str) -> None:
+        previous, self._trusted = self._trusted, trusted
         try:
             self._load()
         except UnusableCertificate as error:
             # Each connection retries, because the cause may be a temporary lack of file descriptors. Log it once.
             if str(error) != self.problem:
                 log.warning("serving certificate unusable, keeping the old one", reason=str(error))
-            self.problem = str(error)
+            # A change of the client CA waits for a usable pair: the old key is no longer in a file.
+            self.problem, self._trusted = str(error), previous
             return
+        if found != self._seen:
+            log.info("serving certificate reloaded", folder=str(self._folder))
         self._seen, self.problem = found, ""
-        log.info("serving certificate reloaded", folder=str(self._folder))
 
     def _load(self) -> None:
         context = load_context(self._folder)
+        if self._trusted:
+            trust_clients(context, self._trusted)
         # If `tls.crt` was replaced in between, it differs from `_seen`, and the next call reloads both files.
-        self._chain, self._context = _read_file(self._folder / CERTIFICATE), context
+        self._chain, self._context = read_file(self._folder / CERTIFICATE), context
 
     def _identities(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(_identity(self._folder / name) for name in (CERTIFICATE, KEY))
-
-
-def _read_file(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UnusableCertificate(f"{file}: {error.strerror}") from None
-
-
-def _identity(file: Path) -> tuple[int, ...]:
-    try:
-        status = file.stat()
-    except OSError:
-        return ()
-    # The ctime detects a `chmod` that makes a file readable, and a `cp -p`: both leave the mtime unchanged.
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+        return tuple(identity(self._folder / name) for name in (CERTIFICATE, KEY))
 
 
 def load_context(folder: Path) -> ssl.SSLContext:

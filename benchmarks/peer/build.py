@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 MODULE = Path(__file__).parent
@@ -19,16 +20,20 @@ class BuildError(RuntimeError):
     """A program that can't be built. The message says what to do."""
 
 
-def programs() -> dict[str, Path]:
-    """Return the path of each program. Builds the missing ones. Raises BuildError if a build fails."""
+def programs(names: Sequence[str] = PROGRAMS) -> dict[str, Path]:
+    """Return the paths of these programs. Builds the missing ones. Raises BuildError if a build fails."""
     folder = _cache_folder()
-    paths = {name: folder / name for name in PROGRAMS}
+    paths = {name: folder / name for name in names}
     if all(path.exists() for path in paths.values()):
         return paths
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
-        # Waits for a concurrent build. The kernel releases the lock when the file closes or the process exits.
-        fcntl.flock(file, fcntl.LOCK_EX)
+        # The kernel releases the lock when the file closes or the process exits.
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another run, which builds the programs", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         for name, path in paths.items():
             if not path.exists():
                 _build(name, path)

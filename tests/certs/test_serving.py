@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from certs.authority import issue_ca, issue_leaf
+from certs.files import UnusableCertificate
 from certs.serving import (
     ServingCertificate,
-    UnusableCertificate,
     ca_file,
     load_context,
     self_signed_folder,

@@ -22,6 +22,7 @@ SOURCES: dict[str, Object] = {
     "cert-manager": {"certificates": {"source": "cert-manager"}},
     "provided": {"certificates": {"source": "provided", "secretName": "webhook-certificate"}},
     "release off": {"release": {"enabled": False}},
+    "client CA": {"tls": {"clientCA": {"configMap": "api-server-client-ca"}}},
 }
 OURS = {"namespace": NAMESPACE, "service": NAME}
 API_SERVER = {"job": "apiserver", "instance": "192.0.2.1:6443"}
@@ -202,6 +203,7 @@ CASES = {
         for which, alert, at, limits in (
             ("leaf", "CertificateEnds", "2h", {"warning": 7.5, "critical": 2}),
             ("ca", "AuthorityEnds", "25h", {"warning": 91.25, "critical": 30}),
+            ("client-ca", "ClientCaEnds", "2h", {"warning": 14}),
         )
         for severity, limit in limits.items()
         for left, count in ((limit - 0.5, 1), (limit + 0.5, 0))
@@ -211,6 +213,10 @@ CASES = {
     ),
     "a certificate that can be served": Case(
         "CertificateUnusable", "warning", {metric("certificate_unusable"): "0x60"}, count=0
+    ),
+    "a client CA that can't be used": Case("ClientCaUnusable", "warning", {metric("client_ca_unusable"): "1x60"}),
+    "a client CA that can be used": Case(
+        "ClientCaUnusable", "warning", {metric("client_ca_unusable"): "0x60"}, count=0
     ),
     "a certificate that is renewed each minute": Case(
         "CertificateChurns", "critical", {metric("certificate_steps_total", step="renew"): "0+1x60"}
@@ -232,7 +238,7 @@ CASES = {
 
 
 @cache
-def rendered_rules(source: str = "self") -> Object:
+def rendered_rules(source: str = "client CA") -> Object:
     rule = find_one(render(SOURCES[source] | {"prometheusRule": {"enabled": True}}), "PrometheusRule")
     spec: Object = rule["spec"]
     return spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +135,33 @@ def test_each_certificate_source_sets_its_own_options_and_volume(source: str) ->
 
 
 # --- certificates ---
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", ["configMap", "secret"])
+def test_a_client_ca_is_mounted_and_required_of_clients(source: str, kind: str) -> None:
+    objects = render({"certificates": SOURCES[source], "tls": {"clientCA": {kind: "api-server-ca"}}})
+    pod = find_one(objects, "Deployment")["spec"]["template"]["spec"]
+    (spec,) = pod["containers"]
+    file = serve.make_context("serve", spec["args"][1:]).params["client_ca_file"]
+    mounts = {mount["name"]: Path(mount["mountPath"]) for mount in spec["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert set(mounts) == set(volumes) == {"client-ca"} | ({"tls"} if source != "self" else set())
+    assert file == mounts["client-ca"] / "ca.crt"
+    mounted = volumes["client-ca"][kind]
+    assert mounted["name" if kind == "configMap" else "secretName"] == "api-server-ca"
+    assert mounted["items"] == [{"key": "ca.crt", "path": "ca.crt"}]  # never the CA's private key
+
+
+def test_without_a_client_ca_no_client_needs_a_certificate() -> None:
+    rendered = template({"prometheusRule": {"enabled": True}})
+    assert "client-ca" not in rendered
+
+
+def test_alerts_about_the_client_ca_need_a_client_ca() -> None:
+    rendered = template({"prometheusRule": {"enabled": True}, "tls": {"clientCA": {"secret": "api-server-ca"}}})
+    assert 'certificate="client-ca"' in rendered
+    assert "kubevirt_scheduler_client_ca_unusable" in rendered
 
 
 @pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)

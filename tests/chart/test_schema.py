@@ -28,6 +28,11 @@ INVALID: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"settings": {"affinityMode": "mandatory"}},
         ["/settings/affinityMode", "'required', 'preferred'"],
     ),
+    "client CA from two sources": (
+        {"tls": {"clientCA": {"configMap": "a", "secret": "b"}}},
+        ["tls.clientCA: configMap and secret are both set", "Empty the other"],
+    ),
+    "client CA without its source": ({"tls": {"clientCA": "a"}}, ["/tls/clientCA", "got string, want object"]),
     "misspelled key": ({"settings": {"afinityMode": "required"}}, ["/settings", "'afinityMode' not allowed"]),
     "key at the wrong level": ({"affinityMode": "required"}, ["additional properties 'affinityMode' not allowed"]),
     "boolean as a string": (

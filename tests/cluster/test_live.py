@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from time import monotonic, sleep
@@ -45,14 +45,16 @@ from tests.support.live_caches import follow, reflector, sync_caches
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.kinds import VIRTUAL_MACHINES
-from webhook.cluster.live import (
+from webhook.cluster.live import READ_BUDGET, STALE_SECONDS, Live, Overlay
+from webhook.cluster.live_reader import (
+    ABSENT_SECONDS,
+    LOG_INTERVAL,
     MAX_CONCURRENT_READS,
-    READ_BUDGET,
+    MAX_READ_BURST,
+    MAX_REMEMBERED,
     READ_TIMEOUT,
-    STALE_SECONDS,
-    Live,
+    READS_PER_SECOND,
     LiveReader,
-    Overlay,
 )
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reservations import MIN_RECENT_SECONDS, RESERVATION_SECONDS
@@ -106,6 +108,11 @@ def decision(live: Live, pod: Object, **rest: Any) -> Decision:
     return live.inject(request(pod, **rest)).decision
 
 
+def counted(live: Live) -> dict[str, int]:
+    """The live reads by result, without zeros."""
+    return {result: count for result, count in live.reader.results.items() if count}
+
+
 def stored_pod(pod: Object, injection: Injection, name: str) -> Object:
     """The pod as the API server stores it."""
     stored: Object = apply_injection(deepcopy(pod), injection)
@@ -136,7 +143,7 @@ def test_a_recently_created_claim_is_read_with_its_volume_and_share_manager(serv
         ("get", MANAGERS),  # by the name of the PV, which usually equals the Longhorn volume's
         ("get", MANAGERS),
     ]
-    assert live.reader.results == {"found": 3, "absent": 1, "failed": 0, "skipped": 0}
+    assert counted(live) == {"found": 3, "absent": 1}
 
 
 def test_a_live_read_is_not_cached(server: ApiServer, live: Live) -> None:
@@ -167,11 +174,86 @@ def test_a_decision_reads_each_missing_object_once(server: ApiServer, live: Live
     assert live.reader.results["absent"] == 2
 
 
-def test_each_decision_reads_an_absent_object_again(server: ApiServer, live: Live) -> None:
+def test_an_absent_object_is_read_again_after_a_second(server: ApiServer, live: Live, clock: FakeClock) -> None:
     sync_caches(live, server)
     for times in (1, 2):
-        decision(live, vm())
+        for _ in range(3):
+            assert decision(live, vm()).claims[0].reason is Reason.CLAIM_NOT_FOUND
         assert server.count("get", CLAIMS) == times
+        clock.now += ABSENT_SECONDS
+    assert counted(live) == {"absent": 2, "remembered": 4}
+
+
+def test_a_claim_created_after_its_miss_is_found_as_soon_as_the_watch_shows_it(server: ApiServer, live: Live) -> None:
+    server.put(volume(), share_manager(owner="node-a"), node())
+    sync_caches(live, server)
+    assert decision(live, vm()).claims[0].reason is Reason.CLAIM_NOT_FOUND
+    follow(live, server, CLAIMS, event("ADDED", claim()))
+    assert decision(live, vm()).node == "node-a"
+    assert counted(live) == {"absent": 1}
+
+
+def test_a_claim_created_after_its_miss_is_found_after_a_second_without_the_watch(
+    server: ApiServer, live: Live, clock: FakeClock
+) -> None:
+    """An API server that got 503 with `Retry-After: 1` retries after a second."""
+    sync_caches(live, server)
+    assert decision(live, vm()).claims[0].reason is Reason.CLAIM_NOT_FOUND
+    server.put(claim(), volume(), share_manager(owner="node-a"))
+    clock.now += ABSENT_SECONDS
+    assert decision(live, vm()).node == "node-a"
+
+
+def test_a_review_of_a_remembered_object_needs_no_thread(server: ApiServer, live: Live) -> None:
+    sync_caches(live, server)
+    assert live.inject(request(vm()), seconds=0) is None
+    decision(live, vm())
+    assert live.inject(request(vm()), seconds=0).decision.reason is Reason.NO_SHARE_MANAGER
+
+
+def test_live_reads_are_limited_per_second_and_the_decision_uses_the_caches(
+    server: ApiServer, live: Live, clock: FakeClock
+) -> None:
+    sync_caches(live, server)
+    server.requests.clear()
+    with capture_logs() as logs:
+        for number in range(2 * MAX_READ_BURST):
+            decided = decision(live, vm(claims=[f"made-up-{number}"]))
+            assert (decided.reason, decided.claims[0].reason) == (Reason.NO_SHARE_MANAGER, Reason.CLAIM_NOT_FOUND)
+    assert len(server.requests) == MAX_READ_BURST
+    assert counted(live) == {"absent": MAX_READ_BURST, "limited": MAX_READ_BURST}
+    assert [line["event"] for line in logs] == ["live reads limited, deciding from the caches"]
+    clock.now += 1
+    server.put(claim("disk2"))
+    for number in range(2 * MAX_READ_BURST):
+        live.reader.read((Claim, ("default", f"another-{number}")))
+    assert len(server.requests) == MAX_READ_BURST + READS_PER_SECOND
+
+
+def test_a_cached_claim_is_pinned_while_live_reads_are_limited(server: ApiServer, live: Live) -> None:
+    server.put(*storage(), node())
+    sync_caches(live, server)
+    for number in range(2 * MAX_READ_BURST):
+        live.reader.read((Claim, ("default", f"made-up-{number}")))
+    assert decision(live, vm()).node == "node-a"
+
+
+def test_the_limit_of_live_reads_is_logged_once_a_minute(live: Live, clock: FakeClock) -> None:
+    with capture_logs() as logs:
+        for minute in range(3):
+            for number in range(3 * MAX_READ_BURST):
+                live.reader.read((Claim, ("default", f"made-up-{minute}-{number}")))
+            clock.now += LOG_INTERVAL
+    assert len(logs) == 3
+
+
+def test_a_bounded_number_of_absent_objects_is_remembered(live: Live, clock: FakeClock) -> None:
+    misses = [(Claim, ("default", f"made-up-{number}")) for number in range(MAX_REMEMBERED + 1)]
+    for miss in misses:
+        live.reader.read(miss)
+        clock.now += 1 / READS_PER_SECOND
+    assert len(live.reader._absent_since) == MAX_REMEMBERED
+    assert [live.reader.is_absent(miss) for miss in (misses[0], misses[-1])] == [False, True]
 
 
 def test_a_long_chain_of_misses_ends_without_a_share_manager(server: ApiServer, live: Live) -> None:
@@ -191,6 +273,7 @@ def test_an_invalid_name_is_not_read(server: ApiServer, live: Live, name: str) -
     server.requests.clear()
     assert decision(live, vm(claims=[name or " "])).reason is Reason.NO_SHARE_MANAGER
     assert live.reader.read((Volume, ("", name))) is None
+    assert decision(live, vm(), namespace=name or " ").reason is Reason.NO_SHARE_MANAGER
     assert server.requests == []
 
 
@@ -265,7 +348,7 @@ def test_at_most_four_reads_run_concurrently(server: ApiServer, live: Live) -> N
         assert live.reader.read(miss) is None
         release.set()
         assert all(found.result() for found in reading)
-    assert live.reader.results == {"found": MAX_CONCURRENT_READS, "absent": 0, "failed": 0, "skipped": 1}
+    assert counted(live) == {"found": MAX_CONCURRENT_READS, "skipped": 1}
 
 
 def test_a_live_read_does_not_block_another_decision(server: ApiServer, live: Live) -> None:
@@ -373,29 +456,32 @@ def test_a_pod_whose_patch_cannot_be_built_keeps_its_earlier_reservation(small_l
     assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
 
 
-class TimedLock:
-    """A lock that sums up the seconds for which it is held."""
+class Term(dict[str, Any]):
+    """A preferred term that calls a function when the patch compares it with the webhook's own term."""
 
-    def __init__(self, lock: Any) -> None:
-        self.lock, self.seconds = lock, 0.0
+    __hash__ = None
 
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        self.begin = monotonic()
+    def __init__(self, compared: Callable[[], None]) -> None:
+        super().__init__(weight=1, preference={})
+        self.compared = compared
 
-    def __exit__(self, *_: object) -> None:
-        self.seconds += monotonic() - self.begin
-        self.lock.release()
+    def __eq__(self, other: object) -> bool:
+        self.compared()
+        return super().__eq__(other)
 
 
-def test_the_patch_of_a_large_affinity_is_built_without_the_lock(small_live: Live) -> None:
+def test_other_decisions_are_made_while_the_patch_of_a_large_affinity_is_built(small_live: Live) -> None:
     """3 MiB of preferred terms held the lock for 0.3 s, and all other decisions waited."""
-    term = {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
-    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term] * 30_000}}
-    small_live._lock = lock = TimedLock(small_live._lock)
-    begin = monotonic()
-    assert decision(small_live, vm(affinity=affinity)).outcome is Outcome.PINNED
-    assert lock.seconds < (monotonic() - begin) / 2  # a tenth, unless the thread stalls while it holds the lock
+    meanwhile: list[Decision] = []
+    with ThreadPoolExecutor(1) as other_thread:
+
+        def decide_another() -> None:
+            if not meanwhile:
+                meanwhile.append(other_thread.submit(decision, small_live, vm(2)).result(LONG_TIMEOUT))
+
+        affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [Term(decide_another)]}}
+        assert decision(small_live, vm(1, affinity=affinity)).outcome is Outcome.PINNED
+    assert [decided.outcome for decided in meanwhile] == [Outcome.PINNED]
 
 
 def test_a_dry_run_reserves_nothing(small_live: Live) -> None:
@@ -660,7 +746,7 @@ def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiSe
 
 def test_the_live_reader_uses_the_configured_longhorn_namespace(server: ApiServer) -> None:
     server.put(share_manager(namespace="storage"))
-    reader = LiveReader(ClusterClient(lambda: Configuration(host=server.url)), "storage")
+    reader = LiveReader(ClusterClient(lambda: Configuration(host=server.url)), "storage", monotonic)
     assert reader.read((ShareManager, ("storage", "vol-disk1")))
 
 

@@ -6,6 +6,7 @@ import json
 from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime
+from time import monotonic
 from types import FunctionType, ModuleType
 
 import jsonpatch
@@ -27,14 +28,17 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
+from tests.support.large_reviews import large_review
 from webhook.cluster import objects
-from webhook.cluster.backend import from_snapshot
+from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.store import Store
 from webhook.placement.settings import Action
 from webhook.serving import logs
 from webhook.serving.app import create_app, create_probes, make_reviewer
 from webhook.serving.deadline import MARGIN
+from webhook.serving.log_limit import LogLimit
 from webhook.serving.metrics import Metrics
+from webhook.serving.request_parser import BODY_LIMIT
 from webhook.serving.reviewer import Call
 
 REVIEWS = sorted(paths.REVIEWS.glob("*.json"))
@@ -380,9 +384,9 @@ def test_an_exception_before_the_uid_is_known_returns_500_in_json():
 def captured_log():
     """The stream that receives the whole log, as standard error would."""
     stream = io.StringIO()
-    logs.configure(settings(log_level="debug"), stream)
+    logs.configure(settings(log_level="debug"), stream, LogLimit())
     yield stream
-    logs.configure(settings(), io.StringIO())
+    logs.configure(settings(), io.StringIO(), LogLimit())
     structlog.reset_defaults()
 
 
@@ -540,3 +544,15 @@ def test_another_replica_knows_from_the_pod_that_the_call_has_waited():
         pod["metadata"]["managedFields"] = [{"manager": "virt-controller", "time": begun, "fieldsV1": {"f:spec": {}}}]
         codes.append(post(client, review(pod, uid=uid), "timeout=3s").status_code)
     assert codes == [503, 200]
+
+
+@pytest.mark.parametrize(("shape", "size"), [("nested lists", BODY_LIMIT), ("preferred", 3 * 2**20)])
+def test_a_review_with_an_oversized_field_asks_no_cache(shape, size):
+    """So it can't hold the lock of a live catalog, whatever its field contains."""
+    asked = []
+    backend = Backend(decide=lambda *question: asked.append(question))
+    body, uid = large_review(shape, size)
+    response = make_reviewer(backend, settings(), Metrics()).answer(body, Call(received=monotonic(), timeout=10.0))
+    answered = json.loads(response.body)["response"]
+    assert (answered["uid"], answered["auditAnnotations"]["reason"]) == (uid, "Unjudged")
+    assert asked == []

@@ -1,8 +1,10 @@
 """Attacks on the `serve` process by a client that reaches its ports and has no credentials (docs/threat-model.md)."""
 
+import json
 import resource
 import select
 import socket
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -11,8 +13,9 @@ from time import monotonic, sleep
 
 import pytest
 
+from tests.support.fake_api_server import ApiServer
 from tests.support.large_reviews import SHAPES, large_review
-from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until
+from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until, write_cluster
 from tests.support.tls_records import handshake
 from webhook.serving.request_parser import BODY_LIMIT
 
@@ -76,6 +79,15 @@ def test_a_key_update_flood_does_not_delay_reviews(server, tmp_path):
             count = len(took)
             until(lambda: len(took) > count + 10)
     assert max(took) < LONGEST_REVIEW
+
+
+def test_the_raw_client_notices_a_server_that_closes_during_the_handshake(tmp_path):
+    """It read the end of the stream again and again, and a benchmark hung for minutes."""
+    ours, server_side = socket.socketpair()
+    with ours, server_side:
+        server_side.shutdown(socket.SHUT_WR)
+        with pytest.raises(ConnectionResetError, match="closed during the handshake"):
+            handshake(ours, ssl.create_default_context(), tmp_path)
 
 
 # The plain port
@@ -195,6 +207,34 @@ def test_a_body_of_8_mib_takes_little_memory_and_delays_no_review(shared_server,
     assert (response["uid"], response["allowed"]) == (uid, True)
     assert "patch" not in response or shape == "managed fields"
     assert peak_memory(pid) < before + 100
+    assert max(took) < LONGEST_REVIEW
+
+
+LARGE = {
+    "8 MiB of nested lists": ("nested lists", BODY_LIMIT, "Unjudged"),
+    "3 MiB of preferred terms": ("preferred", 3 * 2**20, "Unjudged"),
+    "250 KB of preferred terms": ("preferred", 250_000, "CoScheduled"),
+}
+
+
+@pytest.fixture(scope="module")
+def live_server(tmp_path_factory):
+    """A server that follows a cluster. A snapshot has no lock that a large review could hold."""
+    folder = tmp_path_factory.mktemp("live")
+    with ApiServer() as api:
+        api.put(*json.loads(write_cluster(folder).read_text())["items"])
+        with run_server(folder, "--kubeconfig", api.kubeconfig(folder)) as server:
+            yield server
+
+
+@pytest.mark.parametrize("large", LARGE)
+def test_large_reviews_delay_no_review_of_a_live_cluster(live_server, large):
+    """The patch was once built under the lock of the caches: 4 s for 8 MiB of nested lists."""
+    shape, size, reason = LARGE[large]
+    body, _ = large_review(shape, size)
+    with timed_reviews(live_server) as took:
+        responses = [live_server.review(body) for _ in range(3)]
+    assert [response["auditAnnotations"]["reason"] for response in responses] == [reason] * 3
     assert max(took) < LONGEST_REVIEW
 
 

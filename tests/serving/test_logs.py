@@ -10,6 +10,7 @@ import structlog
 from tests.support.builders import settings
 from webhook.placement.settings import LogFormat, LogLevel
 from webhook.serving import logs
+from webhook.serving.log_limit import LogLimit
 
 SECRET = "not-a-real-passphrase"
 
@@ -30,12 +31,19 @@ def _restore_logging():
 
 def configured_stream(**options):
     stream = io.StringIO()
-    logs.configure(settings(**options), stream)
+    logs.configure(settings(**options), stream, LogLimit())
     return stream
 
 
 def lines(stream):
     return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_flood_of_failed_requests_writes_a_bounded_number_of_lines():
+    stream = configured_stream()
+    for _ in range(1000):
+        structlog.get_logger("webhook").warning("error response", code=400)
+    assert len(lines(stream)) < 100
 
 
 def fail():

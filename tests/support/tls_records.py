@@ -49,7 +49,8 @@ class RecordWriter:
 def handshake(sock, context, folder, turn=lambda: None):
     """Complete a TLS 1.3 handshake over a connected socket and return a writer of further records.
 
-    `turn` is called before each read, for a server that a test drives. The folder gets a key log.
+    `turn` is called before each read, for a server that a test drives. The folder gets a key log. Raises OSError if the
+    server closes before the end.
     """
     key_log = folder / f"keys-{sock.fileno()}"
     key_log.unlink(missing_ok=True)
@@ -66,7 +67,10 @@ def handshake(sock, context, folder, turn=lambda: None):
         if done:
             break
         with suppress(BlockingIOError):
-            incoming.write(sock.recv(65536))
+            received = sock.recv(65536)
+            if not received:
+                raise ConnectionResetError("the server closed during the handshake")
+            incoming.write(received)
     assert tls.cipher()[0] == "TLS_AES_256_GCM_SHA384"
     [secret] = [
         line.split()[2] for line in key_log.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0 ")

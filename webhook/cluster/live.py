@@ -2,16 +2,13 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
-import structlog
-
-from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import Kind, kinds, object_path
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.kinds import Kind, kinds
+from webhook.cluster.live_reader import LiveReader, Miss
 from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import Reflector
 from webhook.cluster.reservations import Reservations
@@ -20,76 +17,30 @@ from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volum
 from webhook.placement.decision import Outcome
 from webhook.placement.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
-from webhook.placement.settings import Action, Settings, is_dns_subdomain
+from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 
-# Seconds for one live read, and for all live reads of one decision. The creation of the VM waits for these reads.
-READ_TIMEOUT, READ_BUDGET = 0.5, 1.0
-MAX_CONCURRENT_READS = 4
+READ_BUDGET = 1.0  # seconds for all live reads of one decision; the creation of the VM waits for them
 # A claim names its PV, and the PV its ShareManager: each round can reveal one more missing object.
 READ_ROUNDS = 3
 STALE_SECONDS = STALE_MINUTES * 60.0
 
-Miss = tuple[type[Fact], Key]
 T = TypeVar("T")
 
-log = structlog.get_logger("webhook.live")
 
-
-class LiveReader:
-    """Reads single objects that the caches lack, such as a recently created claim. Never raises.
-
-    A read takes at most READ_TIMEOUT. `results` counts the reads by result. `problem` is the error of the last read,
-    empty if that read succeeded.
-    """
-
-    def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
-        self.results = Counter(found=0, absent=0, failed=0, skipped=0)
-        self.problem = ""
-        self._cluster = cluster
-        self._slots = threading.BoundedSemaphore(MAX_CONCURRENT_READS)
-        self._results_lock = threading.Lock()
-        self._kinds: dict[type[Fact], Kind] = {kind.fact: kind for kind in kinds(longhorn)}
-
-    def read(self, miss: Miss, seconds: float = READ_TIMEOUT) -> Fact | None:
-        """Read one object. Return None if it doesn't exist or can't be read within `seconds`."""
-        kind, key = self._kinds[miss[0]], miss[1]
-        if not is_dns_subdomain(key[1]):  # no object has an invalid name, and its path might address another resource
-            return None
-        if seconds <= 0 or not self._slots.acquire(blocking=False):
-            with self._results_lock:
-                self.results["skipped"] += 1
-            return None
-        try:
-            fact = self._get(kind, key, min(seconds, READ_TIMEOUT))
-        except ClusterError as error:
-            self._count("failed", str(error))
-            return None
-        finally:
-            self._slots.release()
-        self._count("absent" if fact is None else "found")
-        return fact
-
-    def _get(self, kind: Kind, key: Key, seconds: float) -> Fact | None:
-        body = self._cluster.get(object_path(kind, key), seconds)
-        try:
-            return None if body is None else kind.read(msgspec.json.decode(body, type=kind.shape))
-        except (ValueError, TypeError, RecursionError):
-            raise ClusterError(0, f"one of the {kind.plural} is not what an API server sends") from None
-
-    def _count(self, result: str, problem: str = "") -> None:
-        with self._results_lock:
-            self.results[result] += 1
-            previous, self.problem = self.problem, problem
-        if problem and problem != previous:
-            log.warning("live read failed", error=problem)
+def _never_absent(_miss: Miss) -> bool:
+    return False
 
 
 class Overlay(Store):
-    """A store extended by live reads for one decision. `missed` lists the objects that still need a live read."""
+    """A store extended by live reads for one decision. `missed` lists the objects that still need a live read.
 
-    def __init__(self, store: Store) -> None:
+    An object for which `is_absent` holds needs none.
+    """
+
+    def __init__(self, store: Store, is_absent: Callable[[Miss], bool] = _never_absent) -> None:
         self.refresh(store)
+        self._is_absent = is_absent
         self._live_facts: dict[Miss, Any] = {}
         self.missed: dict[Miss, None] = {}  # an ordered set
 
@@ -103,9 +54,11 @@ class Overlay(Store):
         self.missed = {}
 
     def _live_fact(self, kind: type[Fact], key: Key) -> Any:
-        if (kind, key) not in self._live_facts:
-            self.missed[kind, key] = None
-        return self._live_facts.get((kind, key))
+        miss = kind, key
+        if miss not in self._live_facts and miss not in self.missed:
+            pending: dict[Miss, Any] = self._live_facts if self._is_absent(miss) else self.missed
+            pending[miss] = None
+        return self._live_facts.get(miss)
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """Find a claim."""
@@ -151,7 +104,7 @@ class Live:
         extra_kinds: Iterable[Kind] = (),
     ) -> None:
         self.store = Store(clock=clock)
-        self.reader = LiveReader(cluster, settings.longhorn_namespace)
+        self.reader = LiveReader(cluster, settings.longhorn_namespace, clock)
         self._settings = settings
         self._clock = clock
         # Decisions hold the lock while they read, reflectors while they write. Each takes a fraction of a millisecond.
@@ -196,7 +149,8 @@ class Live:
         return injection
 
     def _decide(self, request: JsonObject, vm: Key, seconds: float) -> _Decided | None:
-        overlay, deadline = Overlay(self.store), self._clock() + min(seconds, READ_BUDGET)
+        overlay = Overlay(self.store, self.reader.is_absent)
+        deadline = self._clock() + min(seconds, READ_BUDGET)
         for _ in range(READ_ROUNDS):
             with self._lock:
                 if found := self._decide_once(request, vm, overlay):

@@ -66,7 +66,8 @@ def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | 
         return
     raise click.ClickException(
         printable(
-            f"namespace {namespace}: {problem}. See whether the webhook is ready, whether its caBundle is there, and "
+            f"namespace {namespace}: {problem}. See whether the webhook is ready, whether its caBundle is there, "
+            "whether the API server has a client certificate if the webhook requires one (tls.clientCA), and "
             f"whether it is meant for this namespace: kubectl get mutatingwebhookconfiguration {configuration} -o yaml"
         )
     )

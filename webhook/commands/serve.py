@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from certs.serving import UnusableCertificate
+from certs.files import UnusableCertificate
 from webhook.cluster import snapshot
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.documents import printable
@@ -21,6 +21,7 @@ from webhook.serving import logs
 from webhook.serving.app import create_app, create_probes, fast_path, make_reviewer
 from webhook.serving.connection import RequestHandler
 from webhook.serving.listeners import CannotListen, listening
+from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
 from webhook.serving.metrics import Metrics
 from webhook.serving.server import Server
@@ -91,10 +92,10 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     lease_key = namespace_and_name(lease, "--lease") if lease is not None else None
     if snapshots and lease_key:
         raise click.UsageError("--lease needs a live cluster: a snapshot has no pods to release")
-    log_stream = LogStream(STDERR)
-    logs.configure(settings, log_stream)
+    log_stream, log_limit = LogStream(STDERR), LogLimit()
+    logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)
-    metrics.add_log_stream(log_stream)
+    metrics.add_log(log_stream, log_limit)
     if snapshots:
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:

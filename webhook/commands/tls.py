@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from certs.client_ca import ClientCa
 from certs.cluster import ApiClient
 from certs.names import BadName
 from certs.renewal import Policy
@@ -51,12 +52,24 @@ _OPTIONS = (
         metavar="SECONDS",
         help="How long every API server gets to see a new CA before it signs.",
     ),
+    click.option(
+        "--client-ca-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Accept only clients with a certificate of a CA in this file, reloaded when it changes. Default: accept "
+        "any client.",
+    ),
 )
 
 
 def certificate_problems(certificate: ServingCertificate, controller: CertificateController) -> dict[str, str]:
     """Return the certificate problems that don't stop the server, by component. Empty if there are none."""
-    problems = {"serving certificate": certificate.problem, "certificates": controller.problem}
+    client_ca = certificate.client_ca.problem if certificate.client_ca else ""
+    problems = {
+        "serving certificate": certificate.problem,
+        "client CA": client_ca,
+        "certificates": controller.problem,
+    }
     return {component: problem for component, problem in problems.items() if problem}
 
 
@@ -76,6 +89,7 @@ class TlsOptions:
     tls_leaf_days: float
     tls_ca_days: float
     tls_spread: float
+    client_ca_file: Path | None = None
 
     def __post_init__(self) -> None:
         """Validate the options."""
@@ -121,7 +135,8 @@ class TlsOptions:
             controller = CertificateController(
                 api, secret=self.secret, configuration=self.webhook_configuration, policy=self._policy(), folder=folder
             )
-            yield ServingCertificate(folder, awaited=self.secret is not None), controller
+            client_ca = ClientCa(self.client_ca_file) if self.client_ca_file else None
+            yield ServingCertificate(folder, awaited=self.secret is not None, client_ca=client_ca), controller
 
     def _policy(self) -> Policy:
         leaf, ca = timedelta(days=self.tls_leaf_days), timedelta(days=self.tls_ca_days)

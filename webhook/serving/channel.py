@@ -18,6 +18,14 @@ class ConnectionLost(Exception):
     """The peer closed or reset the connection, or its TLS failed. The message is the cause as a metric label."""
 
 
+class ClientCertificateRejected(ConnectionLost):
+    """TLS rejected the peer's certificate, or the peer sent none. `reason` is OpenSSL's."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("certificate")
+        self.reason = reason
+
+
 class OutOfDescriptors(Exception):
     """The process or the system has no file descriptor or no memory for another connection."""
 

@@ -144,11 +144,16 @@ class Connection:
         if self.phase is Phase.READING:
             self.send_error(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time", now)
         elif self.phase is Phase.IDLE:
-            self._start_closing(now)
+            self.start_closing(now)
         elif self.phase is Phase.CLOSING:
             self.phase = Phase.CLOSED
         else:
             raise ConnectionLost(self.phase.label)
+
+    def start_closing(self, now: float) -> None:
+        """Close the sending side, and wait for the peer to close its own."""
+        self.channel.half_close()
+        self._enter_phase(Phase.CLOSING, now)
 
     def _read(self, now: float) -> Request | None:
         parser, read = self.parser, 0
@@ -183,11 +188,7 @@ class Connection:
             self._enter_phase(Phase.READING if self.parser.started else Phase.IDLE, now)
             self.has_next_request = self.parser.complete or self.parser.failure is not None
         else:
-            self._start_closing(now)
-
-    def _start_closing(self, now: float) -> None:
-        self.channel.half_close()
-        self._enter_phase(Phase.CLOSING, now)
+            self.start_closing(now)
 
     def _discard_input(self) -> None:
         with suppress(ConnectionLost):  # the peer may also reset: the response was sent

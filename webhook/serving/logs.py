@@ -12,6 +12,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from webhook.cluster.documents import printable
 from webhook.placement.settings import LogFormat, Settings
+from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
 
 # gunicorn disables propagation of its logger, so the logger needs its own handler. `configure` disables it as well:
@@ -19,7 +20,7 @@ from webhook.serving.log_stream import LogStream
 _LOGGERS = (None, "gunicorn.error")
 
 
-def configure(settings: Settings, stream: TextIO | LogStream) -> None:
+def configure(settings: Settings, stream: TextIO | LogStream, limit: LogLimit) -> None:
     """Configure all logs of the process. A second call replaces the first configuration."""
     file: Any = stream  # LogStream has the file methods that logging and structlog call
     shared: list[Processor] = [
@@ -29,7 +30,7 @@ def configure(settings: Settings, stream: TextIO | LogStream) -> None:
     ]
     # Our own events bypass `logging`, which would render each line twice.
     structlog.configure(
-        processors=[*shared, _renderer(settings.log_format)],
+        processors=[limit, *shared, _renderer(settings.log_format)],
         logger_factory=structlog.WriteLoggerFactory(file),
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
     )

@@ -15,7 +15,7 @@ from itertools import islice
 
 import structlog
 
-from webhook.serving.channel import Channel, ConnectionLost, OutOfDescriptors, accept
+from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
 from webhook.serving.connection import SMALL_REQUEST, Connection, Phase, RequestHandler
 from webhook.serving.connection_table import ConnectionTable
 from webhook.serving.decision_pool import DecisionPool
@@ -33,7 +33,8 @@ DRAIN_POLL_TIMEOUT = 0.05  # the same while draining
 DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
 FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
-DROP_CAUSES = "tls", "reset", "hello", "writing", "deciding", "evicted", "error"  # label values of connections_dropped
+# label values of connections_dropped
+DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "deciding", "evicted", "error"
 
 log = structlog.get_logger("webhook")
 
@@ -158,9 +159,13 @@ class Loop:
 
     def _perform(self, connection: Connection, action: Callable[[float], Request | None]) -> None:
         """Run one method of a connection, then update the bookkeeping and the selector."""
-        before = connection.phase, connection.phase_started
+        before, request = (connection.phase, connection.phase_started), None
         try:
             request = action(self.last_turn)
+        except ClientCertificateRejected as error:
+            log.warning("client certificate rejected", peer=connection.peer, reason=error.reason)
+            self.dropped[str(error)] += 1
+            connection.start_closing(self.last_turn)  # an immediate close could overtake the alert with a reset
         except ConnectionLost as error:
             return self._drop(connection, str(error))
         except Exception:

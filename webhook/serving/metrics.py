@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import prometheus_client
@@ -12,23 +11,30 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info, ProcessCo
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from certs.cluster import Cause
-from certs.renewal import Step
 from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
 from webhook import __version__
 from webhook.placement.decision import Decision, Subject
 from webhook.placement.release import RELEASE_REASONS
 from webhook.placement.settings import Action
+from webhook.serving.collectors import (
+    PREFIX,
+    CertificateCollector,
+    GcCollector,
+    LogCollector,
+    LoopCollector,
+    counter,
+    gauge,
+)
 from webhook.serving.decision_metrics import DecisionMetrics
+from webhook.serving.gc_pauses import GcPauses
+from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
     from webhook.cluster.live_backend import LiveBackend
 
-PREFIX = "kubevirt_scheduler_"
 RELIST_CAUSES = ("start", "expired", "forbidden", "missing", "error")
-STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.HURRY, Step.REPLACE)
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 CODES = (200, 400, 404, 405, 408, 413, 415, 500, 503)
@@ -74,74 +80,23 @@ class Metrics:
         self, connections: Callable[[], int], dropped: Mapping[str, int], take_longest_turn: Callable[[], float]
     ) -> None:
         """Add the connection metrics of the TLS port, read at each scrape."""
-        self._registry.register(_LoopCollector(connections, dropped, take_longest_turn))
+        self._registry.register(LoopCollector(connections, dropped, take_longest_turn))
 
-    def add_log_stream(self, log_stream: LogStream) -> None:
-        """Add the number of dropped log lines, read at each scrape."""
-        self._registry.register(_LogCollector(log_stream))
+    def add_gc(self, pauses: GcPauses) -> None:
+        """Add the longest pause for garbage collection, read at each scrape."""
+        self._registry.register(GcCollector(pauses))
+
+    def add_log(self, log_stream: LogStream, limit: LogLimit) -> None:
+        """Add the numbers of lost log lines, read at each scrape."""
+        self._registry.register(LogCollector(log_stream, limit))
 
     def add_certificates(self, certificate: ServingCertificate, controller: CertificateController) -> None:
         """Add the certificate metrics, read at each scrape."""
-        self._registry.register(_CertificateCollector(certificate, controller))
+        self._registry.register(CertificateCollector(certificate, controller))
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return prometheus_client.generate_latest(self._registry)
-
-
-class _LoopCollector(Collector):
-    """Exports the counters of the event loop."""
-
-    def __init__(
-        self, connections: Callable[[], int], dropped: Mapping[str, int], take_longest_turn: Callable[[], float]
-    ) -> None:
-        self._connections, self._dropped, self._take_longest_turn = connections, dropped, take_longest_turn
-
-    def describe(self) -> Iterator[Metric]:
-        """Describe nothing, because `collect` starts a new interval for the longest turn."""
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        """Read the current values."""
-        text = "Connections that are open on the TLS port."
-        yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._connections())
-        text = "Connections that were ended by their peer's fault, or to make room, by cause."
-        yield _counter("connections_dropped", text, "cause", dict(self._dropped))
-        text = "The longest turn of the loop since the last scrape: for so long every other connection waited."
-        yield GaugeMetricFamily(f"{PREFIX}loop_longest_turn_seconds", text, value=self._take_longest_turn())
-
-
-class _LogCollector(Collector):
-    """Exports the counter of the log stream."""
-
-    def __init__(self, log_stream: LogStream) -> None:
-        self._log_stream = log_stream
-
-    def collect(self) -> Iterator[Metric]:
-        """Read the counter."""
-        text = "Lines of the log that nobody took."
-        yield CounterMetricFamily(f"{PREFIX}log_lines_dropped", text, value=self._log_stream.dropped)
-
-
-class _CertificateCollector(Collector):
-    """Exports the state of the serving certificate and the counters of its controller."""
-
-    def __init__(self, certificate: ServingCertificate, controller: CertificateController) -> None:
-        self._certificate, self._controller = certificate, controller
-
-    def collect(self) -> Iterator[Metric]:
-        """Read the current values."""
-        now = datetime.now(UTC)
-        left = {which: (end - now).total_seconds() for which, end in self._certificate.expiry_times().items()}
-        yield _gauge("certificate_expiry_seconds", "Until the end of what is served.", left, "certificate")
-        text = "Whether newer files can't be served; /readyz?verbose says why."
-        yield GaugeMetricFamily(f"{PREFIX}certificate_unusable", text, value=bool(self._certificate.problem))
-        steps: dict[str, float] = {step: self._controller.steps[step] for step in Step if step not in STEPS_NOT_COUNTED}
-        yield _counter("certificate_steps", "Renewals, and the steps of a rotation.", "step", steps)
-        failures: dict[str, float] = {cause: self._controller.failures[cause] for cause in Cause}
-        yield _counter("certificate_failures", "Passes that failed, by cause.", "cause", failures)
-        text = "How often a caBundle was not as it should be."
-        yield CounterMetricFamily(f"{PREFIX}certificate_repairs", text, value=self._controller.repairs)
 
 
 class _ClusterCollector(Collector):
@@ -154,12 +109,12 @@ class _ClusterCollector(Collector):
         """Read the current values."""
         caches = self._backend.caches()
         healths = {reflector.kind.plural: reflector.health for reflector in self._backend.live.reflectors}
-        yield _gauge("cache_objects", "Objects in each cache.", {cache.resource: cache.objects for cache in caches})
+        yield gauge("cache_objects", "Objects in each cache.", {cache.resource: cache.objects for cache in caches})
         ages = {cache.resource: cache.age for cache in caches if cache.age is not None}
-        yield _gauge("cache_age_seconds", "Since a cache last heard of the cluster, bookmarks included.", ages)
-        yield _gauge("cache_synced", "Whether a cache was listed.", {cache.resource: cache.synced for cache in caches})
+        yield gauge("cache_age_seconds", "Since a cache last heard of the cluster, bookmarks included.", ages)
+        yield gauge("cache_synced", "Whether a cache was listed.", {cache.resource: cache.synced for cache in caches})
         forbidden = {resource: health.code == 403 for resource, health in healths.items()}
-        yield _gauge("cache_forbidden", "Whether a right is missing; /readyz says which.", forbidden)
+        yield gauge("cache_forbidden", "Whether a right is missing; /readyz says which.", forbidden)
         relists = CounterMetricFamily(
             f"{PREFIX}cache_relists", "Lists that were begun, by cause.", labels=["resource", "cause"]
         )
@@ -168,32 +123,18 @@ class _ClusterCollector(Collector):
                 relists.add_metric([resource, cause], health.relists[cause])
         yield relists
         errors = {resource: health.watch_errors for resource, health in healths.items()}
-        yield _counter("cache_watch_errors", "Watches that broke off.", "resource", errors)
+        yield counter("cache_watch_errors", "Watches that broke off.", "resource", errors)
         skipped = {resource: health.skipped for resource, health in healths.items()}
-        yield _counter("cache_skipped_objects", "Objects that could not be read.", "resource", skipped)
+        yield counter("cache_skipped_objects", "Objects that could not be read.", "resource", skipped)
         reads = self._backend.live.reader.results
-        yield _counter("live_reads", "Reads of what the caches did not have, by result.", "result", dict(reads))
+        yield counter("live_reads", "Reads of what the caches did not have, by result.", "result", dict(reads))
         dropped = self._backend.events.dropped
-        yield _counter("events_dropped", "Events about VMIs that were not written.", "cause", dict(dropped))
+        yield counter("events_dropped", "Events about VMIs that were not written.", "cause", dict(dropped))
         releaser = self._backend.releaser
         pending: dict[str, float] = {reason: releaser.pending[reason] for reason in RELEASE_REASONS}
         text = "Pods that are pinned, can't be scheduled and were not released, by reason; reported by the leader."
-        yield _gauge("pending_pins", text, pending, "reason")
+        yield gauge("pending_pins", text, pending, "reason")
         released: dict[str, float] = {reason: releaser.released[reason] for reason in RELEASE_REASONS}
-        yield _counter("released", "Pods that were deleted because their pin could not hold.", "reason", released)
+        yield counter("released", "Pods that were deleted because their pin could not hold.", "reason", released)
         text = "Whether this replica releases pins."
         yield GaugeMetricFamily(f"{PREFIX}release_leader", text, value=self._backend.leads())
-
-
-def _gauge(name: str, text: str, values: Mapping[str, float], label: str = "resource") -> GaugeMetricFamily:
-    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], float(value))
-    return family
-
-
-def _counter(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
-    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
-    for key, value in values.items():
-        family.add_metric([key], value)
-    return family

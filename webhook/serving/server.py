@@ -24,6 +24,7 @@ from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.channel import Channel
 from webhook.serving.connection import RequestHandler
 from webhook.serving.exchange import Request, Response
+from webhook.serving.gc_pauses import GcPauses
 from webhook.serving.listeners import Listeners, address_of
 from webhook.serving.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.metrics import Metrics
@@ -165,6 +166,9 @@ class Server:
         gc.freeze()
         # Reference counting frees the objects of a decision. More frequent collections find little and cost a 20th.
         gc.set_threshold(10_000, 20, 20)
+        pauses = GcPauses()
+        self.metrics.add_gc(pauses)
+        pauses.start()  # only now: the collection above delays no review
         sys.stdout.write(ready_line)
         sys.stdout.flush()
 

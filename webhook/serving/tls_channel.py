@@ -11,7 +11,7 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TypeVar
 
-from webhook.serving.channel import Channel, ConnectionLost
+from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost
 
 T = TypeVar("T")
 
@@ -130,9 +130,9 @@ class TlsChannel(Channel):
             return operation()
         except ssl.SSLWantReadError:
             return None
-        except ssl.SSLError:
+        except ssl.SSLError as error:
             self._flush()  # the alert
-            raise ConnectionLost("tls") from None
+            raise _loss(error) from None
 
     def _fill(self) -> bool:
         """Read what has arrived, and return False at the end of the stream."""
@@ -154,6 +154,14 @@ class TlsChannel(Channel):
         if self._outgoing.pending:
             self._unsent = memoryview(bytes(self._unsent) + self._outgoing.read())
         return super()._flush()
+
+
+def _loss(error: ssl.SSLError) -> ConnectionLost:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ClientCertificateRejected(error.verify_message)
+    if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return ClientCertificateRejected("no certificate was sent")
+    return ConnectionLost("tls")
 
 
 def _record_size(received: bytearray) -> int:

@@ -21,6 +21,25 @@
   annotations:
     summary: The webhook can't use its new serving certificate, and serves the old one until that expires.
     description: "/readyz?verbose of {{ `{{ $labels.pod }}` }} names the file and the problem."
+{{- if include "kubevirt-scheduler.clientCA" . }}
+- alert: KubevirtSchedulerClientCaEnds
+  # After the expiry of the last client CA, the webhook accepts no API server.
+  expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="client-ca"}) < 1209600
+  for: 1h
+  labels:
+    severity: warning
+  annotations:
+    summary: The client CA expires in {{ `{{ $value | humanizeDuration }}` }}.
+    description: Less than 14 days are left. A rotation needs a new certificate on each control-plane node.
+- alert: KubevirtSchedulerClientCaUnusable
+  expr: max by (pod) (kubevirt_scheduler_client_ca_unusable{ {{- $of -}} }) > 0
+  for: 10m
+  labels:
+    severity: warning
+  annotations:
+    summary: The webhook can't use its new client CA, and keeps the old one.
+    description: "/readyz?verbose of {{ `{{ $labels.pod }}` }} names the file and the problem."
+{{- end }}
 {{- if eq .Values.certificates.source "self" }}
 {{- range $severity, $left := dict "warning" (list 7884000 "91 days") "critical" (list 2592000 "30 days, the lifetime of a certificate,") }}
 - alert: KubevirtSchedulerAuthorityEnds

@@ -34,6 +34,9 @@
 {{- include "kubevirt-scheduler.checks.images" . }}
 {{- include "kubevirt-scheduler.checks.names" . }}
 {{- include "kubevirt-scheduler.checks.certificates" . }}
+{{- if and .Values.tls.clientCA.configMap .Values.tls.clientCA.secret }}
+  {{- fail "tls.clientCA: configMap and secret are both set, and the client CA comes from one of them. Empty the other." }}
+{{- end }}
 {{- if .Values.scheduler.enabled }}
   {{- include "kubevirt-scheduler.checks.scheduler" . }}
 {{- else if .Values.scheduler.loadAware.enabled }}

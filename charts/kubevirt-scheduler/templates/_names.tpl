@@ -31,6 +31,11 @@
 {{- end }}
 {{- end }}
 
+{{/* "true" if clients need a certificate, else nothing. */}}
+{{- define "kubevirt-scheduler.clientCA" -}}
+{{- if or .Values.tls.clientCA.configMap .Values.tls.clientCA.secret }}true{{ end -}}
+{{- end }}
+
 {{- define "kubevirt-scheduler.serviceAccountName" -}}
 {{ default (include "kubevirt-scheduler.fullname" .) .Values.serviceAccount.name }}
 {{- end }}

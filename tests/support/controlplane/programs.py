@@ -6,15 +6,20 @@ The programs run in the plane's folder, so every path here is relative to it.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from certs.authority import issue_ca
+from tests.support.client_certificates import issue_client, write_client
 from tests.support.controlplane.api import LOOPBACK
 
 CERTIFICATES = "certs"
+# The API server has a client certificate for the Services of these names, each of another CA, and for no other Service.
+CLIENTS, SERVICE_NAMESPACE = ("first-client", "second-client"), "kubevirt-scheduler"
 KUBECONFIG = "kubeconfig"
 KEY = "service-accounts.key"
 # The default limits of 20 to 50 requests per second protect large clusters. Here they would only slow the tests down.
@@ -36,6 +41,33 @@ def write_files(folder: Path, token: str, socket: Path) -> None:
         "egressSelections": [{"name": "cluster", "connection": connection}],
     }
     (folder / "egress.json").write_text(json.dumps(egress))
+    write_client_certificates(folder)
+
+
+def write_client_certificates(folder: Path) -> None:
+    """Write the client certificates that the API server presents to webhooks, and the configuration that names them.
+
+    There is one for the Service of each name in CLIENTS. The file `<name>-ca.crt` holds its CA.
+    """
+    users = []
+    for name in CLIENTS:
+        ca = issue_ca(datetime.now(UTC))
+        certificate, key = write_client(folder, issue_client(ca), name)
+        (folder / f"{name}-ca.crt").write_bytes(ca.certificate)
+        files = {"client-certificate": str(certificate), "client-key": str(key)}
+        users.append({"name": f"{name}.{SERVICE_NAMESPACE}.svc", "user": files})
+    (folder / "webhook-clients").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "users": users}))
+    webhooks = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": str(folder / "webhook-clients"),
+    }
+    admission = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": webhooks}],
+    }
+    (folder / "admission.json").write_text(json.dumps(admission))
 
 
 def etcd(url: str) -> list[str]:
@@ -61,6 +93,7 @@ def apiserver(port: int, etcd_url: str) -> list[str]:
         f"--service-account-signing-key-file={KEY}",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--egress-selector-config-file=egress.json",
+        "--admission-control-config-file=admission.json",
         # A loopback address is invalid in Endpoints, so the Service `kubernetes` has none. No test calls it.
         f"--advertise-address={LOOPBACK}",
         "--endpoint-reconciler-type=none",

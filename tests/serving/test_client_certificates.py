@@ -1,0 +1,222 @@
+"""`serve --client-ca-file`: only clients with a certificate of this CA are served; the others get a TLS alert."""
+
+import http.client
+import json
+import ssl
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
+
+import pytest
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from structlog.testing import capture_logs
+
+from certs.authority import issue_ca
+from certs.client_ca import trust_clients
+from tests.support.client_certificates import client_context, issue_client, replace, write_client
+from tests.support.loop_driver import POST, drive_loop
+from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
+from tests.support.tls_client import closed_by_server, write_certificate_files
+from webhook.serving.connection import Phase
+from webhook.serving.loop import MAX_CONNECTIONS
+
+NOW = datetime.now(UTC)
+CA, OTHER_CA = issue_ca(NOW), issue_ca(NOW)
+CLIENT = issue_client(CA)
+DAY = timedelta(days=1)
+VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+# OpenSSL's names for the alerts of RFC 8446, 6.2, and the reason in the log.
+REJECTED = {
+    "no certificate": (None, "HANDSHAKE_FAILURE|CERTIFICATE_REQUIRED", "no certificate was sent"),
+    "another CA": (issue_client(OTHER_CA), "UNKNOWN_CA", "unable to get local issuer certificate"),
+    "expired": (issue_client(CA, lifetime=-DAY), "CERTIFICATE_EXPIRED", "certificate has expired"),
+    "of a server": (
+        issue_client(CA, usage=ExtendedKeyUsageOID.SERVER_AUTH),
+        "UNSUPPORTED_CERTIFICATE",
+        "unsuitable certificate purpose",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "client-ca.crt").write_bytes(CA.certificate)
+    with run_server(folder, "--client-ca-file", folder / "client-ca.crt") as server:
+        yield server
+
+
+def connect(server, *certificate, version=None):
+    """A connection of a client that presents this certificate, or none."""
+    context = client_context(server.ca, *certificate, version=version)
+    return http.client.HTTPSConnection(*server.https, timeout=TIMEOUT, context=context)
+
+
+def status_of_review(connection):
+    connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
+    response = connection.getresponse()
+    response.read()
+    return response.status
+
+
+def metric(server, name):
+    lines = server.probe("/metrics")[1].splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} ")), None)
+
+
+# The server
+
+
+@VERSIONS
+def test_a_client_with_a_certificate_of_the_ca_is_served(server, tmp_path, version):
+    with closing(connect(server, *write_client(tmp_path, CLIENT), version=version)) as connection:
+        assert [status_of_review(connection) for _ in range(3)] == [200] * 3
+
+
+@VERSIONS
+@pytest.mark.parametrize("case", REJECTED)
+def test_a_client_without_a_valid_certificate_gets_an_alert(server, tmp_path, case, version):
+    client, alert, reason = REJECTED[case]
+    files = write_client(tmp_path, client) if client else ()
+    rejected = metric(server, 'kubevirt_scheduler_connections_dropped_total{cause="certificate"}')
+    with closing(connect(server, *files, version=version)) as connection, pytest.raises(ssl.SSLError, match=alert):
+        status_of_review(connection)
+    until(lambda: metric(server, 'kubevirt_scheduler_connections_dropped_total{cause="certificate"}') == rejected + 1)
+    line = server.log_lines[-1]
+    assert (line["event"], line["reason"], line["peer"]) == ("client certificate rejected", reason, "127.0.0.1")
+
+
+def test_a_client_with_a_huge_chain_is_rejected(server, tmp_path):
+    certificate, key = write_client(tmp_path, CLIENT)
+    certificate.write_bytes(CLIENT.certificate + CA.certificate * 300)  # OpenSSL accepts 100 KB
+    with closing(connect(server, certificate, key)) as connection, pytest.raises(OSError, match=r".+"):
+        status_of_review(connection)
+    with closing(connect(server, *write_client(tmp_path, CLIENT))) as connection:
+        assert status_of_review(connection) == 200
+
+
+def test_the_plain_port_needs_no_certificate(server):
+    assert [server.probe(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+
+
+def test_the_expiry_of_the_client_ca_is_a_metric(server):
+    left = metric(server, 'kubevirt_scheduler_certificate_expiry_seconds{certificate="client-ca"}')
+    assert 364 * 86400 < left <= 365 * 86400
+
+
+def test_an_unusable_client_ca_is_reported_and_the_old_one_is_used(server, tmp_path):
+    files, ca_file = write_client(tmp_path, CLIENT), server.log_file.with_name("client-ca.crt")
+    replace(ca_file, b"garbage")
+    try:
+        with closing(connect(server, *files)) as connection:
+            assert status_of_review(connection) == 200
+        problems = json.loads(server.probe("/readyz?verbose")[1])["problems"]
+        assert problems == {"client CA": f"{ca_file}: holds no certificate in PEM"}
+        assert metric(server, "kubevirt_scheduler_client_ca_unusable") == 1
+    finally:
+        replace(ca_file, CA.certificate)
+    with closing(connect(server, *files)) as connection:
+        assert status_of_review(connection) == 200
+    assert metric(server, "kubevirt_scheduler_client_ca_unusable") == 0
+
+
+def test_without_a_client_ca_any_client_is_served(tmp_path):
+    with run_server(tmp_path) as server:
+        assert server.review()["allowed"]
+        assert metric(server, "kubevirt_scheduler_client_ca_unusable") is None
+
+
+@pytest.mark.parametrize("content", [None, b"garbage"], ids=["missing", "garbage"])
+def test_an_unusable_client_ca_stops_the_start(tmp_path, content):
+    """The server never serves clients without a certificate when it was asked not to."""
+    file = tmp_path / "client-ca.crt"
+    if content:
+        file.write_bytes(content)
+    exited = run_to_exit("--snapshot", write_cluster(tmp_path), "--client-ca-file", file)
+    assert exited.returncode == 2
+    assert exited.stderr.startswith(f"Error: {file}: ")
+    assert len(exited.stderr.splitlines()) == 1
+
+
+def test_a_rotation_of_the_client_ca_fails_no_review(tmp_path):
+    """Both CAs are in the file while the client changes its certificate. Each review is on a new connection."""
+    ca_file = tmp_path / "client-ca.crt"
+    replace(ca_file, CA.certificate)
+    old = write_client(tmp_path, CLIENT, "old")
+    new = write_client(tmp_path, issue_client(OTHER_CA), "new")
+    statuses, presented, stop = [], [old], Event()
+    with run_server(tmp_path, "--client-ca-file", ca_file) as server:
+
+        def send_reviews():
+            while not stop.is_set():
+                with closing(connect(server, *presented[-1])) as connection:
+                    statuses.append(status_of_review(connection))
+
+        def wait_for_reviews():
+            seen = len(statuses)
+            until(lambda: len(statuses) >= seen + 20 or not thread.is_alive())
+
+        thread = Thread(target=send_reviews)
+        thread.start()
+        try:
+            wait_for_reviews()
+            replace(ca_file, CA.certificate + OTHER_CA.certificate)
+            wait_for_reviews()
+            presented.append(new)
+            wait_for_reviews()
+            replace(ca_file, OTHER_CA.certificate)
+            wait_for_reviews()
+        finally:
+            stop.set()
+            thread.join()
+        assert set(statuses) == {200}
+        assert len(statuses) >= 80
+        with closing(connect(server, *old)) as connection, pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
+            status_of_review(connection)
+
+
+# The event loop
+
+
+@pytest.fixture
+def driver(tmp_path):
+    write_certificate_files(tmp_path)
+    with drive_loop(tmp_path) as driver:
+        trust_clients(driver.server_context, CA.certificate.decode())
+        yield driver
+
+
+def test_a_rejected_client_is_dropped_after_it_has_read_the_alert(driver):
+    """An immediate close would answer the request that the client has already sent with a reset."""
+    # With TLS 1.3, the client's handshake is complete before the server has judged its certificate.
+    with capture_logs() as logs, driver.connect_tls() as sock:
+        sock.send(POST)
+        driver.turn(3)
+        assert [connection.phase for connection in driver.loop._table.in_phases(*Phase)] == [Phase.CLOSING]
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+            sock.recv(1000)
+    driver.turn(2)
+    assert driver.loop.connections() == 0
+    assert driver.requests == []
+    assert driver.dropped == {"certificate": 1}
+    assert [line["event"] for line in logs] == ["client certificate rejected"]
+
+
+def test_a_rejected_client_that_stays_is_closed_after_two_seconds(driver):
+    with driver.connect_tls() as sock:
+        driver.turn(2)
+        driver.advance_clock(2)
+        assert driver.loop.connections() == 0
+        with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+            sock.recv(1000)
+        assert closed_by_server(sock)
+
+
+def test_rejected_clients_are_evicted_first(driver, tmp_path):
+    accepted = client_context(tmp_path / "ca.crt", *write_client(tmp_path, CLIENT))
+    driver.loop.max_connections = 2
+    with driver.connect_tls(context=accepted) as served, driver.connect_tls(), driver.connect_tls():
+        driver.turn(3)
+        assert driver.send_and_receive(served).startswith(b"HTTP/1.1 200")
+    assert driver.dropped["evicted"] == 1
+    assert driver.loop.max_connections < MAX_CONNECTIONS

@@ -1,0 +1,48 @@
+"""The longest pause of the garbage collector is a metric, and each scrape starts a new interval."""
+
+import gc
+
+import pytest
+
+from tests.support.fake_clock import FakeClock
+from tests.support.server_process import run_server, until
+from webhook.serving.gc_pauses import GcPauses
+from webhook.serving.metrics import Metrics
+
+METRIC = "kubevirt_scheduler_gc_longest_pause_seconds"
+
+
+@pytest.fixture
+def pauses():
+    """Pauses by a clock that advances 0.25 s with each reading, so each collection takes that long."""
+    pauses = GcPauses(FakeClock(step=0.25))
+    pauses.start()
+    yield pauses
+    gc.callbacks.remove(pauses._record)
+
+
+def test_a_collection_is_a_pause_that_is_reported_once(pauses):
+    gc.collect()
+    gc.collect()
+    assert pauses.take_longest() == 0.25
+    assert pauses.take_longest() == 0
+
+
+def test_the_longest_pause_is_reported(pauses):
+    for seconds in (1.0, 3.0, 2.0):
+        pauses._clock.step = seconds
+        gc.collect()
+    assert pauses.take_longest() == 3.0
+
+
+def test_registering_the_metric_does_not_end_an_interval(pauses):
+    gc.collect()
+    metrics = Metrics()
+    metrics.add_gc(pauses)
+    assert f"{METRIC} 0.25" in metrics.exposition().decode()
+    assert f"{METRIC} 0.0" in metrics.exposition().decode()
+
+
+def test_the_server_exports_the_metric(tmp_path):
+    with run_server(tmp_path) as server:
+        until(lambda: f"\n{METRIC} " in server.probe("/metrics")[1])

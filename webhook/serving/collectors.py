@@ -1,0 +1,110 @@
+"""Collectors that read the state of the server at each scrape: its loop, its log and its certificates."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from certs.cluster import Cause
+from certs.renewal import Step
+from certs.rotate import CertificateController
+from certs.serving import ServingCertificate
+from webhook.serving.gc_pauses import GcPauses
+from webhook.serving.log_limit import LogLimit
+from webhook.serving.log_stream import LogStream
+
+PREFIX = "kubevirt_scheduler_"
+STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.HURRY, Step.REPLACE)
+
+
+def gauge(name: str, text: str, values: Mapping[str, float], label: str = "resource") -> GaugeMetricFamily:
+    """Return a gauge with one label."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], float(value))
+    return family
+
+
+def counter(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
+    """Return a counter with one label."""
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+class LoopCollector(Collector):
+    """Exports the counters of the event loop."""
+
+    def __init__(
+        self, connections: Callable[[], int], dropped: Mapping[str, int], take_longest_turn: Callable[[], float]
+    ) -> None:
+        self._connections, self._dropped, self._take_longest_turn = connections, dropped, take_longest_turn
+
+    def describe(self) -> Iterator[Metric]:
+        """Describe nothing, because `collect` starts a new interval for the longest turn."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the current values."""
+        text = "Connections that are open on the TLS port."
+        yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._connections())
+        text = "Connections that were ended by their peer's fault, or to make room, by cause."
+        yield counter("connections_dropped", text, "cause", dict(self._dropped))
+        text = "The longest turn of the loop since the last scrape: for so long every other connection waited."
+        yield GaugeMetricFamily(f"{PREFIX}loop_longest_turn_seconds", text, value=self._take_longest_turn())
+
+
+class GcCollector(Collector):
+    """Exports the longest pause of the garbage collector."""
+
+    def __init__(self, pauses: GcPauses) -> None:
+        self._pauses = pauses
+
+    def describe(self) -> Iterator[Metric]:
+        """Describe nothing, because `collect` starts a new interval for the longest pause."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the current value."""
+        text = "The longest pause for garbage collection since the last scrape: no thread ran for so long."
+        yield GaugeMetricFamily(f"{PREFIX}gc_longest_pause_seconds", text, value=self._pauses.take_longest())
+
+
+class LogCollector(Collector):
+    """Exports the counters of lost log lines."""
+
+    def __init__(self, log_stream: LogStream, limit: LogLimit) -> None:
+        self._log_stream, self._limit = log_stream, limit
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counters."""
+        text = "Lines of the log that nobody took."
+        yield CounterMetricFamily(f"{PREFIX}log_lines_dropped", text, value=self._log_stream.dropped)
+        text = "Log lines about failed requests that were dropped because there were too many per second."
+        yield CounterMetricFamily(f"{PREFIX}log_lines_suppressed", text, value=self._limit.suppressed)
+
+
+class CertificateCollector(Collector):
+    """Exports the state of the serving certificate and the counters of its controller."""
+
+    def __init__(self, certificate: ServingCertificate, controller: CertificateController) -> None:
+        self._certificate, self._controller = certificate, controller
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the current values."""
+        now = datetime.now(UTC)
+        left = {which: (end - now).total_seconds() for which, end in self._certificate.expiry_times().items()}
+        yield gauge("certificate_expiry_seconds", "Until the end of what is served.", left, "certificate")
+        text = "Whether newer files can't be served; /readyz?verbose says why."
+        yield GaugeMetricFamily(f"{PREFIX}certificate_unusable", text, value=bool(self._certificate.problem))
+        if client_ca := self._certificate.client_ca:
+            text = "Whether a newer client CA can't be used; /readyz?verbose says why."
+            yield GaugeMetricFamily(f"{PREFIX}client_ca_unusable", text, value=bool(client_ca.problem))
+        steps: dict[str, float] = {step: self._controller.steps[step] for step in Step if step not in STEPS_NOT_COUNTED}
+        yield counter("certificate_steps", "Renewals, and the steps of a rotation.", "step", steps)
+        failures: dict[str, float] = {cause: self._controller.failures[cause] for cause in Cause}
+        yield counter("certificate_failures", "Passes that failed, by cause.", "cause", failures)
+        text = "How often a caBundle was not as it should be."
+        yield CounterMetricFamily(f"{PREFIX}certificate_repairs", text, value=self._controller.repairs)
