@@ -21,6 +21,7 @@ from webhook.placement.decision import Decision, Subject
 from webhook.placement.release import RELEASE_REASONS
 from webhook.placement.settings import Action
 from webhook.serving.decision_metrics import DecisionMetrics
+from webhook.serving.fleet_metrics import FleetCollector
 from webhook.serving.log_stream import LogStream
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
@@ -69,6 +70,7 @@ class Metrics:
     def add_cluster(self, backend: LiveBackend) -> None:
         """Add the metrics of caches, live reads and events, read at each scrape."""
         self._registry.register(_ClusterCollector(backend))
+        self._registry.register(FleetCollector(backend.fleet.counts))
 
     def add_loop(
         self, connections: Callable[[], int], dropped: Mapping[str, int], take_longest_turn: Callable[[], float]
