@@ -89,6 +89,11 @@ def test_a_stopped_vm_mounts_the_claim_of_its_persistent_state(name: str, mounte
     assert claims == [name] * mounted
 
 
+def test_a_stopped_vm_with_an_invalid_quantity_has_no_next_pod() -> None:
+    (found,) = machines_of(vm("vm1", domain={"memory": {"guest": "a lot"}})).values()
+    assert found.template is None
+
+
 def test_the_load_of_a_node_is_a_share_of_its_allocatable_resources() -> None:
     requests = {"cpu": "1", "memory": "4Gi"}
     loads = node_loads(

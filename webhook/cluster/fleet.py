@@ -11,7 +11,7 @@ from webhook.placement.catalog import Key, Pod, VirtualMachine
 from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.fleet import Machine
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mappings, text
+from webhook.placement.shape import JsonObject, Malformed, mappings, text
 from webhook.placement.template import next_pod, rendered_pod
 from webhook.placement.vmpod import needs_state_claim
 
@@ -108,13 +108,19 @@ class Inventory:
         key = machine.namespace, machine.name
         vm, vmi = self.vms.get(key), self.vmis.get(key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
+        template: JsonObject | None = None
         if manifest is not None:
             template = next_pod(manifest, vm, vmi, settings)
         elif vm is not None:
-            template = rendered_pod(vm, state_claims.get(key, ()) if needs_state_claim(vm) else ())
-        else:
-            template = None
+            template = _rendered(vm, state_claims.get(key, ()))
         return replace(machine, manifest=manifest, template=template, paused=_is_paused(vmi))
+
+
+def _rendered(vm: JsonObject, state_claims: tuple[str, ...]) -> JsonObject | None:
+    try:
+        return rendered_pod(vm, state_claims if needs_state_claim(vm) else ())
+    except Malformed:  # a quantity that KubeVirt rejects: only a hand-written file has one
+        return None
 
 
 def _is_paused(vmi: JsonObject | None) -> bool:
