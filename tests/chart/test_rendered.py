@@ -237,8 +237,7 @@ def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str, v
     granted = {kind: grants(objects, kind) for kind in ("ClusterRole", "Role")}
     expected = [(*right, ()) for right in RIGHTS]
     if values:
-        expected = [("", "pods", ("list", "watch"), ()) if right[1] == "pods" else right
-                    for right in expected if right[1] != "virtualmachines"]  # fmt: skip
+        expected = [("", "pods", ("list", "watch"), ()) if right[1] == "pods" else right for right in expected]
     named = "get", "update"
     if source != "cert-manager":
         expected.append(("admissionregistration.k8s.io", "mutatingwebhookconfigurations", named, (NAME,)))

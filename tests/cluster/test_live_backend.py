@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.support.builders import node, pinned_vm_pod, settings, storage, virtual_machine
 from tests.support.fake_api_server import ApiServer
+from tests.support.fleet import vm, vm_pod
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.live_backend import LiveBackend
@@ -73,15 +74,35 @@ def test_without_a_lease_no_pins_are_released_or_reported_and_the_log_says_so(se
         backend.stop()
     events = [line["event"] for line in lines if "lease" in line["event"]]
     assert events == ["no lease given, so stuck pins are neither released nor reported"]
-    assert not names & {"election", "releaser", "reflector-virtualmachines"}
+    assert not names & {"election", "releaser"}
     assert not backend.leads()
     until(backend.live.synced)
     until(lambda: server.end_watches() or own_threads() <= before)
 
 
 @RELEASE_OFF
-def test_a_replica_that_only_reports_pins_needs_no_right_to_read_vms(server: ApiServer, overrides: Any) -> None:
-    assert "virtualmachines" not in [cache.resource for cache in make_backend(server, **overrides).caches()]
+def test_a_replica_that_releases_no_pins_still_caches_vms_to_count_them(server: ApiServer, overrides: Any) -> None:
+    assert "virtualmachines" in [cache.resource for cache in make_backend(server, **overrides).caches()]
+
+
+def test_the_fleet_is_exported_once_the_caches_are_synced(server: ApiServer) -> None:
+    server.put(*storage(), node("node-b"), vm("vm1"), vm_pod("vm1", "node-b", opt_in=None), vm("off", opt_in=False))
+    backend = make_backend(server, lease=None)
+    assert not [name for name in samples(backend) if "_vms{" in name]
+    backend.start()
+    until(backend.live.synced)
+    until(lambda: backend.live.query(lambda store: len(store.virtual_machines)) == 2)
+    found = samples(backend)
+    assert found['kubevirt_scheduler_vms{opted_in="true",state="Apart"}'] == 1
+    assert found['kubevirt_scheduler_vms{opted_in="false",state="Stopped"}'] == 1
+    assert sum(value for name, value in found.items() if "_scheduler_vms{" in name) == 2
+    assert {name: value for name, value in found.items() if "_node_vms{" in name} == {
+        'kubevirt_scheduler_node_vms{node="node-b",state="Apart"}': 1,
+        'kubevirt_scheduler_node_vms{node="node-b",state="NotConcerned"}': 0,
+        'kubevirt_scheduler_node_vms{node="node-b",state="Together"}': 0,
+        'kubevirt_scheduler_node_vms{node="node-b",state="Unserved"}': 0,
+    }
+    backend.stop()
 
 
 def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(server: ApiServer) -> None:

@@ -6,17 +6,24 @@ import pytest
 
 from tests.support.builders import (
     Object,
+    catalog,
     claim,
     hotplug_pod,
     node,
     pinned_vm_pod,
+    pod_anti_affinity,
+    pod_term,
     share_manager,
     share_manager_pod,
     storage,
     volume,
 )
-from tests.support.fleet import LATER, statuses, vm, vm_pod, vmi
+from tests.support.fleet import LATER, inventory, status, statuses, vm, vm_pod, vmi
+from webhook.cluster.fleet import Facts, machines
+from webhook.placement.decision import Outcome, Reason
+from webhook.placement.fleet import Machine, State, assess, recorded_reason, survey
 from webhook.placement.fleet_wording import if_started
+from webhook.placement.settings import Settings
 
 NODES = [node("node-a"), node("node-b")]
 SERVED = [*storage(), *NODES]  # disk1 is served by node-a
@@ -51,7 +58,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("several disks", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *storage("disk3", "node-b"), *NODES,
                        vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="NodeFull"),
                        vm_pod("other", "node-b", claims=["disk9", "disk2", "disk3"])],
-     "Together", "CoScheduled", "disk1", "node-a", ""),
+     "Together", "CoScheduled", "disk1", "node-a", "cold start, the share-manager follows the VM"),
     ("a disk that the VM names", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *NODES,
                                   vm(annotations={"kubevirt-scheduler/co-schedule-claim": "disk2"}),
                                   vm_pod(claims=["disk1", "disk2"],
@@ -90,11 +97,96 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_a_vm_has_a_state_a_reason_and_a_start(row: Any) -> None:
-    _, objects, *expected = row
+    _, objects, *expected, start = row
     found = statuses(*objects)["vm1"]
-    state = [found.state, found.reason, found.claim, found.storage_node]
-    print(state, if_started(found.start))
-    assert state == expected[:4]
+    assert [found.state, found.reason, found.claim, found.storage_node] == expected
     assert found.start
-    if expected[4]:
-        assert if_started(found.start) == expected[4]
+    assert if_started(found.start) == start
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_state_is_computed_from_facts_alone(row: Any) -> None:
+    """The webhook's caches hold neither manifests nor templates, and the metrics must agree with the report."""
+    found = inventory(*row[1])
+    (machine,) = (each for each in machines(Facts.of(found.store), Settings()) if each.name == "vm1")
+    counted = assess(machine, found.store, Settings())
+    reported = statuses(*row[1])["vm1"]
+    assert counted.start is None
+    assert (counted.state, counted.node) == (reported.state, reported.node)
+    if machine.pod:
+        assert (counted.claim, counted.storage_node) == (reported.claim, reported.storage_node)
+
+
+def test_the_start_ignores_the_requests_of_the_running_pod() -> None:
+    full = node("node-a", allocatable={"cpu": "4", "pods": "2"})
+    fleet = [*storage(), full, vm(), vm_pod(requests={"cpu": "3"})]
+    found = status(*fleet)
+    assert found.start
+    assert found.start.decision.outcome is Outcome.PINNED
+    other = vm_pod("other", claims=[], requests={"cpu": "2"})
+    crowded = statuses(*fleet, other)["vm1"].start
+    assert crowded
+    assert crowded.decision.reason is Reason.NODE_FULL
+
+
+def test_the_start_ignores_the_anti_affinity_of_the_running_pod() -> None:
+    spread = pod_anti_affinity(pod_term({"app": "db"}))
+    own = vm_pod(labels={"app": "db"}, affinity=spread)
+    found = status(*SERVED, vm(), own).start
+    assert found
+    assert found.decision.outcome is Outcome.PINNED
+    repelled = statuses(*SERVED, vm(), own, vm_pod("other", claims=[], labels={"app": "db"}))["vm1"].start
+    assert repelled
+    assert repelled.decision.reason is Reason.POD_AFFINITY
+
+
+def test_a_start_is_cold_unless_another_vm_uses_the_share_manager() -> None:
+    own = [*SERVED, vm(), vm_pod(node="node-b")]
+    assert status(*own).start == statuses(*own)["vm1"].start
+    for other, cold in [
+        ([], True),
+        ([vm_pod("other")], False),
+        ([vm_pod("other", deleting=True)], True),
+        ([vm_pod("other", claims=["disk2"])], True),
+        ([(launcher := vm_pod("other", claims=[])), hotplug_pod(launcher)], False),
+    ]:
+        found = statuses(*own, *other)["vm1"].start
+        assert found
+        assert found.cold is cold
+
+
+def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
+    fleet = [*storage(), node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b")]
+    assert status(*fleet).start_helps
+    assert not status(*fleet, steering=False).start_helps
+
+
+def test_a_start_that_fails_keeps_its_error() -> None:
+    template = vm_pod(node="", overhead={"cpu": "a lot"})
+    found = assess(Machine("default", "vm1", opted_in=True, template=template), catalog(*SERVED), Settings())
+    assert found.start
+    assert found.start.decision.reason is Reason.INTERNAL_ERROR
+    assert found.start.error is not None
+
+
+def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
+    for pod in (vm_pod(node="node-b", decided="NodeFull"), vm_pod(node="")):
+        found = inventory(*SERVED, vm(), pod)
+        (machine,) = machines(Facts.of(found.store), Settings())
+        assert assess(machine, found.store, Settings()).reason is None
+
+
+def test_an_unknown_recorded_reason_counts_as_none() -> None:
+    assert recorded_reason(vm_pod(decided="NoSuchReason")) is None
+    assert recorded_reason(vm_pod(decided="NodeFull")) is Reason.NODE_FULL
+
+
+def test_a_migration_target_that_preferred_the_storage_has_the_recorded_reason() -> None:
+    migrated = vm_pod(node="node-b", labels=MIGRATED, decided="CoScheduled")
+    assert status(*SERVED, vm(), migrated).reason is Reason.SCHEDULED_ELSEWHERE
+
+
+def test_survey_yields_the_status_of_each_machine_in_order() -> None:
+    found = inventory(*SERVED, vm("b"), vm("a"))
+    listed = list(survey(found.machines(Settings()), found.store, Settings()))
+    assert [(each.machine.name, each.state) for each in listed] == [("a", State.STOPPED), ("b", State.STOPPED)]

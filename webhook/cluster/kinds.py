@@ -29,7 +29,8 @@ class Kind:
     query: dict[str, str] = field(default_factory=dict)
 
 
-# Only the release reads VMs. So a missing right (an older ClusterRole) must not stop the decisions.
+# Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
+# decisions.
 VIRTUAL_MACHINES = Kind(
     VirtualMachine,
     "virtualmachines",

@@ -10,6 +10,7 @@ from webhook.cluster.backend import Backend, Cache
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.election import Election
 from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder
+from webhook.cluster.fleet_counts import FleetCounter
 from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.releaser import Releaser
@@ -29,8 +30,8 @@ class LiveBackend:
     """
 
     def __init__(self, cluster: ClusterClient, settings: Settings, lease: Key | None = None) -> None:
-        releases = lease is not None and settings.release and settings.action is Action.INJECT
-        self.live = Live(cluster, settings, extra_kinds=(VIRTUAL_MACHINES,) if releases else ())
+        self.live = Live(cluster, settings, extra_kinds=(VIRTUAL_MACHINES,))
+        self.fleet = FleetCounter(self.live, settings, time.monotonic)
         # Inside a pod, the hostname is the pod's name.
         self.events = EventRecorder(cluster.send, os.uname().nodename)
         # In observe mode the webhook changes no pod, so an Event would report a placement that didn't happen.

@@ -31,6 +31,10 @@ class Table(Generic[F]):
     def __iter__(self) -> Iterator[Key]:
         return iter(self._by_key)
 
+    def values(self) -> Collection[F]:
+        """List all objects."""
+        return self._by_key.values()
+
     def get(self, key: Key) -> F | None:
         """Find one object."""
         return self._by_key.get(key)
@@ -96,7 +100,7 @@ class Pods(Table[Pod]):
         self._by_uid: dict[str, Pod] = {}
         self._by_vm: dict[Key, Pod] = {}
         self._serving: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
-        self._hotplugging: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
+        self._hotplug_pods: dict[Key, Pod] = {}
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
@@ -143,6 +147,8 @@ class Pods(Table[Pod]):
             yield self._stuck
         if _is_launcher(pod):
             yield self._launchers
+        if pod.labels.get("kubevirt.io") == "hotplug-disk":
+            yield self._hotplug_pods
         for table, entry in self._index_entries(pod):
             yield table[entry]
 
@@ -157,9 +163,6 @@ class Pods(Table[Pod]):
             yield self._by_claim, (pod.namespace, claim)
         if pod.labels.get("longhorn.io/component") == "share-manager":
             yield self._serving, (pod.namespace, pod.labels.get("longhorn.io/share-manager", ""))
-        if pod.labels.get("kubevirt.io") == "hotplug-disk":
-            for owner in pod.owners:
-                yield self._hotplugging, owner
 
     def _count(self, pod: Pod, sign: int) -> None:
         if pod.effective_node:
@@ -194,10 +197,9 @@ class Pods(Table[Pod]):
         """List the virt-launcher pods."""
         return self._launchers.values()
 
-    def hotplugged_claims(self, uid: str) -> tuple[str, ...]:
-        """List the claims that the hotplug pods of a virt-launcher pod mount; `uid` is the uid of the latter."""
-        pods = sorted(self._hotplugging.get(uid, {}).values(), key=lambda pod: pod.key)
-        return tuple(dict.fromkeys(claim for pod in pods if pod.alive for claim in pod.claims))
+    def hotplug_pods(self) -> Collection[Pod]:
+        """List the pods that mount hotplugged claims for a virt-launcher pod."""
+        return self._hotplug_pods.values()
 
     def share_managers(self, namespace: str) -> Iterator[Pod]:
         """List the share-manager pods in a namespace."""

@@ -12,7 +12,7 @@ from webhook.cluster import snapshot
 from webhook.cluster.fleet import Inventory
 from webhook.commands.options import connect
 from webhook.commands.progress import Progress
-from webhook.placement.fleet import Machine, Status, assess
+from webhook.placement.fleet import Machine, Status, survey
 from webhook.placement.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping
@@ -63,6 +63,6 @@ def read_live(
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:
     """Yield the status of each VM in the scope."""
     machines = [each for each in inventory.machines(settings) if scope.selects(each, inventory)]
-    for done, machine in enumerate(machines):
+    for done, status in enumerate(survey(machines, inventory.store, settings), 1):
         progress("deciding", done, len(machines))
-        yield assess(machine, inventory.store, settings)
+        yield status

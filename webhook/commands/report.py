@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -118,7 +117,8 @@ def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) 
         case "yaml":
             return manifests.to_yaml(listed)
         case "html":
-            page: str = import_module("webhook.commands.fleet_page").render(listed)  # only a page needs the template
-            return page
+            from webhook.commands.fleet_page import render  # noqa: PLC0415 (only a page needs the template)
+
+            return render(listed)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return render_report(listed, wide=output == "wide", color=color, columns=columns)

@@ -71,11 +71,19 @@ def _advice_before_start(status: Status) -> str:
     start = status.start
     if start is None:
         return NO_ACTION
+    if reason := _never_served(start):
+        return _NOT_CONCERNED[reason]
     if start.stopped_by:
         return _sentence(f"{OPT_IN} before the next start")
     if start.decision.outcome is Outcome.PINNED:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
     return ADVICE[start.decision.reason]
+
+
+def _never_served(start: Start) -> Reason | None:
+    """Return why no claim of the next pod is ever served, or None if one may be."""
+    reasons = [finding.reason for finding in start.decision.claims] or [start.decision.reason]
+    return reasons[0] if all(reason in _NOT_CONCERNED for reason in reasons) else None
 
 
 def _advice_when_apart(status: Status) -> str:

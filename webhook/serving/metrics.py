@@ -27,6 +27,7 @@ from webhook.serving.collectors import (
     gauge,
 )
 from webhook.serving.decision_metrics import DecisionMetrics
+from webhook.serving.fleet_metrics import FleetCollector
 from webhook.serving.gc_pauses import GcPauses
 from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
@@ -75,6 +76,7 @@ class Metrics:
     def add_cluster(self, backend: LiveBackend) -> None:
         """Add the metrics of caches, live reads and events, read at each scrape."""
         self._registry.register(_ClusterCollector(backend))
+        self._registry.register(FleetCollector(backend.fleet.counts))
 
     def add_loop(
         self, connections: Callable[[], int], dropped: Mapping[str, int], take_longest_turn: Callable[[], float]

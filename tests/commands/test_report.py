@@ -1,0 +1,262 @@
+"""`report` lists the VMs of a snapshot or of a live cluster, with a summary and the nodes."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from tests.support.builders import node, storage
+from tests.support.fake_api_server import ApiServer
+from tests.support.fleet import vm, vm_pod, vmi
+from webhook.cli import commands
+from webhook.cluster.manifests import to_yaml
+from webhook.commands.fleet_table import render_report, summary_line
+from webhook.commands.label_selector import parse_selector
+from webhook.placement.selectors import labels_match
+
+ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+FLEET = [
+    *storage("disk1", "node-a"),
+    *storage("disk2", "node-b"),
+    node("node-a", allocatable=ALLOCATABLE),
+    node("node-b", allocatable=ALLOCATABLE),
+    vm("apart") | {"metadata": {"name": "apart", "namespace": "default", "labels": {"app": "db", "tier": "gold"}}},
+    vm_pod("apart", "node-b", decided="NodeFull", requests={"cpu": "1", "memory": "2Gi"}),
+    vm("foreign", opt_in=False),
+    vm_pod("foreign", "node-b", opt_in=None),
+    vm("together"),
+    vmi("together", paused=True),
+    vm_pod("together", "node-b", claims=["disk2"], decided="CoScheduled"),
+    vm("off"),
+]
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("---\n".join(map(to_yaml, FLEET)))
+    return file
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+def run_report(*arguments: Any) -> Result:
+    result = CliRunner().invoke(commands, ["report", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def report_on(*arguments: Any) -> Any:
+    result = run_report(*arguments, "-o", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return msgspec.json.decode(result.stdout)
+
+
+def names(report: Any) -> list[str]:
+    return [vm["name"] for vm in report["vms"]]
+
+
+def test_the_table_lists_vms_a_summary_and_nodes(snapshot: Path) -> None:
+    result = run_report("--snapshot", snapshot)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = [re.split(r" {3,}", line) for line in result.stdout.splitlines()]
+    opt_in = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM'
+    helped = "2 of the 2 would be together after a restart (1 of them only once opted in)"
+    assert lines == [
+        ["NAMESPACE", "VM", "OPT-IN", "NODE", "STORAGE", "STATE", "IF STARTED", "WHAT TO DO"],
+        ["default", "apart", "yes", "node-b", "node-a", "Apart", "pinned to node-a",
+         "Restart the VM: its pod is then pinned to node-a."],
+        ["default", "foreign", "no", "node-b", "node-a", "Apart", "not opted in; if it were: pinned to node-a",
+         f"{opt_in}: its pod is then pinned to node-a."],
+        ["default", "off", "yes", "-", "-", "Stopped", "unchanged (NoClaims)",
+         "No action needed. The VM mounts no claim."],
+        ["default", "together", "yes", "node-b", "node-b", "Together", "cold start, the share-manager follows the VM",
+         "No action needed."],
+        [""],
+        [f"4 VMs: 1 together, 2 apart, 1 stopped; {helped}"],
+        [""],
+        ["NODE", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS"],
+        ["node-a", "0", "0", "1", "0%", "0%", "1%"],
+        ["node-b", "3", "2", "1", "25%", "25%", "4%"],
+    ]  # fmt: skip
+
+
+def test_the_wide_table_adds_claims_and_reasons(snapshot: Path) -> None:
+    lines = run_report("--snapshot", snapshot, "-o", "wide").stdout.splitlines()
+    assert lines[0].split()[6:8] == ["CLAIM", "REASON"]
+    assert lines[1].split()[5:8] == ["Apart", "disk1", "NodeFull"]
+    assert "Together (paused)   disk2   CoScheduled" in lines[4]
+
+
+def test_json_has_the_documented_keys(snapshot: Path) -> None:
+    report = report_on("--snapshot", snapshot)
+    assert report["vms"][1] == {
+        "namespace": "default",
+        "name": "foreign",
+        "optedIn": False,
+        "node": "node-b",
+        "storageNode": "node-a",
+        "claim": "disk1",
+        "state": "Apart",
+        "reason": "NotOptedIn",
+        "paused": False,
+        "migrating": False,
+        "ifStarted": {
+            "outcome": "pinned",
+            "reason": "CoScheduled",
+            "node": "node-a",
+            "stoppedBy": "NotOptedIn",
+            "cold": False,
+            "together": True,
+            "text": "not opted in; if it were: pinned to node-a",
+        },
+        "advice": 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM: '
+        "its pod is then pinned to node-a.",
+    }
+    assert report["nodes"][1] == {
+        "name": "node-b",
+        "vms": 3,
+        "states": {"together": 1, "apart": 2, "unserved": 0, "waiting": 0, "stopped": 0, "notConcerned": 0},
+        "shareManagers": 1,
+        "requested": {"cpu": 0.25, "memory": 0.25, "pods": 0.0364},
+    }
+    assert report["summary"] == {
+        "vms": 4,
+        "together": 1,
+        "apart": 2,
+        "unserved": 0,
+        "waiting": 0,
+        "stopped": 1,
+        "notConcerned": 0,
+        "togetherAfterRestart": 2,
+        "togetherAfterRestartNotOptedIn": 1,
+    }
+
+
+def test_yaml_has_the_same_content_as_json(snapshot: Path) -> None:
+    result = run_report("--snapshot", snapshot, "-o", "yaml")
+    assert yaml.safe_load(result.stdout) == report_on("--snapshot", snapshot)
+
+
+def test_apart_shortens_the_list_and_not_the_summary(snapshot: Path) -> None:
+    report = report_on("--snapshot", snapshot, "--apart")
+    assert names(report) == ["apart", "foreign"]
+    assert report["summary"]["vms"] == 4
+
+
+def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
+    assert names(report_on("--snapshot", snapshot, "-n", "default", "-l", "app=db,tier in (gold, silver)")) == ["apart"]
+    assert names(report_on("--snapshot", snapshot, "-A", "-l", "!app")) == ["foreign", "off", "together"]
+    result = run_report("--snapshot", snapshot, "-n", "other")
+    assert result.stdout.splitlines()[0] == "0 VMs"
+    assert result.stderr == "No VM found in namespace other; -A reports on all namespaces\n"
+
+
+@pytest.mark.parametrize(("more", "status"), [((), 0), (("--fail-on", "apart"), 1)])
+def test_the_exit_status_reports_vms_that_are_apart(snapshot: Path, more: tuple[str, ...], status: int) -> None:
+    assert run_report("--snapshot", snapshot, *more).exit_code == status
+    assert run_report("--snapshot", snapshot, "-l", "app=none", *more).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-A", "-n", "shop"], "give either -A or -n, not both"),
+        (["-w", "-o", "json"], "-w prints tables"),
+        (["-l", "a=b=c"], "'a=b=c' is no label requirement"),
+    ],
+)
+def test_options_that_contradict_are_rejected(arguments: list[str], message: str) -> None:
+    result = run_report(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp_path: Path) -> None:
+    server.put(*FLEET)
+    report = report_on("--kubeconfig", server.kubeconfig(tmp_path))
+    assert names(report) == ["apart", "foreign", "off", "together"]
+    assert {request.verb for request in server.requests} == {"list"}
+    assert all(request.query["limit"] for request in server.requests)
+    assert len(server.requests) == 7  # one page of each kind
+
+
+def test_a_live_cluster_and_its_snapshot_give_the_same_report(
+    server: ApiServer, tmp_path: Path, snapshot: Path
+) -> None:
+    server.put(*FLEET)
+    assert report_on("--kubeconfig", server.kubeconfig(tmp_path)) == report_on("--snapshot", snapshot)
+
+
+def test_a_cluster_without_kubevirt_and_longhorn_has_no_vms(server: ApiServer, tmp_path: Path) -> None:
+    server.missing |= {"virtualmachines", "virtualmachineinstances", "sharemanagers"}
+    server.put(node())
+    assert report_on("-A", "--kubeconfig", server.kubeconfig(tmp_path))["vms"] == []
+
+
+@pytest.mark.parametrize("plural", ["pods", "virtualmachines", "virtualmachineinstances"])
+def test_a_missing_right_ends_the_report_with_status_2(server: ApiServer, tmp_path: Path, plural: str) -> None:
+    server.forbidden.add(("list", plural))
+    result = run_report("-A", "--kubeconfig", server.kubeconfig(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: the cluster does not answer: ")
+    assert plural in result.stderr
+
+
+def test_an_unreadable_object_is_counted_and_ignored(server: ApiServer, tmp_path: Path) -> None:
+    broken = node("broken", allocatable={"cpu": "a lot"})
+    server.put(*FLEET, broken)
+    result = run_report("--kubeconfig", server.kubeconfig(tmp_path))
+    assert result.exit_code == 0
+    assert result.stderr == "Warning: 1 of the nodes can't be read, and the report ignores them\n"
+
+
+def test_a_report_without_vms_apart_has_a_short_summary() -> None:
+    counts = dict.fromkeys(["together", "apart", "unserved", "waiting", "stopped", "notConcerned"], 0)
+    assert summary_line(counts | {"vms": 0}) == "0 VMs"
+    assert summary_line(counts | {"vms": 1, "notConcerned": 1}) == "1 VM: 1 not concerned"
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        ("", True),
+        ("app=db", True),
+        ("app==db", True),
+        ("app=web", False),
+        ("app!=web", True),
+        ("app", True),
+        ("!app", False),
+        ("example.com/tier in (gold, silver)", True),
+        ("example.com/tier notin (gold),app=db", False),
+        ("empty=", True),
+    ],
+)
+def test_a_selector_selects_like_kubectl(selector: str, selected: bool) -> None:
+    labels = {"app": "db", "example.com/tier": "gold", "empty": ""}
+    assert labels_match(parse_selector(selector), labels) is selected
+
+
+@pytest.mark.parametrize("selector", ["a b", "in (a)", "a in b", "=x", "a>1"])
+def test_an_invalid_selector_is_rejected(selector: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_selector(selector)
+
+
+def test_sentences_wrap_on_a_narrow_terminal_and_names_do_not(snapshot: Path) -> None:
+    report = report_on("--snapshot", snapshot, "--apart")
+    lines = render_report(report, wide=False, color=False, columns=120).splitlines()
+    assert max(map(len, lines[:-5])) <= 120
+    assert lines[1].split()[:6] == ["default", "apart", "yes", "node-b", "node-a", "Apart"]
+    colored = render_report(report, wide=False, color=True, columns=120)
+    assert click.style("Apart", fg="red") in colored

@@ -1,0 +1,77 @@
+"""The report says for each VM what a start would do, and what the operator can do."""
+
+import pytest
+
+from tests.support.builders import (
+    Object,
+    claim,
+    node,
+    pinned_vm_pod,
+    share_manager,
+    share_manager_pod,
+    storage,
+    volume,
+)
+from tests.support.fleet import inventory, statuses, vm, vm_pod, vmi
+from webhook.cluster.fleet import Facts, machines
+from webhook.placement.fleet import assess
+from webhook.placement.fleet_wording import NO_ACTION, advice
+from webhook.placement.settings import Settings
+from webhook.placement.wording import ADVICE, restart_advice
+
+SERVED = [*storage(), node("node-a"), node("node-b")]
+CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
+OTHER = vm_pod("other", "node-a")
+OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
+RESTART = "estart the VM: its pod is then pinned to node-a."
+COLD = "its share-manager serves no other VM, so it stops with the VM and then follows the VM."
+ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
+DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
+SCRIPTED: list[tuple[str, list[Object], str]] = [
+    ("together", [*SERVED, vm(), vm_pod()], NO_ACTION),
+    ("apart", [*SERVED, vm(), vm_pod(node="node-b"), OTHER], f"R{RESTART}"),
+    ("apart, not opted in", [*SERVED, vm(opt_in=False), vm_pod(node="node-b"), OTHER], f"{OPT_IN}, then r{RESTART}"),
+    ("apart, alone", [*SERVED, vm(), vm_pod(node="node-b")], f"Restart the VM: {COLD}"),
+    ("apart, without a VM", [*SERVED, vmi(), vm_pod(node="node-b")], f"Delete and recreate the VMI: {COLD}"),
+    ("apart, no room", [*CORDONED, vm(), vm_pod(node="node-b"), OTHER], ADVICE["NodeCordoned"]),
+    ("apart, no room, not opted in", [*CORDONED, vm(opt_in=False), vm_pod(node="node-b"), OTHER],
+     f"{OPT_IN}. {ADVICE['NodeCordoned']}"),
+    ("migrating", [*SERVED, vm(), vm_pod(node="node-b"), vm_pod(suffix="x", created="2026-09-01T12:00:00Z")],
+     "Wait until the live migration ends."),
+    ("waiting, stuck", [*CORDONED, vm(), pinned_vm_pod()],
+     f"Pinned to node-a, but it is cordoned; {restart_advice('default', 'vm1')}."),
+    ("waiting", [*SERVED, vm(), vm_pod(node="")],
+     "Read why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."),
+    ("unserved", [claim(), volume(), share_manager(state="stopped"), vm(), vm_pod()],
+     "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."),
+    ("starting", [claim(), volume(), share_manager_pod(), vm(), vm_pod()], ADVICE["ShareManagerStarting"]),
+    ("no claim object", [vm(), vm_pod()], ADVICE["ClaimNotFound"]),
+    ("Block", [claim(volumeMode="Block"), vm(), vm_pod()],
+     f"{NO_ACTION} Block and migratable volumes are not served by a share-manager."),
+    ("no claims", [vm(), vm_pod(claims=[])], f"{NO_ACTION} The VM mounts no claim."),
+    ("stopped", [*storage(), node("node-a", **ABLE), vm(**DISK)], f"{NO_ACTION} The next start is pinned to node-a."),
+    ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"{OPT_IN} before the next start."),
+    ("stopped, cold", [claim(), volume(), vm(**DISK)], ADVICE["NoShareManager"]),
+    ("stopped, Block", [claim(volumeMode="Block"), vm(opt_in=False, **DISK)],
+     f"{NO_ACTION} Block and migratable volumes are not served by a share-manager."),
+    ("stopped, no claims", [vm()], f"{NO_ACTION} The VM mounts no claim."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
+def test_a_vm_comes_with_advice(row: tuple[str, list[Object], str]) -> None:
+    assert advice(statuses(*row[1])["vm1"]) == row[2]
+
+
+@pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
+def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], str]) -> None:
+    found = inventory(*row[1])
+    (machine,) = (each for each in machines(Facts.of(found.store), Settings()) if each.name == "vm1")
+    assert advice(assess(machine, found.store, Settings())).endswith(".")
+
+
+def test_a_vm_that_is_apart_or_stuck_never_needs_no_action() -> None:
+    for name, objects, words in SCRIPTED:
+        if name.startswith(("apart", "waiting")):
+            assert NO_ACTION not in words
+            assert "Nothing to do" not in advice(statuses(*objects)["vm1"])
