@@ -48,8 +48,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
-        name = ctx.find_root().info_name
-        return command if name in (None, NAME) else _renamed(command, str(name))
+        return _renamed(command, PLUGIN) if ctx.find_root().info_name == PLUGIN else command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand. Raises InvalidInput for unusable files and settings."""
