@@ -49,8 +49,8 @@ test: venv $(GO) ## run all tests except the image's; pure modules need full bra
 	@$(BIN)/python -m tests.support.controlplane.build --all >/dev/null
 	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
-test-unit: venv ## run the tests that need neither the control plane, nor Chromium, nor the image
-	$(BIN)/pytest -m 'not controlplane and not browser and not image' $(ARGS)
+test-unit: venv ## run the tests that need neither the control plane nor Debian packages
+	$(BIN)/pytest -m 'not controlplane and not browser and not shells and not image' $(ARGS)
 
 # $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)

@@ -1,6 +1,9 @@
-"""The `kubevirt-scheduler` command line: its subcommands, error output and exit codes."""
+"""The command line of `kubevirt-scheduler` and `kubectl coschedule`: its subcommands, error output and exit codes."""
 
+import copy
 import os
+import re
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -9,6 +12,8 @@ import click
 from webhook import __version__
 from webhook.cluster.documents import BadInput, printable
 from webhook.placement.settings import SettingsError
+
+NAME, PLUGIN = "kubevirt-scheduler", "kubectl coschedule"
 
 # Module names, so that each command imports only its own libraries: `inject` takes a quarter of a second in total, and
 # importing the server's libraries alone takes half a second.
@@ -20,7 +25,9 @@ COMMANDS = {
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs",  # show and renew the certificates
     "check": "webhook.commands.check",  # test whether the API server calls the webhook
+    "completion": "webhook.commands.completion",  # print the completion script of a shell
 }
+_EXAMPLE = re.compile(rf"\b{NAME} (?={'|'.join(COMMANDS)})")
 
 
 class InvalidInput(click.ClickException):
@@ -36,12 +43,12 @@ class LazyGroup(click.Group):
         """List the subcommands in the order of COMMANDS."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (click's signature)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a subcommand; None if it is unknown."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
-        return command
+        return _renamed(command, PLUGIN) if ctx.find_root().info_name == PLUGIN else command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand. Raises InvalidInput for unusable files and settings."""
@@ -51,8 +58,17 @@ class LazyGroup(click.Group):
             raise InvalidInput(printable(str(error))) from None
 
 
+def _renamed(command: click.Command, name: str) -> click.Command:
+    """Return a copy of a command whose examples call the program by this name."""
+    renamed = copy.copy(command)
+    renamed.help = _EXAMPLE.sub(f"{name} ", command.help or "")
+    if isinstance(renamed, click.Group):
+        renamed.commands = {key: _renamed(each, name) for key, each in renamed.commands.items()}
+    return renamed
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="kubevirt-scheduler", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 def commands() -> None:
     """Put KubeVirt VMs on the node that serves their storage.
 
@@ -68,8 +84,25 @@ def commands() -> None:
 
 def main() -> None:
     """Run the command line."""
+    _run(NAME)
+
+
+def kubectl_plugin() -> None:
+    """Run the command line as a kubectl plugin."""
+    _run(PLUGIN)
+
+
+def complete_kubectl_plugin() -> None:
+    """Print the completions of the arguments for kubectl, which calls this program as `kubectl_complete-coschedule`."""
+    from webhook.commands.completion import kubectl_completions  # noqa: PLC0415 (other commands don't need it)
+
+    click.echo(kubectl_completions(commands, PLUGIN, sys.argv[1:]))
+
+
+def _run(name: str) -> None:
     try:
-        commands(prog_name="kubevirt-scheduler")
+        program = commands if name == NAME else _renamed(commands, name)
+        program(prog_name=name, complete_var=f"_{name.replace('-', '_').replace(' ', '_').upper()}_COMPLETE")
     except OSError as error:
         # Standard output can't be written: the disk is full, for example. Redirect it, because Python flushes the rest
         # again at exit and would fail again.

@@ -111,7 +111,7 @@ def test_each_golden_case_prints_its_expected_decision(case: Path) -> None:
     arguments = ["inject", "-f", case / "pod.yaml", "--snapshot", case / "cluster.yaml", "-o", "json"]
     result = run_cli(*arguments, env=environment)
     (expected,) = documents(case.joinpath("expected.yaml").read_text())
-    assert json_output(result) == expected
+    assert json_output(result) == [expected]
 
 
 def test_objects_of_other_kinds_are_printed_unchanged(run: RunInject, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_list_is_printed_as_a_list_with_patched_pods(run: RunInject, tmp_path:
 def test_a_pod_without_a_namespace_belongs_to_default(run: RunInject, tmp_path: Path) -> None:
     bare = virt_launcher()
     del bare["metadata"]["namespace"]
-    assert json_output(run(write_yaml(tmp_path, bare), "-o", "json"))["decision"]["node"] == "node-a"
+    assert json_output(run(write_yaml(tmp_path, bare), "-o", "json"))[0]["decision"]["node"] == "node-a"
 
 
 def test_inject_reads_standard_input(run: RunInject) -> None:
@@ -142,12 +142,13 @@ def test_inject_reads_standard_input(run: RunInject) -> None:
     assert yaml_output(run("-", stdin=json.dumps(virt_launcher()))) == expected
 
 
-def test_json_output_is_an_object_for_one_pod_and_a_list_for_several(run: RunInject, tmp_path: Path) -> None:
+def test_json_output_is_always_a_list_and_patch_output_is_one_patch_for_one_pod(run: RunInject, tmp_path: Path) -> None:
     vm, other = virt_launcher(), pod("other")
     one, two = write_yaml(tmp_path, vm, name="one.yaml"), write_yaml(tmp_path, vm, CONFIG_MAP, other, name="two.yaml")
     expected = inject(request(vm), catalog(*CLUSTER), Settings())
     unchanged = inject(request(other), catalog(*CLUSTER), Settings())
-    assert json_output(run(one, "-o", "json")) == msgspec.to_builtins(as_json(expected))
+    assert json_output(run(write_yaml(tmp_path, CONFIG_MAP), "-o", "json")) == []
+    assert json_output(run(one, "-o", "json")) == msgspec.to_builtins([as_json(expected)])
     assert json_output(run(two, "-o", "json")) == msgspec.to_builtins([as_json(expected), as_json(unchanged)])
     assert json_output(run(one, "-o", "patch")) == expected.patch
     assert json_output(run(two, "-o", "patch")) == [expected.patch, []]
@@ -156,7 +157,7 @@ def test_json_output_is_an_object_for_one_pod_and_a_list_for_several(run: RunInj
 def test_an_unchanged_object_has_an_empty_patch_and_diff(run: RunInject, tmp_path: Path) -> None:
     path = write_yaml(tmp_path, pod("other"))
     assert json_output(run(path, "-o", "patch")) == []
-    assert json_output(run(path, "-o", "json"))["patch"] is None
+    assert json_output(run(path, "-o", "json"))[0]["patch"] is None
     assert run(path, "-o", "diff").stdout == ""
     assert json_output(run(write_yaml(tmp_path, CONFIG_MAP), "-o", "patch")) == []
 
@@ -165,7 +166,7 @@ def test_a_review_of_another_kind_is_decided_and_printed_unchanged(run: RunInjec
     received = request(CONFIG_MAP, kind={"group": "", "version": "v1", "kind": "ConfigMap"})
     path = write_yaml(tmp_path, CREATION | {"request": received})
     assert yaml_output(run(path)) == [CONFIG_MAP]
-    assert json_output(run(path, "-o", "json"))["decision"]["reason"] == Reason.NOT_A_POD_CREATION
+    assert json_output(run(path, "-o", "json"))[0]["decision"]["reason"] == Reason.NOT_A_POD_CREATION
 
 
 def test_a_review_without_an_object_is_printed_unchanged(run: RunInject, tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_a_warning_goes_to_standard_error_and_names_the_pod_if_there_are_several
     conflict = "kubevirt-scheduler: the claims are served by several nodes: node-a is meant, not node-b"
     assert run(write_yaml(tmp_path, vm)).stderr == f"Warning: {conflict}\n"
     assert run(write_yaml(tmp_path, vm, pod("other")), "-o", "diff").stderr == f"Warning: default/vm: {conflict}\n"
-    assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))["warnings"] == [conflict]
+    assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))[0]["warnings"] == [conflict]
 
 
 def test_a_warning_contains_no_escape_sequences(run: RunInject, tmp_path: Path) -> None:
@@ -217,7 +218,7 @@ def test_an_internal_error_prints_a_warning_and_the_unchanged_pod(run: RunInject
 
 def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Path) -> None:
     path = write_yaml(tmp_path, virt_launcher())
-    observed = json_output(run(path, "-o", "json", env={"CO_SCHEDULE_ACTION": "observe"}))
+    (observed,) = json_output(run(path, "-o", "json", env={"CO_SCHEDULE_ACTION": "observe"}))
     assert (observed["decision"]["node"], observed["patch"]) == ("node-a", None)
     assert error_line(run(path, env={"CO_SCHEDULE_ACTION": "perhaps"})).startswith(
         "CO_SCHEDULE_ACTION='perhaps': allowed"

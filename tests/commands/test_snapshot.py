@@ -22,6 +22,7 @@ from tests.support.builders import (
     virtual_machine,
 )
 from tests.support.fake_api_server import ApiServer, body, error_response, expired
+from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
 from webhook.cluster.client import PAGE_SIZE
 from webhook.cluster.manifests import to_yaml
@@ -120,15 +121,44 @@ def test_inject_and_explain_read_the_snapshot_like_the_cluster(run: RunSnapshot,
         assert "node-a" in printed[0].stdout
 
 
+def test_the_report_and_its_page_are_the_same_from_a_snapshot_and_from_the_cluster(
+    run: RunSnapshot, server: ApiServer, tmp_path: Path
+) -> None:
+    disk = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}
+    cloud_init = {"name": "init", "cloudInitNoCloud": {"userData": PASSPHRASE}}
+    running = {"status": {"phase": "Running"}}
+    server.put(
+        *(vm(name, volumes=[disk, cloud_init], domain={"cpu": {"cores": 2}}) for name in ("vm1", "stopped")),
+        vm("efi", domain={"firmware": {"bootloader": {"efi": {"persistent": True}}}}, nodeSelector={"a": "b"}),
+        vm_pod("vm1", "node-b") | running,
+        vm_pod("migrated", "node-b", labels={"kubevirt.io/migrationJobUID": "x"}) | running,
+        vmi("migrated", paused=True),
+    )
+    file, kubeconfig = tmp_path / "cluster.json", server.kubeconfig(tmp_path)
+    assert run("-o", file).exit_code == 0
+    assert PASSPHRASE not in file.read_text()
+    for output in ("json", "html"):
+        live, snapshot = (
+            CliRunner().invoke(commands, ["report", "-A", "-o", output, *source])
+            for source in (["--kubeconfig", kubeconfig], ["--snapshot", str(file)])
+        )
+        assert live.exit_code == 0
+        assert live.stdout == snapshot.stdout
+    assert (
+        len(json.loads(CliRunner().invoke(commands, ["report", "--snapshot", str(file), "-o", "json"]).stdout)["vms"])
+        == 4
+    )
+
+
 def test_plain_kubectl_output_with_passphrases_is_reported_once(run: RunSnapshot, tmp_path: Path) -> None:
     file, received, plain = tmp_path / "cluster.json", tmp_path / "pod.yaml", tmp_path / "cluster.yaml"
     run("-o", file)
     received.write_text(to_yaml(virt_launcher()))
     plain.write_text("---\n".join(map(to_yaml, [*CLUSTER, ENCRYPTED])))
-    for command in ("inject", "explain"):
-        warned = CliRunner().invoke(commands, [command, "-f", str(received), "--snapshot", str(plain)])
+    for command in (["inject", "-f", received], ["explain", "-f", received], ["report"]):
+        warned = CliRunner().invoke(commands, [*map(str, command), "--snapshot", str(plain)])
         assert warned.stderr == f"{SECRETS_WARNING}\n"
-        quiet = CliRunner().invoke(commands, [command, "-f", str(received), "--snapshot", str(file)])
+        quiet = CliRunner().invoke(commands, [*map(str, command), "--snapshot", str(file)])
         assert quiet.stderr == ""
 
 

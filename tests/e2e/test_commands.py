@@ -33,7 +33,7 @@ def test_inject_decides_on_the_live_cluster(scenario: Scenario, run, tmp_path: P
     file.write_text(json.dumps(pod))
     result = run("inject", "-f", str(file), "-o", "json")
     assert result.exit_code == 0, result.output
-    decision = json.loads(result.stdout)["decision"]
+    decision = json.loads(result.stdout)[0]["decision"]
     assert (decision["outcome"], decision["node"]) == ("pinned", node)
 
 

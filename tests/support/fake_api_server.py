@@ -29,11 +29,13 @@ from tests.support.builders import Object
 
 PLURALS = {
     "Lease": "leases",
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "Namespace": "namespaces",
     "Node": "nodes",
     "PersistentVolume": "persistentvolumes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
+    "Secret": "secrets",
     "ShareManager": "sharemanagers",
     "StorageClass": "storageclasses",
     "VirtualMachine": "virtualmachines",

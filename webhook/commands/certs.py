@@ -85,6 +85,11 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
       0  each webhook trusts the serving certificate, and there is no problem
       1  one does not, or there is a problem; the page says which
       2  the Secret can't be read
+
+    \b
+    Examples:
+      kubevirt-scheduler certs status
+      kubevirt-scheduler certs status --secret kubevirt-scheduler/kubevirt-scheduler-tls -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     now = datetime.now(UTC)
     with _certificate_errors_as_bad_input():
@@ -100,7 +105,12 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
 @certs.command(short_help="issue a new serving certificate now")
 @_certificate_options
 def renew(secret: str, configuration: str, **live: str | None) -> None:
-    """Issue a new serving certificate now, under the same CA. The replicas serve it within seconds."""
+    """Issue a new serving certificate now, under the same CA. The replicas serve it within seconds.
+
+    \b
+    Example:
+      kubevirt-scheduler certs renew
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     with _certificate_errors_as_bad_input():
         result = by_hand.renew(_certificate_objects(secret, configuration, live), Policy(), _now, time.sleep)
     end = read(result.bundle.leaf.certificate).not_after
@@ -131,7 +141,12 @@ def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configura
     """Replace the CA: trust both, wait until every API server does, sign with the new one, drop the old one.
 
     It may be interrupted at any time: the replicas go on from there, and so does this command when it is called again.
-    """
+
+    \b
+    Examples:
+      kubevirt-scheduler certs rotate-ca --dry-run
+      kubevirt-scheduler certs rotate-ca --drop-old --dry-run
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     objects, policy = _certificate_objects(secret, configuration, live), Policy(spread=timedelta(seconds=spread))
     with _certificate_errors_as_bad_input():
         if dry_run:

@@ -12,7 +12,7 @@
   const COLUMNS = [
     ["Namespace", (vm) => vm.namespace],
     ["VM", (vm) => vm.name],
-    ["State", (vm) => words(vm.state)],
+    ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
     ["Opted in", (vm) => (vm.optedIn ? "yes" : "no")],
     ["Node", (vm) => vm.node],
     ["Storage", (vm) => vm.storageNode],
@@ -67,7 +67,8 @@
   }
 
   function ifStarted(vm) {
-    const { outcome, reason, node } = vm.ifStarted || {};
+    const { outcome, reason, node, text } = vm.ifStarted || {};
+    if (text) return text;
     return outcome ? `${outcome}${node ? ` ${node}` : ""}${reason ? ` (${reason})` : ""}` : "";
   }
 

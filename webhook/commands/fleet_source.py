@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from webhook.cluster import snapshot
 from webhook.cluster.fleet import Inventory
+from webhook.commands import options
 from webhook.commands.options import connect
 from webhook.commands.progress import Progress
 from webhook.placement.fleet import Machine, Status, survey
@@ -37,7 +37,7 @@ class Scope:
 def read_snapshot(paths: Sequence[Path]) -> Inventory:
     """Read the fleet from files. Raises BadInput."""
     found = Inventory()
-    store, _ = snapshot.read(paths, found.keep)
+    store, _ = options.read_snapshot(paths, found.keep)
     return Inventory(store, found.vms, found.vmis, found.pods)
 
 

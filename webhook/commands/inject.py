@@ -79,7 +79,8 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
     type=click.Choice(["yaml", "json", "patch", "diff"]),
     default="yaml",
     show_default=True,
-    help="The mutated objects, the decisions, the JSON patches, or what changes.",
+    help="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch of one pod, or a list of the "
+    "patches of several. diff: what changes.",
 )
 @color_option
 @verbose_option
@@ -111,7 +112,8 @@ def inject(
         case "json":
             text = _json([as_json(result.injection) for result in injector.results])
         case "patch":
-            text = _json([result.injection.patch or [] for result in injector.results])
+            patches = [result.injection.patch or [] for result in injector.results]
+            text = _json(patches[0] if len(patches) == 1 else patches)
         case _:
             text = "".join(_diff(documents.display_name(file), result) for result in injector.results)
             text = _colorize(text) if wants_color(color) else text
@@ -124,8 +126,7 @@ def _yaml(objects: Iterable[JsonObject]) -> str:
 
 
 def _json(results: list[Any]) -> str:
-    encoded = msgspec.json.encode(results[0] if len(results) == 1 else results)
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(results), indent=2).decode() + "\n"
 
 
 def _diff(file: str, result: InjectionResult) -> str:

@@ -65,8 +65,8 @@ def wants_color(chosen: bool | None) -> bool:
 def live_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select a live cluster."""
     for option in (
-        click.option("--context", metavar="NAME", help="Which context of the kubeconfig. Default: its current one."),
-        click.option("--kubeconfig", metavar="FILE", help="Whose cluster to read, where no snapshot is given."),
+        click.option("--context", metavar="NAME", help="The context of the kubeconfig. Default: its current one."),
+        click.option("--kubeconfig", metavar="FILE", help="The credentials for the cluster. Default: like kubectl."),
     ):
         command = option(command)
     return command
@@ -80,7 +80,10 @@ def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
     try:
         return ClusterClient.connect(kubeconfig, context)
     except ClusterError as error:
-        raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE, or --snapshot FILE") from None
+        context_of_command = click.get_current_context(silent=True)
+        parameters = context_of_command.command.params if context_of_command else []
+        alternative = ", or --snapshot FILE" if any(each.name == "snapshots" for each in parameters) else ""
+        raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE{alternative}") from None
 
 
 def namespace_and_name(value: str, option: str) -> tuple[str, str]:

@@ -66,7 +66,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     Examples:
       kubevirt-scheduler report -A
       kubevirt-scheduler report -n shop -l app=db --apart
-      kubevirt-scheduler report --snapshot cluster.yaml -o wide
+      kubevirt-scheduler report --snapshot cluster.json -o wide
       kubevirt-scheduler report -A -o html > fleet.html
       kubevirt-scheduler report -A --fail-on apart -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)

@@ -1,0 +1,186 @@
+"""The help of each command has examples, and each example runs as it is shown."""
+
+import base64
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from certs.cluster import CONFIGURATIONS
+from certs.renewal import Policy
+from certs.rotate import CertificateController
+from tests.support.builders import Object, node, request, storage, virt_launcher, virtual_machine
+from tests.support.fake_api_server import ApiServer, body
+from tests.support.fake_certificate_cluster import (
+    CONFIGURATION,
+    NAME,
+    NAMES,
+    NAMESPACE,
+    SECRET_PATH,
+    FakeCertificateCluster,
+)
+from tests.support.paths import EXAMPLES
+from webhook.cli import commands
+from webhook.cluster.manifests import to_yaml
+from webhook.placement.affinity import DECISION
+from webhook.serving.review import API_VERSION, KIND
+
+SCRIPTS = Path(sys.executable).parent
+TIMEOUT = 60.0  # seconds
+POD = "virt-launcher-vm1-x7k2p"
+KUBECTL = "#!/bin/sh\ncat pod.yaml\n"
+# What the examples name, and what stands for it here.
+STAND_INS = {
+    "/etc/webhook/tls": "tls",
+    "0.0.0.0": "127.0.0.1",
+    "NAMESPACE": NAMESPACE,
+    "--webhook-configuration NAME": f"--webhook-configuration {CONFIGURATION}",
+    f"{NAMESPACE}/NAME": f"{NAMESPACE}/{NAME}",
+    "~": ".",
+}
+
+
+def all_commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield each command that has no subcommands, with its path."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command, info_name="kubevirt-scheduler")
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found
+        yield from all_commands(found, *path, name)
+
+
+def examples(command: click.Command) -> list[str]:
+    """Return the lines of a command's help below "Example:" or "Examples:"."""
+    block = re.search(r"Examples?:\n((?: +\S.*\n?)+)", command.help or "")
+    return [line.strip() for line in block[1].splitlines()] if block else []
+
+
+COMMANDS = [*all_commands(commands), (("",), commands)]
+SHOWN = [(line, path) for path, command in COMMANDS for line in examples(command)]
+SERVING = [line for line, path in SHOWN if path == ("serve",)]
+
+
+def vm_objects(namespace: str) -> list[Object]:
+    pod = virt_launcher(POD, annotations={"kubevirt.io/domain": "vm1"}, namespace=namespace, node="node-a")
+    return [*storage(), pod, virtual_machine(namespace=namespace)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    certificates = FakeCertificateCluster()
+    own = {"secret": (NAMESPACE, NAME), "configuration": CONFIGURATION, "policy": Policy(NAMES)}
+    CertificateController(certificates, **own, folder=tmp_path / "own", now=lambda: datetime.now(UTC)).run_pass()
+    (tmp_path / "tls").mkdir()
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (tmp_path / "tls" / name).write_bytes(base64.b64decode(certificates.objects[SECRET_PATH]["data"][name]))
+    with ApiServer() as server:
+        server.put(node(), *vm_objects("default"), *vm_objects("shop"))
+        for path, item in certificates.objects.items():
+            kind = "MutatingWebhookConfiguration" if path.startswith(CONFIGURATIONS) else "Secret"
+            server.put(item | {"kind": kind})
+        server.script("post", "pods", body({"metadata": {"annotations": {DECISION: "a decision"}}}, 201))
+        yield server
+
+
+@pytest.fixture
+def environment(server: ApiServer, tmp_path: Path) -> dict[str, str]:
+    """The environment in which the examples run: a folder with the files that they name, and a cluster."""
+    kubeconfig = Path(server.kubeconfig(tmp_path))
+    content = yaml.safe_load(kubeconfig.read_text())
+    content["contexts"].append({"name": "production", "context": content["contexts"][0]["context"]})
+    kubeconfig.write_text(yaml.safe_dump(content))
+    pod = virt_launcher(POD, annotations={"kubevirt.io/domain": "vm1"})
+    (tmp_path / "pod.yaml").write_text(to_yaml(pod))
+    review = {"apiVersion": API_VERSION, "kind": KIND, "request": request(pod)}
+    (tmp_path / "review.json").write_text(json.dumps(review))
+    for folder in ("cluster", "examples", ".config/fish/completions", "bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    items = {"apiVersion": "v1", "kind": "List", "items": [node(), *vm_objects("default")]}
+    for file in ("cluster.yaml", "cluster.json", "cluster/all.json", "examples/cluster.yaml"):
+        (tmp_path / file).write_text(json.dumps(items))
+    kubectl = tmp_path / "bin" / "kubectl"
+    kubectl.write_text(KUBECTL)
+    kubectl.chmod(0o755)
+    return os.environ | {"KUBECONFIG": str(kubeconfig), "PATH": f"{tmp_path / 'bin'}:{SCRIPTS}:{os.environ['PATH']}"}
+
+
+def runnable(example: str) -> str:
+    for name, stand_in in STAND_INS.items():
+        example = example.replace(name, stand_in)
+    return example
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
+def test_each_command_has_an_example_that_calls_it(path: tuple[str, ...], command: click.Command) -> None:
+    shown = examples(command)
+    assert [line for line in shown if " ".join(["kubevirt-scheduler", *path]).strip() in line]
+    assert [line for line in shown if "kubevirt-scheduler" not in line] == []
+
+
+def run(example: str, environment: dict[str, str]) -> tuple[int, str]:
+    """Run an example and return its exit status and standard error. Only an example with a pipe needs a shell."""
+    words = shlex.split(example)
+    if words[0] == "kubevirt-scheduler" and not set("|<>") & set(example):
+        result = CliRunner(env=environment).invoke(commands, words[1:])
+        return result.exit_code, result.stderr
+    command = ["bash", "-c", f"set -o pipefail; {example}"]
+    process = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=TIMEOUT)
+    return process.returncode, process.stderr
+
+
+@pytest.mark.parametrize("example", dict.fromkeys(line for line, path in SHOWN if path != ("serve",)))
+def test_an_example_runs(
+    example: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # tests/commands/test_completion.py sources the scripts in their shells.
+    code, errors = run(re.sub(r"^source <\((.*)\)$", r"\1", runnable(example)), environment)
+    assert code == 0 or (code == 1 and "--fail-on" in example), errors  # --fail-on is asked to fail
+    assert "Error" not in errors
+
+
+@pytest.mark.parametrize("example", SERVING)
+def test_an_example_of_serve_gets_ready(example: str, environment: dict[str, str], tmp_path: Path) -> None:
+    script = runnable(example).replace("kubevirt-scheduler serve", "exec kubevirt-scheduler serve --http-port 0")
+    script += "" if "--https-port" in script else " --https-port 0"
+    with subprocess.Popen(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stderr
+            assert select.select([process.stdout], [], [], TIMEOUT)[0], "not ready in time"
+            assert process.stdout.readline().startswith("{"), process.stderr.read()
+        finally:
+            process.terminate()
+            process.communicate(timeout=TIMEOUT)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in COMMANDS if path[0] not in ("", "completion")], ids=" ".join)
+def test_an_error_names_only_options_of_its_command(path: tuple[str, ...], tmp_path: Path) -> None:
+    arguments = {
+        "inject": ["-f", str(EXAMPLES / "vm.yaml")],
+        "explain": ["-f", str(EXAMPLES / "reviews" / "vm-start.json")],
+    }
+    missing = ["--kubeconfig", str(tmp_path / "missing")]
+    result = CliRunner().invoke(commands, [*path, *arguments.get(path[0], []), *missing])
+    assert result.exit_code == 2
+    (command,) = [command for each, command in COMMANDS if each == path]
+    options = {option for parameter in command.params for option in parameter.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", result.stderr))
+    assert named
+    assert named <= options
