@@ -1,0 +1,88 @@
+"""nfs-ganesha on loopback, as in Longhorn's share-manager: NFS version 4 only, with the VFS back end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# The package does not install the tests' support modules. They are imported from the repository.
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from tests.support.controlplane.process import LAUNCHER, free_ports
+
+LOOPBACK, TIMEOUT = "127.0.0.1", 30.0  # seconds for the start
+PROGRAM = "ganesha.nfsd"
+FILE = "disk.img"  # KubeVirt's name for a VM's disk on a filesystem volume
+# Debian's package of each file. The back end is a library that ganesha loads.
+PACKAGES = {"nfs-ganesha": f"usr/bin/{PROGRAM}", "nfs-ganesha-vfs": "usr/lib/*/ganesha/libfsalvfs.so"}
+# No portmapper, no lock or quota protocol, no grace period of 90 s after the start.
+CONFIGURATION = """\
+NFS_CORE_PARAM {{ Protocols = 4; NFS_Port = {port}; Bind_addr = 127.0.0.1;
+    Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }}
+NFSv4 {{ Graceless = true; RecoveryRoot = "{folder}/recovery"; Only_Numeric_Owners = true; }}
+NFS_KRB5 {{ Active_krb5 = false; }}
+"""
+EXPORT = """\
+EXPORT {{ Export_Id = {number}; Path = "{path}"; Pseudo = "/{name}"; Access_Type = RW; Squash = No_Root_Squash;
+    SecType = sys; Protocols = 4; Transports = TCP; FSAL {{ Name = VFS; }} }}
+"""
+
+
+def obstacles(root: Path = Path("/")) -> list[str]:
+    """Return what keeps ganesha from running here, as sentences for the user."""
+    missing = [package for package, file in PACKAGES.items() if not any(root.glob(file))]
+    found = []
+    if missing:
+        found.append(
+            f"Debian packages are missing: {' '.join(missing)}. Install them with:\n"
+            f"  apt-get install --no-install-recommends {' '.join(missing)}\n"
+            "With systemd, the package also starts a server of its own on port 2049; stop it with:\n"
+            "  systemctl disable --now nfs-ganesha"
+        )
+    if os.geteuid():
+        found.append("Run the benchmark as root: ganesha opens files by handle, which needs CAP_DAC_READ_SEARCH.")
+    return found
+
+
+@contextmanager
+def running_server(folder: Path, exports: dict[str, Path], size: int) -> Iterator[int]:
+    """Serve folders under names during the block, each with a file of `size` bytes. Yields the port."""
+    (port,) = free_ports(1)
+    (folder / "recovery").mkdir()
+    text = CONFIGURATION.format(port=port, folder=folder)
+    for number, (name, path) in enumerate(exports.items(), 1):
+        text += EXPORT.format(number=number, name=name, path=path)
+        (path / FILE).write_bytes(bytes(size))  # all blocks are allocated, so each write finds its block
+    (folder / "ganesha.conf").write_text(text)
+    log = folder / "ganesha.log"
+    options = ["-F", "-f", str(folder / "ganesha.conf"), "-L", str(log), "-p", str(folder / "ganesha.pid")]
+    # The launcher lets the server die with this process.
+    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())]
+    with subprocess.Popen(
+        [*launcher, shutil.which(PROGRAM) or f"/usr/bin/{PROGRAM}", *options], stderr=subprocess.DEVNULL
+    ) as child:
+        try:
+            _wait_until_listening(port, child, log)
+            yield port
+        finally:
+            child.kill()
+
+
+def _wait_until_listening(port: int, child: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            socket.create_connection((LOOPBACK, port), 1).close()
+        except OSError:
+            if child.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"{PROGRAM} did not start:\n{log.read_text()[-2000:] if log.exists() else 'no log'}")
+            time.sleep(0.1)
+        else:
+            return

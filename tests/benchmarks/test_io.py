@@ -1,0 +1,128 @@
+"""benchmarks/io.py: its relay delays and limits what it forwards, and the benchmark names what it needs.
+
+No test runs nfs-ganesha. The times have wide bounds, because the tests share the machine with others.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from benchmarks.nfs.relay import RunningRelay, running_relay
+from benchmarks.nfs.server import PACKAGES, obstacles
+from tests.support.paths import ROOT
+
+LOOPBACK, TIMEOUT = "127.0.0.1", 20.0
+MEGABYTE = 1_000_000
+
+
+def echo(listener: socket.socket) -> None:
+    """Send each connection's bytes back, one connection after the other, until the listener is closed."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            while data := connection.recv(65536):
+                connection.sendall(data)
+
+
+@pytest.fixture
+def relay() -> Iterator[RunningRelay]:
+    """A relay in front of a server that sends everything back."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        thread = Thread(target=echo, args=(listener,))
+        thread.start()
+        with running_relay(listener.getsockname()[1]) as relay:
+            yield relay
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(TIMEOUT)
+
+
+@pytest.fixture
+def client(relay: RunningRelay) -> Iterator[socket.socket]:
+    with socket.create_connection((LOOPBACK, relay.port), TIMEOUT) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield client
+
+
+def exchange(client: socket.socket, data: bytes) -> tuple[bytes, float]:
+    """Send bytes, and return those that come back with the seconds that all of it took."""
+    begin = time.perf_counter()
+    sender = Thread(target=client.sendall, args=(data,))
+    sender.start()
+    received = bytearray()
+    while len(received) < len(data):
+        received += client.recv(65536)
+    sender.join(TIMEOUT)
+    return bytes(received), time.perf_counter() - begin
+
+
+def fastest(client: socket.socket, data: bytes, times: int) -> float:
+    return min(exchange(client, data)[1] for _ in range(times))
+
+
+def test_the_relay_adds_the_round_trip_time(relay: RunningRelay, client: socket.socket) -> None:
+    undelayed = fastest(client, b"x", times=20)
+    relay.configure(0.05, None)
+    delayed = fastest(client, b"x", times=5)
+    assert undelayed < 0.025
+    assert 0.05 <= delayed < 0.075
+
+
+def test_a_delay_of_a_tenth_of_a_millisecond_is_not_rounded_up(relay: RunningRelay, client: socket.socket) -> None:
+    relay.configure(0.0001, None)
+    assert 0.0001 <= fastest(client, b"x", times=200) < 0.001
+
+
+def test_the_relay_limits_the_bandwidth(relay: RunningRelay, client: socket.socket) -> None:
+    data = bytes(MEGABYTE)
+    unlimited = fastest(client, data, times=5)
+    relay.configure(0, 80e6)  # one megabyte takes 0.1 s in each direction, and both directions overlap
+    limited = fastest(client, data, times=3)
+    assert unlimited < 0.1 <= limited < 0.3
+
+
+def test_delayed_bytes_arrive_unchanged_and_in_order(relay: RunningRelay, client: socket.socket) -> None:
+    relay.configure(0.01, 1e9)
+    data = os.urandom(MEGABYTE)
+    assert exchange(client, data)[0] == data
+
+
+def test_the_relay_accepts_a_new_connection_after_the_last_one_closed(relay: RunningRelay) -> None:
+    for _ in range(3):
+        with socket.create_connection((LOOPBACK, relay.port), TIMEOUT) as client:
+            assert exchange(client, b"x")[0] == b"x"
+
+
+def test_the_relay_exits_when_the_benchmark_is_gone(relay: RunningRelay) -> None:
+    assert relay.child.stdin
+    relay.child.stdin.close()
+    assert relay.child.wait(TIMEOUT) == 0
+
+
+def test_the_benchmark_names_missing_packages_and_the_command_that_installs_them(tmp_path) -> None:
+    first = obstacles(root=tmp_path)[0]
+    assert f"apt-get install --no-install-recommends {' '.join(PACKAGES)}" in first
+
+
+def test_the_benchmark_names_no_package_that_is_installed(tmp_path) -> None:
+    for file in PACKAGES.values():
+        path = tmp_path / file.replace("*", "x86_64-linux-gnu")
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert not any("packages" in obstacle for obstacle in obstacles(root=tmp_path))
+
+
+def test_the_benchmark_runs_only_with_a_duration() -> None:
+    command = [sys.executable, "benchmarks/io.py"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.startswith("not run: ")
