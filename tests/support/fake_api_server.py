@@ -182,7 +182,8 @@ class ApiServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.closing.set()
+        with self._lock:
+            self.closing.set()
         self.end_watches(CUT)
         self._http.shutdown()
         self._http.cut()
@@ -353,6 +354,8 @@ class ApiServer:
         with self._lock:
             missed = [line for version, line in self._history[request.plural] if version > since]
             self._watches[request.plural].append(lines)
+            if self.closing.is_set():  # this watch began after `__exit__` ended all watches
+                lines.put(CUT)
         connection.begin()
         if since < self._oldest:
             missed = [event("ERROR", expired())]
