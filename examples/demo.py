@@ -2,6 +2,8 @@
 
     .venv/bin/python examples/demo.py [CLUSTER.yaml]
 
+Then print the report on the VMs of a shop in the same cluster.
+
 Exit with an error that names the review if a response differs from the one in scenes.yaml.
 """
 
@@ -30,7 +32,8 @@ from rich.table import Table
 from rich.text import Text
 
 EXAMPLES = Path(__file__).parent
-SERVE = [str(Path(sys.executable).with_name("kubevirt-scheduler")), "serve", "--https-port=0", "--http-port=0"]
+PROGRAM = str(Path(sys.executable).with_name("kubevirt-scheduler"))
+SERVE = [PROGRAM, "serve", "--https-port=0", "--http-port=0"]
 START_TIMEOUT, RESPONSE_TIMEOUT, STOP_TIMEOUT = 20, 5, 10  # seconds; each many times the usual duration
 EXPLAIN_COMMAND = """\
 .venv/bin/kubevirt-scheduler explain -f examples/reviews/node-full.json \\
@@ -133,6 +136,21 @@ def diff_lines(answer: Answer) -> Iterator[Text]:
         yield Text(line, COLORS.get(line[0], ""))
 
 
+def print_report(console: Console, cluster: str) -> None:
+    """Print which VMs of the example are away from their storage."""
+    options = ["--snapshot", cluster, "--snapshot", str(EXAMPLES / "fleet.yaml"), "-n", "shop"]
+    console.print("\nWhich VMs of the shop are away from their storage?", style="bold")
+    shown = [
+        str(Path(each).relative_to(EXAMPLES.parent)) if each.startswith(str(EXAMPLES)) else each for each in options
+    ]
+    console.print(f"$ kubevirt-scheduler report {' '.join(shown)}")
+    environment = {**os.environ, "COLUMNS": str(console.width)}
+    report = subprocess.run(
+        [PROGRAM, "report", *options], stdout=subprocess.PIPE, text=True, check=True, env=environment
+    )
+    console.out(report.stdout, end="", highlight=False)
+
+
 def main(cluster: str) -> str | None:
     """Run the scenes. Return one line for each unexpected answer, None if there is none."""
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
@@ -155,6 +173,7 @@ def main(cluster: str) -> str | None:
     console.print(*diff_lines(answers[0]), sep="\n")
     console.print("\nNext, let it explain itself:", style="bold")
     console.print(EXPLAIN_COMMAND)
+    print_report(console, cluster)
     return "\n".join(answer.mismatch for answer in answers if answer.mismatch) or None
 
 

@@ -120,5 +120,6 @@ def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) 
             from webhook.commands.fleet_page import render  # noqa: PLC0415 (only a page needs the template)
 
             return render(listed)
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")  # a pipe has none, and a program reads whole lines
+    columns = shutil.get_terminal_size().columns if has_width else None
     return render_report(listed, wide=output == "wide", color=color, columns=columns)
