@@ -6,26 +6,29 @@ This module measures nothing: run as a script, it prints nothing.
 from __future__ import annotations
 
 import http.client
+import re
+import secrets
 import socket
 import ssl
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import Event, Thread
 from urllib.parse import urlsplit
 
-from sides import TIMEOUT, Side
+from sides import REVIEW, TIMEOUT, Side
 
 from tests.support.large_reviews import large_review
 from tests.support.tls_records import handshake
 
 BODY = 8 * 1024 * 1024  # bytes, the limit of a body
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+MANY = 100  # requests per connection
 KEY_UPDATES = 20_000  # 0.5 MB of records
 STOPPING = 2 * TIMEOUT  # seconds; one attack may wait TIMEOUT for the server, for a connection and for a response
 
@@ -75,6 +78,33 @@ def send_a_large_review(shape: str, size: int, side: Side) -> None:
         connection.close()
 
 
+def send_many(bodies: Iterable[bytes], side: Side) -> None:
+    """Send reviews over one connection, one after the other."""
+    parts = urlsplit(side.url)
+    context = ssl.create_default_context(cafile=str(side.ca))
+    connection = http.client.HTTPSConnection(str(parts.hostname), parts.port, timeout=TIMEOUT, context=context)
+    try:
+        for body in bodies:
+            connection.request("POST", "/mutate?timeout=10s", body, {"Content-Type": "application/json"})
+            connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def ask_for_made_up_claims(side: Side) -> None:
+    """Send reviews of VMs that don't exist, with claims that don't exist: each could cause a live read and an Event."""
+    review = REVIEW.read_bytes()
+    claim = re.search(rb'"claimName": ?"([^"]+)"', review)[1]
+    vmi = re.search(rb'"kubevirt.io/created-by": ?"([^"]+)"', review)[1]
+    names = (secrets.token_hex(16).encode() for _ in range(MANY))
+    send_many((review.replace(claim, b"claim-" + name).replace(vmi, name) for name in names), side)
+
+
+def send_garbage(side: Side) -> None:
+    """Send requests that are no reviews: each could write a log line."""
+    send_many([b"garbage"] * MANY, side)
+
+
 # The title of each row, the number of threads, and the attack that each thread repeats.
 ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "abandoned bodies of 8 MiB": (2, abandon_a_body),
@@ -82,6 +112,8 @@ ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "8 MiB of nested lists": (2, partial(send_a_large_review, "nested lists", BODY)),
     "3 MiB of preferred terms": (2, partial(send_a_large_review, "preferred", 3 * 1024 * 1024)),
     "250 KB of preferred terms": (2, partial(send_a_large_review, "preferred", 250_000)),
+    "reviews of made-up claims": (2, ask_for_made_up_claims),
+    "garbage instead of reviews": (2, send_garbage),
 }
 
 

@@ -245,8 +245,10 @@ def report(results: dict[str, dict[str, Any]], seconds: float, rate: float) -> N
     echo(f"the slowest certificate change took effect after {slowest * 1000:.0f} ms")
     echo(f"other processes used up to {others:.0%} of the server's core")
     if found := results.get(SOAK, {}).get(SOAK):
-        echo(f"{found['abandoned']} abandoned bodies; longest collection {found['pause'] * 1000:.1f} ms, longest turn")
-        echo(f"{found['turn'] * 1000:.1f} ms; memory {found['idle']:.0f} MB idle, {found['highest']:.0f} at most")
+        echo(
+            f"{found['abandoned']} abandoned bodies; memory {found['idle']:.0f} MB idle, {found['highest']:.0f} at most"
+        )
+        echo(f"longest collection {found['pause'] * 1000:.1f} ms, longest turn {found['turn'] * 1000:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from webhook.cluster.events import (
     RETRY_WAIT,
     SHUTDOWN_TIMEOUT,
     WRITE_TIMEOUT,
+    WRITES_PER_SECOND,
     EventRecorder,
     build_event,
     subject_of,
@@ -352,6 +353,31 @@ def test_a_full_queue_drops_and_counts_further_events():
     assert harness.dropped() == {"full": 1000 - MAX_QUEUED, "failed": 0}
     assert lines == []
     assert harness.run_steps() == MAX_QUEUED
+
+
+def test_a_flood_of_events_is_written_at_a_limited_rate():
+    """Made-up reviews could fill etcd: the API server keeps each Event for an hour."""
+    harness, flood = Harness(), 0
+    for second in range(1, 11):
+        for _ in range(100):
+            flood += 1
+            harness.record(uid=f"made-up-{flood}")
+        harness.run_steps()
+        assert len(harness.server.stored) <= MAX_QUEUED + WRITES_PER_SECOND * second
+        harness.clock.now += 1
+    assert len(harness.server.stored) + len(harness.recorder._queue) + harness.dropped()["full"] == flood
+
+
+def test_an_event_waits_for_the_limit_and_is_not_dropped():
+    harness = Harness()
+    for number in range(MAX_QUEUED):
+        harness.record(uid=f"uid-{number}")
+    harness.run_steps()
+    harness.record()
+    assert harness.run_steps() == 0
+    harness.clock.now += 1.5 / WRITES_PER_SECOND
+    assert harness.run_steps() == 1
+    assert harness.dropped() == {"full": 0, "failed": 0}
 
 
 def test_a_full_queue_uses_little_memory_even_for_large_pods():

@@ -21,6 +21,15 @@ def test_a_bucket_allows_its_burst_then_its_rate() -> None:
     assert taken(bucket, 5) == 3
 
 
+def test_a_clock_that_is_set_back_takes_no_tokens_away() -> None:
+    clock = FakeClock()
+    bucket = TokenBucket(10, 3, clock)
+    clock.now -= 3600
+    assert taken(bucket, 5) == 3
+    clock.now += 0.15
+    assert taken(bucket, 5) == 1
+
+
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 20)), max_size=20))
 def test_a_bucket_never_allows_more_than_its_burst_and_its_rate(steps: list[tuple[float, int]]) -> None:
     clock = FakeClock()

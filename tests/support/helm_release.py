@@ -101,6 +101,13 @@ class Release:
         return [*command, spec["args"][0], *(f"{key}={value}" for key, value in (options | overrides).items())]
 
 
+def source_path(release: Release, volume: Object) -> str:
+    """Return the path of the Secret or ConfigMap of a volume at the API server."""
+    kind, name = ("secrets", "secretName") if "secret" in volume else ("configmaps", "name")
+    source = volume["secret" if kind == "secrets" else "configMap"]
+    return f"/api/v1/namespaces/{release.namespace}/{kind}/{source[name]}"
+
+
 class Replica:
     """One pod of the Deployment: a local process, with its Secret volumes."""
 
@@ -112,10 +119,10 @@ class Replica:
         for volume in self.template["spec"].get("volumes", []):
             folder = release.plane.folder / f"{release.fullname}-{volume['name']}-{next(NUMBERS)}"
             (mount,) = (each for each in spec["volumeMounts"] if each["name"] == volume["name"])
-            assert f"--tls-dir={mount['mountPath']}" in spec["args"]
-            overrides["--tls-dir"] = str(folder)
-            secret = f"/api/v1/namespaces/{release.namespace}/secrets/{volume['secret']['secretName']}"
-            self.mounts.append(SecretVolume(release.plane, secret, folder))
+            option, file = {"tls": ("--tls-dir", ""), "client-ca": ("--client-ca-file", "/ca.crt")}[volume["name"]]
+            assert f"{option}={mount['mountPath']}{file}" in spec["args"]
+            overrides[option] = f"{folder}{file}"
+            self.mounts.append(SecretVolume(release.plane, source_path(release, volume), folder))
         command = release.command(spec, self.template["spec"]["serviceAccountName"], **overrides)
         ready = f"http://{LOOPBACK}:{http}{spec['readinessProbe']['httpGet']['path']}"
         self.address = LOOPBACK, https

@@ -1,4 +1,4 @@
-"""A Secret volume as the kubelet mounts it: each field is a link into `..data`, a link that an update replaces."""
+"""A Secret or ConfigMap volume as the kubelet mounts it: fields are links into `..data`, which an update replaces."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class SecretFolder:
 
 
 class SecretVolume:
-    """A pod's volume that is filled from a Secret of the control plane, and follows the Secret until `stop`."""
+    """A pod's volume that is filled from a Secret or ConfigMap of the control plane, and follows it until `stop`."""
 
     def __init__(self, plane: ControlPlane, secret: str, folder: Path) -> None:
-        """`secret` is the Secret's path at the API server."""
+        """`secret` is the path of the Secret or ConfigMap at the API server."""
         self._plane, self._secret, self._folder = plane, secret, SecretFolder(folder)
         self._seen = self._mounted = ""
         self._stopped = threading.Event()
@@ -72,6 +72,7 @@ class SecretVolume:
         secret = self._plane.request("GET", self._secret)
         before, self._seen = self._seen, secret["metadata"]["resourceVersion"]
         if self._seen != self._mounted and (not self._mounted or self._seen == before):
-            self._folder.update({name: base64.b64decode(value) for name, value in secret.get("data", {}).items()})
+            decode = base64.b64decode if "/secrets/" in self._secret else str.encode
+            self._folder.update({name: decode(value) for name, value in secret.get("data", {}).items()})
             self._mounted = self._seen
         return True

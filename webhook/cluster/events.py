@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from webhook.cluster.client import ClusterError
+from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement import wording
 from webhook.placement.decision import ClaimFinding, Decision, Reason
 from webhook.placement.injector import namespace_of
@@ -27,6 +28,9 @@ MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB
 # POLL_INTERVAL: between checks of the queue, and until the thread notices the shutdown.
 AGGREGATION_WINDOW, WRITE_TIMEOUT, RETRY_WAIT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 1.0, 0.2
 MIN_WRITE_INTERVAL = 1.0  # seconds between two writes of one topic: no VM starts more often, and it limits write storms
+# After a quiet time, as many events as the queue holds are written at once. A client that reaches the TLS port can post
+# made-up reviews, and the API server keeps each Event for an hour: at 20 per second 72,000, about 70 MB in etcd.
+WRITES_PER_SECOND = 20.0
 # Limits: https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/apis/core/validation/events.go
 MESSAGE_SIZE, NAME_LENGTH, INSTANCE_LENGTH, UID_LENGTH = 1024, 253, 128, 63
 
@@ -121,6 +125,7 @@ class EventRecorder:
         # Events to write, in order of arrival.
         self._queue: dict[Topic, PendingTopic] = {}
         self._retry: PendingWrite | None = None
+        self._bucket = TokenBucket(WRITES_PER_SECOND, MAX_QUEUED, clock)
         # Name, count and time of each topic's Event. Only the writer thread uses it.
         self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
         self._logged_errors: set[tuple[str, int]] = set()
@@ -164,7 +169,10 @@ class EventRecorder:
             log.warning("events dropped at shutdown", resource="events", number=unwritten)
 
     def step(self, deadline: float = WRITE_TIMEOUT, pause: float = MIN_WRITE_INTERVAL) -> bool:
-        """Write one event, first the one to retry. Return False if there was nothing to write."""
+        """Write one event, first the one to retry. Return False if there was nothing to write yet.
+
+        With a `pause` of 0, at shutdown, writes are not limited per second.
+        """
         event = failed = self._retry
         self._retry = None
         try:
@@ -186,6 +194,8 @@ class EventRecorder:
             now = self._clock()
             for topic, pending in self._queue.items():
                 if now - self._written.get(topic, NOT_WRITTEN)[2] >= pause:
+                    if pause and not self._bucket.take():
+                        return None
                     del self._queue[topic]
                     return topic, build_event(topic[0], pending.decision, self._instance, pending.at), pending.times
         return None

@@ -7,7 +7,7 @@ from threading import Lock
 class TokenBucket:
     """Allows `rate` events per second, and up to `burst` at once after a quiet time. Thread-safe.
 
-    `clock` is monotonic, in seconds.
+    `clock` returns seconds.
     """
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
@@ -19,7 +19,8 @@ class TokenBucket:
         """Take one token. Return False if there is none."""
         with self._lock:
             now = self._clock()
-            self._tokens = min(self._burst, self._tokens + (now - self._refilled) * self._rate)
+            elapsed = max(0.0, now - self._refilled)  # a wall clock may be set back
+            self._tokens = min(self._burst, self._tokens + elapsed * self._rate)
             self._refilled = now
             if self._tokens < 1:
                 return False

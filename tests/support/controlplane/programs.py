@@ -18,8 +18,9 @@ from tests.support.client_certificates import issue_client, write_client
 from tests.support.controlplane.api import LOOPBACK
 
 CERTIFICATES = "certs"
-# The API server has a client certificate for the Services of these names, each of another CA, and for no other Service.
-CLIENTS, SERVICE_NAMESPACE = ("first-client", "second-client"), "kubevirt-scheduler"
+# The API server has a client certificate for the Services of these names, each of another CA. It presents the first one
+# also to all Services of another namespace, and none to any other Service.
+CLIENTS, SERVICE_NAMESPACE, CLIENT_NAMESPACE = ("first-client", "second-client"), "kubevirt-scheduler", "chart-clients"
 KUBECONFIG = "kubeconfig"
 KEY = "service-accounts.key"
 # The default limits of 20 to 50 requests per second protect large clusters. Here they would only slow the tests down.
@@ -56,6 +57,7 @@ def write_client_certificates(folder: Path) -> None:
         (folder / f"{name}-ca.crt").write_bytes(ca.certificate)
         files = {"client-certificate": str(certificate), "client-key": str(key)}
         users.append({"name": f"{name}.{SERVICE_NAMESPACE}.svc", "user": files})
+    users.append(users[0] | {"name": f"*.{CLIENT_NAMESPACE}.svc"})
     (folder / "webhook-clients").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "users": users}))
     webhooks = {
         "apiVersion": "apiserver.config.k8s.io/v1",

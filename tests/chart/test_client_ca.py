@@ -1,0 +1,66 @@
+"""The installed chart with `tls.clientCA`: a real API server with a client certificate is served, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.programs import CLIENT_NAMESPACE, CLIENTS
+from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
+from webhook.commands.check import check
+
+pytestmark = pytest.mark.controlplane
+
+CONFIG_MAP = f"/api/v1/namespaces/{CLIENT_NAMESPACE}/configmaps"
+NAME = "api-server-client-ca"
+
+
+def client_ca(plane: ControlPlane, *names: str) -> dict[str, str]:
+    """The content of the ConfigMap: the CAs of the API server's certificates of these names."""
+    return {"ca.crt": "".join((plane.folder / f"{name}-ca.crt").read_text() for name in names)}
+
+
+@pytest.fixture
+def installed(plane: ControlPlane) -> Iterator[Replicas]:
+    """One ready replica, for which the API server has a certificate of the first CA."""
+    plane.create_namespace(CLIENT_NAMESPACE)
+    plane.request("POST", CONFIG_MAP, {"metadata": {"name": NAME}, "data": client_ca(plane, CLIENTS[0])})
+    release = Release(plane, CLIENT_NAMESPACE).install(
+        f"--set=webhook.failurePolicy=Fail,replicas=1,tls.clientCA.configMap={NAME}", LONG_TIMEOUT
+    )
+    try:
+        with Replicas(release) as replicas:
+            plane.wait(release.has_ca_bundle, 20, "the caBundle of both webhooks")
+            yield replicas
+    finally:
+        release.uninstall()
+
+
+def run_check(installed: Replicas) -> Result:
+    """Run the command of `helm test`, over a new connection of the API server."""
+    installed.close_connections()
+    plane, configuration = installed.release.plane, installed.release.fullname
+    arguments = [f"--kubeconfig={plane.kubeconfig}", "--timeout=0", f"--webhook-configuration={configuration}"]
+    return CliRunner().invoke(check, arguments)
+
+
+def test_check_passes_with_a_client_ca_that_is_rotated_without_a_restart(
+    plane: ControlPlane, installed: Replicas
+) -> None:
+    """The replica is ready, so the probes need no certificate either."""
+
+    def change(*names: str) -> None:
+        plane.request("PATCH", f"{CONFIG_MAP}/{NAME}", {"data": client_ca(plane, *names)})
+
+    first, second = CLIENTS
+    plane.wait(lambda: run_check(installed).exit_code == 0, 20, "a decision")
+    change(second)
+    plane.wait(lambda: run_check(installed).exit_code == 1, 20, "a rejected API server")
+    rejected = run_check(installed)
+    assert "tls: unknown certificate authority" in rejected.output
+    assert "whether the API server has a client certificate" in rejected.output
+    change(first, second)
+    plane.wait(lambda: run_check(installed).exit_code == 0, 20, "a decision with both CAs")
