@@ -2,6 +2,7 @@
 
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.fleet import Start, State, Status
+from webhook.placement.shape import text
 from webhook.placement.wording import ADVICE, restart_advice
 
 NO_ACTION = "No action needed."
@@ -52,6 +53,8 @@ def advice(status: Status) -> str:
         case State.STOPPED:
             return _advice_before_start(status)
         case State.UNSERVED:
+            if text(machine.manifest, "status", "phase") == "Pending":  # bound, and its volumes are being attached
+                return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
             return _UNSERVED.get(status.reason or Reason.NO_SHARE_MANAGER, _CHECK_LONGHORN)
     if machine.migrating:
         return "Wait until the live migration ends."
