@@ -58,8 +58,7 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
             "unchanged, NotOptedIn: the VM is not opted in",
             "if it were opted in: pinned, CoScheduled: pinned to node-a, which serves claim disk1",
         ],
-        'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM: '
-        "its pod is then pinned to node-a.",
+        OPT_IN + RESTART.removeprefix("R"),
     ),
     "stopped": (
         [vm(**DISK)],
