@@ -294,7 +294,7 @@ def test_a_hotplugged_disk_that_is_apart_is_shown(tmp_path: Path) -> None:
     launcher = vm_pod(node="node-b", claims=[])
     items = [*SERVED, vm(), launcher, hotplug_pod(launcher)]
     lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *items)))
-    assert "Apart, NotReviewed: node-a serves claim disk1" in lines
+    assert "Apart, NoClaims: node-a serves claim disk1" in lines
     assert advice_of(lines) != "No action needed."
 
 

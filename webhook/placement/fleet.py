@@ -177,6 +177,8 @@ def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Setting
 def _why_apart(machine: Machine, pod: Pod, settings: Settings) -> Reason | None:
     if not pod.true_annotations & frozenset(settings.opt_in_annotations):
         return Reason.NOT_REVIEWED if machine.opted_in else Reason.NOT_OPTED_IN
+    if not pod.claims:  # all claims are hotplugged
+        return Reason.NO_CLAIMS
     if machine.manifest is None:
         return None
     reason = recorded_reason(machine.manifest)

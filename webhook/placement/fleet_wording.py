@@ -91,6 +91,8 @@ def _never_served(start: Start) -> Reason | None:
 
 def _advice_when_apart(status: Status) -> str:
     start = status.start
+    if status.claim in status.machine.hotplugged:
+        return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
     steps = [OPT_IN] if start and start.stopped_by else []
     if start is None or not status.start_helps:
         return " ".join([*map(_sentence, steps), *([ADVICE[start.decision.reason]] if start else [])]) or NO_ACTION
