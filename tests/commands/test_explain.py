@@ -31,7 +31,8 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer
 from webhook.cli import commands
 from webhook.cluster.manifests import documents, to_yaml
-from webhook.commands.narration import describe_decision, describe_walk
+from webhook.commands.explanation import explain_request
+from webhook.commands.narration import describe_walk
 from webhook.placement.decision import CLAIM_REASONS, Reason
 from webhook.placement.feasibility import CHECKS
 from webhook.placement.injector import inject
@@ -56,11 +57,9 @@ def compute_walk(received: Object, *manifests: Object, **overrides: Any) -> Walk
 
 def explained(received: Object, *manifests: Object, **overrides: Any) -> list[str]:
     """The lines that `explain` prints for a new pod, each after its mark."""
-    lines = [
-        *describe_walk(compute_walk(received, *manifests, **overrides)),
-        *describe_decision(injection_for(received, *manifests, **overrides), Settings(**overrides)),
-    ]
-    return [f"{line.mark} {line.words}".strip() for line in lines]
+    store, chosen = catalog(*manifests), Settings(**overrides)
+    found = explain_request("name", request(received, received["metadata"]["namespace"]), store, chosen)
+    return [f"{line.mark} {line.words}".strip() for line in found.lines]
 
 
 def write_yaml(folder: Path, *contents: Any, name: str = "pod.yaml") -> Path:
@@ -81,48 +80,49 @@ def test_explain_prints_all_steps_of_a_vm_pod_in_order(tmp_path: Path) -> None:
         == """\
 default/vm
 
-Is the pod ours?
-  ✓ does the request create a pod?
-  · is it a share-manager pod? no
-  ✓ is it a virt-launcher pod?
-  ✓ is it opted in?
-  ✓ is it no live-migration target?
-  ✓ is it no dummy pod that only provisions a claim?
-  ✓ is its node still open?
-  ✓ does it mount a claim?
-  ✓ is it without our terms yet?
+Does the webhook handle the pod?
+  ✓ the request creates a pod
+  · share-manager pod: no
+  ✓ virt-launcher pod
+  ✓ opted in
+  ✓ not a live-migration target
+  ✓ not a dummy pod that only provisions a claim
+  ✓ not bound to a node yet
+  ✓ mounts a claim
+  ✓ without the webhook's terms
 
 Which nodes serve its claims?
   · claim disk1 → PV pvc-disk1 → volume vol-disk1
     · share-manager pod share-manager-vol-disk1: on node-a
     · ShareManager: running, owned by node-a
-    ✓ node-a, says the share-manager-pod
+    ✓ served by node-a (source: share-manager-pod)
 
-Which node is meant?
+Which node is the target?
   ✓ node-a: claim disk1
 
-Could node-a take the pod?
-  ✓ does it exist?
-  ✓ is it Ready?
-  ✓ is it free of a cordon?
-  ✓ does the pod tolerate its taints?
-  ✓ do nodeSelector and required node affinity select it?
-  ✓ does the node affinity of the claims' PVs select it?
-  ✓ has it room?
-  ✓ does required pod (anti-)affinity allow it?
-  ✓ can all that the pod asks for be judged?
+Can node-a run the pod?
+  ✓ exists
+  ✓ Ready
+  ✓ not cordoned
+  ✓ taints tolerated by the pod
+  ✓ selected by nodeSelector and required node affinity
+  ✓ selected by the node affinity of the claims' PVs
+  ✓ enough free resources
+  ✓ allowed by required pod (anti-)affinity
+  ✓ nothing that the guard can't evaluate
 
-What the pod asks for, and what is free on node-a
-  ✓ pods: 1 of 109
-  ✓ cpu: 500m of 4
-  ✓ memory: 1536Mi of 8192Mi
+What does the pod request, and what is free on node-a?
+  ✓ pods: requested 1, free 109
+  ✓ cpu: requested 500m, free 4
+  ✓ memory: requested 1536Mi, free 8192Mi
 
 Decision
   pinned, CoScheduled: pinned to node-a, which serves claim disk1
-  Patch: requires and prefers node-a, says so in the annotations (3 operations)
+  Patch: requires and prefers node-a, records the decision in the annotations (3
+  operations)
 
 What to do
-  Nothing to do.
+  No action needed.
 """
     )
 
@@ -131,19 +131,19 @@ def test_explain_shows_the_vms_that_use_the_volume_of_a_share_manager_pod() -> N
     mounting = [virt_launcher("vm", node="node-a"), virt_launcher("other", node="node-b", opt_in=None)]
     lines = explained(share_manager_pod(), claim(), volume(), node(), *mounting)
     assert lines[1:4] == [
-        "✓ does the request create a pod?",
-        "· is it a share-manager pod? yes, so it is to follow its VM",
-        "✓ are share-manager pods steered?",
+        "✓ the request creates a pod",
+        "· share-manager pod: yes, so it follows its VM",
+        "✓ share-manager pods are steered",
     ]
     start = lines.index("Which VMs use its volume?")
     assert lines[start + 1 : start + 6] == [
         "· volume vol-disk1 → PV pvc-disk1 → claim default/disk1",
         "✓ default/vm: on node-a",
-        "✗ default/other: on node-b; it has no vote unless it is opted in, bound, and Pending or Running",
-        "Which node is meant?",
+        "✗ default/other: on node-b; no vote: it must be opted in, bound, and Pending or Running",
+        "Which node is the target?",
         "✓ node-a: VM pod default/vm",
     ]
-    assert "Patch: prefers node-a, says so in the annotations (3 operations)" in lines
+    assert "Patch: prefers node-a, records the decision in the annotations (3 operations)" in lines
 
 
 def preferring_to_avoid(name: str) -> Object:
@@ -152,7 +152,7 @@ def preferring_to_avoid(name: str) -> Object:
 
 
 def test_explain_shows_why_a_share_manager_pod_follows_no_vm() -> None:
-    assert "· volume vol-disk1 → no PV that is known" in explained(share_manager_pod())
+    assert "· volume vol-disk1 → no known PV" in explained(share_manager_pod())
     assert "· volume vol-disk1 → PV pvc- → no claimRef" in explained(
         share_manager_pod(), volume("", handle="vol-disk1")
     )
@@ -169,7 +169,7 @@ def test_explain_shows_why_a_share_manager_pod_follows_no_vm() -> None:
         share_manager_pod(affinity=preferring_to_avoid("node-a")), volume(), virt_launcher("vm", node="node-a")
     )
     assert "· the pod prefers not to be on node-a" in avoided
-    assert "Which node is meant?" not in avoided
+    assert "Which node is the target?" not in avoided
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -188,7 +188,8 @@ def test_the_explanation_of_a_golden_case_has_its_decision_and_findings(case: Pa
         assert ADVICE[Reason(decision["reason"])] in words
     for finding in decision["claims"]:
         assert finding["claim"] in words
-        expected_node = f"{finding['node']}{': other VMs use' if finding['reason'] else ', says the'}"
+        node = finding["node"]
+        expected_node = f"{node}: other VMs use" if finding["reason"] else f"served by {node} (source:"
         assert finding["node"] is None or expected_node in words or "VM pod" in words
         assert finding["reason"] is None or f"{finding['reason']}. {ADVICE[Reason(finding['reason'])]}" in words
 
@@ -223,11 +224,11 @@ def test_only_the_first_failed_check_and_those_before_it_are_decisive(reason: Re
 
 def test_a_second_failed_check_is_shown_in_parentheses() -> None:
     lines = explained(virt_launcher(requests={"cpu": "5"}), *storage(), node(ready="False", allocatable=ALLOCATABLE))
-    assert "✗ is it Ready? it is not Ready" in lines
-    assert "(✗) has it room? it is full (cpu: 5 asked for, 4 free)" in lines
-    assert "(✓) can all that the pod asks for be judged?" in lines
-    assert "✗ cpu: 5 of 4" in lines
-    assert [line for line in lines if line.startswith("In brackets: it decided nothing.")]
+    assert "✗ Ready: it is not Ready" in lines
+    assert "(✗) enough free resources: it is full (cpu: 5 asked for, 4 free)" in lines
+    assert "(✓) nothing that the guard can't evaluate" in lines
+    assert "✗ cpu: requested 5, free 4" in lines
+    assert [line for line in lines if line.startswith("Parentheses mark checks that did not affect the decision.")]
 
 
 @pytest.mark.parametrize("overrides", [{"node_guard": False}, {"affinity_mode": "preferred"}])
@@ -235,44 +236,42 @@ def test_checks_without_an_effect_on_the_decision_are_shown_in_parentheses(overr
     (guard,) = compute_walk(virt_launcher(), *storage(), node(ready="False"), **overrides).guards
     assert guard is not None
     assert not any(answer.decisive for answer in guard.answers)
-    assert "(✗) is it Ready? it is not Ready" in explained(
-        virt_launcher(), *storage(), node(ready="False"), **overrides
-    )
+    assert "(✗) Ready: it is not Ready" in explained(virt_launcher(), *storage(), node(ready="False"), **overrides)
 
 
 def test_without_the_guard_the_checks_of_a_share_manager_pod_are_in_parentheses() -> None:
     cluster = [volume(), virt_launcher("vm", node="node-a"), node(unschedulable=True)]
-    assert "✗ is it free of a cordon? it is cordoned" in explained(share_manager_pod(), *cluster)
-    assert "(✗) is it free of a cordon? it is cordoned" in explained(share_manager_pod(), *cluster, node_guard=False)
+    assert "✗ not cordoned: it is cordoned" in explained(share_manager_pod(), *cluster)
+    assert "(✗) not cordoned: it is cordoned" in explained(share_manager_pod(), *cluster, node_guard=False)
 
 
 def test_each_candidate_of_a_share_manager_pod_is_shown_until_one_passes() -> None:
     target = virt_launcher("target", node="node-b", labels={"kubevirt.io/migrationJobUID": "uid"})
     nodes = [node("node-a", unschedulable=True), node("node-b")]
     lines = explained(share_manager_pod(), volume(), virt_launcher("source", node="node-a"), target, *nodes)
-    votes = lines.index("Which node is meant?")
+    votes = lines.index("Which node is the target?")
     assert lines[votes + 1 : votes + 3] == ["✓ node-b: VM pod default/target", "✗ node-a: VM pod default/source"]
-    assert [line for line in lines if line.startswith("Could ")] == [
-        "Could node-a take the pod?",
-        "Could node-b take the pod?",
+    assert [line for line in lines if line.startswith("Can ")] == [
+        "Can node-a run the pod?",
+        "Can node-b run the pod?",
     ]
-    assert "✗ is it free of a cordon? it is cordoned" in lines
+    assert "✗ not cordoned: it is cordoned" in lines
 
 
 def test_a_pin_that_the_guard_now_refuses_is_explained() -> None:
     fields = pinned_fields("node-a")
     fields["annotations"] |= {"kubevirt-scheduler/decision": "CoScheduled: pinned to node-a, which serves claim disk1"}
     lines = explained(virt_launcher(**fields), *storage(), node(unschedulable=True))
-    assert "Could node-a take the pod?" in lines
-    assert "✗ is it free of a cordon? it is cordoned" in lines
+    assert "Can node-a run the pod?" in lines
+    assert "✗ not cordoned: it is cordoned" in lines
     assert [line for line in lines if line.startswith("preferred, NodeCordoned: was pinned to node-a")]
 
 
 def test_an_invalid_node_name_and_an_unsatisfiable_node_affinity_are_shown() -> None:
     lines = explained(virt_launcher(), claim(), volume(), share_manager(owner="Not A Node"))
-    assert "✗ is that a name of a node? no node can be called so" in lines
+    assert "✗ valid node name: no node can have this name" in lines
     unsatisfiable = explained(virt_launcher(**UNSATISFIABLE_AFFINITY), *storage(), node_guard=False)
-    assert "✗ is there a term to carry a pin? the pod's required node affinity has none" in unsatisfiable
+    assert "✗ a term that can carry the pin: the pod's required node affinity has none" in unsatisfiable
 
 
 def test_claims_on_several_nodes_are_shown_as_votes() -> None:
@@ -280,7 +279,7 @@ def test_claims_on_several_nodes_are_shown_as_votes() -> None:
     state = [claim("state", labels={"persistent-state-for": "vm"}), volume("state")]
     serving = share_manager_pod("vol-state", node="node-c")
     lines = explained(virt_launcher(claims=claims), *storage(), *storage("disk2", "node-b"), *state, serving)
-    start = lines.index("Which node is meant?")
+    start = lines.index("Which node is the target?")
     assert lines[start + 1 : start + 4] == [
         "✓ node-a: claim disk1",
         "✗ node-b: claim disk2",
@@ -303,7 +302,7 @@ CLAIM_CASES: dict[Reason, list[Object]] = {
 }
 CLAIM_PATHS = {
     Reason.CLAIM_NOT_FOUND: ["· claim disk1"],
-    Reason.CLAIM_NOT_RWX: ["· claim disk1 → PV pvc-disk1 (not known)"],
+    Reason.CLAIM_NOT_RWX: ["· claim disk1 → PV pvc-disk1 (unknown)"],
     Reason.CLAIM_NOT_BOUND: ["· claim disk1"],
     Reason.NOT_LONGHORN: ["· claim disk1 → PV pvc-disk1"],
     Reason.NO_SHARE_MANAGER_EVER: ["· claim disk1 → PV pvc-disk1"],
@@ -317,14 +316,17 @@ CLAIM_PATHS = {
     ],
     Reason.SHARE_MANAGER_STOPPED: [
         "· claim disk1 → PV pvc-disk1 → volume vol-disk1",
-        "· ShareManager: stopped, owned by node-a, deleted",
+        "· ShareManager: stopped, owned by node-a, being deleted",
     ],
     Reason.SHARE_MANAGER_UNASSIGNED: [
         "· claim disk1 → PV pvc-disk1 → volume vol-disk1",
-        "· ShareManager: without a state, owned by nobody",
+        "· ShareManager: no state yet, owned by no node",
     ],
-    Reason.NO_SHARE_MANAGER: ["· claim disk1 → PV pvc-disk1 (not known) → volume pvc-disk1"],
+    Reason.NO_SHARE_MANAGER: ["· claim disk1 → PV pvc-disk1 (unknown) → volume pvc-disk1"],
 }
+
+TARGET = {"kubevirt.io/migrationJobUID": "a"}
+TARGET_ANSWER = "not a live-migration target: the pod is a live-migration target, and KubeVirt chooses its node"
 
 
 @pytest.mark.parametrize("reason", CLAIM_CASES)
@@ -342,8 +344,6 @@ def test_every_claim_reason_has_a_test_case() -> None:
     ("received", "overrides", "reason"),
     [
         (pod(), {}, Reason.NOT_VIRT_LAUNCHER),
-        (virt_launcher(opt_in=None), {}, Reason.NOT_OPTED_IN),
-        (virt_launcher(labels={"kubevirt.io/migrationJobUID": "a"}), {}, Reason.MIGRATION_TARGET),
         (virt_launcher(node="node-a"), {}, Reason.ALREADY_BOUND),
         (virt_launcher(claims=[]), {}, Reason.NO_CLAIMS),
         (virt_launcher(**pinned_fields("node-a")), {}, Reason.ALREADY_INJECTED),
@@ -361,27 +361,45 @@ def test_the_first_failed_rule_ends_the_walk(received: Object, overrides: Any, r
     assert (found.chains, found.served, found.choice, found.guards) == ((), None, None, ())
 
 
+@pytest.mark.parametrize(
+    ("changes", "broken", "words"),
+    [
+        ({"opt_in": None}, ["opted in: the VM is not opted in"], "opted in"),
+        ({"labels": TARGET}, [TARGET_ANSWER], "not a live-migration target"),
+        ({"opt_in": None, "labels": TARGET}, ["opted in: the VM is not opted in", TARGET_ANSWER],
+         "opted in and not a live-migration target"),
+    ],
+    ids=["not opted in", "a migration target", "both"],
+)  # fmt: skip
+def test_the_walk_goes_on_as_if_the_pod_were_eligible(changes: Any, broken: list[str], words: str) -> None:
+    lines = explained(virt_launcher(**changes), *storage(), node())
+    assert [line.removeprefix("✗ ") for line in lines if line.startswith("✗")] == broken
+    assert f"· from here on, as if it were {words}" in lines
+    assert f"if it were {words}: pinned, CoScheduled: pinned to node-a, which serves claim disk1" in lines
+    assert "Patch: none, the pod stays unchanged" in lines
+
+
 def test_a_request_that_creates_no_pod_fails_the_first_rule_and_ends_the_walk() -> None:
     found = walk(request(virt_launcher(), operation="UPDATE"), catalog(), Settings())
     assert [line.words for line in describe_walk(found)][1:] == [
-        "does the request create a pod? the request does not create a pod"
+        "the request creates a pod: the request does not create a pod"
     ]
 
 
 def test_the_effect_of_the_patch_is_shown_in_one_line() -> None:
     other = {"scheduler_names": {"default-scheduler": "secondary-scheduler"}}
-    assert "Patch: none, the pod stays as it is" in explained(pod())
-    assert "Patch: says so in the annotations (1 operation)" in explained(virt_launcher())
+    assert "Patch: none, the pod stays unchanged" in explained(pod())
+    assert "Patch: records the decision in the annotations (1 operation)" in explained(virt_launcher())
     assert "Patch: sets schedulerName to secondary-scheduler (1 operation)" in explained(
         virt_launcher(claims=[]), **other
     )
     observed = explained(virt_launcher(), *storage(), action=Action.OBSERVE)
-    assert "Patch: none is sent, because CO_SCHEDULE_ACTION is observe" in observed
+    assert "Patch: none, because CO_SCHEDULE_ACTION is observe" in observed
 
 
 def test_an_overcommitted_node_shows_zero_free_resources() -> None:
     large_pod = pod("crowd", node="node-a", requests={"cpu": "9"})
-    assert "✗ cpu: 1 of 0" in explained(
+    assert "✗ cpu: requested 1, free 0" in explained(
         virt_launcher(requests={"cpu": "1"}), *storage(), large_pod, node(allocatable=ALLOCATABLE)
     )
 
@@ -428,7 +446,7 @@ def test_a_malformed_field_hides_the_walk_but_not_the_decision(tmp_path: Path) -
     cluster = write_yaml(tmp_path, *storage(), node(ready="False", allocatable=ALLOCATABLE), name="cluster.yaml")
     result = run_explain("-f", path, "--snapshot", cluster)
     assert result.exit_code == 0
-    assert "the walk can not be shown: a field of the pod or of the cluster (Malformed)" in result.stdout
+    assert "the steps can't be shown: a field is malformed (Malformed)" in result.stdout
     assert f"preferred, {Reason.NODE_NOT_READY}: " in result.stdout
     assert "s3cret" not in result.stdout
 
@@ -506,7 +524,9 @@ def test_a_pending_pod_that_the_scheduler_has_not_tried_gets_the_usual_advice(
     server: ApiServer, tmp_path: Path
 ) -> None:
     cluster = [*storage(), node(), pinned_vm_pod(unschedulable=False), virtual_machine()]
-    assert explain_stuck(server, tmp_path, *cluster) == ["Nothing to do."]
+    assert explain_stuck(server, tmp_path, *cluster) == [
+        "Read why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."
+    ]
 
 
 def test_walk_and_inject_return_the_same_result_twice() -> None:

@@ -46,13 +46,13 @@ def test_explain_describes_a_running_vm(scenario: Scenario, run) -> None:
         result = run("explain", *subject, "-n", scenario.namespace)
         assert result.exit_code == 0, result.output
         assert f"on {node}" in result.stdout
-        assert f"decided when it was created: CoScheduled: pinned to {node}" in result.stdout
+        assert f"decided at its creation: CoScheduled: pinned to {node}" in result.stdout
         # `explain` ignores the resources and the node affinity of the VM's own pod.
         assert f"pinned, CoScheduled: pinned to {node}, which serves claim disk1" in result.stdout
 
 
 def test_explain_reports_a_missing_object_in_one_line(scenario: Scenario, run) -> None:
-    for subject, sentence in (("vm", "VM none in namespace"), ("pod", "there is no pod none")):
+    for subject, sentence in (("vm", "there is no VM none in namespace"), ("pod", "there is no pod none")):
         result = run("explain", subject, "none", "-n", scenario.namespace)
         assert (result.exit_code, result.stdout) == (2, "")
         assert sentence in result.stderr

@@ -65,7 +65,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
                                          annotations={"kubevirt-scheduler/co-schedule-claim": "disk2"})],
      "Apart", "NotReviewed", "disk2", "node-b", "cold start, the share-manager follows the VM"),
     ("a hotplugged disk", [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher)],
-     "Apart", "NotReviewed", "disk1", "node-a", "cold start, the share-manager follows the VM"),
+     "Apart", "NoClaims", "disk1", "node-a", "cold start, the share-manager follows the VM"),
     ("a hotplugged disk has no vote beside a disk of the pod",
      [*SERVED, *storage("disk2", "node-b"), vm(), (launcher := vm_pod()), hotplug_pod(launcher, claims=["disk2"])],
      "Together", "CoScheduled", "disk1", "node-a", "cold start, the share-manager follows the VM"),

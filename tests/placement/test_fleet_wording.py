@@ -5,6 +5,7 @@ import pytest
 from tests.support.builders import (
     Object,
     claim,
+    hotplug_pod,
     node,
     pinned_vm_pod,
     share_manager,
@@ -36,6 +37,8 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, no room", [*CORDONED, vm(), vm_pod(node="node-b"), OTHER], ADVICE["NodeCordoned"]),
     ("apart, no room, not opted in", [*CORDONED, vm(opt_in=False), vm_pod(node="node-b"), OTHER],
      f"{OPT_IN}. {ADVICE['NodeCordoned']}"),
+    ("apart, a hotplugged disk", [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain)],
+     "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts."),
     ("migrating", [*SERVED, vm(), vm_pod(node="node-b"), vm_pod(suffix="x", created="2026-09-01T12:00:00Z")],
      "Wait until the live migration ends."),
     ("waiting, stuck", [*CORDONED, vm(), pinned_vm_pod()],

@@ -340,7 +340,8 @@ class ApiServer:
             else:
                 version, items = self._version, [*self._objects[request.plural].values()]
                 if name := request.query.get("fieldSelector", "").partition("metadata.name=")[2]:
-                    items = [item for item in items if key_of(item) == (_namespace_of(request), name)]
+                    namespace = _namespace_of(request)
+                    items = [item for item in items if key_of(item) == (namespace or key_of(item)[0], name)]
             limit = int(request.query.get("limit", len(items)))
             metadata: Object = {"resourceVersion": str(version)}
             if items[limit:]:

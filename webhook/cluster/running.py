@@ -1,56 +1,86 @@
-"""Find an existing pod, and restore the pod to its state before scheduling."""
+"""Read the objects of one VM from a live cluster."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
 
 import msgspec
 
+from webhook.cluster import objects
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
-from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.cluster.fleet import Inventory
+from webhook.placement.shape import JsonObject, text
+from webhook.placement.vmpod import needs_state_claim
+
+PATHS = {
+    "vm": "/apis/kubevirt.io/v1/virtualmachines",
+    "vmi": "/apis/kubevirt.io/v1/virtualmachineinstances",
+    "pod": "/api/v1/pods",
+}
+_KINDS = {"vm": "VirtualMachine", "vmi": "VirtualMachineInstance"}
+_FORBIDDEN, _MISSING = 403, 404
 
 
-def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
-    """Read a pod. Raises BadInput if the pod doesn't exist or the request fails."""
-    body = _read(cluster, f"/api/v1/namespaces/{namespace}/pods/{name}")
-    if body is None:
-        raise BadInput(f"there is no pod {name} in namespace {namespace}; look with: kubectl get pods -n {namespace}")
-    return body
+def find_namespaces(cluster: ClusterClient, kind: str, name: str) -> list[str]:
+    """List the namespaces that have a VM, a VMI or a pod of this name. Raises BadInput if the request fails."""
+    found = _listed(cluster, PATHS[kind], fieldSelector=f"metadata.name={name}")
+    return sorted(text(item, "metadata", "namespace") for item in found if text(item, "metadata", "name") == name)
 
 
-def find_vm(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
-    """Read the newest unfinished pod of a VM. Raises BadInput if there is none or the request fails."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    try:
-        pages = [items for _, items in cluster.pages(path, labelSelector="kubevirt.io=virt-launcher")]
-    except ClusterError as error:
-        raise BadInput(f"the cluster does not answer: {error}") from None
-    pods = [msgspec.json.decode(raw, type=JsonObject) for items in pages for raw in items]
-    own = [pod for pod in pods if mapping(pod, "metadata", "annotations").get("kubevirt.io/domain") == name]
-    unfinished = [pod for pod in own if text(pod, "status", "phase") not in ("Succeeded", "Failed")]
-    if not unfinished:
-        raise BadInput(f"VM {name} in namespace {namespace} has no pod; start it, or use -f with a pod from a file")
-    return max(unfinished, key=lambda pod: text(pod, "metadata", "creationTimestamp"))
+def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject | None:
+    """Read a pod; return None if it doesn't exist. Raises BadInput if the request fails."""
+    return _read(cluster, _path("pod", namespace, name))
 
 
-def _read(cluster: ClusterClient, path: str) -> JsonObject | None:
+def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: str) -> str:
+    """Read a VM, its VMI, and the VM pods of its namespace into the inventory. Raises BadInput if a request fails.
+
+    Without the right to read the VM or the VMI, the inventory lacks it, and the result says so.
+    """
+    problem = ""
+    for kind in ("vm", "vmi"):
+        try:
+            item = _read(cluster, _path(kind, namespace, name), tolerated=_FORBIDDEN)
+        except ClusterError as error:
+            problem = problem or str(error)
+            continue
+        if item is not None:
+            inventory.keep(_KINDS[kind], item)
+    if vm := inventory.vms.get((namespace, name)):
+        inventory.store.put(objects.read_virtual_machine(vm))
+        if needs_state_claim(vm):
+            claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+            for claim in _listed(cluster, claims, labelSelector=f"persistent-state-for={name}"):
+                inventory.store.put(objects.read_claim(claim))
+    selector = "kubevirt.io in (virt-launcher,hotplug-disk)"
+    for pod in _listed(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector):
+        inventory.keep("Pod", pod)
+        if fact := objects.read_pod(pod):
+            inventory.store.put(fact)
+    return problem
+
+
+def _path(kind: str, namespace: str, name: str) -> str:
+    folder, _, plural = PATHS[kind].rpartition("/")
+    return f"{folder}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+
+
+def _read(cluster: ClusterClient, path: str, tolerated: int = 0) -> JsonObject | None:
+    """Read one object. Raises ClusterError for the tolerated status, and BadInput for any other."""
     try:
         body = cluster.get(path)
     except ClusterError as error:
+        if error.code == tolerated:
+            raise
         raise BadInput(f"the cluster does not answer: {error}") from None
     return None if body is None else msgspec.json.decode(body, type=JsonObject)
 
 
-def describe_placement(pod: JsonObject) -> list[str]:
-    """Describe where a pod is, what the scheduler reports, and what the webhook decided at creation."""
-    node = text(pod, "spec", "nodeName")
-    phase = text(pod, "status", "phase") or "without a phase"
-    lines = [f"{phase}, on {node}" if node else f"{phase}, not bound to a node"]
-    lines.extend(
-        f"the scheduler says: {text(condition, 'message')}"
-        for condition in mappings(pod, "status", "conditions")
-        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False")
-    )
-    annotations = mapping(pod, "metadata", "annotations")
-    lines.append(f"decided when it was created: {text(annotations, DECISION) or 'nothing, no annotation says so'}")
-    if target := text(annotations, CO_SCHEDULED_NODE):
-        lines.append(f"meant to be on {target}{', and it is' if target == node else ''}")
-    return lines
+def _listed(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
+    try:
+        pages = [items for _, items in cluster.pages(path, **query)]
+    except ClusterError as error:
+        if error.code == _MISSING:  # KubeVirt is not installed
+            return iter(())
+        raise BadInput(f"the cluster does not answer: {error}") from None
+    return (msgspec.json.decode(raw, type=JsonObject) for items in pages for raw in items)

@@ -2,140 +2,131 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from io import StringIO
 from pathlib import Path
 
 import click
+import msgspec
 
-from webhook.cluster import documents
+from webhook.cluster import documents, manifests
 from webhook.cluster.documents import BadInput, printable
-from webhook.cluster.objects import read_pending_pin
 from webhook.cluster.store import Store
-from webhook.commands.narration import NO, YES, Line, describe_decision, describe_walk, stuck_advice
+from webhook.commands.explanation import Explanation, explain_machine, explain_pod, explain_request
+from webhook.commands.narration import NO, YES, Line
 from webhook.commands.options import (
     color_option,
-    connect,
     live_options,
-    load_cluster,
     optional_file_option,
     snapshot_option,
     verbose_option,
     wants_color,
 )
-from webhook.commands.requests import inject_request, pod_name, read_documents, request_from
-from webhook.placement.catalog import Catalog
-from webhook.placement.release import PENDING_LIMIT, why_kept, why_pin_fails
+from webhook.commands.requests import pod_name, read_documents, request_from
+from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
 from webhook.placement.settings import Settings, read_settings
-from webhook.placement.shape import JsonObject, text
+from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.template import before_scheduling, creation_request
-from webhook.placement.walk import walk
 
 STYLES = {YES: "green", NO: "red"}
 MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 
-@click.command(short_help="tell why a pod goes where it goes, and what to do about it")
-@click.argument("kind", type=click.Choice(["pod", "vm"]), required=False)
-@click.argument("name", required=False)
-@click.option("-n", "--namespace", metavar="NAME", help="Where it is. Default: the namespace of the context.")
+@click.command(short_help="explain where a VM runs, why, and what to do")
+@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]")
+@click.option("-n", "--namespace", metavar="NAME", help="Default: the namespace of the context.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Explain all of this name, in any namespace.")
 @optional_file_option
 @snapshot_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Text, or data: a list with an item for each VM or pod.",
+)
 @color_option
 @verbose_option
 @live_options
 def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
-    kind: str | None,
-    name: str | None,
+    subject: tuple[str, ...],
     namespace: str | None,
+    all_namespaces: bool,
     file: Path | None,
     snapshots: tuple[Path, ...],
+    output: str,
     color: bool | None,
     verbose: bool,
     **live: str | None,
 ) -> None:
-    """Show how it is decided where a pod goes, and what to do about it.
+    """Explain where a VM runs, each step of the decision on its next start, and what to do.
 
-    With -f, each Pod in FILE is explained, which is what inject reads. With pod or vm and a name, the pod that is there
-    already: where it is, and what would be decided now.
+    With -f, each Pod in FILE is explained: a new pod as inject reads it, an existing pod like pod NAME. A VM that isn't
+    opted in is explained as if it were.
 
     \b
     Examples:
       kubevirt-scheduler explain vm vm1 -n shop
+      kubevirt-scheduler explain vm/vm1 -A -o json
+      kubevirt-scheduler explain vm vm1 --snapshot cluster.json
       kubevirt-scheduler explain pod virt-launcher-vm1-x7k2p
-      kubevirt-scheduler explain -f pod.yaml --snapshot cluster.yaml
-      kubectl get pod virt-launcher-vm1-x7k2p -o yaml | kubevirt-scheduler explain -f - --snapshot cluster.yaml
+      kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
+      kubectl get pod virt-launcher-vm1-x7k2p -o yaml | kubevirt-scheduler explain -f -
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    if (file is None) == (kind is None) or (kind is None) != (name is None):
-        raise click.UsageError("give either -f FILE, or pod NAME, or vm NAME")
+    named = parse_subject(subject)
+    if (file is None) == (named is None):
+        raise click.UsageError(USAGE)
+    if all_namespaces and namespace:
+        raise click.UsageError("give either -A or -n, not both")
     settings = read_settings(os.environ)
-    pod: JsonObject | None = None
-    current_placement: list[Line] = []
-    if file is not None:
-        requests = _read_requests(file)
+    source = open_source(snapshots, live["kubeconfig"], live["context"], settings, verbose=verbose)
+    if named is None:
+        found = list(_explained_file(Path(str(file)), source, settings))
     else:
-        if snapshots:
-            raise click.UsageError(f"{kind} {name} is read from a live cluster; with --snapshot give -f FILE")
-        pod, request, current_placement = _live_request(str(kind), str(name), namespace, live)
-        requests = [request]
-    catalog = load_cluster(snapshots, **live, settings=settings, verbose=verbose)
-    advice = _stuck_advice(pod, catalog, settings) if pod else []
-    pages = [[*current_placement, *_explanation(request, catalog, settings, advice)] for request in requests]
-    names = map(pod_name, requests)
-    click.echo("\n".join(map(partial(_render_page, colored=wants_color(color)), names, pages)).encode(), nl=False)
+        subjects = source.find(named, namespace, everywhere=all_namespaces)
+        found = [_explained(each, source.catalog, settings) for each in subjects]
+    if output == "text":
+        text = "\n".join(_render_page(each.name, each.lines, colored=wants_color(color)) for each in found)
+    else:
+        text = _as_data([each.as_json() for each in found], output)
+    click.echo(text.encode(), nl=False)
 
 
-def _read_requests(file: Path) -> list[JsonObject]:
-    found = [(document, *item) for document in read_documents(file) for item in document.objects()]
-    requests = [request for item in found if (request := request_from(*item))]
+def _as_data(explanations: list[JsonObject], output: str) -> str:
+    encoded = msgspec.json.encode(explanations)
+    if output == "json":
+        return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return manifests.to_yaml(msgspec.json.decode(encoded))  # without enums
+
+
+def _explained(found: Found, catalog: Store, settings: Settings) -> Explanation:
+    if found.machine:
+        return explain_machine(found.machine, catalog, settings)
+    pod = mapping(found.pod)
+    return explain_pod(pod_name(creation_request(pod)), pod, before_scheduling(pod), catalog, settings)
+
+
+def _exists(pod: JsonObject) -> bool:
+    """Return whether a pod from a file is in the cluster already. Then its node is a fact, and ends no decision."""
+    return bool(text(pod, "spec", "nodeName") or text(pod, "metadata", "creationTimestamp"))
+
+
+def _explained_file(file: Path, source: Source, settings: Settings) -> Iterator[Explanation]:
+    items = [(document, *item) for document in read_documents(file) for item in document.objects()]
+    requests = [
+        (kind, item, request) for document, kind, item in items if (request := request_from(document, kind, item))
+    ]
     if not requests:
         raise BadInput(
             f"{documents.display_name(file)}: there is no Pod in it; the pod of a VM is shown by: "
             "kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
         )
-    return requests
-
-
-def _live_request(
-    kind: str, name: str, namespace: str | None, live: dict[str, str | None]
-) -> tuple[JsonObject, JsonObject, list[Line]]:
-    """Return an existing pod, the request that created it, and the lines about where it is."""
-    from webhook.cluster import running  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
-
-    find = running.find_vm if kind == "vm" else running.find_pod
-    cluster = connect(**live)
-    pod = find(cluster, namespace or cluster.namespace, name)
-    placement = [Line("Where is it?", level=0), *map(Line, running.describe_placement(pod))]
-    heading = Line("What would be decided now?", level=0)
-    return pod, creation_request(before_scheduling(pod)), [*placement, heading]
-
-
-def _stuck_advice(pod: JsonObject, catalog: Store, settings: Settings) -> list[str]:
-    """Return what to do about a pinned pod that can't be scheduled. Empty for any other pod."""
-    pin, namespace = read_pending_pin(pod), text(pod, "metadata", "namespace")
-    if pin is None or not pin.unschedulable_since:
-        return []
-    after = settings.release_after
-    obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
-    try:
-        vm = catalog.virtual_machine(namespace, pin.vm)
-    except BadInput:  # the user may read pods, but not VMs
-        vm = None
-    return stuck_advice(namespace, pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT)
-
-
-def _explanation(
-    request: JsonObject, catalog: Catalog, settings: Settings, advice: Sequence[str] = ()
-) -> Iterator[Line]:
-    try:
-        steps = list(describe_walk(walk(request, catalog, settings)))
-    except BadInput:
-        raise
-    except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the walk reads more fields)
-        steps = [Line(f"the walk can not be shown: a field of the pod or of the cluster ({type(error).__name__})")]
-    yield from steps
-    yield from describe_decision(inject_request(request, catalog, settings), settings, advice)
+    for kind, item, request in requests:
+        if kind == ("v1", "Pod") and _exists(item):
+            yield _explained(source.existing_pod(item), source.catalog, settings)
+        else:
+            yield explain_request(pod_name(request), request, source.catalog, settings)
 
 
 def _render_page(name: str, lines: Iterable[Line], *, colored: bool) -> str:

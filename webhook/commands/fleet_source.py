@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from webhook.cluster.fleet import Inventory
-from webhook.commands import options
-from webhook.commands.options import connect
+from webhook.commands.options import connect, read_snapshot
 from webhook.commands.progress import Progress
 from webhook.placement.fleet import Machine, Status, survey
 from webhook.placement.selectors import labels_match
@@ -34,10 +33,10 @@ class Scope:
         return labels_match(self.selector, mapping(owner, "metadata", "labels"))
 
 
-def read_snapshot(paths: Sequence[Path]) -> Inventory:
+def read_files(paths: Sequence[Path]) -> Inventory:
     """Read the fleet from files. Raises BadInput."""
     found = Inventory()
-    store, _ = options.read_snapshot(paths, found.keep)
+    store, _ = read_snapshot(paths, found.keep)
     return Inventory(store, found.vms, found.vmis, found.pods)
 
 

@@ -1,18 +1,21 @@
 """The output of `explain`: each step of a placement decision as lines of text."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import PendingPin, Pod
-from webhook.placement.decision import GUARD_REASONS, Outcome
+from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
 from webhook.placement.feasibility import FailedCheck
+from webhook.placement.fleet import Status
 from webhook.placement.injector import Injection
 from webhook.placement.resources import format_quantity
 from webhook.placement.settings import Action, Settings
+from webhook.placement.shape import JsonObject, mapping, mappings, text
 from webhook.placement.votes import Choice
 from webhook.placement.walk import Answer, ClaimPath, Guard, VolumeUsers, Walk
-from webhook.placement.wording import ADVICE, advice, restart_advice
+from webhook.placement.wording import ADVICE, restart_advice
 
 YES, NO, NEUTRAL = "✓", "✗", "·"
 
@@ -32,10 +35,44 @@ class Line:
     level: int = 1
 
 
-def describe_walk(walk: Walk) -> Iterator[Line]:
-    """Yield the lines for each step of the walk."""
-    yield Line("Is the pod ours?", level=0)
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """The decision on a pod as if it broke none of the rules in `broken`."""
+
+    injection: Injection
+    broken: tuple[Reason, ...]
+
+
+def describe_placement(pod: JsonObject) -> Iterator[str]:
+    """Describe where a pod is, what the scheduler reports, and what the webhook decided at its creation."""
+    node, phase = text(pod, "spec", "nodeName"), text(pod, "status", "phase") or "no phase"
+    yield f"pod {text(pod, 'metadata', 'name')}: {phase}, {f'on {node}' if node else 'not bound to a node'}"
+    for condition in mappings(pod, "status", "conditions"):
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
+            yield f"the scheduler reports: {text(condition, 'message')}"
+    annotations = mapping(pod, "metadata", "annotations")
+    yield f"decided at its creation: {text(annotations, DECISION) or 'nothing, there is no annotation'}"
+    if target := text(annotations, CO_SCHEDULED_NODE):
+        yield f"target node at its creation: {target}{', where it is' if target == node else ''}"
+
+
+def describe_state(status: Status) -> Iterator[str]:
+    """Describe where a VM is relative to its storage."""
+    if status.machine.paused:
+        yield "the VM is paused"
+    if status.machine.migrating:
+        yield "a live migration is under way"
+    words = f"{status.state}, {status.reason}" if status.reason else f"{status.state}"
+    served = f": {status.storage_node} serves claim {status.claim}" if status.storage_node else ""
+    yield f"{words}{served}"
+
+
+def describe_walk(walk: Walk, pod: str = "the pod") -> Iterator[Line]:
+    """Yield the lines for each step of the walk; `pod` is what the pod is called."""
+    yield Line(f"Does the webhook handle {pod}?", level=0)
     yield from map(_answer, walk.rules)
+    if walk.assumes:
+        yield Line(f"from here on, as if it were {_eligible(walk.assumes)}", NEUTRAL)
     if walk.chains:
         yield Line("Which nodes serve its claims?", level=0)
         for chain in walk.chains:
@@ -44,27 +81,36 @@ def describe_walk(walk: Walk) -> Iterator[Line]:
         yield Line("Which VMs use its volume?", level=0)
         yield from _volume_consumers(walk.served)
     if walk.choice:
-        yield Line("Which node is meant?", level=0)
+        yield Line("Which node is the target?", level=0)
         yield from _votes(walk, walk.choice)
     for guard in walk.guards:
-        yield Line(f"Could {guard.node} take the pod?", level=0)
+        yield Line(f"Can {guard.node} run the pod?", level=0)
         yield from _guard(guard)
 
 
-def describe_decision(injection: Injection, settings: Settings, instead: Sequence[str] = ()) -> Iterator[Line]:
-    """Yield the lines for the decision, the effect of its patch, the warnings and the advice.
+def _eligible(broken: Iterable[Reason]) -> str:
+    words = {Reason.NOT_OPTED_IN: "opted in", Reason.MIGRATION_TARGET: "not a live-migration target"}
+    return " and ".join(words[reason] for reason in broken)
 
-    `instead` replaces the advice on the decision.
-    """
+
+def describe_decision(injection: Injection, settings: Settings, assumed: Assumed | None = None) -> Iterator[Line]:
+    """Yield the lines for the decision, the effect of its patch, and the warnings."""
     decision = injection.decision
     yield Line("Decision", level=0)
     yield Line(f"{decision.outcome}, {decision.reason}: {decision.message}")
+    if assumed:
+        would_be = assumed.injection.decision
+        yield Line(f"if it were {_eligible(assumed.broken)}: {would_be.outcome}, {would_be.reason}: {would_be.message}")
     yield Line(f"Patch: {_patch_effect(injection, settings)}")
     for warning in injection.warnings:
         if decision.message[:30] not in warning:  # the decision line above has the full text
             yield Line(f"Warning: {warning}")
+
+
+def describe_advice(advice: Iterable[str]) -> Iterator[Line]:
+    """Yield the lines about what to do."""
     yield Line("What to do", level=0)
-    yield from map(Line, instead or advice(decision))
+    yield from map(Line, advice)
 
 
 def stuck_advice(namespace: str, pin: PendingPin, obstacle: FailedCheck | None, kept: str, after: int) -> list[str]:
@@ -89,7 +135,7 @@ def stuck_advice(namespace: str, pin: PendingPin, obstacle: FailedCheck | None, 
 
 def _answer(answer: Answer) -> Line:
     mark = NEUTRAL if answer.holds is None else YES if answer.holds else NO
-    words = f"{answer.question} {answer.detail}" if answer.detail else answer.question
+    words = f"{answer.question}: {answer.detail}" if answer.detail else answer.question
     return Line(words, mark if answer.decisive else f"({mark})")
 
 
@@ -97,23 +143,25 @@ def _claim_path(chain: ClaimPath) -> Iterator[Line]:
     finding, claim = chain.finding, chain.claim
     path = [f"claim {finding.claim}"]
     if claim and claim.volume_name:
-        path.append(f"PV {claim.volume_name}{'' if chain.volume else ' (not known)'}")
+        path.append(f"PV {claim.volume_name}{'' if chain.volume else ' (unknown)'}")
     if finding.volume:
         path.append(f"volume {finding.volume}")
     yield Line(" → ".join(path), NEUTRAL)
     for pod in chain.servers:
         yield Line(f"share-manager pod {pod.name}: {_location(pod)}", NEUTRAL, 2)
     if chain.manager:
-        state, owner = chain.manager.state or "without a state", chain.manager.owner or "nobody"
+        state, owner = chain.manager.state or "no state yet", chain.manager.owner or "no node"
         yield Line(
-            f"ShareManager: {state}, owned by {owner}{', deleted' if chain.manager.deleting else ''}", NEUTRAL, 2
+            f"ShareManager: {state}, owned by {owner}{', being deleted' if chain.manager.deleting else ''}", NEUTRAL, 2
         )
     if finding.reason:
         yield Line(f"{finding.reason}. {ADVICE[finding.reason]}", NO, 2)
     if finding.node and finding.reason:
-        yield Line(f"{finding.node}: other VMs use the volume there, so the share-manager is steered there", NEUTRAL, 2)
+        yield Line(
+            f"{finding.node}: other VMs use the volume there, so the webhook steers the share-manager there", NEUTRAL, 2
+        )
     elif finding.node:
-        yield Line(f"{finding.node}, says the {finding.source}", YES, 2)
+        yield Line(f"served by {finding.node} (source: {finding.source})", YES, 2)
 
 
 def _location(pod: Pod) -> str:
@@ -126,10 +174,10 @@ def _volume_consumers(served: VolumeUsers) -> Iterator[Line]:
         claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
         yield Line(f"volume {served.volume} → PV {pv.name} → {claim}", NEUTRAL)
     if not served.pvs:
-        yield Line(f"volume {served.volume} → no PV that is known", NEUTRAL)
+        yield Line(f"volume {served.volume} → no known PV", NEUTRAL)
     for pod in served.mounting:
         has_vote = pod in served.consumers
-        exclusion = "" if has_vote else "; it has no vote unless it is opted in, bound, and Pending or Running"
+        exclusion = "" if has_vote else "; no vote: it must be opted in, bound, and Pending or Running"
         yield Line(f"{'/'.join(pod.key)}: {_location(pod)}{exclusion}", YES if has_vote else NO, 2)
     if not served.mounting:
         yield Line("no virt-launcher pod mounts it", NO, 2)
@@ -153,19 +201,19 @@ def _votes(walk: Walk, choice: Choice) -> Iterator[Line]:
 def _guard(guard: Guard) -> Iterator[Line]:
     yield from map(_answer, guard.answers)
     if not all(answer.decisive for answer in guard.answers):
-        yield Line("In brackets: it decided nothing. The guard is off, the mode is preferred, or an earlier ✗ decided.")
+        yield Line("Parentheses mark checks that did not affect the decision.")
     if guard.resource_fits:
-        yield Line(f"What the pod asks for, and what is free on {guard.node}", level=0)
+        yield Line(f"What does the pod request, and what is free on {guard.node}?", level=0)
     for fit in guard.resource_fits:
         requested, free = format_quantity(fit.resource, fit.requested), format_quantity(fit.resource, max(fit.free, 0))
-        yield Line(f"{fit.resource}: {requested} of {free}", YES if fit.requested <= fit.free else NO)
+        yield Line(f"{fit.resource}: requested {requested}, free {free}", YES if fit.requested <= fit.free else NO)
 
 
 def _patch_effect(injection: Injection, settings: Settings) -> str:
     if settings.action is Action.OBSERVE:
-        return "none is sent, because CO_SCHEDULE_ACTION is observe"
+        return "none, because CO_SCHEDULE_ACTION is observe"
     if not injection.patch:
-        return "none, the pod stays as it is"
+        return "none, the pod stays unchanged"
     decision, paths = injection.decision, [operation["path"] for operation in injection.patch]
     effects = []
     if any(path.startswith("/spec/affinity") for path in paths):
@@ -177,5 +225,5 @@ def _patch_effect(injection: Injection, settings: Settings) -> str:
         if operation["path"] == SCHEDULER_NAME_PATH
     )
     if any(path.startswith("/metadata/annotations") for path in paths):
-        effects.append("says so in the annotations")
+        effects.append("records the decision in the annotations")
     return f"{', '.join(effects)} ({len(paths)} {'operation' if len(paths) == 1 else 'operations'})"

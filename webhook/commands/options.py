@@ -122,7 +122,14 @@ def load_cluster(
         from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
         return OnDemand(connect(kubeconfig, context), settings.longhorn_namespace)
-    store, ignored = read_snapshot(snapshots)
+    return load_snapshot(snapshots, verbose=verbose)
+
+
+def load_snapshot(
+    paths: Sequence[Path], keep: Callable[[str, JsonObject], None] = lambda _kind, _item: None, *, verbose: bool
+) -> Store:
+    """Read files like `read_snapshot`; with `verbose`, list the kinds that nothing reads."""
+    store, ignored = read_snapshot(paths, keep)
     if verbose and ignored:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         click.echo(documents.printable(f"The snapshot also holds, and nobody asks for it: {counted}"), err=True)

@@ -13,7 +13,7 @@ import msgspec
 from webhook.cluster import manifests
 from webhook.cluster.fleet import node_loads
 from webhook.commands.fleet_report import build_report
-from webhook.commands.fleet_source import Scope, assess_all, read_live, read_snapshot
+from webhook.commands.fleet_source import Scope, assess_all, read_files, read_live
 from webhook.commands.fleet_table import render_report
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import color_option, live_options, snapshot_option, wants_color
@@ -98,7 +98,7 @@ def _survey(  # noqa: PLR0913 (the options of the command)
     with progress_bar(shown=not watch) as progress:
         default = None
         if snapshots:
-            inventory = read_snapshot(snapshots)
+            inventory = read_files(snapshots)
         else:
             inventory, default = read_live(live["kubeconfig"], live["context"], settings, progress)
         scope = Scope(None if all_namespaces else namespace or default, selector)

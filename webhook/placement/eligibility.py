@@ -92,31 +92,31 @@ class Rule:
     holds: Callable[[JsonObject, Settings], bool]
 
 
-_BOUND = Rule(Reason.ALREADY_BOUND, "is its node still open?", lambda pod, _: not is_bound(pod))
+_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda pod, _: not is_bound(pod))
 _INJECTED = Rule(
-    Reason.ALREADY_INJECTED, "is it without our terms yet?", lambda pod, settings: not is_injected(pod, settings)
+    Reason.ALREADY_INJECTED, "without the webhook's terms", lambda pod, settings: not is_injected(pod, settings)
 )
 
 RULES = (
-    Rule(Reason.NOT_VIRT_LAUNCHER, "is it a virt-launcher pod?", lambda pod, _: is_virt_launcher(pod)),
-    Rule(Reason.NOT_OPTED_IN, "is it opted in?", is_opted_in),
+    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda pod, _: is_virt_launcher(pod)),
+    Rule(Reason.NOT_OPTED_IN, "opted in", is_opted_in),
     Rule(
         Reason.MIGRATION_TARGET,
-        "is it no live-migration target?",
+        "not a live-migration target",
         lambda pod, settings: not is_migration_target(pod) or settings.migration_targets is MigrationTargets.PREFER,
     ),
     Rule(
         Reason.EPHEMERAL_PROVISIONING,
-        "is it no dummy pod that only provisions a claim?",
+        "not a dummy pod that only provisions a claim",
         lambda pod, _: "kubevirt.io/ephemeral-provisioning" not in mapping(pod, "metadata", "annotations"),
     ),
     _BOUND,
-    Rule(Reason.NO_CLAIMS, "does it mount a claim?", lambda pod, _: bool(mounted_claims(pod))),
+    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda pod, _: bool(mounted_claims(pod))),
     _INJECTED,
 )
 
 STEERING_RULES = (
-    Rule(Reason.STEERING_OFF, "are share-manager pods steered?", lambda _, settings: settings.steering),
+    Rule(Reason.STEERING_OFF, "share-manager pods are steered", lambda _, settings: settings.steering),
     _BOUND,
     _INJECTED,
 )

@@ -191,18 +191,18 @@ class Check:
 
 
 CHECKS = (
-    Check(Reason.CACHE_STALE, "is the webhook's view of nodes and pods up to date?", _stale, quiet=True),
-    Check(Reason.NODE_NOT_FOUND, "does it exist?", _not_found),
-    Check(Reason.NODE_NOT_READY, "is it Ready?", _not_ready),
-    Check(Reason.NODE_CORDONED, "is it free of a cordon?", _cordoned),
-    Check(Reason.NODE_TAINTED, "does the pod tolerate its taints?", _tainted),
-    Check(Reason.NODE_MISMATCH, "do nodeSelector and required node affinity select it?", _node_mismatch),
-    Check(Reason.VOLUME_MISMATCH, "does the node affinity of the claims' PVs select it?", _volume_mismatch),
-    Check(Reason.NODE_FULL, "has it room?", _full),
-    Check(Reason.NODE_SCARCE, "has it room for the pins of other replicas as well?", _scarce, quiet=True),
-    Check(Reason.POD_AFFINITY, "does required pod (anti-)affinity allow it?", _pod_affinity_conflict),
-    Check(Reason.RELEASED, "has the VM kept its pinned pods in the last hour?", _released, quiet=True),
-    Check(Reason.UNJUDGED, "can all that the pod asks for be judged?", _unsupported),
+    Check(Reason.CACHE_STALE, "caches of nodes and pods are up to date", _stale, quiet=True),
+    Check(Reason.NODE_NOT_FOUND, "exists", _not_found),
+    Check(Reason.NODE_NOT_READY, "Ready", _not_ready),
+    Check(Reason.NODE_CORDONED, "not cordoned", _cordoned),
+    Check(Reason.NODE_TAINTED, "taints tolerated by the pod", _tainted),
+    Check(Reason.NODE_MISMATCH, "selected by nodeSelector and required node affinity", _node_mismatch),
+    Check(Reason.VOLUME_MISMATCH, "selected by the node affinity of the claims' PVs", _volume_mismatch),
+    Check(Reason.NODE_FULL, "enough free resources", _full),
+    Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas, too", _scarce, quiet=True),
+    Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),
+    Check(Reason.RELEASED, "no pinned pod of this VM deleted in the last hour", _released, quiet=True),
+    Check(Reason.UNJUDGED, "nothing that the guard can't evaluate", _unsupported),
 )
 
 

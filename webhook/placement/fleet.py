@@ -11,13 +11,12 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog, Pod
 from webhook.placement.consumers import claims_of
 from webhook.placement.decision import ClaimFinding, Decision, Outcome, Reason
-from webhook.placement.eligibility import is_opted_in
 from webhook.placement.injector import without_patch
 from webhook.placement.release import why_pin_fails
 from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
-from webhook.placement.template import MIGRATION_LABEL, creation_request, opted_in
+from webhook.placement.template import MIGRATION_LABEL, as_if_eligible, creation_request
 from webhook.placement.votes import choose, voters
 
 
@@ -178,6 +177,8 @@ def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Setting
 def _why_apart(machine: Machine, pod: Pod, settings: Settings) -> Reason | None:
     if not pod.true_annotations & frozenset(settings.opt_in_annotations):
         return Reason.NOT_REVIEWED if machine.opted_in else Reason.NOT_OPTED_IN
+    if not pod.claims:  # all claims are hotplugged
+        return Reason.NO_CLAIMS
     if machine.manifest is None:
         return None
     reason = recorded_reason(machine.manifest)
@@ -197,12 +198,10 @@ def recorded_reason(pod: JsonObject) -> Reason | None:
 
 
 def _start(machine: Machine, storage: _Storage, catalog: Catalog, settings: Settings) -> Start:
-    template, stopped_by = mapping(machine.template), None
-    if not is_opted_in(template, settings):
-        template, stopped_by = opted_in(template, settings), Reason.NOT_OPTED_IN
+    template, broken = as_if_eligible(mapping(machine.template), settings)
     injection = without_patch(creation_request(template), catalog, settings)
     cold = storage.node is not None and _serves_no_other_vm(machine, storage, catalog)
-    return Start(injection.decision, stopped_by, cold, injection.error)
+    return Start(injection.decision, next(iter(broken), None), cold, injection.error)
 
 
 def _serves_no_other_vm(machine: Machine, storage: _Storage, catalog: Catalog) -> bool:

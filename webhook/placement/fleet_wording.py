@@ -2,6 +2,7 @@
 
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.fleet import Start, State, Status
+from webhook.placement.shape import text
 from webhook.placement.wording import ADVICE, restart_advice
 
 NO_ACTION = "No action needed."
@@ -52,6 +53,8 @@ def advice(status: Status) -> str:
         case State.STOPPED:
             return _advice_before_start(status)
         case State.UNSERVED:
+            if text(machine.manifest, "status", "phase") == "Pending":  # bound, and its volumes are being attached
+                return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
             return _UNSERVED.get(status.reason or Reason.NO_SHARE_MANAGER, _CHECK_LONGHORN)
     if machine.migrating:
         return "Wait until the live migration ends."
@@ -88,6 +91,8 @@ def _never_served(start: Start) -> Reason | None:
 
 def _advice_when_apart(status: Status) -> str:
     start = status.start
+    if status.claim in status.machine.hotplugged:
+        return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
     steps = [OPT_IN] if start and start.stopped_by else []
     if start is None or not status.start_helps:
         return " ".join([*map(_sentence, steps), *([ADVICE[start.decision.reason]] if start else [])]) or NO_ACTION

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
 from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
-from webhook.placement.eligibility import MODE_ANNOTATION
-from webhook.placement.migration import EVICTION_SOURCE, HOSTNAME
+from webhook.placement.decision import Reason
+from webhook.placement.eligibility import MODE_ANNOTATION, is_opted_in
+from webhook.placement.migration import EVICTION_SOURCE, HOSTNAME, is_migration_target
 from webhook.placement.selectors import REQUIRED
-from webhook.placement.settings import Settings
+from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 from webhook.placement.vmpod import rendered_spec
 
@@ -109,11 +110,18 @@ def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def opted_in(pod: JsonObject, settings: Settings) -> JsonObject:
-    """Return a copy of a pod with the opt-in annotation."""
-    metadata = mapping(pod, "metadata")
-    annotations = mapping(metadata, "annotations") | {settings.opt_in_annotations[0]: "true"}
-    return pod | {"metadata": metadata | {"annotations": annotations}}
+def as_if_eligible(pod: JsonObject, settings: Settings) -> tuple[JsonObject, tuple[Reason, ...]]:
+    """Return the pod as if it were opted in and no live-migration target, and which of these rules it breaks."""
+    metadata, broken = mapping(pod, "metadata"), []
+    if not is_opted_in(pod, settings):
+        broken.append(Reason.NOT_OPTED_IN)
+        annotations = mapping(metadata, "annotations") | {settings.opt_in_annotations[0]: "true"}
+        metadata = metadata | {"annotations": annotations}
+    if is_migration_target(pod) and settings.migration_targets is not MigrationTargets.PREFER:
+        broken.append(Reason.MIGRATION_TARGET)
+        labels = {key: value for key, value in mapping(metadata, "labels").items() if key != MIGRATION_LABEL}
+        metadata = metadata | {"labels": labels}
+    return (pod | {"metadata": metadata} if broken else pod), tuple(broken)
 
 
 def creation_request(pod: JsonObject) -> JsonObject:

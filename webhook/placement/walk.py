@@ -1,7 +1,7 @@
 """Trace a decision for `explain`: each question that the decision asks, and the answer."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from webhook.placement import consumers, resolve, votes
 from webhook.placement.affinity import matches_no_node
@@ -24,15 +24,17 @@ from webhook.placement.injector import candidate_for, namespace_of
 from webhook.placement.migration import is_migration_target, leads_elsewhere
 from webhook.placement.settings import Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping
+from webhook.placement.template import as_if_eligible
 from webhook.placement.votes import Choice
 from webhook.placement.wording import SENTENCES, STARTING
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question and its answer. `holds` is None if neither answer ends the decision.
+    """A condition and whether it holds. `holds` is None if neither answer ends the decision.
 
-    `decisive` is False if the check is not in force, or if an earlier answer was decisive.
+    `question` states the condition. `decisive` is False if the check is not in force, or if an earlier answer was
+    decisive.
     """
 
     question: str
@@ -79,39 +81,50 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The steps of the decision on one pod, up to the step that ended it."""
+    """The steps of the decision on one pod, up to the step that ended it.
+
+    `assumes` names the rules that the pod breaks and that end the decision. The later steps are those of a pod that
+    breaks none of them.
+    """
 
     rules: tuple[Answer, ...]
     chains: tuple[ClaimPath, ...] = ()
     served: VolumeUsers | None = None
     choice: Choice | None = None
     guards: tuple[Guard, ...] = ()
+    assumes: tuple[Reason, ...] = ()
 
 
 def walk(request: JsonObject, catalog: Catalog, settings: Settings) -> Walk:
     """Trace the decision on a request. Raises what the decision itself raises for a malformed pod."""
     pod, namespace = mapping(request, "object"), namespace_of(request)
     if not is_pod_creation(request):
-        return Walk((Answer("does the request create a pod?", False, SENTENCES[Reason.NOT_A_POD_CREATION]),))
+        return Walk((Answer("the request creates a pod", False, SENTENCES[Reason.NOT_A_POD_CREATION]),))
     is_share_manager = is_share_manager_pod(pod, namespace, settings)
+    pod, broken = (pod, ()) if is_share_manager else as_if_eligible(pod, settings)
     rules = (
-        Answer("does the request create a pod?", True),
-        Answer("is it a share-manager pod?", None, "yes, so it is to follow its VM" if is_share_manager else "no"),
-        *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, settings),
+        Answer("the request creates a pod", True),
+        Answer("share-manager pod", None, "yes, so it follows its VM" if is_share_manager else "no"),
+        *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, broken, settings),
     )
     if rules[-1].holds is False:
         injected = not is_share_manager and ineligible_reason(pod, settings) is Reason.ALREADY_INJECTED
         return _walk_pinned(rules, pod, namespace, catalog, settings) if injected else Walk(rules)
     walk_pod = _walk_share_manager if is_share_manager else _walk_virt_launcher
-    return walk_pod(rules, pod, namespace, catalog, settings)
+    return replace(walk_pod(rules, pod, namespace, catalog, settings), assumes=broken)
 
 
-def _evaluated(rules: Iterable[Rule], pod: JsonObject, settings: Settings) -> Iterator[Answer]:
+def _evaluated(
+    rules: Iterable[Rule], pod: JsonObject, broken: Collection[Reason], settings: Settings
+) -> Iterator[Answer]:
     for rule in rules:
-        if not rule.holds(pod, settings):
+        if rule.reason in broken:
+            yield Answer(rule.question, False, SENTENCES[rule.reason])
+        elif rule.holds(pod, settings):
+            yield Answer(rule.question, True)
+        else:
             yield Answer(rule.question, False, SENTENCES[rule.reason])
             return
-        yield Answer(rule.question, True)
 
 
 def _walk_virt_launcher(
@@ -123,19 +136,19 @@ def _walk_virt_launcher(
     if choice is None:
         return Walk(rules, chains)
     if is_migration_target(pod) and leads_elsewhere(pod, namespace, choice.node, catalog):
-        answer = Answer("may the migration lead to its share-manager?", False, SENTENCES[Reason.MIGRATION_TARGET])
+        answer = Answer("the migration may lead to the share-manager", False, SENTENCES[Reason.MIGRATION_TARGET])
         return Walk((*rules, answer), chains, choice=choice)
     candidate = candidate_for(pod, namespace, choice.node, findings, catalog, pinning_replicas(catalog, settings))
     required = mode_of(pod, settings)[0] is Mode.REQUIRED and not is_migration_target(pod)
     checks = _checks(candidate, in_force=required and settings.node_guard and choice.certain)
     if not choice.certain:
-        checks.insert(0, ("does a share-manager run there?", STARTING, True))
+        checks.insert(0, ("a share-manager runs there", STARTING, True))
     if not is_dns_subdomain(choice.node):
-        checks.insert(0, ("is that a name of a node?", "no node can be called so", True))
+        checks.insert(0, ("valid node name", "no node can have this name", True))
     if matches_no_node(pod):
-        checks.append(("is there a term to carry a pin?", "the pod's required node affinity has none", required))
+        checks.append(("a term that can carry the pin", "the pod's required node affinity has none", required))
     if settings.node_guard and (contested := contest(candidate)):
-        checks.append(("may it be preferred?", f"pinned pods need its resources: {contested.detail}", True))
+        checks.append(("may be preferred", f"pinned pods need its resources: {contested.detail}", True))
     return Walk(rules, chains, choice=choice, guards=(_guard(candidate, checks),))
 
 

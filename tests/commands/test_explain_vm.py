@@ -1,0 +1,312 @@
+"""`explain vm`, `vmi` and `pod` find the VM in a live cluster or in a snapshot, and explain its next start."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from tests.support.builders import (
+    Object,
+    claim,
+    hotplug_pod,
+    node,
+    pinned_vm_pod,
+    pod,
+    share_manager_pod,
+    storage,
+)
+from tests.support.fake_api_server import ApiServer
+from tests.support.fleet import vm, vm_pod, vmi
+from webhook.cli import commands
+from webhook.cluster.manifests import to_yaml
+
+ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
+DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}]}
+SERVED = [*storage(), node("node-a", **ABLE), node("node-b", **ABLE), vm_pod("other", "node-a")]
+TARGET = {"kubevirt.io/migrationJobUID": "job"}
+OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then r'
+RESTART = "Restart the VM: its pod is then pinned to node-a."
+SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
+    "apart": (
+        [vm(), vm_pod(node="node-b", decided="NodeFull")],
+        "Apart, NodeFull: node-a serves claim disk1",
+        ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
+        RESTART,
+    ),
+    "the share-manager has moved": (
+        [vm(), vm_pod(node="node-b", decided="CoScheduled", pinned="node-b")],
+        "Apart, ShareManagerMoved: node-a serves claim disk1",
+        ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
+        RESTART,
+    ),
+    "migrated": (
+        [vm(), vm_pod(node="node-b", labels=TARGET)],
+        "Apart, MigrationTarget: node-a serves claim disk1",
+        ["✓ not a live-migration target", "pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
+        RESTART,
+    ),
+    "not opted in": (
+        [vm(opt_in=False), vm_pod(node="node-b", opt_in=None)],
+        "Apart, NotOptedIn: node-a serves claim disk1",
+        [
+            "✗ opted in: the VM is not opted in",
+            "✓ not bound to a node yet",
+            "unchanged, NotOptedIn: the VM is not opted in",
+            "if it were opted in: pinned, CoScheduled: pinned to node-a, which serves claim disk1",
+        ],
+        OPT_IN + RESTART.removeprefix("R"),
+    ),
+    "stopped": (
+        [vm(**DISK)],
+        "Stopped, CoScheduled: node-a serves claim disk1",
+        ["no pod runs the VM", "pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
+        "No action needed. The next start is pinned to node-a.",
+    ),
+    "together": (
+        [vm(), vm_pod(decided="CoScheduled", pinned="node-a")],
+        "Together, CoScheduled: node-a serves claim disk1",
+        ["target node at its creation: node-a, where it is"],
+        "No action needed.",
+    ),
+    "paused and migrating": (
+        [vm(), vmi(paused=True), vm_pod(), vm_pod(suffix="new", node="node-b", created="2026-09-01T12:00:00Z")],
+        "Together, CoScheduled: node-a serves claim disk1",
+        ["the VM is paused", "a live migration is under way"],
+        "No action needed.",
+    ),
+    "a VMI without a VM": (
+        [vmi(), vm_pod(node="node-b")],
+        "Apart, NotReviewed: node-a serves claim disk1",
+        ["decided at its creation: nothing, there is no annotation"],
+        "Delete and recreate the VMI: its pod is then pinned to node-a.",
+    ),
+    "waiting": (
+        [vm(), vm_pod(node="")],
+        "Waiting, CoScheduled: node-a serves claim disk1",
+        ["pod virt-launcher-vm1-abcde: Pending, not bound to a node"],
+        "Read why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default.",
+    ),
+}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+def run_explain(*arguments: Any, **options: Any) -> Result:
+    result = CliRunner().invoke(commands, ["explain", *map(str, arguments)], env={"COLUMNS": "120"}, **options)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def snapshot(folder: Path, *items: Object) -> Path:
+    file = folder / "cluster.yaml"
+    file.write_text("---\n".join(map(to_yaml, items)))
+    return file
+
+
+def lines_of(result: Result) -> list[str]:
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [line.strip() for line in result.stdout.splitlines()]
+
+
+def advice_of(lines: list[str]) -> str:
+    return " ".join(lines[lines.index("What to do") + 1 :])
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_a_vm_is_explained_from_a_snapshot(tmp_path: Path, scene: tuple[list[Object], str, list[str], str]) -> None:
+    items, state, shown, advice = scene
+    lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *SERVED, *items)))
+    assert lines[0] == "default/vm1"
+    assert lines[lines.index("Does the webhook handle the next pod?") - 2] == state
+    assert [line for line in shown if line not in lines] == []
+    assert advice_of(lines) == advice
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_a_live_cluster_and_a_snapshot_give_the_same_explanation(
+    server: ApiServer, tmp_path: Path, scene: tuple[list[Object], str, list[str], str]
+) -> None:
+    server.put(*SERVED, *scene[0])
+    live = run_explain("vm/vm1", "--kubeconfig", server.kubeconfig(tmp_path))
+    assert lines_of(live) == lines_of(run_explain("vm/vm1", "--snapshot", snapshot(tmp_path, *SERVED, *scene[0])))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["vm", "vm1"], ["vm/vm1"], ["VM/vm1"], ["vmi", "vm1"], ["vmi/vm1"], ["pod", "virt-launcher-vm1-abcde"]],
+    ids=" ".join,
+)
+def test_all_names_of_a_running_vm_give_the_same_explanation(
+    server: ApiServer, tmp_path: Path, words: list[str]
+) -> None:
+    items = [*SERVED, vm(), vmi(), vm_pod(node="node-b")]
+    server.put(*items)
+    expected = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *items)))
+    assert lines_of(run_explain(*words, "--snapshot", snapshot(tmp_path, *items))) == expected
+    assert lines_of(run_explain(*words, "--kubeconfig", server.kubeconfig(tmp_path))) == expected
+
+
+@pytest.mark.parametrize("words", [["vm"], ["vm", "a", "b"], ["node/a"], ["vm/"], ["vm/a/b"], []], ids=" ".join)
+def test_a_wrong_subject_is_rejected_with_the_right_forms(words: list[str]) -> None:
+    result = run_explain(*words)
+    assert result.exit_code == 2
+    assert "give either -f FILE, or one of: vm NAME, vmi NAME, pod NAME, vm/NAME" in result.stderr
+
+
+def test_a_subject_and_a_file_exclude_each_other(tmp_path: Path) -> None:
+    assert run_explain("vm", "vm1", "-f", tmp_path / "pod.yaml").exit_code == 2
+    assert "give either -A or -n, not both" in run_explain("vm", "vm1", "-A", "-n", "shop").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["vm", "gone"], "there is no VM gone in namespace default; list them with: kubectl get vm -n default"),
+        (["vmi", "off"], "there is no VMI off in namespace default; list them with: kubectl get vmi -n default"),
+        (["pod", "gone"], "there is no pod gone in namespace default; list them with: kubectl get pods -n default"),
+        (["vm", "gone", "-A"], "there is no VM gone in any namespace; list them with: kubectl get vm -A"),
+    ],
+    ids=["vm", "vmi", "pod", "everywhere"],
+)
+def test_a_missing_vm_is_not_told_to_start(server: ApiServer, tmp_path: Path, words: list[str], problem: str) -> None:
+    server.put(*SERVED, vm("off"))
+    result = run_explain(*words, "--kubeconfig", server.kubeconfig(tmp_path))
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {problem}\n")
+    in_snapshot = run_explain(
+        *words, *(["-n", "default"] * ("-A" not in words)), "--snapshot", snapshot(tmp_path, *SERVED)
+    )
+    assert (in_snapshot.exit_code, in_snapshot.stderr) == (2, f"Error: {problem}\n")
+
+
+def test_without_the_right_to_read_vms_a_missing_pod_is_an_error(server: ApiServer, tmp_path: Path) -> None:
+    server.forbidden.add(("get", "virtualmachines"))
+    result = run_explain("vm", "vm1", "--kubeconfig", server.kubeconfig(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: the cluster does not answer: ")
+    assert "virtualmachines" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["vm/vm1"], ["pod", "virt-launcher-vm1-abcde"]], ids=" ".join)
+def test_all_namespaces_are_searched_by_name(server: ApiServer, tmp_path: Path, words: list[str]) -> None:
+    shop = [vm(), vm_pod()]
+    for item in shop:
+        item["metadata"]["namespace"] = "shop"
+    items = [*SERVED, vm(), vm_pod(), vm("vm2"), *shop]
+    server.put(*items)
+    for source in (["--kubeconfig", server.kubeconfig(tmp_path)], ["--snapshot", snapshot(tmp_path, *items)]):
+        lines = lines_of(run_explain(*words, "-A", *source))
+        assert [line for line in lines if line.startswith(("default/", "shop/"))] == ["default/vm1", "shop/vm1"]
+
+
+def test_a_vm_with_persistent_state_mounts_its_claim(server: ApiServer, tmp_path: Path) -> None:
+    state = claim("persistent-state-for-vm1-x7k2p", labels={"persistent-state-for": "vm1"})
+    server.put(*SERVED, state, vm(domain={"devices": {"tpm": {"persistent": True}}}, **DISK))
+    lines = lines_of(run_explain("vm", "vm1", "--kubeconfig", server.kubeconfig(tmp_path)))
+    assert [line for line in lines if line.startswith("· claim persistent-state-for-vm1-x7k2p")]
+
+
+def test_a_share_manager_pod_is_explained_by_its_name(server: ApiServer, tmp_path: Path) -> None:
+    server.put(*SERVED)
+    words = ["pod", "share-manager-vol-disk1", "-n", "longhorn-system"]
+    for source in (["--kubeconfig", server.kubeconfig(tmp_path)], ["--snapshot", snapshot(tmp_path, *SERVED)]):
+        lines = lines_of(run_explain(*words, *source))
+        assert lines[:3] == ["longhorn-system/share-manager-vol-disk1", "", "Where is it?"]
+        assert "✓ not bound to a node yet" in lines
+        assert "preferred, CoScheduled: prefers node-a, where 1 VM of this volume runs" in lines
+
+
+@pytest.mark.parametrize("name", ["apart", "migrated", "not opted in", "together", "waiting"])
+def test_a_running_pod_that_is_piped_in_is_explained_like_its_vm(tmp_path: Path, name: str) -> None:
+    items, file = SCENES[name][0], snapshot(tmp_path, *SERVED, *SCENES[name][0])
+    piped = run_explain("-f", "-", "--snapshot", file, input=to_yaml(items[1]))
+    assert lines_of(piped) == lines_of(run_explain("vm", "vm1", "--snapshot", file))
+
+
+def test_a_running_pod_that_is_piped_in_needs_no_vm(server: ApiServer, tmp_path: Path) -> None:
+    server.missing |= {"virtualmachines", "virtualmachineinstances"}
+    launcher = vm_pod(node="node-b")
+    server.put(*SERVED, launcher)
+    piped = run_explain("-f", "-", "--kubeconfig", server.kubeconfig(tmp_path), input=to_yaml(launcher))
+    assert "Apart, NotReviewed: node-a serves claim disk1" in lines_of(piped)
+
+
+def test_a_finished_pod_that_is_piped_in_runs_no_vm(tmp_path: Path) -> None:
+    finished = vm_pod(phase="Succeeded")
+    piped = run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=to_yaml(finished))
+    assert "Stopped, CoScheduled: node-a serves claim disk1" in lines_of(piped)
+
+
+def test_an_existing_pod_of_no_vm_is_explained(tmp_path: Path) -> None:
+    piped = run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=to_yaml(pod("web", node="node-b")))
+    lines = lines_of(piped)
+    assert "pod web: Running, on node-b" in lines
+    assert advice_of(lines) == "No action needed: the webhook handles only virt-launcher pods."
+
+
+def test_a_vm_whose_next_pod_is_unknown_is_explained_without_steps(tmp_path: Path) -> None:
+    broken = vm(domain={"memory": {"guest": "a lot"}})
+    lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *SERVED, broken)))
+    assert lines == [
+        "default/vm1",
+        "",
+        "Where is it?",
+        "no pod runs the VM",
+        "Stopped",
+        "",
+        "What to do",
+        "No action needed.",
+    ]
+
+
+def test_json_and_yaml_hold_the_status_the_steps_and_the_decisions(tmp_path: Path) -> None:
+    file = snapshot(tmp_path, *SERVED, *SCENES["not opted in"][0])
+    result = run_explain("vm", "vm1", "--snapshot", file, "-o", "json")
+    (found,) = msgspec.json.decode(result.stdout)
+    assert found["name"] == "default/vm1"
+    assert (found["vm"]["state"], found["vm"]["storageNode"]) == ("Apart", "node-a")
+    assert [step["title"] for step in found["steps"]][:2] == ["Where is it?", "Does the webhook handle the next pod?"]
+    refused = [finding for step in found["steps"] for finding in step["findings"] if finding["holds"] is False]
+    assert refused == [{"text": "opted in: the VM is not opted in", "level": 1, "holds": False, "decisive": True}]
+    assert (found["decision"]["reason"], found["ifEligible"]["outcome"]) == ("NotOptedIn", "pinned")
+    assert (found["patch"], found["warnings"]) == (None, [])
+    assert found["advice"] == [SCENES["not opted in"][3]]
+    assert yaml.safe_load(run_explain("vm", "vm1", "--snapshot", file, "-o", "yaml").stdout) == [found]
+
+
+def test_json_of_a_new_pod_has_no_vm(tmp_path: Path) -> None:
+    created = vm_pod(node="", created="")
+    result = run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), "-o", "json", input=to_yaml(created))
+    (found,) = msgspec.json.decode(result.stdout)
+    assert (found["vm"], found["ifEligible"]) == (None, None)
+    assert found["decision"]["outcome"] == "pinned"
+    assert found["patch"]
+
+
+def test_a_hotplugged_disk_that_is_apart_is_shown(tmp_path: Path) -> None:
+    launcher = vm_pod(node="node-b", claims=[])
+    items = [*SERVED, vm(), launcher, hotplug_pod(launcher)]
+    lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *items)))
+    assert "Apart, NoClaims: node-a serves claim disk1" in lines
+    assert advice_of(lines) != "No action needed."
+
+
+def test_a_stuck_pin_is_explained_from_a_snapshot(tmp_path: Path) -> None:
+    items = [*storage(), node(unschedulable=True, **ABLE), pinned_vm_pod(), vm()]
+    lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *items)))
+    assert "Waiting, NodeCordoned: node-a serves claim disk1" in lines
+    assert advice_of(lines).startswith("The pod is pinned to node-a and can't be scheduled there: it is cordoned.")
+
+
+def test_a_share_manager_pod_without_a_node_is_a_new_pod(tmp_path: Path) -> None:
+    lines = lines_of(
+        run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=to_yaml(share_manager_pod()))
+    )
+    assert "Where is it?" not in lines

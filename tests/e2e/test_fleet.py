@@ -1,0 +1,262 @@
+"""`report`, `explain` and the metrics agree about every VM of a fleet, whatever happens to it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.kubevirt import install_crds
+from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
+from tests.support.scenario import HOSTNAME, Scenario
+from tests.support.virt_controller import VirtController
+from tests.support.webhook_process import Webhook, create_service_account
+from webhook.cli import commands
+
+pytestmark = pytest.mark.controlplane
+
+NODES = 8
+
+
+class Fleet:
+    """VMs in all states, and three views of them: the report, the explanations and the metrics."""
+
+    def __init__(self, scenario: Scenario, controller: VirtController, webhook: Webhook) -> None:
+        self.scenario, self.controller, self.plane = scenario, controller, scenario.plane
+        self.nodes = scenario.add_nodes(NODES)
+        self._webhook = webhook
+
+    def serve(self, claim: str, node: str) -> str:
+        """Create a volume that is served by one node and used by a backup on the last one. Return the volume."""
+        volume = self.scenario.add_volume(claim, node=node)
+        self.scenario.wait_bound(claim)
+        self.scenario.create_consumer(claim, node=self.nodes[-1])
+        assert self.scenario.longhorn.wait_running(volume) == node
+        return volume
+
+    def add_vm(self, name: str, *claims: str, strategy: str = "Always", on: str = "", **rest: Any) -> str:
+        """Create a VM; with `on`, its pod selects that node."""
+        pod = self.scenario.vm_pod(name, *claims, **rest)
+        pod["spec"]["nodeSelector"] |= {HOSTNAME: on} if on else {}
+        return self.controller.add(pod, strategy)
+
+    def add(self, prefix: str, count: int, *claims: str, **rest: Any) -> list[str]:
+        return [self.add_vm(f"{prefix}-{number}", *claims, **rest) for number in range(count)]
+
+    def add_vmi(self, name: str, claim: str, node: str) -> None:
+        """Create a VMI without a VM, and its running pod."""
+        path = f"/apis/kubevirt.io/v1/namespaces/{self.scenario.namespace}/virtualmachineinstances"
+        kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
+        uid = self.plane.request("POST", path, kind | {"spec": {}})["metadata"]["uid"]
+        pod = self.scenario.vm_pod(name, claim, opt_in=None)
+        pod["metadata"]["labels"]["kubevirt.io/created-by"] = uid
+        pod["spec"]["nodeSelector"] |= {HOSTNAME: node}
+        self.scenario.wait_running(self.scenario.create(pod))
+
+    def plug(self, vm: str, claim: str) -> None:
+        """Plug a claim into a running VM, as KubeVirt does: a pod on the VM's node mounts it."""
+        launcher = self.controller.pod(vm)
+        pod = self.scenario.vm_pod(f"hp-{vm}", claim, opt_in=None, nodeName=launcher["spec"]["nodeName"])
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": launcher["metadata"]["name"]}
+        pod["metadata"]["labels"] = {"kubevirt.io": "hotplug-disk"}
+        pod["metadata"]["ownerReferences"] = [owner | {"uid": launcher["metadata"]["uid"]}]
+        self.scenario.create(pod)
+
+    def begin_migration(self, vm: str, claim: str, node: str) -> str:
+        """Start the target pod of a live migration, and return the name of the source pod."""
+        source = self.controller.pod(vm)["metadata"]
+        target = self.scenario.vm_pod(vm, claim)
+        uid = source["labels"]["kubevirt.io/created-by"]
+        target["metadata"]["labels"] |= {"kubevirt.io/created-by": uid, "kubevirt.io/migrationJobUID": "job"}
+        target["metadata"]["ownerReferences"] = source["ownerReferences"]
+        target["spec"]["nodeSelector"] |= {HOSTNAME: node}
+        self.scenario.wait_running(self.scenario.create(target))
+        return str(source["name"])
+
+    def restart(self, *vms: str) -> None:
+        """Delete the pods of VMs, and wait until their next pods run."""
+        before = {vm: len(self.controller.starts(vm)) for vm in vms}
+        for vm in vms:
+            self.scenario.delete(self.controller.pod(vm)["metadata"]["name"])
+        for vm in vms:
+            self.plane.wait(lambda vm=vm: len(self.controller.starts(vm)) > before[vm], 30, f"the next pod of {vm}")
+            self.controller.wait_running(vm, 60)
+
+    def cordon(self, node: str, claim: str, *, cordoned: bool) -> None:
+        """Cordon or uncordon the node that serves a claim, and wait until the webhook has seen it."""
+        self.scenario.change_node(node, {"spec": {"unschedulable": cordoned or None}})
+        reason = "NodeCordoned" if cordoned else "CoScheduled"
+        self.plane.wait(lambda: self.scenario.decision(claim).startswith(reason), 20, f"the decision {reason}")
+
+    def rows(self, *options: str) -> dict[tuple[str, str], Object]:
+        """Return the VMs of `report`."""
+        found = self._run("report", *(options or ("-n", self.scenario.namespace)))
+        return {(row["namespace"], row["name"]): row for row in found["vms"]}
+
+    def _run(self, *arguments: str) -> Any:
+        result = CliRunner().invoke(
+            commands, [*arguments, "-o", "json", "--kubeconfig", str(self.plane.kubeconfig)], catch_exceptions=False
+        )
+        assert (result.exit_code, result.stderr) == (0, "")
+        return json.loads(result.stdout)
+
+    def agreed(self) -> dict[str, Object]:
+        """Return the VMs of the report by name, once `explain` and the metrics say the same about each of them."""
+        self.plane.wait(lambda: metrics_of(self._webhook) == self._counted(), 40, "metrics that agree with the report")
+        rows = self.rows()
+        for (namespace, name), row in rows.items():
+            (explained,) = self._run("explain", "vm", name, "-n", namespace)
+            assert explained["vm"] == row
+            is_well = row["state"] not in ("Apart", "Waiting")
+            assert is_well or not row["advice"].startswith("No action needed")
+        return {name: row for (_, name), row in rows.items()}
+
+    def _counted(self) -> tuple[Counter[Any], Counter[Any]]:
+        rows = self.rows("-A").values()
+        by_opt_in = Counter((row["state"], str(row["optedIn"]).lower()) for row in rows)
+        return by_opt_in, Counter((row["node"], row["state"]) for row in rows if row["node"])
+
+
+def metrics_of(webhook: Webhook) -> tuple[Counter[Any], Counter[Any]]:
+    """Return the VMs by state and opt-in, and by node and state, as the webhook exports them."""
+    by_opt_in, by_node = Counter[Any](), Counter[Any]()
+    for line in webhook.get("/metrics")[1].splitlines():
+        name, _, rest = line.partition("{")
+        labels = dict(each.split("=") for each in rest.partition("}")[0].replace('"', "").split(",") if each)
+        value = int(float(line.rpartition(" ")[2])) if rest else 0
+        if name == "kubevirt_scheduler_vms" and value:
+            by_opt_in[labels["state"], labels["opted_in"]] = value
+        if name == "kubevirt_scheduler_node_vms" and value:
+            by_node[labels["node"], labels["state"]] = value
+    return by_opt_in, by_node
+
+
+def states(rows: dict[str, Object], prefix: str) -> Counter[tuple[str, str]]:
+    found = [row for name, row in rows.items() if name.startswith(f"{prefix}-")]
+    return Counter((row["state"], row["reason"]) for row in found)
+
+
+@pytest.fixture
+def fleet(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Fleet]:
+    install_crds(plane)  # a webhook that starts earlier would look for them a minute later
+    kubeconfig = plane.write_kubeconfig(plane.folder / "fleet-kubeconfig", create_service_account(plane, "fleet"))
+    with Webhook(plane, "fleet", kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
+        scenario = Scenario(plane, longhorn, webhook.register())
+        with VirtController(scenario, back_off=1) as controller:
+            yield Fleet(scenario, controller, webhook)
+        scenario.close()
+
+
+def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured: Measured) -> None:
+    moving = populate(fleet)
+    rows = fleet.agreed()
+    assert {prefix: states(rows, prefix) for prefix in EXPECTED} == EXPECTED
+    assert {row["ifStarted"]["node"] for name, row in rows.items() if name.startswith("soft")} == {fleet.nodes[1]}
+    measured(f"report, explain and metrics agree about {len(rows)} VMs")
+    migrate(fleet)
+    drain_and_restart(fleet)
+    move_share_manager(fleet, moving)
+
+
+def migrate(fleet: Fleet) -> None:
+    """Migrate half of the VMs of a volume away from their storage."""
+    vms = ["roaming-0", "roaming-1"]
+    sources = [fleet.begin_migration(vm, "roaming", fleet.nodes[5]) for vm in vms]
+    rows = fleet.agreed()
+    assert states(rows, "roaming") == {("Together", "CoScheduled"): 4}
+    assert [rows[vm]["migrating"] for vm in vms] == [True, True]
+    for source in sources:
+        fleet.scenario.delete(source)
+    rows = fleet.agreed()
+    assert states(rows, "roaming") == {("Together", "CoScheduled"): 2, ("Apart", "MigrationTarget"): 2}
+    assert [rows[vm]["ifStarted"]["text"] for vm in vms] == [f"pinned to {fleet.nodes[4]}"] * 2
+
+
+def drain_and_restart(fleet: Fleet) -> None:
+    """Restart VMs while the node of their storage is cordoned, and once more when it is not."""
+    vms, node = ["moving-2", "moving-3"], fleet.nodes[2]
+    fleet.cordon(node, "moving", cordoned=True)
+    fleet.restart(*vms)
+    assert states(fleet.agreed(), "moving") == {("Together", "CoScheduled"): 2, ("Apart", "NodeCordoned"): 2}
+    fleet.cordon(node, "moving", cordoned=False)
+    predicted = {vm: fleet.agreed()[vm]["ifStarted"]["node"] for vm in [*vms, "soft-0", "roaming-0"]}
+    fleet.restart(*predicted)
+    rows = fleet.agreed()
+    assert {vm: rows[vm]["node"] for vm in predicted} == predicted
+    assert {rows[vm]["state"] for vm in predicted} == {"Together"}
+
+
+def move_share_manager(fleet: Fleet, volume: str) -> None:
+    """Move a share-manager to another node while its VMs run."""
+    node, longhorn = fleet.nodes[2], fleet.scenario.longhorn
+    fleet.cordon(node, "moving", cordoned=True)
+    fleet.scenario.allow_all_nodes("moving")
+    fleet.plane.request(
+        "DELETE", f"/api/v1/namespaces/{longhorn.namespace}/pods/share-manager-{volume}?gracePeriodSeconds=0"
+    )
+    moved_to = longhorn.wait_running(volume, other_than=node)
+    rows = fleet.agreed()
+    assert states(rows, "moving") == {("Apart", "ShareManagerMoved"): 4}
+    assert {row["storageNode"] for name, row in rows.items() if name.startswith("moving")} == {moved_to}
+
+
+EXPECTED = {
+    "together": {("Together", "CoScheduled"): 10},
+    "foreign": {("Apart", "NotOptedIn"): 10},
+    "bound": {("Apart", "NodeMismatch"): 4},
+    "soft": {("Apart", "NodeCordoned"): 4},
+    "moving": {("Together", "CoScheduled"): 4},
+    "roaming": {("Together", "CoScheduled"): 4},
+    "block": {("NotConcerned", "NoShareManagerEver"): 3},
+    "rwo": {("NotConcerned", "ClaimNotRWX"): 3},
+    "plain": {("NotConcerned", "NoClaims"): 3},
+    "stopped": {("Stopped", "CoScheduled"): 6},
+    "waiting": {("Waiting", "NodeMismatch"): 3},
+    "lost": {("Unserved", "NoShareManager"): 3},
+    "own": {("Together", "CoScheduled"): 2},
+    "lone": {("Apart", "NotOptedIn"): 2},
+    "plugged": {("Apart", "NoClaims"): 2},
+}
+
+
+def populate(fleet: Fleet) -> str:
+    """Create more than 60 VMs, and return the volume of the claim `moving`."""
+    scenario, nodes = fleet.scenario, fleet.nodes
+    for claim, node in (("shared", nodes[0]), ("remote", nodes[1]), ("roaming", nodes[4])):
+        fleet.serve(claim, node)
+    moving, lost, own = fleet.serve("moving", nodes[2]), scenario.add_volume("lost"), ["own-0", "own-1"]
+    scenario.add_volume("block", volumeMode="Block")
+    scenario.add_volume("rwo", accessModes=["ReadWriteOnce"])
+    for claim in own:
+        scenario.add_volume(claim)
+    scenario.wait_bound("lost", "block", "rwo", *own)
+    fleet.plane.wait(lambda: scenario.target_node("moving") == nodes[2], 20, "a decision for the last volume")
+
+    running = [*fleet.add("together", 10, "shared"), *fleet.add("foreign", 10, "remote", opt_in=None, on=nodes[3])]
+    running += [*fleet.add("bound", 4, "remote", on=nodes[3]), *fleet.add("moving", 4, "moving")]
+    running += [*fleet.add("roaming", 4, "roaming"), *fleet.add("block", 3, "block"), *fleet.add("rwo", 3, "rwo")]
+    running += [*fleet.add("plain", 3), *fleet.add("lost", 3, "lost"), *fleet.add("plugged", 2, on=nodes[3])]
+    running += [fleet.add_vm(claim, claim) for claim in own]
+    fleet.add("stopped", 6, "shared", strategy="Halted")
+    fleet.add("waiting", 3, "shared", on="no-such-node")
+    for vm in running:
+        fleet.controller.wait_running(vm, 60)
+    fleet.cordon(nodes[1], "remote", cordoned=True)
+    for vm in fleet.add("soft", 4, "remote"):
+        fleet.controller.wait_running(vm, 60)
+    fleet.cordon(nodes[1], "remote", cordoned=False)
+    for number in range(2):
+        fleet.plug(f"plugged-{number}", "shared")
+        fleet.add_vmi(f"lone-{number}", "shared", nodes[3])
+    scenario.longhorn.wait_running(lost)
+    for volume in scenario.volumes[-2:]:
+        scenario.longhorn.wait_running(volume)
+    scenario.longhorn.remove_volume(lost)
+    return moving

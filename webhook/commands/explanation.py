@@ -1,0 +1,149 @@
+"""The explanation of one pod or VM: where it is, each step of the decision on its next pod, and what to do."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from webhook.cluster.documents import BadInput
+from webhook.cluster.objects import read_pending_pin
+from webhook.cluster.store import Store
+from webhook.commands.fleet_report import describe
+from webhook.commands.narration import (
+    Assumed,
+    Line,
+    describe_advice,
+    describe_decision,
+    describe_placement,
+    describe_state,
+    describe_walk,
+    stuck_advice,
+)
+from webhook.commands.requests import inject_request
+from webhook.placement import wording
+from webhook.placement.decision import Outcome
+from webhook.placement.fleet import Machine, Status, assess
+from webhook.placement.fleet_wording import advice
+from webhook.placement.injector import Injection
+from webhook.placement.release import PENDING_LIMIT, why_kept, why_pin_fails
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.template import as_if_eligible, creation_request
+from webhook.placement.walk import walk
+from webhook.serving.review import as_json
+
+_ANSWERS = {"✓": True, "✗": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The lines, the decision, and what to do.
+
+    `assumed` is the decision that would be made if no rule of eligibility ended it; None if none does. `status` is that
+    of the VM, and None for another pod. `injection` is None if the VM's next pod is unknown.
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    advice: tuple[str, ...]
+    injection: Injection | None = None
+    assumed: Injection | None = None
+    status: Status | None = None
+
+    def as_json(self) -> JsonObject:
+        """Return the explanation for programs."""
+        return {
+            "name": self.name,
+            "vm": describe(self.status) if self.status else None,
+            "steps": list(_steps(self.lines)),
+            "decision": as_json(self.injection)["decision"] if self.injection else None,
+            "ifEligible": as_json(self.assumed)["decision"] if self.assumed else None,
+            "patch": self.injection.patch if self.injection else None,
+            "warnings": list(self.injection.warnings) if self.injection else [],
+            "advice": list(self.advice),
+        }
+
+
+def _steps(lines: Iterable[Line]) -> Iterator[JsonObject]:
+    findings: list[JsonObject] = []
+    for line in lines:
+        if line.level == 0:
+            findings = []
+            yield {"title": line.words, "findings": findings}
+        else:
+            finding: JsonObject = {
+                "text": line.words,
+                "level": line.level,
+                "holds": _ANSWERS.get(line.mark.strip("()")),
+            }
+            findings.append(finding | {"decisive": not line.mark.startswith("(")})
+
+
+def explain_request(name: str, request: JsonObject, catalog: Store, settings: Settings) -> Explanation:
+    """Explain the decision on a request. Raises BadInput if the live cluster doesn't answer."""
+    return _explained(name, (), request, catalog, settings)
+
+
+def explain_pod(name: str, pod: JsonObject, template: JsonObject, catalog: Store, settings: Settings) -> Explanation:
+    """Explain an existing pod that runs no VM; `template` is the pod as it was at its creation."""
+    heading = (Line("Where is it?", level=0), *map(Line, describe_placement(pod)))
+    return _explained(name, heading, creation_request(template), catalog, settings)
+
+
+def explain_machine(machine: Machine, catalog: Store, settings: Settings) -> Explanation:
+    """Explain where a VM is, and the decision on its next pod. Raises BadInput if the live cluster doesn't answer."""
+    status = assess(machine, catalog, settings)
+    if status.start and isinstance(status.start.error, BadInput):
+        raise status.start.error
+    placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
+    lines = (Line("Where is it?", level=0), *map(Line, [*placement, *describe_state(status)]))
+    told = tuple(_stuck_advice(machine, catalog, settings)) or (advice(status),)
+    name = f"{machine.namespace}/{machine.name}"
+    if machine.template is None:
+        return Explanation(name, (*lines, *describe_advice(told)), told, status=status)
+    return _explained(name, lines, creation_request(machine.template), catalog, settings, told, status)
+
+
+def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
+    name: str,
+    before: tuple[Line, ...],
+    request: JsonObject,
+    catalog: Store,
+    settings: Settings,
+    told: tuple[str, ...] = (),
+    status: Status | None = None,
+) -> Explanation:
+    try:
+        walked = list(describe_walk(walk(request, catalog, settings), "the next pod" if status else "the pod"))
+    except BadInput:
+        raise
+    except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the walk reads more fields)
+        walked = [Line(f"the steps can't be shown: a field is malformed ({type(error).__name__})")]
+    injection = inject_request(request, catalog, settings)
+    eligible, broken = as_if_eligible(mapping(request, "object"), settings)
+    assumed = None
+    if injection.decision.reason in broken:
+        assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings), broken)
+    told = told or _advice(injection, assumed)
+    lines = (*before, *walked, *describe_decision(injection, settings, assumed), *describe_advice(told))
+    return Explanation(name, lines, told, injection, assumed.injection if assumed else None, status)
+
+
+def _advice(injection: Injection, assumed: Assumed | None) -> tuple[str, ...]:
+    told = wording.advice(injection.decision)
+    if assumed is None or assumed.injection.decision.outcome is not Outcome.UNCHANGED:
+        return told
+    return tuple(dict.fromkeys((*told, *wording.advice(assumed.injection.decision))))
+
+
+def _stuck_advice(machine: Machine, catalog: Store, settings: Settings) -> list[str]:
+    """Return what to do about a pinned pod that can't be scheduled. Empty for any other pod."""
+    pod = machine.manifest
+    pin = read_pending_pin(pod) if pod else None
+    if pod is None or pin is None or not pin.unschedulable_since:
+        return []
+    namespace, after = text(pod, "metadata", "namespace"), settings.release_after
+    obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
+    try:
+        vm = catalog.virtual_machine(namespace, pin.vm)
+    except BadInput:  # the user may read pods, but not VMs
+        vm = None
+    return stuck_advice(namespace, pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT)

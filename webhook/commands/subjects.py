@@ -1,0 +1,193 @@
+"""Find the VM, VMI or pod that a user names, in a snapshot or in a live cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from webhook.cluster.documents import BadInput
+from webhook.cluster.fleet import Inventory
+from webhook.cluster.objects import read_pod
+from webhook.cluster.store import Store
+from webhook.commands.options import connect, load_snapshot
+from webhook.placement.eligibility import is_opted_in, is_virt_launcher
+from webhook.placement.fleet import Machine
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject, text
+from webhook.placement.template import next_pod
+
+if TYPE_CHECKING:
+    from webhook.cluster.client import ClusterClient
+
+KINDS = {
+    "vm": "vm", "vms": "vm", "virtualmachine": "vm", "virtualmachines": "vm",
+    "vmi": "vmi", "vmis": "vmi", "virtualmachineinstance": "vmi", "virtualmachineinstances": "vmi",
+    "pod": "pod", "pods": "pod", "po": "pod",
+}  # fmt: skip
+NAMES = {"vm": "VM", "vmi": "VMI", "pod": "pod"}
+USAGE = "give either -f FILE, or one of: vm NAME, vmi NAME, pod NAME, vm/NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A kind (`vm`, `vmi` or `pod`) and a name."""
+
+    kind: str
+    name: str
+
+    def not_found(self, namespace: str | None) -> BadInput:
+        """Return the error for a subject that doesn't exist."""
+        where, option = (f"in namespace {namespace}", f"-n {namespace}") if namespace else ("in any namespace", "-A")
+        plural = f"{self.kind}s" if self.kind == "pod" else self.kind
+        return BadInput(
+            f"there is no {NAMES[self.kind]} {self.name} {where}; list them with: kubectl get {plural} {option}"
+        )
+
+
+def parse_subject(words: Iterable[str]) -> Subject | None:
+    """Read `vm NAME` or `vm/NAME`; None without words. Raises UsageError for anything else."""
+    parts = [part for word in words for part in word.split("/", 1)]
+    if not parts:
+        return None
+    if len(parts) != 2 or parts[0].lower() not in KINDS or not parts[1] or "/" in parts[1]:
+        raise click.UsageError(USAGE)
+    return Subject(KINDS[parts[0].lower()], parts[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name stands for: a machine, or an existing pod that runs no VM."""
+
+    machine: Machine | None = None
+    pod: JsonObject | None = None
+
+
+class Source(Protocol):
+    """A snapshot or a live cluster. Each method raises BadInput if the cluster doesn't answer."""
+
+    @property
+    def catalog(self) -> Store:
+        """Return the catalog for decisions."""
+
+    def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
+        """Find all that has this kind and name. Raises BadInput if nothing has."""
+
+    def existing_pod(self, pod: JsonObject) -> Found:
+        """Return what an existing pod stands for."""
+
+
+def open_source(
+    snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
+) -> Source:
+    """Open the snapshot, or the live cluster without one. Raises BadInput."""
+    if not snapshots:
+        return _Live(connect(kubeconfig, context), settings)
+    found = Inventory()
+    pods: list[JsonObject] = []
+
+    def keep(kind: str, item: JsonObject) -> None:
+        found.keep(kind, item)
+        if kind == "Pod":
+            pods.append(item)
+
+    store = load_snapshot(snapshots, keep, verbose=verbose)
+    return _Snapshot(Inventory(store, found.vms, found.vmis, found.pods), pods, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    inventory: Inventory
+    pods: list[JsonObject]
+    settings: Settings
+
+    @property
+    def catalog(self) -> Store:
+        return self.inventory.store
+
+    def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:  # noqa: ARG002 (a snapshot has no default namespace)
+        if subject.kind == "pod":
+            named = [pod for pod in self.pods if text(pod, "metadata", "name") == subject.name]
+            wanted = [pod for pod in named if namespace in (None, text(pod, "metadata", "namespace") or "default")]
+            found = [self.existing_pod(pod) for pod in wanted]
+        else:
+            named_so = [each for each in self.inventory.machines(self.settings) if each.name == subject.name]
+            wanted_so = [each for each in named_so if namespace in (None, each.namespace)]
+            found = [Found(each) for each in wanted_so if _is_of_kind(subject.kind, each, self.inventory)]
+        if not found:
+            raise subject.not_found(namespace)
+        return found
+
+    def existing_pod(self, pod: JsonObject) -> Found:
+        return _of_pod(pod, self.inventory, self.settings)
+
+
+class _Live:
+    def __init__(self, cluster: ClusterClient, settings: Settings) -> None:
+        from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+
+        self.catalog: Store = OnDemand(cluster, settings.longhorn_namespace)
+        self._cluster, self._settings, self._inventory = cluster, settings, Inventory(self.catalog)
+
+    def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
+        from webhook.cluster.running import find_namespaces  # noqa: PLC0415 (as above)
+
+        namespaces = [namespace or self._cluster.namespace]
+        if everywhere:
+            namespaces = find_namespaces(self._cluster, subject.kind, subject.name)
+            if not namespaces:
+                raise subject.not_found(None)
+        find = self._find_pod if subject.kind == "pod" else self._find_vm
+        return [find(subject, each) for each in namespaces]
+
+    def _find_pod(self, subject: Subject, namespace: str) -> Found:
+        from webhook.cluster.running import find_pod  # noqa: PLC0415 (as above)
+
+        pod = find_pod(self._cluster, namespace, subject.name)
+        if pod is None:
+            raise subject.not_found(namespace)
+        return self.existing_pod(pod)
+
+    def _find_vm(self, subject: Subject, namespace: str) -> Found:
+        problem = self._read_vm(namespace, subject.name)
+        machines = self._inventory.machines(self._settings)
+        for machine in machines:
+            named = (machine.namespace, machine.name) == (namespace, subject.name)
+            if named and _is_of_kind(subject.kind, machine, self._inventory):
+                return Found(machine)
+        raise BadInput(f"the cluster does not answer: {problem}") if problem else subject.not_found(namespace)
+
+    def _read_vm(self, namespace: str, name: str) -> str:
+        from webhook.cluster.running import read_vm  # noqa: PLC0415 (as above)
+
+        return read_vm(self._cluster, self._inventory, namespace, name)
+
+    def existing_pod(self, pod: JsonObject) -> Found:
+        if is_virt_launcher(pod):
+            namespace = text(pod, "metadata", "namespace") or "default"
+            self._read_vm(namespace, _vm_name(pod))
+        return _of_pod(pod, self._inventory, self._settings)
+
+
+def _vm_name(pod: JsonObject) -> str:
+    return text(pod, "metadata", "annotations", "kubevirt.io/domain") or text(pod, "metadata", "name")
+
+
+def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
+    """Return the machine of a virt-launcher pod. The pod counts as the one that runs the VM."""
+    if not is_virt_launcher(pod):
+        return Found(pod=pod)
+    key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
+    known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
+    machine = known.get(key) or Machine(*key, opted_in=is_opted_in(pod, settings), is_vm=False)
+    template = next_pod(pod, inventory.vms.get(key), inventory.vmis.get(key), settings)
+    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template))
+
+
+def _is_of_kind(kind: str, machine: Machine, inventory: Inventory) -> bool:
+    """Return whether the machine has an object of this kind. A stopped VM has no VMI."""
+    key = machine.namespace, machine.name
+    return machine.pod is not None or key in inventory.vmis or (kind == "vm" and machine.is_vm)
