@@ -145,5 +145,4 @@ def test_an_administrator_may_install_and_the_webhook_account_may_not(plane: Con
 def test_each_object_of_the_chart_is_a_checked_resource(installed: Replicas) -> None:
     kinds = {each["kind"] for each in installed.release.objects()}
     checked = {resource for _, resource, _ in CHART_RESOURCES}
-    plurals = {kind.lower() + "s" for kind in kinds}
-    assert {plural.replace("policys", "policies") for plural in plurals} <= checked
+    assert {f"{kind.lower()}s".replace("ys", "ies") for kind in kinds} <= checked

@@ -150,7 +150,7 @@ def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[
         ("", "persistentvolumes", reads),
         ("", "nodes", reads[1:]),
         ("", "pods", (*reads[1:], *(["delete"] if releases else []))),
-        ("kubevirt.io", "virtualmachines", reads[1:] if releases else ()),
+        ("kubevirt.io", "virtualmachines", reads[1:]),
         ("longhorn.io", "sharemanagers", reads),
         ("", "events", ("create", "patch")),
     ]
