@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs",  # show and renew the certificates
     "check": "webhook.commands.check",  # test whether the API server calls the webhook
+    "doctor": "webhook.commands.doctor",  # check the cluster and the installed webhook
     "completion": "webhook.commands.completion",  # print the completion script of a shell
 }
 _EXAMPLE = re.compile(rf"\b{NAME} (?={'|'.join(COMMANDS)})")

@@ -28,6 +28,8 @@ import yaml
 from tests.support.builders import Object
 
 PLURALS = {
+    "Deployment": "deployments",
+    "KubeVirt": "kubevirts",
     "Lease": "leases",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "Namespace": "namespaces",
@@ -36,6 +38,8 @@ PLURALS = {
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "Secret": "secrets",
+    "Service": "services",
+    "Setting": "settings",
     "ShareManager": "sharemanagers",
     "StorageClass": "storageclasses",
     "VirtualMachine": "virtualmachines",
@@ -152,11 +156,21 @@ def _namespace_of(request: ReceivedRequest) -> str:
     return request.path.split("/namespaces/")[1].split("/")[0] if "/namespaces/" in request.path else ""
 
 
+def _is_selected(item: Object, request: ReceivedRequest) -> bool:
+    """Whether an item is in the request's namespace and has its labels. Only selectors like "a=b,c=d" are supported."""
+    if _namespace_of(request) not in ("", item["metadata"].get("namespace", "")):
+        return False
+    selector = request.query.get("labelSelector", "")
+    wanted = dict(part.split("=", 1) for part in selector.split(",") if selector and "(" not in selector)
+    return wanted.items() <= item["metadata"].get("labels", {}).items()
+
+
 class ApiServer:
     """The fake server: its objects, its faults and the requests that it received. Any thread may change them.
 
     `missing` holds the plurals that get a 404, like a missing CRD. `forbidden` holds the (verb, plural) pairs that get
-    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests.
+    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests. `denied_rights` holds the (verb, plural)
+    pairs that SubjectAccessReviews deny.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -164,6 +178,7 @@ class ApiServer:
         self.missing: set[str] = set()
         self.forbidden: set[tuple[str, str]] = set()
         self.tokens: set[str] | None = None
+        self.denied_rights: set[tuple[str, str]] = set()
         self.closing = threading.Event()
         self._objects: defaultdict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
         self._history: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
@@ -296,8 +311,15 @@ class ApiServer:
             connection.answer(404, b"404 page not found\n", **{"Content-Type": "text/plain"})
         elif (request.verb, request.plural) in self.forbidden:
             connection.answer(403, forbidden(request.verb, request.plural))
+        elif request.plural.endswith("subjectaccessreviews"):
+            self._review_access(request, connection)
         else:
-            verbs = {"list": self._list, "watch": self._watch, "put": self._update, "delete": self._delete}
+            verbs = {
+                "list": self._list,
+                "watch": self._watch,
+                "put": self._update,
+                "delete": self._delete,
+            }
             verbs.get(request.verb, self._get)(request, connection)
 
     def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
@@ -321,6 +343,11 @@ class ApiServer:
             self.put(request.body)
             return connection.answer(200, self._objects[request.plural][key_of(item)])
 
+    def _review_access(self, request: ReceivedRequest, connection: "Connection") -> None:
+        attributes = request.body["spec"]["resourceAttributes"]
+        allowed = (attributes["verb"], attributes["resource"]) not in self.denied_rights
+        connection.answer(201, request.body | {"status": {"allowed": allowed}})
+
     def _delete(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:
             if not (item := self._find(request, connection)):
@@ -339,6 +366,7 @@ class ApiServer:
                 version, items = self._pages[token]
             else:
                 version, items = self._version, [*self._objects[request.plural].values()]
+                items = [item for item in items if _is_selected(item, request)]
                 if name := request.query.get("fieldSelector", "").partition("metadata.name=")[2]:
                     namespace = _namespace_of(request)
                     items = [item for item in items if key_of(item) == (namespace or key_of(item)[0], name)]
@@ -387,7 +415,9 @@ class Connection(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
         _, root, *parts = url.path.split("/")
-        parts = parts[2:] if root == "apis" else parts[1:]  # skip the group and the version
+        parts = (
+            [root] if root == "version" else parts[2:] if root == "apis" else parts[1:]
+        )  # skip the group and version
         parts = parts[2:] if parts[0] == "namespaces" and len(parts) > 2 else parts
         reading = "get" if len(parts) > 1 else "watch" if query.get("watch") == "true" else "list"
         verb = reading if self.command == "GET" else self.command.lower()

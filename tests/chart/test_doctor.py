@@ -1,0 +1,148 @@
+"""`doctor` on a real API server: before and after the chart is installed, and for a user with few rights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.controlplane.api import LOOPBACK
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
+from tests.support.kubevirt import install_crds
+from tests.support.longhorn import Longhorn
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import NAMESPACE, RBAC, REGISTRATIONS
+from webhook.cli import commands
+from webhook.commands.checks.before import CHART_RESOURCES
+
+pytestmark = pytest.mark.controlplane
+
+NAME = "chart-doctor"
+POD_ADDRESS = "10.77.0.{}"  # routed to the replica's process
+Findings = dict[str, list[tuple[str, str]]]
+
+
+def run_doctor(kubeconfig: Path, *arguments: str) -> tuple[int, Findings]:
+    """Run `doctor`, and return its exit status and the level and text of each finding by check."""
+    command = ["doctor", "-o", "json", "--kubeconfig", str(kubeconfig), *arguments]
+    result = CliRunner().invoke(commands, command)
+    assert result.exit_code in (0, 1), result.output
+    found: Findings = {}
+    for each in json.loads(result.stdout)["checks"]:
+        found.setdefault(each["check"], []).append((each["level"], each["finding"]))
+    return result.exit_code, found
+
+
+def publish_pods(plane: ControlPlane, replicas: Replicas) -> None:
+    """Create a Ready pod for each replica, as the Deployment's controller and the kubelet do."""
+    pods = f"/api/v1/namespaces/{replicas.release.namespace}/pods"
+    for number, replica in enumerate(replicas.running, 1):
+        template: dict[str, Any] = replica.template
+        metadata = {"name": f"replica-{number}", "labels": template["metadata"]["labels"]}
+        spec = template["spec"] | {"schedulerName": "none"}
+        plane.request("POST", pods, {"metadata": metadata, "spec": spec})
+        address = POD_ADDRESS.format(number)
+        status = {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        plane.request("PATCH", f"{pods}/replica-{number}/status", {"status": status})
+        plane.route(address, 8080, (LOOPBACK, int(urlsplit(replica.process._health).port or 0)))
+
+
+@pytest.fixture(scope="module")
+def installed(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:  # noqa: ARG001 (installs Longhorn's CRDs)
+    """Two ready replicas of the chart, with their pods."""
+    install_crds(plane)
+    release = Release(plane, NAME).install("--set=replicas=2", LONG_TIMEOUT)
+    try:
+        with Replicas(release) as replicas:
+            publish_pods(plane, replicas)
+            plane.wait(release.has_ca_bundle, 20, "the caBundle of both webhooks")
+            yield replicas
+    finally:
+        plane.request("DELETE", f"/api/v1/namespaces/{NAME}/pods?gracePeriodSeconds=0")
+        release.uninstall()
+
+
+def options(replicas: Replicas) -> list[str]:
+    return ["--webhook-configuration", replicas.release.fullname]
+
+
+def test_a_healthy_installation_passes_the_checks(plane: ControlPlane, longhorn: Longhorn, installed: Replicas) -> None:
+    scenario = Scenario(plane, longhorn, None)
+    scenario.add_nodes(2)
+    _, found = run_doctor(plane.kubeconfig, *options(installed))
+    assert found["replicas"] == [("ok", "2 of 2 replicas are ready")]
+    for check in ("caches", "certificates", "calls", "rights", "selection"):
+        assert [level for level, _ in found[check]] == ["ok"], found[check]
+    assert found["caches"][0][1].startswith("the caches of all ready replicas are current: the oldest news is ")
+    assert found["calls"] == [("ok", "the API server calls the webhook for VMs in namespace default")]
+    assert [level for level, _ in found["nodes"]] == ["ok"] * 3
+    scenario.close()
+
+
+def test_missing_rights_and_an_untrusted_certificate_are_failures(plane: ControlPlane, installed: Replicas) -> None:
+    role = f"{RBAC}/clusterroles/{installed.release.fullname}"
+    configuration = f"{REGISTRATIONS}/{installed.release.fullname}"
+    rules = plane.request("GET", role)["rules"]
+    webhooks = plane.request("GET", configuration)["webhooks"]
+    kept = [rule for rule in rules if rule["resources"] not in (["nodes"], ["mutatingwebhookconfigurations"])]
+    try:
+        # Without its right, the webhook can't repair the caBundle.
+        plane.request("PATCH", role, {"rules": kept})
+        emptied = [each | {"clientConfig": each["clientConfig"] | {"caBundle": ""}} for each in webhooks]
+
+        def distrusted() -> bool:
+            plane.request("PATCH", configuration, {"webhooks": emptied})
+            _, found = run_doctor(plane.kubeconfig, *options(installed))
+            return found["certificates"][0][0] == "failure" and found["calls"][0][0] == "failure"
+
+        plane.wait(distrusted, 30, "failed calls with an untrusted certificate")
+        code, found = run_doctor(plane.kubeconfig, *options(installed))
+        assert code == 1
+        account = f"system:serviceaccount:{NAME}:{installed.release.fullname}"
+        missing = "list nodes, watch nodes, get mutatingwebhookconfigurations, update mutatingwebhookconfigurations"
+        assert found["rights"] == [("failure", f"{account} may not {missing}")]
+    finally:
+        plane.request("PATCH", role, {"rules": rules})
+        plane.request("PATCH", configuration, {"webhooks": webhooks})
+        plane.wait(installed.release.has_ca_bundle, 30, "the caBundle of both webhooks")
+
+
+def test_a_user_with_few_rights_gets_warnings_instead_of_an_error(installed: Replicas, kubeconfig: Path) -> None:
+    _, found = run_doctor(kubeconfig, *options(installed))
+    assert found == {"configuration": [found["configuration"][0]]}
+    level, finding = found["configuration"][0]
+    assert level == "warning"
+    assert finding.startswith("not checked: mutatingwebhookconfigurations")
+
+
+def test_an_unknown_configuration_is_a_failure(plane: ControlPlane) -> None:
+    missing = "there is no MutatingWebhookConfiguration nothing-like-this"
+    found = run_doctor(plane.kubeconfig, "--webhook-configuration", "nothing-like-this")
+    assert found == (1, {"configuration": [("failure", missing)]})
+
+
+@pytest.mark.usefixtures("longhorn")
+def test_an_administrator_may_install_and_the_webhook_account_may_not(plane: ControlPlane, kubeconfig: Path) -> None:
+    _, found = run_doctor(plane.kubeconfig, "--pre", "--release-namespace", NAMESPACE)
+    assert found["kubernetes"][0][0] == "ok"
+    assert found["install-rights"] == [("ok", f"you may create what the chart creates in namespace {NAMESPACE}")]
+    code, found = run_doctor(kubeconfig, "--pre", "--release-namespace", NAMESPACE)
+    resources = ", ".join(resource for _, resource, _ in CHART_RESOURCES)
+    assert (code, found["install-rights"]) == (1, [("failure", f"you may not create {resources}")])
+
+
+def test_each_object_of_the_chart_is_a_checked_resource(installed: Replicas) -> None:
+    kinds = {each["kind"] for each in installed.release.objects()}
+    checked = {resource for _, resource, _ in CHART_RESOURCES}
+    assert {f"{kind.lower()}s".replace("ys", "ies") for kind in kinds} <= checked

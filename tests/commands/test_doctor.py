@@ -1,0 +1,530 @@
+"""`doctor` checks the cluster before an installation, and the installed webhook: one table row per finding."""
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from certs.renewal import Policy
+from certs.rotate import CertificateController
+from tests.support.builders import (
+    OPT_IN,
+    Object,
+    claim,
+    node,
+    pinned_vm_pod,
+    pod,
+    storage,
+    virtual_machine,
+    volume,
+)
+from tests.support.fake_api_server import ApiServer, body, error_response, status
+from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
+from tests.support.paths import DOCS
+from tests.support.webhook_process import RIGHTS
+from webhook import __version__
+from webhook.cli import commands
+from webhook.commands.checks.before import CHART_RESOURCES, version_of
+from webhook.commands.checks.run import AFTER, BEFORE, CONFIGURATION
+from webhook.placement.affinity import DECISION
+
+NAME = "kubevirt-scheduler"
+LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "webhook"}
+ARGUMENTS = ["serve", f"--tls-secret={NAME}/{NAME}-tls", f"--webhook-configuration={NAME}", f"--lease={NAME}/{NAME}"]
+READY = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+WITH_DECISION = body({"metadata": {"annotations": {DECISION: "a decision"}}}, 201)
+POD_RULE = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+OPTED_IN = virtual_machine("vm1", "shop", annotations={OPT_IN: "true"})
+
+RunDoctor = Callable[..., Result]
+
+
+def named(kind: str, name: str, namespace: str = "", **rest: Any) -> Object:
+    metadata = {"name": name, "labels": rest.pop("labels", {})} | ({"namespace": namespace} if namespace else {})
+    return {"kind": kind, "metadata": metadata, **rest}
+
+
+def deployment(version: str = __version__, **container: Any) -> Object:
+    containers = [{"name": "webhook", "image": "webhook:1", "args": ARGUMENTS} | container]
+    template = {"spec": {"containers": containers, "serviceAccountName": NAME}}
+    labels = LABELS | {"app.kubernetes.io/version": version}
+    return named("Deployment", NAME, NAME, labels=labels, spec={"replicas": 2, "template": template})
+
+
+def replica(name: str, image: str = "webhook:1", **status: Any) -> Object:
+    found = pod(name, NAME, labels=LABELS)
+    found["spec"]["containers"] = [{"name": "w", "image": image, "ports": [{"name": "http", "containerPort": 8080}]}]
+    return found | {"status": status or READY}
+
+
+def cache(resource: str = "pods", age: float | None = 3.0) -> Object:
+    return {"resource": resource, "synced": True, "objects": 1, "age": age, "problem": "", "required": True}
+
+
+def readyz(*caches: Object, **problems: str) -> Any:
+    return body({"status": "ok", "problems": problems, "caches": list(caches)})
+
+
+def other_webhook(name: str, **webhook: Any) -> Object:
+    return named("MutatingWebhookConfiguration", name, webhooks=[{"name": "a", "rules": [POD_RULE]} | webhook])
+
+
+class Cluster:
+    """A fake API server with a healthy installation of the chart. Tests break one thing each."""
+
+    def __init__(self, server: ApiServer, folder: Path) -> None:
+        self.server, self.certificates = server, FakeCertificateCluster()
+        own = {"secret": (NAME, f"{NAME}-tls"), "configuration": NAME, "policy": Policy(NAMES), "folder": folder}
+        CertificateController(self.certificates, **own, now=lambda: datetime.now(UTC)).run_pass()
+        self.configuration = deepcopy(self.certificates.objects[CONFIGURATION_PATH])
+        self.configuration |= {"kind": "MutatingWebhookConfiguration"}
+        vms, share_managers = self.configuration["webhooks"]
+        vms |= {"objectSelector": {"matchLabels": {"kubevirt.io": "virt-launcher"}}}
+        share_managers |= {"objectSelector": {"matchLabels": {"longhorn.io/component": "share-manager"}}}
+        excluded = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", NAME]}
+        for webhook in (vms, share_managers):
+            webhook |= {"rules": [POD_RULE], "reinvocationPolicy": "IfNeeded"}
+            webhook["namespaceSelector"] = {"matchExpressions": [excluded]}
+        server.put(self.configuration, self.certificates.objects[SECRET_PATH] | {"kind": "Secret"})
+        for name in ("default", "shop", "longhorn-system", "kube-system", NAME):
+            server.put(named("Namespace", name, labels={"kubernetes.io/metadata.name": name}))
+        server.put(
+            named("Service", "webhook", NAME, spec={"selector": LABELS}), deployment(), replica("a"), replica("b")
+        )
+        server.put(named("Setting", "current-longhorn-version", "longhorn-system", value="v1.11.2"))
+        server.put(
+            named("KubeVirt", "kubevirt", "kubevirt", status={"observedKubeVirtVersion": "v1.9.0", "phase": "Deployed"})
+        )
+        server.put(node(allocatable={"pods": "110"}), *storage(), OPTED_IN)
+        server.script("list", "version", body({"gitVersion": "v1.36.3"}))
+        server.script("post", "pods", WITH_DECISION)
+        server.script("get", "pods", readyz(cache()), readyz(cache("nodes", 12.0)))
+
+    def change_configuration(self, **changes: Any) -> None:
+        """Change a field of each webhook."""
+        for webhook in self.configuration["webhooks"]:
+            webhook.update(changes)
+        self.server.put(self.configuration)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ApiServer() as server:
+        yield Cluster(server, tmp_path / "certificates")
+
+
+@pytest.fixture
+def run(cluster: Cluster, tmp_path: Path) -> RunDoctor:
+    kubeconfig = cluster.server.kubeconfig(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(commands, ["doctor", "--kubeconfig", kubeconfig, *arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return run
+
+
+def findings(result: Result, check: str) -> list[tuple[str, str]]:
+    """The level and the text of each finding of a check."""
+    checks = json.loads(result.stdout)["checks"]
+    return [(each["level"], each["finding"]) for each in checks if each["check"] == check]
+
+
+def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor) -> None:
+    result = run()
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [
+        "✓ 2 of 2 replicas are ready",
+        "✓ the caches of all ready replicas are current: the oldest news is 12 s old",
+    ]
+    assert [line[0] for line in lines] == ["✓"] * 10
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_cluster_that_is_ready_for_the_chart_has_no_warning(run: RunDoctor, cluster: Cluster) -> None:
+    result = run("--pre")
+    assert result.stdout.splitlines() == [
+        "✓ Kubernetes v1.36.3",
+        "✓ KubeVirt v1.9.0",
+        "✓ Longhorn v1.11.2",
+        "✓ Longhorn's ReadWriteMany claims with volumeMode Filesystem: 1",
+        f"✓ you may create what the chart creates in namespace {NAME}",
+    ]
+    assert result.exit_code == 0
+    reviews = [each for each in cluster.server.requests if each.plural == "selfsubjectaccessreviews"]
+    assert len(reviews) == len(CHART_RESOURCES)
+
+
+def remove(*items: Object) -> Callable[[Cluster], None]:
+    return lambda cluster: cluster.server.delete(*items)
+
+
+def put(*items: Object) -> Callable[[Cluster], None]:
+    return lambda cluster: cluster.server.put(*items)
+
+
+def script(verb: str, plural: str, *answers: Any) -> Callable[[Cluster], None]:
+    def change(cluster: Cluster) -> None:
+        cluster.server._scripts[verb, plural].clear()
+        cluster.server.script(verb, plural, *answers)
+
+    return change
+
+
+def deny(*rights: tuple[str, str]) -> Callable[[Cluster], None]:
+    return lambda cluster: cluster.server.denied_rights.update(rights)
+
+
+def forbid(verb: str, plural: str) -> Callable[[Cluster], None]:
+    return lambda cluster: cluster.server.forbidden.add((verb, plural))
+
+
+def longhorn(version: str) -> Object:
+    return named("Setting", "current-longhorn-version", "longhorn-system", value=version)
+
+
+def kubevirt(phase: str) -> Object:
+    return named("KubeVirt", "kubevirt", "kubevirt", status={"observedKubeVirtVersion": "v1.9.0", "phase": phase})
+
+
+# How the healthy cluster is changed, and the check, the level and the beginning of its finding.
+Case = tuple[Callable[[Cluster], None], str, str, str]
+
+BROKEN_BEFORE: dict[str, Case] = {
+    "old Kubernetes": (
+        script("list", "version", body({"gitVersion": "v1.29.9"})),
+        "kubernetes",
+        "failure",
+        "Kubernetes v1.29.9",
+    ),
+    "no version": (script("list", "version", body({})), "kubernetes", "failure", "Kubernetes of an unknown version"),
+    "no KubeVirt": (remove(kubevirt("")), "kubevirt", "failure", "KubeVirt is not installed"),
+    "KubeVirt deploying": (put(kubevirt("Deploying")), "kubevirt", "warning", "KubeVirt v1.9.0 is in phase Deploying"),
+    "no Longhorn": (
+        remove(longhorn("")),
+        "longhorn",
+        "failure",
+        "Longhorn is not installed in namespace longhorn-system",
+    ),
+    "new Longhorn": (
+        put(longhorn("v1.12.0-rc1")),
+        "longhorn",
+        "ok",
+        "Longhorn v1.12.0-rc1: it deletes a VM's pod when the share-manager of its volume is replaced",
+    ),
+    "Block claims": (
+        put(claim(volumeMode="Block")),
+        "claims",
+        "warning",
+        "Longhorn's ReadWriteMany claims with volumeMode Filesystem: none (with Block: 1)",
+    ),
+    "claims of another driver": (
+        put(volume() | {"spec": {"csi": {"driver": "nfs", "volumeHandle": "a"}}}),
+        "claims",
+        "warning",
+        "Longhorn's ReadWriteMany claims with volumeMode Filesystem: none (with Block: 0)",
+    ),
+    "no right to install": (
+        deny(("create", "clusterroles"), ("create", "deployments")),
+        "install-rights",
+        "failure",
+        "you may not create clusterroles, deployments",
+    ),
+    "no right to list claims": (
+        forbid("list", "persistentvolumeclaims"),
+        "claims",
+        "warning",
+        "not checked: persistentvolumeclaims is forbidden",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_BEFORE.values(), ids=BROKEN_BEFORE)
+def test_doctor_reports_a_problem_before_the_installation(run: RunDoctor, cluster: Cluster, case: Case) -> None:
+    break_it, check, level, finding = case
+    break_it(cluster)
+    result = run("--pre", "-o", "json")
+    (found,) = findings(result, check)
+    assert found[0] == level
+    assert found[1].startswith(finding)
+    assert result.exit_code == (level == "failure")
+
+
+def distrust(cluster: Cluster) -> None:
+    for webhook in cluster.configuration["webhooks"]:
+        webhook["clientConfig"] |= {"caBundle": ""}
+    cluster.server.put(cluster.configuration)
+
+
+def select_namespaces(**labels: str) -> Callable[[Cluster], None]:
+    return lambda cluster: cluster.change_configuration(namespaceSelector={"matchLabels": labels})
+
+
+BROKEN: dict[str, Case] = {
+    "not installed": (
+        lambda cluster: cluster.server.delete(cluster.configuration),
+        CONFIGURATION,
+        "failure",
+        "there is no MutatingWebhookConfiguration kubevirt-scheduler",
+    ),
+    "configuration forbidden": (
+        forbid("get", "mutatingwebhookconfigurations"),
+        CONFIGURATION,
+        "warning",
+        "not checked: mutatingwebhookconfigurations is forbidden",
+    ),
+    "no Deployment": (
+        remove(deployment()),
+        "replicas",
+        "failure",
+        "no Deployment has the pods of Service kubevirt-scheduler/webhook",
+    ),
+    "no Service": (
+        remove(named("Service", "webhook", NAME)),
+        "replicas",
+        "failure",
+        "no Deployment has the pods of Service kubevirt-scheduler/webhook",
+    ),
+    "one replica not ready": (
+        put(replica("b", phase="Running")),
+        "replicas",
+        "warning",
+        "1 of 2 replicas are ready",
+    ),
+    "no replica ready": (
+        put(replica("a", phase="Pending"), replica("b", phase="Pending")),
+        "replicas",
+        "failure",
+        "0 of 2 replicas are ready",
+    ),
+    "two images": (
+        put(replica("b", image="webhook:2")),
+        "replicas",
+        "warning",
+        "the replicas run different images: webhook:1, webhook:2",
+    ),
+    "another version": (
+        put(deployment(version="9.9.9")),
+        "replicas",
+        "warning",
+        f"the chart installed version 9.9.9, and this command has version {__version__}",
+    ),
+    "a cache is stale": (
+        script("get", "pods", readyz(cache()), readyz(cache("nodes", 400.0))),
+        "caches",
+        "warning",
+        "b: nodes: nothing heard of the cluster for 400 s",
+    ),
+    "a cache has a problem": (
+        script("get", "pods", readyz(cache(), pods="forbidden"), readyz()),
+        "caches",
+        "warning",
+        "a: pods: forbidden",
+    ),
+    "a replica can't be asked": (
+        script("get", "pods", error_response(status(503, "no route")), readyz()),
+        "caches",
+        "warning",
+        "a: /readyz: the cluster does not answer: no route",
+    ),
+    "empty caBundle": (
+        distrust,
+        "certificates",
+        "failure",
+        "the caBundle of vms.kubevirt-scheduler, share-managers.kubevirt-scheduler does not trust",
+    ),
+    "no Secret": (
+        lambda cluster: cluster.server.delete(cluster.certificates.objects[SECRET_PATH] | {"kind": "Secret"}),
+        "certificates",
+        "failure",
+        "there is no Secret kubevirt-scheduler/kubevirt-scheduler-tls",
+    ),
+    "Secret forbidden": (forbid("get", "secrets"), "certificates", "warning", "not checked: "),
+    "no Secret is mounted": (
+        put(deployment(args=["serve"])),
+        "certificates",
+        "failure",
+        "the replicas have no Secret with a certificate",
+    ),
+    "not called": (
+        script("post", "pods", body({"metadata": {}}, 201)),
+        "calls",
+        "failure",
+        "namespace default: the pod came back without the annotation",
+    ),
+    "webhook down": (
+        script("post", "pods", error_response(status(500, "failed calling webhook", "InternalError"))),
+        "calls",
+        "failure",
+        "namespace default: the API server does not answer: failed calling webhook",
+    ),
+    "dry run forbidden": (
+        script("post", "pods", error_response(status(403, "exceeded quota", "Forbidden"))),
+        "calls",
+        "warning",
+        "namespace default: the API server does not take the pod: exceeded quota",
+    ),
+    "namespace not selected": (
+        select_namespaces(team="a"),
+        "selection",
+        "failure",
+        "opted-in VMs for which the API server does not call the webhook: 1 (shop/vm1)",
+    ),
+    "VMs forbidden": (
+        forbid("list", "virtualmachines"),
+        "selection",
+        "warning",
+        "not checked: virtualmachines is forbidden",
+    ),
+    "no Longhorn namespace": (
+        remove(named("Namespace", "longhorn-system")),
+        "selection",
+        "failure",
+        "there is no namespace longhorn-system",
+    ),
+    "another Longhorn namespace": (
+        put(deployment(env=[{"name": "CO_SCHEDULE_LONGHORN_NAMESPACE", "value": "storage"}])),
+        "selection",
+        "failure",
+        "there is no namespace storage",
+    ),
+    "later webhook": (
+        put(other_webhook("z-policy"), other_webhook("a-policy")),
+        "other-webhooks",
+        "ok",
+        "webhooks that the API server calls for VMs after this one: 1 (z-policy/a); if they change a pod, it",
+    ),
+    "later webhook for others": (
+        put(other_webhook("z-policy", objectSelector={"matchLabels": {"app": "web"}})),
+        "other-webhooks",
+        "ok",
+        "the API server calls no other webhook for VMs after this one",
+    ),
+    "later webhook for deployments": (
+        put(other_webhook("z-policy", rules=[POD_RULE | {"resources": ["deployments"]}])),
+        "other-webhooks",
+        "ok",
+        "the API server calls no other webhook for VMs after this one",
+    ),
+    "missing rights": (
+        deny(("list", "nodes"), ("update", "leases")),
+        "rights",
+        "failure",
+        f"system:serviceaccount:{NAME}:{NAME} may not list nodes, update leases",
+    ),
+    "reviews forbidden": (
+        script("post", "subjectaccessreviews", error_response(status(403, "not you", "Forbidden"))),
+        "rights",
+        "warning",
+        "not checked: not you",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN)
+def test_doctor_reports_a_problem_of_the_installation(run: RunDoctor, cluster: Cluster, case: Case) -> None:
+    break_it, check, level, finding = case
+    break_it(cluster)
+    result = run("-o", "json")
+    found = findings(result, check)
+    assert (level, finding) in [(each, text[: len(finding)]) for each, text in found], found
+    if level == "failure":
+        assert result.exit_code == 1
+
+
+def test_a_later_webhook_needs_reinvocation(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.put(other_webhook("z-policy"))
+    cluster.change_configuration(reinvocationPolicy="Never")
+    (found,) = findings(run("-o", "json"), "other-webhooks")
+    assert found == ("warning", "webhooks that the API server calls for VMs after this one: 1 (z-policy/a)")
+
+
+def test_steering_needs_a_webhook_for_share_manager_pods(run: RunDoctor, cluster: Cluster) -> None:
+    expected = "the API server does not call the webhook for share-manager pods in namespace longhorn-system"
+    cluster.configuration["webhooks"].pop()
+    cluster.server.put(cluster.configuration)
+    assert findings(run("-o", "json"), "selection")[-1] == ("failure", expected)
+    cluster.server.put(deployment(env=[{"name": "CO_SCHEDULE_STEERING", "value": "false"}]))
+    assert findings(run("-o", "json"), "selection") == [
+        ("ok", "the API server calls the webhook for all opted-in VMs (1)")
+    ]
+
+
+def test_a_certificate_that_ends_soon_is_a_warning(run: RunDoctor, cluster: Cluster, tmp_path: Path) -> None:
+    past = datetime.now(UTC) - timedelta(days=25)
+    certificates = FakeCertificateCluster()
+    own = {"secret": (NAME, f"{NAME}-tls"), "configuration": NAME, "policy": Policy(NAMES), "folder": tmp_path / "old"}
+    CertificateController(certificates, **own, now=lambda: past).run_pass()
+    cluster.server.put(certificates.objects[SECRET_PATH] | {"kind": "Secret"})
+    levels = [level for level, _ in findings(run("-o", "json"), "certificates")]
+    assert levels == ["failure", "failure", "warning"]  # the renewal is overdue, and no caBundle has this CA
+
+
+def test_the_nodes_and_the_waiting_vms_are_reported(run: RunDoctor, cluster: Cluster) -> None:
+    taint = {"key": "a", "effect": "PreferNoSchedule"}
+    cluster.server.put(node("node-b", taints=[taint], allocatable={"pods": "2"}), node("node-c"))
+    cluster.server.put(pod("one", node="node-b"), pod("two", node="node-b"))
+    cluster.server.put(pinned_vm_pod())
+    assert findings(run("-o", "json"), "nodes") == [
+        ("warning", "nodes with a PreferNoSchedule taint: 1 of 3 (node-b)"),
+        ("warning", "nodes with nearly no room for pods: 1 (node-b: 0 of 2 free)"),
+        ("warning", "pinned VMs that wait for their node: 1 (default/vm1)"),
+    ]
+
+
+def test_the_checked_rights_are_the_documented_ones(run: RunDoctor, cluster: Cluster) -> None:
+    run()
+    reviews = [each.body["spec"] for each in cluster.server.requests if each.plural == "subjectaccessreviews"]
+    asked = {
+        (
+            each["resourceAttributes"]["group"],
+            each["resourceAttributes"]["resource"],
+            each["resourceAttributes"]["verb"],
+        )
+        for each in reviews
+        if "name" not in each["resourceAttributes"]
+    }
+    assert asked == {(group, resource, verb) for group, resource, verbs in RIGHTS for verb in verbs}
+    assert {each["user"] for each in reviews} == {f"system:serviceaccount:{NAME}:{NAME}"}
+
+
+def test_advice_is_printed_below_the_finding_with_its_page(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.put(deployment(version="9.9.9"))
+    lines = run("--color").stdout.splitlines()
+    position = next(number for number, line in enumerate(lines) if "9.9.9" in line)
+    assert lines[position].startswith("\x1b[33m‼\x1b[0m ")
+    assert lines[position + 1].startswith("    Use the command of the same version")
+    assert lines[position + 1].endswith("(docs/doctor.md#replicas)")
+
+
+def test_json_counts_the_levels_and_names_the_page(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.delete(cluster.configuration)
+    report = json.loads(run("-o", "json").stdout)
+    assert report["summary"] == {"ok": 0, "warning": 0, "failure": 1}
+    assert report["checks"][0]["docs"] == f"docs/doctor.md#{CONFIGURATION}"
+
+
+def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.script("get", "mutatingwebhookconfigurations", error_response(status(500, "etcd is down")))
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "Error: the cluster does not answer: etcd is down\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("v1.36.3", (1, 36)), ("v1.30.0-eks-1", (1, 30)), ("1.9", (1, 9)), ("main", ()), ("", ())],
+)
+def test_a_version_is_read_without_its_suffix(name: str, version: tuple[int, ...]) -> None:
+    assert version_of(name) == version
+
+
+def test_each_check_is_described_under_its_own_heading() -> None:
+    headings = [line.removeprefix("## ") for line in (DOCS / "doctor.md").read_text().splitlines() if line[:3] == "## "]
+    assert set(headings) == {*BEFORE, *AFTER, CONFIGURATION}

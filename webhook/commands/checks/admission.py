@@ -1,0 +1,88 @@
+"""The checks of the admission: which VMs the API server calls the webhook for, and which webhooks it calls later."""
+
+from collections.abc import Iterator
+
+from certs.cluster import CONFIGURATIONS
+from webhook.cluster.kinds import VIRTUAL_MACHINES
+from webhook.commands.checks.inspection import Inspection
+from webhook.commands.checks.installation import Installation
+from webhook.commands.checks.result import Result, failure, listed, ok, warning
+from webhook.placement.catalog import VirtualMachine
+from webhook.placement.selectors import labels_match
+from webhook.placement.shape import JsonObject, mapping, mappings, text
+
+_VM_LABELS = {"kubevirt.io": "virt-launcher"}
+_STORAGE_LABELS = {"longhorn.io/component": "share-manager"}
+
+
+def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check that the webhooks select the opted-in VMs, and the share-manager pods."""
+    namespaces = {
+        text(item, "metadata", "name"): mapping(item, "metadata", "labels")
+        for item in inspection.items("/api/v1/namespaces")
+    }
+    keys = set(found.settings.opt_in_annotations)
+    vms = [fact for fact in inspection.facts(VIRTUAL_MACHINES) if isinstance(fact, VirtualMachine)]
+    opted_in = [vm for vm in vms if vm.true_annotations & keys]
+    unselected = [vm for vm in opted_in if not _selects(found, _VM_LABELS, namespaces.get(vm.namespace, {}))]
+    if unselected:
+        names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
+        yield failure(
+            f"opted-in VMs for which the API server does not call the webhook: {len(names)} ({listed(names)})",
+            "Change webhook.namespaceSelector or webhook.excludedNamespaces so that it selects their namespaces.",
+        )
+    else:
+        yield ok(f"the API server calls the webhook for all opted-in VMs ({len(opted_in)})")
+    longhorn = found.settings.longhorn_namespace
+    if longhorn not in namespaces:
+        yield failure(f"there is no namespace {longhorn}", "Set settings.longhornNamespace to Longhorn's namespace.")
+    elif found.settings.steering and not _selects(found, _STORAGE_LABELS, namespaces[longhorn]):
+        yield failure(
+            f"the API server does not call the webhook for share-manager pods in namespace {longhorn}",
+            "Install the chart again with settings.longhornNamespace and settings.steering as wanted.",
+        )
+
+
+def _selects(found: Installation, pod: JsonObject, namespace: JsonObject) -> bool:
+    return any(
+        calls_for(webhook, pod) and _matches(webhook, "namespaceSelector", namespace) for webhook in found.webhooks
+    )
+
+
+def _matches(webhook: JsonObject, selector: str, labels: JsonObject) -> bool:
+    return labels_match(mapping(webhook, selector), labels)
+
+
+def calls_for(webhook: JsonObject, labels: JsonObject) -> bool:
+    """Return whether the API server calls a webhook when a pod with these labels is created in a selected namespace."""
+    return _matches(webhook, "objectSelector", labels) and any(
+        _names(rule, "apiGroups", "")
+        and _names(rule, "resources", "pods", "*/*")
+        and _names(rule, "operations", "CREATE")
+        for rule in mappings(webhook, "rules")
+    )
+
+
+def _names(rule: JsonObject, field: str, *values: str) -> bool:
+    listed_values = rule.get(field)
+    return isinstance(listed_values, list) and bool({"*", *values} & {str(value) for value in listed_values})
+
+
+def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check which webhooks the API server calls after this one. It calls them in the order of their names."""
+    own = inspection.configuration
+    later = [
+        f"{text(item, 'metadata', 'name')}/{text(webhook, 'name')}"
+        for item in inspection.items(CONFIGURATIONS)
+        if text(item, "metadata", "name") > own
+        for webhook in mappings(item, "webhooks")
+        if calls_for(webhook, _VM_LABELS)
+    ]
+    if not later:
+        yield ok("the API server calls no other webhook for VMs after this one")
+        return
+    finding = f"webhooks that the API server calls for VMs after this one: {len(later)} ({listed(sorted(later))})"
+    if all(text(webhook, "reinvocationPolicy") == "IfNeeded" for webhook in found.webhooks):
+        yield ok(f"{finding}; if they change a pod, it calls this one again")
+    else:
+        yield warning(finding, "Set webhook.reinvocationPolicy to IfNeeded, so that a change of theirs is checked.")

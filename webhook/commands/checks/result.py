@@ -1,0 +1,42 @@
+"""The result of one check: its level, what was found, and what to do about it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """How serious a finding is. Only a failure makes `doctor` fail."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finding of a check. `advice` is one line, empty if nothing is to be done."""
+
+    level: Level
+    finding: str
+    advice: str = ""
+
+
+def ok(finding: str) -> Result:
+    """Return a result without a problem."""
+    return Result(Level.OK, finding)
+
+
+def warning(finding: str, advice: str) -> Result:
+    """Return a problem with which the webhook works, but not as well as it could."""
+    return Result(Level.WARNING, finding, advice)
+
+
+def failure(finding: str, advice: str) -> Result:
+    """Return a problem that keeps the webhook from its work."""
+    return Result(Level.FAILURE, finding, advice)
+
+
+def listed(names: list[str], limit: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{', '.join(names[:limit])}{rest}"
