@@ -14,6 +14,7 @@ from tests.support.helm_chart import (
     NAME,
     NAMESPACE,
     Object,
+    alert_rules,
     container,
     env_values,
     find_one,
@@ -215,14 +216,14 @@ def test_without_the_release_stuck_pins_are_still_reported(values: Object) -> No
     objects = render(values | {"prometheusRule": {"enabled": True}})
     assert find_one(objects, "Lease", NAME)
     assert f"--lease={NAMESPACE}/{NAME}" in container(find_one(objects, "Deployment"))["args"]
-    alerts = [rule["alert"] for rule in find_one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]]
+    alerts = [rule["alert"] for rule in alert_rules(objects)]
     assert {"KubevirtSchedulerPendingPins", "KubevirtSchedulerNoReleaseLeader"} <= set(alerts)
     assert "KubevirtSchedulerReleases" not in alerts
 
 
 def test_with_the_release_three_alerts_are_about_pins() -> None:
     objects = render({"prometheusRule": {"enabled": True}})
-    alerts = [rule["alert"] for rule in find_one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]]
+    alerts = [rule["alert"] for rule in alert_rules(objects)]
     about_pins = [alert for alert in alerts if re.search("Pins|Release", alert)]
     assert about_pins == [f"KubevirtScheduler{name}" for name in ("PendingPins", "Releases", "NoReleaseLeader")]
 
