@@ -67,12 +67,14 @@ def grants(objects: list[Object], kind: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_chart_and_the_program_have_the_same_defaults() -> None:
-    # The program alone runs one replica, the chart two.
-    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == Settings(replicas=2)
+    # The program alone runs one replica, the chart two, behind a Service with session affinity.
+    chart = Settings(replicas=2, session_affinity=True)
+    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == chart
 
 
 def test_each_setting_reaches_the_program() -> None:
     values = {"settings": EVERY_SETTING, "replicas": 3, "release": {"enabled": False, "after": 600}}
+    values |= {"service": {"sessionAffinity": {"enabled": False}}}
     deployment = find_one(render(values), "Deployment")
     assert read_settings(env_values(container(deployment))) == Settings(
         affinity_mode=Mode.PREFERRED,
@@ -84,6 +86,7 @@ def test_each_setting_reaches_the_program() -> None:
         scheduler_names={"kubevirt-scheduler": "default-scheduler", "a.b": "c"},
         migration_targets=MigrationTargets.PREFER,
         replicas=3,
+        session_affinity=False,
         release=False,
         release_after=600,
         log_format=LogFormat.TEXT,
