@@ -59,6 +59,8 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "certificates.issuerRef.name": ("b", CERT_MANAGER),
     "certificates.issuerRef.kind": ("ClusterIssuer", ISSUER),
     "certificates.issuerRef.group": ("example.com", ISSUER),
+    "tls.clientCA.configMap": ("client-ca", {}),
+    "tls.clientCA.secret": ("client-ca", {}),
     "global.imageRegistry": ("mirror.example.com", {"image": {"registry": "registry.example.com"}}),
     "global.imagePullSecrets": (["registry"], {}),
     "image.registry": ("registry.example.com:5000", {}),
