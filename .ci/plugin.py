@@ -79,10 +79,13 @@ def build(system: str, architecture: str, out: Path) -> Path:
         (content / "LICENSE").write_bytes((ROOT / "LICENSE").read_bytes())
         archive = out / f"{PLUGIN}-{system}-{architecture}.tar.gz"
         # gzip's header has a time too.
-        with archive.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-            with tarfile.open(fileobj=packed, mode="w") as tar:
-                for path in sorted(content.rglob("*")):
-                    tar.add(path, path.relative_to(content), recursive=False, filter=_without_owner)
+        with (
+            archive.open("wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w") as tar,
+        ):
+            for path in sorted(content.rglob("*")):
+                tar.add(path, path.relative_to(content), recursive=False, filter=_without_owner)
     return archive
 
 
