@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-unit check format docs lock image test-image bench clean
+.PHONY: help venv demo test test-unit check format docs lock image test-image package bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,25 @@ image: ## build the image with docker, podman or buildah; IMAGE= sets its name, 
 
 test-image: venv ## build the image and run it as a pod would; needs root, buildah and mmdebstrap
 	$(BIN)/pytest tests/image/test_image.py $(ARGS)
+
+# make package IMAGE=registry.example/kubevirt-scheduler:1 DIGEST=sha256:... SOURCE=https://... Push the image first: then DIGEST is
+# known, and the SBOM describes what nodes pull. DOWNLOADS is where dist/ is published, PLATFORMS the plugin's, such as linux-amd64.
+DIGEST ?=
+DOWNLOADS ?=
+PLATFORMS ?=
+HELM ?= helm
+SYFT ?= syft
+SBOM_OF ?= $(IMAGE)$(if $(DIGEST),@$(DIGEST))
+
+package: venv ## build the release's files in dist/: chart, SBOM, kubectl plugin, krew manifest, checksums; needs helm, syft
+	@test -n '$(SOURCE)' || { echo "make package: set SOURCE to the URL of the published source" >&2; exit 1; }
+	@for tool in $(HELM) $(SYFT); do \
+	command -v $$tool >/dev/null || { echo "make package: install $$tool, or set its path (HELM=, SYFT=)" >&2; exit 1; }; done
+	rm -rf dist && mkdir dist
+	$(SYFT) scan --quiet '$(SBOM_OF)' --output spdx-json=dist/kubevirt-scheduler-$(VERSION).spdx.json
+	$(BIN)/python .ci/plugin.py $(addprefix --platform=,$(PLATFORMS))
+	$(BIN)/python .ci/package.py --version='$(VERSION)' --image='$(IMAGE)' --digest='$(DIGEST)' --source='$(SOURCE)' \
+	--downloads='$(DOWNLOADS)' --helm='$(HELM)'
 
 bench: venv ## run every benchmark
 	@set -e; for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file"; done

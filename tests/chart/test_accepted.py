@@ -31,6 +31,18 @@ GRID: dict[str, Object] = {
     "network policy without Prometheus": {
         "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/24"], "prometheus": None}
     },
+    "egress to the API servers of the ingress, without DNS": {
+        "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/24"], "egress": {"enabled": True, "dns": None}}
+    },
+    "volumes besides the certificate's": {
+        "certificates": {"source": "provided", "secretName": "webhook-certificate"},
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+    },
+    "a mirror for both images": {
+        "global": {"imageRegistry": "mirror.example.com"},
+        "scheduler": {"enabled": True, "image": {"tag": "v1.36.3"}},
+    },
     "host network": {"hostNetwork": True},
     "no release, no session affinity": {
         "release": {"enabled": False},

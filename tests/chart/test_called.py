@@ -15,8 +15,9 @@ from click.testing import CliRunner
 
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, env_values, find_one, render
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, alert_rules, env_values, find_one, render
 from tests.support.longhorn import Longhorn
+from tests.support.paths import DOCS
 from tests.support.scenario import DECISION, recorded_pod
 from tests.support.webhook_process import RBAC, REGISTRATIONS, Webhook
 from webhook.commands.check import check, probe_pod
@@ -200,18 +201,52 @@ def test_without_a_ca_bundle_pods_are_created_and_the_api_server_counts_the_fail
         20,
         "a pod without a decision",
     )
-    rules = find_one(render({"prometheusRule": {"enabled": True}}), "PrometheusRule")["spec"]["groups"][0]["rules"]
+    rules = alert_rules(render({"prometheusRule": {"enabled": True}}))
     (expression,) = (rule["expr"] for rule in rules if rule["alert"] == "KubevirtSchedulerMissed")
     name = re.search(r"(apiserver_\w+)\{", expression)[1]
     assert f'{name}{{name="vms.kubevirt-scheduler.io",type="admit"}}' in plane.request("GET", "/metrics")["message"]
 
 
+def test_with_failure_policy_fail_the_api_server_counts_the_rejected_pods(
+    chart_webhook: ChartWebhook, plane: ControlPlane
+) -> None:
+    chart_webhook.register({})
+    changes = [
+        {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"},
+        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"},
+    ]
+    plane.request("PATCH", f"{REGISTRATIONS}/{FULLNAME}", changes)
+
+    def refusal() -> str:
+        try:
+            chart_webhook.create(vm(OPTED_IN))
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    plane.wait(lambda: "failed calling webhook" in refusal(), 20, "a rejected pod")
+    (expression,) = (
+        rule["expr"]
+        for rule in alert_rules(render({"prometheusRule": {"enabled": True}}))
+        if rule["alert"] == "KubevirtSchedulerRejected"
+    )
+    name = re.search(r"(apiserver_\w+)\{", expression)[1]
+    counted = f'{name}{{error_type="calling_webhook_error",name="vms.kubevirt-scheduler.io"'
+    assert counted in plane.request("GET", "/metrics")["message"]
+
+
+def test_each_exported_metric_is_documented(running_webhook: Webhook) -> None:
+    exported = re.findall(r"^# TYPE kubevirt_scheduler_(\w+)", running_webhook.get("/metrics")[1], re.MULTILINE)
+    documented = set(re.findall(r"^\| `(\w+)[{`]", (DOCS / "metrics.md").read_text(), re.MULTILINE))
+    assert {name.removesuffix("_info") for name in exported} <= {name.removesuffix("_info") for name in documented}
+
+
 def test_alerts_and_dashboard_query_only_exported_metrics(running_webhook: Webhook) -> None:
     exported = set(re.findall(r"^(?:# TYPE )?(\w+)", running_webhook.get("/metrics")[1], re.MULTILINE))
-    rules = find_one(render({"prometheusRule": {"enabled": True}}), "PrometheusRule")["spec"]["groups"][0]["rules"]
+    rules = alert_rules(render({"prometheusRule": {"enabled": True}}))
     dashboard = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())
     expressions = [rule["expr"] for rule in rules]
-    expressions += [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions += [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     names = {name for expression in expressions for name in re.findall(r"(\w+)\{", expression)}
     own_metrics = {name for name in names if not name.startswith("apiserver_")}
     assert len(own_metrics) > 10

@@ -113,7 +113,8 @@ def test_every_pod_runs_unprivileged(file: Any) -> None:
     [
         {"dashboard": {"enabled": True}},
         {"webhook": {"timeoutSeconds": 5}},
-        {"service": {"sessionAffinity": {"enabled": False}}},
+        {"service": {"sessionAffinity": {"timeoutSeconds": 600}}},
+        {"commonAnnotations": {"team": "storage"}},
         {"test": {"namespace": "shop"}},
     ],
     ids=lambda change: next(iter(change)),
@@ -175,6 +176,105 @@ def test_the_network_policy_admits_api_servers_to_https_and_kubelets_and_prometh
     assert set(prometheus) == {"namespaceSelector", "podSelector"}  # one peer: both selectors must match
     assert len(find_one(render({"networkPolicy": values | {"kubelets": [], "prometheus": None}}), "NetworkPolicy")
                ["spec"]["ingress"]) == 1  # fmt: skip
+
+
+def test_the_egress_rules_admit_the_api_servers_and_dns_only() -> None:
+    values = {"enabled": True, "apiServers": ["192.0.2.0/28"], "egress": {"enabled": True}}
+    policy = find_one(render({"networkPolicy": values}), "NetworkPolicy")["spec"]
+    api_servers, dns = policy["egress"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert api_servers == {
+        "to": [{"ipBlock": {"cidr": "192.0.2.0/28"}}],
+        "ports": [{"port": 443}, {"port": 6443}],
+    }
+    (peer,) = dns["to"]
+    assert set(peer) == {"namespaceSelector", "podSelector"}  # one peer: both selectors must match
+    assert [port["port"] for port in dns["ports"]] == [53, 53]
+    without_dns = values | {"egress": {"enabled": True, "dns": None, "apiServers": ["198.51.100.1/32"]}}
+    (only,) = find_one(render({"networkPolicy": without_dns}), "NetworkPolicy")["spec"]["egress"]
+    assert only["to"] == [{"ipBlock": {"cidr": "198.51.100.1/32"}}]
+    assert "egress" not in find_one(render({"networkPolicy": values | {"egress": {}}}), "NetworkPolicy")["spec"]
+
+
+# --- images ---
+
+
+def images(values: Object) -> dict[str, str]:
+    """The image of each container, by the container's name."""
+    objects = render({"scheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}} | values)
+    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    pods.append(find_one(objects, "Pod")["spec"])
+    return {one["name"]: one["image"] for pod in pods for one in pod["containers"]}
+
+
+def test_a_global_registry_applies_to_every_image() -> None:
+    default, own, mirror = (
+        images(values)
+        for values in (
+            {},
+            {"image": {"registry": "registry.example.com", "repository": "a/b", "tag": "1"}},
+            {"global": {"imageRegistry": "mirror.example.com:5000/k8s"}, "image": {"registry": "registry.example.com"}},
+        )
+    )
+    version = images({})["webhook"].rpartition(":")[2]
+    assert default["webhook"] == f"kubevirt-scheduler:{version}"
+    assert default["kube-scheduler"] == "registry.k8s.io/kube-scheduler:v1.36.3"
+    assert own["webhook"] == own["check"] == "registry.example.com/a/b:1"
+    assert mirror == {
+        "webhook": f"mirror.example.com:5000/k8s/kubevirt-scheduler:{version}",
+        "check": f"mirror.example.com:5000/k8s/kubevirt-scheduler:{version}",
+        "kube-scheduler": "mirror.example.com:5000/k8s/kube-scheduler:v1.36.3",
+    }
+
+
+def test_a_repository_with_a_registry_needs_no_other_registry() -> None:
+    scheduler = {"enabled": True, "image": {"repository": "registry.example.com/kube-scheduler", "tag": "v1"}}
+    found = images({"image": {"repository": "localhost:5000/a", "tag": "1"}, "scheduler": scheduler})
+    assert (found["webhook"], found["kube-scheduler"]) == (
+        "localhost:5000/a:1",
+        "registry.example.com/kube-scheduler:v1",
+    )
+
+
+def test_pull_secrets_of_a_parent_chart_are_added_to_every_pod_once() -> None:
+    values: Object = {
+        "imagePullSecrets": [{"name": "own"}],
+        "global": {"imagePullSecrets": ["parent", {"name": "own"}]},
+    }
+    objects = render(values | {"scheduler": {"enabled": True}})
+    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    pods.append(find_one(objects, "Pod")["spec"])
+    assert [pod["imagePullSecrets"] for pod in pods] == [[{"name": "own"}, {"name": "parent"}]] * 3
+
+
+# --- labels, annotations, and objects of the user ---
+
+
+def test_common_annotations_reach_every_object_and_no_pod_template() -> None:
+    enabled = {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard", "scheduler")}
+    objects = render(enabled | {"commonAnnotations": {"team": "storage", "helm.sh/hook": "none"}})
+    assert all(each["metadata"]["annotations"]["team"] == "storage" for each in objects)
+    for each in (each for each in objects if each["kind"] == "Deployment"):
+        assert "team" not in each["spec"]["template"]["metadata"].get("annotations", {})
+    # The annotations that Helm reads take precedence.
+    assert find_one(objects, "Pod")["metadata"]["annotations"]["helm.sh/hook"] == "test"
+
+
+def test_an_extra_object_is_a_template_as_a_map_or_as_a_string() -> None:
+    as_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-a"}}
+    as_string = 'apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ include "kubevirt-scheduler.fullname" . }}-b\n'
+    objects = render({"extraObjects": [as_map, as_string]}, release="near")
+    names = [each["metadata"]["name"] for each in objects if each["kind"] == "ConfigMap"]
+    assert sorted(names) == ["near-a", "near-kubevirt-scheduler-b"]
+
+
+def test_a_service_monitor_in_another_namespace_finds_the_service() -> None:
+    objects = render({"serviceMonitor": {"enabled": True, "namespace": "monitoring"}})
+    monitor = find_one(objects, "ServiceMonitor")
+    assert monitor["metadata"]["namespace"] == "monitoring"
+    assert monitor["spec"]["namespaceSelector"] == {
+        "matchNames": [find_one(objects, "Service")["metadata"]["namespace"]]
+    }
 
 
 @pytest.mark.parametrize("secret", ["", "mine"])
@@ -260,11 +360,11 @@ def test_the_notes_describe_the_next_steps() -> None:
         notes = notes.partition("\nNOTES:\n")[2]
         assert ("helm test" in notes.replace("`helm test`", "")) == (action == "inject" and namespace != "default")
         assert "kubectl patch vm VM" in notes
-        assert ("VMs in our own namespace are never looked at" in notes) == (namespace == "default")
+        assert ("The webhook ignores VMs in its own namespace" in notes) == (namespace == "default")
 
 
 def test_the_notes_name_mapped_schedulers_except_those_set_to_null() -> None:
     names = ["--set=settings.schedulerNames.old=new", "--set=settings.schedulerNames.gone=null"]
     notes = helm("install", NAME, CHART, "--dry-run=client", f"--namespace={NAMESPACE}", *names)
-    assert "that name scheduler old will wait for new" in notes
+    assert "that name scheduler old stay Pending until new runs" in notes
     assert "that name scheduler gone" not in notes

@@ -14,6 +14,7 @@ from tests.support.helm_chart import (
     NAME,
     NAMESPACE,
     Object,
+    alert_rules,
     container,
     env_values,
     find_one,
@@ -66,12 +67,14 @@ def grants(objects: list[Object], kind: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_chart_and_the_program_have_the_same_defaults() -> None:
-    # The program alone runs one replica, the chart two.
-    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == Settings(replicas=2)
+    # The program alone runs one replica, the chart two, behind a Service with session affinity.
+    chart = Settings(replicas=2, session_affinity=True)
+    assert read_settings(env_values(container(find_one(render(), "Deployment")))) == chart
 
 
 def test_each_setting_reaches_the_program() -> None:
     values = {"settings": EVERY_SETTING, "replicas": 3, "release": {"enabled": False, "after": 600}}
+    values |= {"service": {"sessionAffinity": {"enabled": False}}}
     deployment = find_one(render(values), "Deployment")
     assert read_settings(env_values(container(deployment))) == Settings(
         affinity_mode=Mode.PREFERRED,
@@ -83,6 +86,7 @@ def test_each_setting_reaches_the_program() -> None:
         scheduler_names={"kubevirt-scheduler": "default-scheduler", "a.b": "c"},
         migration_targets=MigrationTargets.PREFER,
         replicas=3,
+        session_affinity=False,
         release=False,
         release_after=600,
         log_format=LogFormat.TEXT,
@@ -215,14 +219,14 @@ def test_without_the_release_stuck_pins_are_still_reported(values: Object) -> No
     objects = render(values | {"prometheusRule": {"enabled": True}})
     assert find_one(objects, "Lease", NAME)
     assert f"--lease={NAMESPACE}/{NAME}" in container(find_one(objects, "Deployment"))["args"]
-    alerts = [rule["alert"] for rule in find_one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]]
+    alerts = [rule["alert"] for rule in alert_rules(objects)]
     assert {"KubevirtSchedulerPendingPins", "KubevirtSchedulerNoReleaseLeader"} <= set(alerts)
     assert "KubevirtSchedulerReleases" not in alerts
 
 
 def test_with_the_release_three_alerts_are_about_pins() -> None:
     objects = render({"prometheusRule": {"enabled": True}})
-    alerts = [rule["alert"] for rule in find_one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]]
+    alerts = [rule["alert"] for rule in alert_rules(objects)]
     about_pins = [alert for alert in alerts if re.search("Pins|Release", alert)]
     assert about_pins == [f"KubevirtScheduler{name}" for name in ("PendingPins", "Releases", "NoReleaseLeader")]
 

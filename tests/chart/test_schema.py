@@ -56,7 +56,7 @@ INVALID: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "chained scheduler names": (
         {"settings": {"schedulerNames": {"a": "b", "b": "c"}}},
-        ["settings.schedulerNames", '"a" leads to "b", which is mapped itself', 'Map "a" to where it ends: "c"'],
+        ["settings.schedulerNames", '"a" maps to "b", which is mapped itself', 'Map "a" to the final name: "c"'],
     ),
     "failure policy in lower case": (
         {"webhook": {"failurePolicy": "ignore"}},
@@ -104,11 +104,11 @@ INVALID: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "certificate Secret that the upgrade deletes": (
         {"certificates": {"source": "provided", "secretName": "kubevirt-scheduler-tls"}},
-        ["certificates.secretName", "Copy what is to be kept"],
+        ["certificates.secretName", "Copy its content"],
     ),
     "config Secret that the upgrade deletes": (
         {"scheduler": {"enabled": True, "configSecret": "kubevirt-scheduler-kube-scheduler"}},
-        ["scheduler.configSecret", "Copy what is to be kept"],
+        ["scheduler.configSecret", "Copy its content"],
     ),
     "issuer with source self": (
         {"certificates": {"issuerRef": {"name": "a"}}},
@@ -143,18 +143,43 @@ INVALID: dict[str, tuple[dict[str, Any], list[str]]] = {
     "same container port for HTTPS and HTTP": ({"containerPorts": {"http": 8443}}, ["containerPorts", "both 8443"]),
     "kubelet port on the host network": (
         {"hostNetwork": True, "containerPorts": {"https": 10250}},
-        ["containerPorts", "hostNetwork", "Choose another, such as 8443"],
+        ["containerPorts", "hostNetwork", "Choose another port, such as 8443"],
     ),
     "network policy on the host network": (
         {"hostNetwork": True, "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/28"]}},
         ["networkPolicy", "Set networkPolicy.enabled=false"],
     ),
+    "egress without a network policy": (
+        {"networkPolicy": {"egress": {"enabled": True}}},
+        ["networkPolicy.egress", "Set networkPolicy.enabled=true"],
+    ),
+    "egress to no port": (
+        {"networkPolicy": {"egress": {"apiServerPorts": []}}},
+        ["/networkPolicy/egress/apiServerPorts", "minItems: got 0"],
+    ),
+    "scrape timeout above the interval": (
+        {"serviceMonitor": {"scrapeTimeout": "1m"}},
+        ["serviceMonitor.scrapeTimeout: 1m", "the interval, 30s"],
+    ),
+    "registry with a scheme": (
+        {"image": {"registry": "https://registry.example.com"}},
+        ["/image/registry", "https://registry.example.com"],
+    ),
+    "registry in the repository too": (
+        {"global": {"imageRegistry": "mirror.example.com"}, "image": {"repository": "registry.example.com/a/b"}},
+        ["image.repository", "Remove it from the repository", "mirror.example.com"],
+    ),
+    "extra volume with the name of the certificate's": (
+        {"extraVolumes": [{"name": "tls", "emptyDir": {}}]},
+        ["/extraVolumes/0/name"],
+    ),
+    "extra object as a number": ({"extraObjects": [1]}, ["/extraObjects/0", "want string or object"]),
     "hostNetwork as a string": ({"hostNetwork": "host"}, ["/hostNetwork", "got string, want boolean"]),
     "openshift as a version": ({"openshift": "4.18"}, ["/openshift", "'auto', true, false"]),
     "bind address of a single pod": ({"bindAddress": "10.0.0.1"}, ["/bindAddress", "'0.0.0.0', '::'"]),
     "image repository with a tag": (
         {"image": {"repository": "localhost:5000/a/b:1"}},
-        ["image.repository", "Leave it out there, and set image.tag"],
+        ["image.repository", "Remove it there, and set image.tag"],
     ),
     "scheduler image repository with a digest": (
         {"scheduler": {"image": {"repository": "a/b@sha256:1"}}},
@@ -162,7 +187,7 @@ INVALID: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "common label that selectors use": (
         {"commonLabels": {"app.kubernetes.io/component": "storage"}},
-        ["commonLabels: app.kubernetes.io/component", "Choose another key"],
+        ["commonLabels: the chart sets app.kubernetes.io/component", "Choose another key"],
     ),
     "opt-in annotation with an invalid prefix": (
         {"settings": {"optInAnnotations": ["a..b/c"]}},
@@ -277,6 +302,13 @@ def test_a_version_without_a_patch_number_requires_a_scheduler_image_tag() -> No
 
 def test_a_parent_chart_can_include_this_chart() -> None:
     render({"global": {"anything": 1}, "enabled": True})
+
+
+@pytest.mark.parametrize(
+    ("timeout", "interval"), [("30s", "30s"), ("500ms", "1s"), ("1m", "60s"), ("59m", "1h"), ("", "1ms")]
+)
+def test_a_scrape_timeout_up_to_the_interval_is_accepted(timeout: str, interval: str) -> None:
+    assert render({"serviceMonitor": {"enabled": True, "scrapeTimeout": timeout, "interval": interval}})
 
 
 @pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)

@@ -64,6 +64,11 @@ def container(deployment: Object) -> Object:
     return found
 
 
+def alert_rules(objects: list[Object]) -> list[Object]:
+    """Return the alerts of the rendered PrometheusRule, of all its groups."""
+    return [rule for group in find_one(objects, "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+
+
 def env_values(container: Object) -> dict[str, str]:
     """Return the environment variables of a container that have a literal value."""
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}

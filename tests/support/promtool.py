@@ -25,7 +25,7 @@ def check_rules(folder: Path, rules: Object) -> None:
 
 
 def firing_alerts(folder: Path, alert: Mapping[str, str], series: Mapping[str, str], at: str, count: int) -> None:
-    """Play series, one value a minute, and expect so many firing alerts. `check_rules` comes first. Raises PromtoolError."""
+    """Play series, one value a minute, after `check_rules`. Raises PromtoolError if another number of alerts fires."""
     labels = ",".join(f'{name}="{value}"' for name, value in alert.items())
     expected = [{"labels": "{}", "value": count}] if count else []
     query = {"expr": f'count(ALERTS{{alertstate="firing",{labels}}})', "eval_time": at, "exp_samples": expected}

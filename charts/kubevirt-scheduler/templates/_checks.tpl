@@ -1,35 +1,30 @@
-{{/* What no schema can say: one value against another. Each ends the installation with where, what, and what to do. */}}
+{{/* Checks of one value against another, which a schema can't express. Each stops the installation and says what is wrong, where, and what to do. */}}
 
 {{- define "kubevirt-scheduler.checks" -}}
 {{- if and (ne .Values.test.namespace "default") (not (include "kubevirt-scheduler.testable" .)) }}
-  {{- fail (printf "test.namespace: the webhook never looks at %q, so `helm test` would fail there. Name another namespace, such as default." .Values.test.namespace) }}
+  {{- fail (printf "test.namespace: the webhook ignores namespace %q, so `helm test` would fail. Name another namespace, such as default." .Values.test.namespace) }}
 {{- end }}
 {{- range .Values.extraEnv }}
   {{- if hasPrefix "CO_SCHEDULE_" .name }}
-    {{- fail (printf "extraEnv: %s is a setting, and would be there twice. Set it under `settings` instead." .name) }}
+    {{- fail (printf "extraEnv: the chart already sets %s. Set it under `settings` instead." .name) }}
   {{- end }}
 {{- end }}
 {{- if ge (int .Values.shutdown.preStopSeconds) (int .Values.shutdown.gracePeriodSeconds) }}
-  {{- fail (printf "shutdown: with preStopSeconds %v of gracePeriodSeconds %v nothing is left to answer what is under way. Raise gracePeriodSeconds." .Values.shutdown.preStopSeconds .Values.shutdown.gracePeriodSeconds) }}
+  {{- fail (printf "shutdown: preStopSeconds %v leaves no time of gracePeriodSeconds %v for open requests. Raise gracePeriodSeconds." .Values.shutdown.preStopSeconds .Values.shutdown.gracePeriodSeconds) }}
 {{- end }}
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) }}
-  {{- fail "serviceAccount: with create=false, name an account that exists in serviceAccount.name." }}
-{{- end }}
-{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.apiServers) }}
-  {{- fail "networkPolicy.apiServers: without the addresses of the API servers (CIDRs, such as 192.0.2.0/28) nobody could call the webhook. Name them, or leave networkPolicy.enabled false." }}
+  {{- fail "serviceAccount: with create=false, serviceAccount.name must be set. Name an account that exists." }}
 {{- end }}
 {{- if eq (int .Values.service.port) 8080 }}
-  {{- fail "service.port: 8080 is the Service's port for metrics. Choose another, such as 443." }}
+  {{- fail "service.port: 8080 is the Service's port for metrics. Choose another port, such as 443." }}
 {{- end }}
 {{- if eq (int .Values.containerPorts.https) (int .Values.containerPorts.http) }}
   {{- fail (printf "containerPorts: https and http are both %v. Choose two ports." .Values.containerPorts.http) }}
 {{- end }}
 {{- if and .Values.hostNetwork (has 10250 (list (int .Values.containerPorts.https) (int .Values.containerPorts.http))) }}
-  {{- fail "containerPorts: with hostNetwork, 10250 is the kubelet's own port. Choose another, such as 8443." }}
+  {{- fail "containerPorts: with hostNetwork, 10250 is the kubelet's port. Choose another port, such as 8443." }}
 {{- end }}
-{{- if and .Values.hostNetwork .Values.networkPolicy.enabled }}
-  {{- fail "networkPolicy: with hostNetwork the replicas have their nodes' addresses, for which no NetworkPolicy holds. Set networkPolicy.enabled=false, and guard the ports by the nodes' firewall." }}
-{{- end }}
+{{- include "kubevirt-scheduler.checks.networkPolicy" . }}
 {{- include "kubevirt-scheduler.checks.labels" . }}
 {{- include "kubevirt-scheduler.checks.images" . }}
 {{- include "kubevirt-scheduler.checks.names" . }}
@@ -37,44 +32,64 @@
 {{- if and .Values.tls.clientCA.configMap .Values.tls.clientCA.secret }}
   {{- fail "tls.clientCA: configMap and secret are both set, and the client CA comes from one of them. Empty the other." }}
 {{- end }}
+{{- include "kubevirt-scheduler.checks.serviceMonitor" . }}
 {{- if .Values.scheduler.enabled }}
   {{- include "kubevirt-scheduler.checks.scheduler" . }}
 {{- else if .Values.scheduler.loadAware.enabled }}
-  {{- fail "scheduler.loadAware: it is a way to score nodes, for a scheduler that does not run. Set scheduler.enabled=true as well." }}
+  {{- fail "scheduler.loadAware: the load-aware plugins need the second scheduler. Set scheduler.enabled=true as well." }}
 {{- end }}
 {{- end }}
 
-{{/* With others in their place the selectors would find nothing. */}}
+{{- define "kubevirt-scheduler.checks.networkPolicy" -}}
+{{- with .Values.networkPolicy }}
+  {{- if and .enabled (not .apiServers) }}
+    {{- fail "networkPolicy.apiServers: without the addresses of the API servers, no client could call the webhook. Set their CIDRs, such as 192.0.2.0/28, or set networkPolicy.enabled=false." }}
+  {{- end }}
+  {{- if and .egress.enabled (not .enabled) }}
+    {{- fail "networkPolicy.egress: it is part of the NetworkPolicy, which is off. Set networkPolicy.enabled=true as well." }}
+  {{- end }}
+  {{- if and $.Values.hostNetwork .enabled }}
+    {{- fail "networkPolicy: with hostNetwork, the replicas have the addresses of their nodes, to which no NetworkPolicy applies. Set networkPolicy.enabled=false, and protect the ports with the nodes' firewall." }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Other values for these labels would break the selectors. */}}
 {{- define "kubevirt-scheduler.checks.labels" -}}
 {{- $ours := include "kubevirt-scheduler.selectorLabels" (dict "root" . "component" "webhook") | fromYaml -}}
 {{- range $where := list "commonLabels" "podLabels" }}
   {{- range $key, $_ := default (dict) (index $.Values $where) }}
     {{- if hasKey $ours $key }}
-      {{- fail (printf "%s: %s is what the selectors select by, and set by the chart. Choose another key." $where $key) }}
+      {{- fail (printf "%s: the chart sets %s, and its selectors use it. Choose another key." $where $key) }}
     {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* The tag is appended: with two of them no node can pull the image. */}}
+{{/* The chart adds the tag and the registry. With two of them, no node can pull the image. */}}
 {{- define "kubevirt-scheduler.checks.images" -}}
 {{- range $where, $image := dict "image" .Values.image "scheduler.image" .Values.scheduler.image }}
-  {{- if regexMatch "[:@][^/]*$" (default "" $image.repository) }}
-    {{- fail (printf "%s.repository: %q ends in a tag or a digest. Leave it out there, and set %s.tag." $where $image.repository $where) }}
+  {{- $repository := default "" $image.repository }}
+  {{- if regexMatch "[:@][^/]*$" $repository }}
+    {{- fail (printf "%s.repository: %q ends in a tag or a digest. Remove it there, and set %s.tag." $where $repository $where) }}
+  {{- end }}
+  {{- $registry := default $image.registry (default (dict) $.Values.global).imageRegistry }}
+  {{- if and $registry (regexMatch "^([^/]*[.:][^/]*|localhost)/" $repository) }}
+    {{- fail (printf "%s.repository: %q names a registry, and so does global.imageRegistry or %s.registry: %q. Remove it from the repository." $where $repository $where $registry) }}
   {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* The program refuses this map too, but only when it starts; here the old pods do not even notice. */}}
+{{/* The program refuses this map too, but only at its start. Here, the old pods continue unchanged. */}}
 {{- define "kubevirt-scheduler.checks.names" -}}
 {{- $full := include "kubevirt-scheduler.fullname" . -}}
 {{- if contains "." $full }}
-  {{- fail (printf "the release's name: all would be called %s, and the name of a Service has no dot. Set fullnameOverride." $full) }}
+  {{- fail (printf "the release's name: the objects would be named %s, and the name of a Service has no dot. Set fullnameOverride." $full) }}
 {{- end }}
 {{- $names := include "kubevirt-scheduler.schedulerNames" . | fromJson -}}
 {{- range $name, $target := $names }}
   {{- if ne (get $names $target | default $target) $target }}
-    {{- fail (printf "settings.schedulerNames: %q leads to %q, which is mapped itself. Map %q to where it ends: %q." $name $target $name (get $names $target)) }}
+    {{- fail (printf "settings.schedulerNames: %q maps to %q, which is mapped itself. Map %q to the final name: %q." $name $target $name (get $names $target)) }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -83,16 +98,31 @@
 {{- $own := printf "%s-tls" (include "kubevirt-scheduler.fullname" .) -}}
 {{- with .Values.certificates }}
   {{- if eq .secretName $own }}
-    {{- fail (printf "certificates.secretName: %s is the Secret that source=self has made for it, and that Helm deletes on the way from there. Copy what is to be kept into one of another name." $own) }}
+    {{- fail (printf "certificates.secretName: %s belongs to source=self, and Helm deletes it when the source changes. Copy its content into a Secret with another name." $own) }}
   {{- end }}
   {{- if and (eq .source "provided") (not .secretName) }}
-    {{- fail "certificates.secretName: with source=provided, name the Secret that holds tls.crt, tls.key and ca.crt." }}
+    {{- fail "certificates.secretName: source=provided needs a Secret. Name the one that holds tls.crt, tls.key and ca.crt." }}
   {{- end }}
   {{- if and (ne .source "provided") .secretName }}
-    {{- fail (printf "certificates.secretName: it is read with source=provided only, and source is %s. Change the one or the other." .source) }}
+    {{- fail (printf "certificates.secretName: only source=provided uses it, and source is %s. Change one of the two." .source) }}
   {{- end }}
   {{- if and (ne .source "cert-manager") .issuerRef.name }}
-    {{- fail (printf "certificates.issuerRef: it is used with source=cert-manager only, and source is %s. Change the one or the other." .source) }}
+    {{- fail (printf "certificates.issuerRef: only source=cert-manager uses it, and source is %s. Change one of the two." .source) }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Milliseconds of a duration such as 30s. */}}
+{{- define "kubevirt-scheduler.milliseconds" -}}
+{{- $unit := regexFind "[a-z]+$" . -}}
+{{- mul (trimSuffix $unit . | int) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) $unit) -}}
+{{- end }}
+
+{{/* The Prometheus operator ignores such a ServiceMonitor. */}}
+{{- define "kubevirt-scheduler.checks.serviceMonitor" -}}
+{{- with .Values.serviceMonitor }}
+  {{- if and .scrapeTimeout (gt (include "kubevirt-scheduler.milliseconds" .scrapeTimeout | int) (include "kubevirt-scheduler.milliseconds" .interval | int)) }}
+    {{- fail (printf "serviceMonitor.scrapeTimeout: %s is longer than the interval, %s. Shorten it, or lengthen serviceMonitor.interval." .scrapeTimeout .interval) }}
   {{- end }}
 {{- end }}
 {{- end }}
@@ -100,32 +130,32 @@
 {{- define "kubevirt-scheduler.checks.scheduler" -}}
 {{- $prometheus := .Values.scheduler.loadAware.prometheus -}}
 {{- if eq .Values.scheduler.name "default-scheduler" }}
-  {{- fail "scheduler.name: the cluster's own scheduler is called default-scheduler, and both would place the same pods. Choose another name." }}
+  {{- fail "scheduler.name: default-scheduler is the cluster's own scheduler, and both would place the same pods. Choose another name." }}
 {{- end }}
 {{- if not (or .Values.scheduler.image.tag .Values.scheduler.loadAware.enabled (include "kubevirt-scheduler.scheduler.version" .)) }}
-  {{- fail (printf "scheduler.image.tag: by the cluster's version, %s, no image can be chosen, for its third number is not told (--kube-version). Name the tag, such as v1.36.3." .Capabilities.KubeVersion.Version) }}
+  {{- fail (printf "scheduler.image.tag: the cluster's version, %s, has no patch number (--kube-version), so it selects no image. Set the tag, such as v1.36.3." .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if .Values.scheduler.loadAware.enabled }}
   {{- if not .Values.scheduler.image.tag }}
-    {{- fail (printf "scheduler.image.tag: the load-aware plugins are in an image of their own. Name the release of kubernetes-sigs/scheduler-plugins that is built from a Kubernetes not newer than yours, %s: v0.34.7 is built from 1.34.7." .Capabilities.KubeVersion.Version) }}
+    {{- fail (printf "scheduler.image.tag: the load-aware plugins are in a separate image. Set a release of kubernetes-sigs/scheduler-plugins that is built from a Kubernetes no newer than yours, %s: v0.34.7 is built from 1.34.7." .Capabilities.KubeVersion.Version) }}
   {{- end }}
   {{- if eq .Values.scheduler.loadAware.metricProvider "Prometheus" }}
     {{- if not (or $prometheus.address .Values.scheduler.configSecret) }}
-      {{- fail "scheduler.loadAware.prometheus.address: with metricProvider=Prometheus, say where it is, such as https://prometheus-k8s.monitoring.svc:9090." }}
+      {{- fail "scheduler.loadAware.prometheus.address: metricProvider=Prometheus needs the URL. Set it, such as https://prometheus-k8s.monitoring.svc:9090." }}
     {{- end }}
   {{- else if or $prometheus.address $prometheus.token $prometheus.caConfigMap }}
-    {{- fail (printf "scheduler.loadAware.prometheus: it is asked with metricProvider=Prometheus only, and metricProvider is %s. Change the one or the other." .Values.scheduler.loadAware.metricProvider) }}
+    {{- fail (printf "scheduler.loadAware.prometheus: only metricProvider=Prometheus uses it, and metricProvider is %s. Change one of the two." .Values.scheduler.loadAware.metricProvider) }}
   {{- end }}
 {{- end }}
 {{- if eq .Values.scheduler.configSecret (include "kubevirt-scheduler.scheduler.fullname" .) }}
-  {{- fail (printf "scheduler.configSecret: %s is the Secret that prometheus.token has made for it, and that Helm deletes on the way from there. Copy what is to be kept into one of another name." .Values.scheduler.configSecret) }}
+  {{- fail (printf "scheduler.configSecret: %s belongs to prometheus.token, and Helm deletes it when the token is removed. Copy its content into a Secret with another name." .Values.scheduler.configSecret) }}
 {{- end }}
 {{- if $prometheus.token }}
   {{- if .Values.scheduler.configSecret }}
-    {{- fail "scheduler.configSecret: it holds the whole configuration, so that prometheus.token would go nowhere. Put the token into that Secret's config.yaml." }}
+    {{- fail "scheduler.configSecret: it replaces the whole configuration, so prometheus.token would have no effect. Put the token into that Secret's config.yaml." }}
   {{- end }}
   {{- if hasPrefix "http://" $prometheus.address }}
-    {{- fail "scheduler.loadAware.prometheus: over http:// the token could be read by anyone in between. Use https://." }}
+    {{- fail "scheduler.loadAware.prometheus: over http://, anyone on the path could read the token. Use https://." }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -53,6 +53,16 @@ app.kubernetes.io/component: {{ .component }}
 {{- merge (dict) (default (dict) .more) (default (dict) .root.Values.commonLabels) (include "kubevirt-scheduler.ownLabels" . | fromYaml) | toYaml }}
 {{- end }}
 
+{{/* The labels and annotations of an object; its own ones take precedence. Takes (dict "root" $ "component" "webhook" "more" LABELS "annotations" ANNOTATIONS). */}}
+{{- define "kubevirt-scheduler.metadata" -}}
+labels:
+  {{- include "kubevirt-scheduler.labels" . | nindent 2 }}
+{{- with merge (dict) (default (dict) .annotations) (default (dict) .root.Values.commonAnnotations) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- define "kubevirt-scheduler.ownLabels" -}}
 {{ include "kubevirt-scheduler.selectorLabels" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -60,9 +70,25 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- define "kubevirt-scheduler.registry" -}}
+{{- with default .registry (default (dict) .root.Values.global).imageRegistry }}{{ . }}/{{ end }}
+{{- end }}
+
 {{- define "kubevirt-scheduler.image" -}}
 {{- with .Values.image -}}
-{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ with .digest }}@{{ . }}{{ end }}
+{{ include "kubevirt-scheduler.registry" (dict "root" $ "registry" .registry) }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The pull secrets of the chart and of a parent chart, each once. A parent chart may give names alone. */}}
+{{- define "kubevirt-scheduler.imagePullSecrets" -}}
+{{- $secrets := list }}
+{{- range concat (default (list) .Values.imagePullSecrets) (default (list) (default (dict) .Values.global).imagePullSecrets) }}
+  {{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) }}
+{{- end }}
+{{- with uniq $secrets -}}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -70,12 +96,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
 {{- end }}
 
-{{/* The cluster's version without what a distribution adds to it (v1.33.1-eks-1): by it upstream's images are tagged. */}}
+{{/* The tag is the cluster's version without a distribution's suffix (v1.33.1-eks-1), because upstream's images have such tags. */}}
 {{- define "kubevirt-scheduler.scheduler.image" -}}
 {{- $upstream := .Values.scheduler.loadAware.enabled | ternary "scheduler-plugins/kube-scheduler" "kube-scheduler" -}}
 {{- $version := include "kubevirt-scheduler.scheduler.version" . -}}
 {{- with .Values.scheduler.image -}}
-{{ default (printf "registry.k8s.io/%s" $upstream) .repository }}:{{ default $version .tag }}
+{{- $registry := empty .repository | ternary (default "registry.k8s.io" .registry) .registry -}}
+{{ include "kubevirt-scheduler.registry" (dict "root" $ "registry" $registry) }}{{ default $upstream .repository }}:{{ default $version .tag }}
 {{- end }}
 {{- end }}
 

@@ -67,3 +67,10 @@ capabilities:
   matchLabelKeys: [pod-template-hash]
 {{- end }}
 {{- end }}
+
+{{/* The annotations of an object of `helm test`. Takes the weight: objects of a lower weight are created first. */}}
+{{- define "kubevirt-scheduler.testHook" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

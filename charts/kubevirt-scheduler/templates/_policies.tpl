@@ -20,8 +20,7 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
   name: {{ .name }}
-  labels:
-    {{- include "kubevirt-scheduler.labels" (dict "root" .root "component" "webhook") | nindent 4 }}
+  {{- include "kubevirt-scheduler.metadata" (dict "root" .root "component" "webhook") | nindent 2 }}
 spec:
   policyName: {{ .name }}
   validationActions: [Deny]

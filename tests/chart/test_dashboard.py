@@ -1,0 +1,75 @@
+"""The Grafana dashboard: its layout, its variables, and its queries, which Prometheus' own parser reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import promtool
+from tests.support.helm_chart import CHART
+
+DASHBOARD: dict[str, Any] = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())
+ROWS = [each for each in DASHBOARD["panels"] if each["type"] == "row"]
+PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
+VARIABLES = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
+
+
+def test_panels_have_distinct_ids_and_do_not_overlap() -> None:
+    assert len({each["id"] for each in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    cells = [{(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+             for at in (each["gridPos"] for each in DASHBOARD["panels"])]  # fmt: skip
+    assert not any(one & other for one, other in combinations(cells, 2))
+    assert max(x for each in cells for x, _ in each) < 24
+
+
+def test_each_panel_has_a_title_and_a_description() -> None:
+    assert all(each["title"] and each["description"] for each in PANELS)
+
+
+def test_the_first_row_shows_vms_by_state_by_node_and_their_starts_per_hour() -> None:
+    assert [each["title"] for each in ROWS] == ["VMs", "Replicas", "Certificates"]
+    end = ROWS[1]["gridPos"]["y"]
+    first = [target["expr"] for panel in PANELS if panel["gridPos"]["y"] < end for target in panel["targets"]]
+    for state in "Together", "Apart", "Waiting":
+        assert any("vms{" in query and f'state="{state}"' in query for query in first)
+    assert any("node_vms{" in query and "sum by (node)" in query for query in first)
+    assert any("sum by (outcome) (increase(" in query and 'subject="vm"' in query for query in first)
+
+
+def test_variables_select_the_namespace_of_the_webhook_the_release_and_the_node() -> None:
+    assert set(VARIABLES) == {"datasource", "namespace", "service", "node"}
+    assert all(each["label"] for each in VARIABLES.values())
+    for query in (each for each in QUERIES if "apiserver_" not in each):
+        assert query.count('namespace=~"$namespace",service=~"$service"') == query.count("{")
+    assert all('node=~"$node"' in query for query in QUERIES if "node_vms{" in query)
+
+
+def test_counts_are_per_hour_and_rates_follow_the_scrape_interval() -> None:
+    for panel in PANELS:
+        ranges = {
+            found
+            for target in panel["targets"]
+            for found in re.findall(r"(\w+)\(\w+\{[^}]*\}\[([^]]+)\]", target["expr"])
+        }
+        assert ranges <= {("rate", "$__rate_interval"), ("increase", "1h")}
+        # With a step of one hour, no start counts in two bars.
+        assert (panel.get("interval") == "1h") is (("increase", "1h") in ranges)
+
+
+def test_a_gauge_that_every_replica_exports_for_the_whole_fleet_is_not_added_up() -> None:
+    for query in QUERIES:
+        for before in re.findall(r"(.*?)kubevirt_scheduler_(?:node_)?vms\{", query):
+            assert re.search(r"max by \([a-z, ]+\) \($", before)
+
+
+@pytest.mark.controlplane  # `make test-unit` needs no promtool
+def test_prometheus_parses_each_query(tmp_path: Path) -> None:
+    rules = [{"record": f"query:{number}", "expr": query.replace("$__rate_interval", "5m")}
+             for number, query in enumerate(QUERIES)]  # fmt: skip
+    promtool.check_rules(tmp_path, {"groups": [{"name": "dashboard", "rules": rules}]})

@@ -1,0 +1,195 @@
+"""Every value of the chart has an effect: another value renders other objects."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.helm_chart import Object, default_value, default_values, leaf_paths, template
+
+pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
+
+CERT_MANAGER = {"certificates": {"source": "cert-manager"}}
+ISSUER = {"certificates": {"source": "cert-manager", "issuerRef": {"name": "ca"}}}
+POLICY: Object = {"networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/28"], "egress": {"enabled": True}}}
+MONITOR = {"serviceMonitor": {"enabled": True}}
+RULES = {"prometheusRule": {"enabled": True}}
+DASHBOARD = {"dashboard": {"enabled": True}}
+SCHEDULER: Object = {"scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}}}
+SECRETS = [{"name": "registry"}]
+TERMS = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "infra", "operator": "Exists"}]}]}
+AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}
+TOLERATIONS = [{"key": "infra", "operator": "Exists"}]
+RULE = {"action": "labeldrop", "regex": "container"}
+
+
+def load_aware(plugin: str = "TargetLoadPacking", **prometheus: Any) -> Object:
+    """Values with a load-aware scheduler, which reads from Prometheus if there are arguments for it."""
+    load = {"enabled": True, "plugin": plugin}
+    if prometheus:
+        load |= {"metricProvider": "Prometheus", "prometheus": {"address": "https://a.example.com"} | prometheus}
+    return {"scheduler": SCHEDULER["scheduler"] | {"loadAware": load}}
+
+
+# For each value: another value, and the values with which it has an effect.
+OTHERS: dict[str, tuple[Any, Object]] = {
+    "settings.affinityMode": ("preferred", {}),
+    "settings.nodeGuard": (False, {}),
+    "settings.steering": (False, {}),
+    "settings.action": ("observe", {}),
+    "settings.optInAnnotations": (["example.com/near-storage"], {}),
+    "settings.longhornNamespace": ("storage", {}),
+    "settings.schedulerNames": ({"old": "new"}, {}),
+    "settings.migrationTargets": ("prefer", {}),
+    "settings.logFormat": ("text", {}),
+    "settings.logLevel": ("warning", {}),
+    "release.enabled": (False, {}),
+    "release.after": (60, {}),
+    "webhook.failurePolicy": ("Fail", {}),
+    "webhook.timeoutSeconds": (5, {}),
+    "webhook.reinvocationPolicy": ("Never", {}),
+    "webhook.excludedNamespaces": (["backup"], {}),
+    "webhook.namespaceSelector": ({"matchLabels": {"vms": "true"}}, {}),
+    "webhook.annotations": ({"a": "b"}, {}),
+    "certificates.source": ("cert-manager", {}),
+    "certificates.secretName": ("b", {"certificates": {"source": "provided", "secretName": "a"}}),
+    "certificates.issuerRef.name": ("b", CERT_MANAGER),
+    "certificates.issuerRef.kind": ("ClusterIssuer", ISSUER),
+    "certificates.issuerRef.group": ("example.com", ISSUER),
+    "tls.clientCA.configMap": ("client-ca", {}),
+    "tls.clientCA.secret": ("client-ca", {}),
+    "global.imageRegistry": ("mirror.example.com", {"image": {"registry": "registry.example.com"}}),
+    "global.imagePullSecrets": (["registry"], {}),
+    "image.registry": ("registry.example.com:5000", {}),
+    "image.repository": ("another", {}),
+    "image.tag": ("1", {}),
+    "image.digest": (f"sha256:{'0' * 64}", {}),
+    "image.pullPolicy": ("Always", {}),
+    "imagePullSecrets": (SECRETS, {}),
+    "replicas": (3, {}),
+    "resources.requests.cpu": ("200m", {}),
+    "resources.requests.memory": ("256Mi", {}),
+    "resources.limits.memory": ("1Gi", {}),
+    "priorityClassName": ("", {}),
+    "nodeSelector": ({"pool": "infra"}, {}),
+    "tolerations": (TOLERATIONS, {}),
+    "affinity": (AFFINITY, {}),
+    "openshift": (True, {}),
+    "podDisruptionBudget.enabled": (False, {}),
+    "podDisruptionBudget.maxUnavailable": ("50%", {}),
+    "shutdown.preStopSeconds": (0, {}),
+    "shutdown.gracePeriodSeconds": (60, {}),
+    "minReadySeconds": (10, {}),
+    "revisionHistoryLimit": (1, {}),
+    "extraEnv": ([{"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}], {}),
+    "extraVolumes": ([{"name": "ca", "configMap": {"name": "ca"}}], {}),
+    "extraVolumeMounts": ([{"name": "ca", "mountPath": "/ca"}], {"extraVolumes": [{"name": "ca", "emptyDir": {}}]}),
+    "commonLabels": ({"team": "storage"}, {}),
+    "commonAnnotations": ({"team": "storage"}, {}),
+    "deploymentAnnotations": ({"reload": "true"}, {}),
+    "podLabels": ({"mesh": "off"}, {}),
+    "podAnnotations": ({"mesh": "off"}, {}),
+    "extraObjects": ([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}], {}),
+    "serviceAccount.create": (False, {"serviceAccount": {"name": "mine"}}),
+    "serviceAccount.name": ("mine", {}),
+    "serviceAccount.annotations": ({"a": "b"}, {}),
+    "rbac.create": (False, {}),
+    "admissionPolicy.enabled": (False, {}),
+    "service.port": (8443, {}),
+    "service.sessionAffinity.enabled": (False, {}),
+    "service.sessionAffinity.timeoutSeconds": (60, {}),
+    "service.annotations": ({"a": "b"}, {}),
+    "containerPorts.https": (10250, {}),
+    "containerPorts.http": (9080, {}),
+    "hostNetwork": (True, {}),
+    "bindAddress": ("::", {}),
+    "networkPolicy.enabled": (True, {"networkPolicy": {"apiServers": ["192.0.2.0/28"]}}),
+    "networkPolicy.apiServers": (["198.51.100.0/24"], POLICY),
+    "networkPolicy.kubelets": (["198.51.100.0/24"], POLICY),
+    "networkPolicy.prometheus.namespaceLabels.kubernetes.io/metadata.name": ("metrics", POLICY),
+    "networkPolicy.prometheus.podLabels.app.kubernetes.io/name": ("agent", POLICY),
+    "networkPolicy.extraIngress": ([{"from": [{"podSelector": {}}]}], POLICY),
+    "networkPolicy.egress.enabled": (True, {"networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/28"]}}),
+    "networkPolicy.egress.apiServers": (["198.51.100.0/24"], POLICY),
+    "networkPolicy.egress.apiServerPorts": ([443], POLICY),
+    "networkPolicy.egress.dns.namespaceLabels.kubernetes.io/metadata.name": ("dns", POLICY),
+    "networkPolicy.egress.dns.podLabels.k8s-app": ("coredns", POLICY),
+    "networkPolicy.egress.extra": ([{"ports": [{"port": 3128}]}], POLICY),
+    "serviceMonitor.enabled": (True, {}),
+    "serviceMonitor.namespace": ("monitoring", MONITOR),
+    "serviceMonitor.labels": ({"release": "prometheus"}, MONITOR),
+    "serviceMonitor.interval": ("1m", MONITOR),
+    "serviceMonitor.scrapeTimeout": ("10s", MONITOR),
+    "serviceMonitor.relabelings": ([RULE], MONITOR),
+    "serviceMonitor.metricRelabelings": ([RULE], MONITOR),
+    "prometheusRule.enabled": (True, {}),
+    "prometheusRule.labels": ({"release": "prometheus"}, RULES),
+    "prometheusRule.runbookUrl": ("https://runbooks.example.com", RULES),
+    "dashboard.enabled": (True, {}),
+    "dashboard.labels.grafana_dashboard": ("yes", DASHBOARD),
+    "dashboard.annotations": ({"folder": "VMs"}, DASHBOARD),
+    "test.namespace": ("shop", {}),
+    "scheduler.enabled": (True, {}),
+    "scheduler.name": ("another", SCHEDULER),
+    "scheduler.replicas": (1, SCHEDULER),
+    "scheduler.image.registry": ("registry.example.com", SCHEDULER),
+    "scheduler.image.repository": ("mirrored/kube-scheduler", SCHEDULER),
+    "scheduler.image.tag": ("v1.36.3", SCHEDULER),
+    "scheduler.image.pullPolicy": ("Always", SCHEDULER),
+    "scheduler.configSecret": ("mine", SCHEDULER),
+    "scheduler.resources.requests.cpu": ("200m", SCHEDULER),
+    "scheduler.resources.requests.memory": ("256Mi", SCHEDULER),
+    "scheduler.priorityClassName": ("", SCHEDULER),
+    "scheduler.nodeSelector": ({"pool": "infra"}, SCHEDULER),
+    "scheduler.tolerations": (TOLERATIONS, SCHEDULER),
+    "scheduler.affinity": (AFFINITY, SCHEDULER),
+    "scheduler.loadAware.enabled": (True, SCHEDULER),
+    "scheduler.loadAware.plugin": ("LowRiskOverCommitment", load_aware()),
+    "scheduler.loadAware.metricProvider": ("Prometheus", load_aware()),
+    "scheduler.loadAware.prometheus.address": ("https://b.example.com", load_aware(caConfigMap="ca")),
+    "scheduler.loadAware.prometheus.token": ("not-a-real-token", load_aware(caConfigMap="ca")),
+    "scheduler.loadAware.prometheus.caConfigMap": ("ca", load_aware(insecureSkipVerify=False)),
+    "scheduler.loadAware.prometheus.insecureSkipVerify": (True, load_aware(caConfigMap="ca")),
+    "scheduler.loadAware.targetUtilization": (50, load_aware()),
+    "scheduler.loadAware.defaultRequestsMultiplier": ("2", load_aware()),
+    "scheduler.loadAware.safeVarianceMargin": (2, load_aware("LoadVariationRiskBalancing")),
+    "scheduler.loadAware.safeVarianceSensitivity": (2, load_aware("LoadVariationRiskBalancing")),
+    "scheduler.loadAware.smoothingWindowSize": (9, load_aware("LowRiskOverCommitment")),
+    "scheduler.loadAware.riskLimitWeights.cpu": (0.9, load_aware("LowRiskOverCommitment")),
+    "scheduler.loadAware.riskLimitWeights.memory": (0.9, load_aware("LowRiskOverCommitment")),
+    "nameOverride": ("near", {}),
+    "fullnameOverride": ("near", {}),
+}
+# The chart refuses some values without another one, which has no effect on its own.
+NEEDED = {"scheduler.loadAware.metricProvider": load_aware(address="https://a.example.com")}
+PATHS = {".".join(path): path for path in leaf_paths(default_values())}
+
+
+def with_value(values: Object, path: tuple[str, ...], value: Any) -> Object:
+    """Return a copy of the values with another value at a path."""
+    key, *rest = path
+    return values | {key: with_value(values.get(key) or {}, tuple(rest), value) if rest else value}
+
+
+@cache
+def rendered(values: str) -> str:
+    return template(yaml.safe_load(values))
+
+
+def test_each_value_has_an_alternative_here() -> None:
+    assert list(OTHERS) == list(PATHS)
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_another_value_renders_other_objects(name: str) -> None:
+    other, context = OTHERS[name]
+    path = PATHS[name]
+    assert other != default_value(path)
+    # Some contexts set the value themselves: then the other value differs from that one.
+    changed = with_value(NEEDED.get(name, context), path, other)
+    before, after = (rendered(yaml.safe_dump(values)) for values in (context, changed))
+    assert after != before
+    assert len([*yaml.safe_load_all(after)]) > 5

@@ -1,0 +1,124 @@
+"""The files that `make package` builds without the network: the chart, the krew manifest, and the checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from tests.support.controlplane import build
+from tests.support.helm_chart import CHART, NAME, container, find_one, helm
+from tests.support.paths import ROOT
+from webhook import __version__
+
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+SOURCE = "https://git.example.com/kubevirt-scheduler"
+ARCHIVE = f"{NAME}-{__version__}.tgz"
+# https://artifacthub.io/docs/topics/annotations/helm/
+KINDS = {"added", "changed", "deprecated", "removed", "fixed", "security"}
+
+
+def package(out: Path, image: str, *options: str) -> None:
+    command = [ROOT / ".ci/package.py", f"--out={out}", f"--image={image}", f"--version={__version__}", *options]
+    helm_program = f"--helm={build.binaries()['helm']}"
+    subprocess.run([sys.executable, *command, f"--source={SOURCE}", helm_program], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    for platform in "linux-amd64", "darwin-arm64":
+        (out / f"kubectl-coschedule-{platform}.tar.gz").write_bytes(platform.encode())
+    (out / "kubevirt-scheduler.spdx.json").write_text("{}")
+    package(out, "registry.example.com:5000/storage/kubevirt-scheduler:1.2.3", f"--digest={DIGEST}")
+    return out
+
+
+@pytest.fixture(scope="module")
+def metadata(dist: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(helm("show", "chart", dist / ARCHIVE))
+    return found
+
+
+@pytest.mark.controlplane  # Helm is built together with the control plane
+def test_the_packaged_chart_runs_the_image_by_its_digest(dist: Path) -> None:
+    objects = [each for each in yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE)) if each]
+    image = f"registry.example.com:5000/storage/kubevirt-scheduler:1.2.3@{DIGEST}"
+    assert container(find_one(objects, "Deployment"))["image"] == image
+
+
+@pytest.mark.controlplane
+def test_the_packaged_chart_passes_helm_lint_without_a_remark(dist: Path, tmp_path: Path) -> None:
+    with tarfile.open(dist / ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    output = helm("lint", "--strict", tmp_path / NAME)
+    assert "[INFO]" not in output
+    assert {"LICENSE", "README.md", "values.schema.json"} <= {file.name for file in (tmp_path / NAME).iterdir()}
+    assert not (tmp_path / NAME / "ci").exists()
+
+
+@pytest.mark.controlplane
+def test_artifact_hub_finds_category_images_links_and_changes(metadata: dict[str, Any]) -> None:
+    annotations = {key.partition("/")[2]: yaml.safe_load(text) for key, text in metadata["annotations"].items()}
+    assert (annotations["category"], annotations["operator"], annotations["crds"]) == ("storage", False, [])
+    image = f"registry.example.com:5000/storage/kubevirt-scheduler:1.2.3@{DIGEST}"
+    assert annotations["images"] == [{"name": NAME, "image": image}]
+    assert {"name": "Documentation", "url": f"{SOURCE}#readme"} in annotations["links"]
+    assert {change["kind"] for change in annotations["changes"]} <= KINDS
+    assert all(change["description"] for change in annotations["changes"])
+    assert len(annotations["changes"]) > 10
+    assert (metadata["home"], metadata["sources"]) == (SOURCE, [SOURCE])
+    assert metadata["maintainers"]
+
+
+@pytest.mark.controlplane
+def test_the_icon_is_the_svg_file_of_the_chart(metadata: dict[str, Any]) -> None:
+    with subprocess.Popen(["base64", "-d"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as decoder:
+        icon, _ = decoder.communicate(metadata["icon"].partition(",")[2].encode())
+    assert ElementTree.fromstring(icon).tag.endswith("svg")
+    assert icon == (CHART / "icon.svg").read_bytes()
+
+
+@pytest.mark.controlplane
+def test_the_krew_manifest_names_each_archive_with_its_hash(dist: Path) -> None:
+    manifest = yaml.safe_load((dist / "coschedule.yaml").read_text())
+    assert (manifest["kind"], manifest["spec"]["version"]) == ("Plugin", f"v{__version__}")
+    platforms = {each["uri"].rpartition("/")[2]: each for each in manifest["spec"]["platforms"]}
+    assert len(platforms) == 2
+    for name, platform in platforms.items():
+        assert platform["uri"].startswith(f"{SOURCE}/releases/download/v{__version__}/")
+        assert platform["sha256"] == hashlib.sha256((dist / name).read_bytes()).hexdigest()
+    linux = platforms["kubectl-coschedule-linux-amd64.tar.gz"]
+    assert linux["selector"] == {"matchLabels": {"os": "linux", "arch": "amd64"}}
+
+
+@pytest.mark.controlplane
+def test_sha256sum_verifies_every_file(dist: Path) -> None:
+    output = subprocess.run(
+        ["sha256sum", "--check", "SHA256SUMS"], cwd=dist, check=True, capture_output=True, text=True
+    ).stdout
+    assert {line.partition(":")[0] for line in output.splitlines()} == {
+        file.name for file in dist.iterdir() if file.name != "SHA256SUMS"
+    }
+
+
+@pytest.mark.controlplane
+@pytest.mark.parametrize(
+    ("image", "rendered"),
+    [
+        ("kubevirt-scheduler:1", "kubevirt-scheduler:1"),
+        ("localhost/a/b", f"localhost/a/b:{__version__}"),
+        ("docker.example.com/b:v1", "docker.example.com/b:v1"),
+    ],
+)
+def test_an_image_name_is_split_into_registry_repository_and_tag(image: str, rendered: str, tmp_path: Path) -> None:
+    package(tmp_path, image)
+    objects = [each for each in yaml.safe_load_all(helm("template", NAME, tmp_path / ARCHIVE)) if each]
+    assert container(find_one(objects, "Deployment"))["image"] == rendered
