@@ -10,7 +10,7 @@ from statistics import quantiles
 
 from nfs.client import COUNT_OF_READ, COUNT_OF_WRITE, NfsError, OpenFile, opaque
 
-DISK_SIZE = 64 * 1024 * 1024  # bytes
+DISK_SIZE = 32 * 1024 * 1024  # bytes
 SMALL, LARGE = 4 * 1024, 1024 * 1024  # bytes
 
 
@@ -21,7 +21,6 @@ class Workload:
     writes: bool
     size: int
     depth: int
-    export: str
 
     @property
     def name(self) -> str:
