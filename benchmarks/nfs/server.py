@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The package does not install the tests' support modules. They are imported from the repository.
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from tests.support.controlplane.process import LAUNCHER, free_ports
 
 LOOPBACK, TIMEOUT = "127.0.0.1", 30.0  # seconds for the start
