@@ -42,7 +42,9 @@ def rows(results: Results) -> list[list[str]]:
 
 def _cell(results: Results, workload: Workload, network: Network) -> str:
     result = results.result(workload, network)
-    operations = f"{result.per_second:,.0f}/s" if network == UNDELAYED else f"{results.ratio(workload, network):.0%}"
+    operations = (
+        f"{result.per_second:,.0f}/s" if network == UNDELAYED else f"{100 * results.ratio(workload, network):.0f} %"
+    )
     return f"{operations} · {result.p50 * 1000:.2f} ms"
 
 
