@@ -14,19 +14,15 @@ LINE_STYLE = """
     .first { stroke: #0969da; }
     .second { stroke: #1a7f37; }
     .third { stroke: #bc4c00; }
-    .fourth { stroke: #8250df; }
-    .fifth { stroke: #bf3989; }
     @media (prefers-color-scheme: dark) {
       .grid { stroke: #30363d; }
       .first { stroke: #54aeff; }
       .second { stroke: #3fb950; }
       .third { stroke: #f0883e; }
-      .fourth { stroke: #bc8cff; }
-      .fifth { stroke: #f778ba; }
     }
 """
-WIDTH, HEIGHT, TOP, PLOT_WIDTH, PLOT_HEIGHT = 880, 430, 118, 350, 196
-LEGEND_TOP, COLUMN = 366, 208
+WIDTH, HEIGHT, TOP, PLOT_WIDTH, PLOT_HEIGHT = 880, 444, 118, 350, 196
+LEGEND_TOP, COLUMN = 386, 236
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +90,11 @@ def _panel(panel: Panel, round_trips: list[float], series: list[Series]) -> list
         label = f"{round_trip * 1000:g}{' ms' if number == len(round_trips) - 1 else ''}"
         x, y = to_x(round_trip), TOP + PLOT_HEIGHT + 20
         lines.append(f'  <text class="small" text-anchor="middle" x="{x:g}" y="{y}">{label}</text>')
+    x, y = panel.left + PLOT_WIDTH // 2, TOP + PLOT_HEIGHT + 40
+    lines.append(f'  <text class="small" text-anchor="middle" x="{x}" y="{y}">added round trip</text>')
     for line in series:
         points = (
-            f"{to_x(at):.1f},{to_y(values[panel.index]):.1f}"
+            f"{to_x(at):.1f},{to_y(min(values[panel.index], max(panel.grid))):.1f}"
             for at, values in zip(round_trips, line.values, strict=True)
         )
         lines.append(f'  <polyline class="{_classes(line)}" points="{" ".join(points)}"/>')

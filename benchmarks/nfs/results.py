@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from itertools import product
 
-from nfs.workload import Result, Workload, best
+from .workload import Result, Workload, best
 
 ROUND_TRIPS = [0.0, 0.0001, 0.00025, 0.0005, 0.001]  # seconds
 BANDWIDTHS = {"no limit": None, "10 Gbit/s": 10e9, "1 Gbit/s": 1e9}

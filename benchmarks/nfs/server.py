@@ -12,14 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The package does not install the tests' support modules. They are imported from the repository.
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from tests.support.controlplane.process import LAUNCHER, free_ports
 
 LOOPBACK, TIMEOUT = "127.0.0.1", 30.0  # seconds for the start
 PROGRAM = "ganesha.nfsd"
-FILE = "disk.img"  # KubeVirt's name for a VM's disk on a filesystem volume
+EXPORT, FILE = "disk", "disk.img"  # KubeVirt's name for the file of a VM's disk
 # Debian's package of each file. The back end is a library that ganesha loads.
 PACKAGES = {"nfs-ganesha": f"usr/bin/{PROGRAM}", "nfs-ganesha-vfs": "usr/lib/*/ganesha/libfsalvfs.so"}
 # No portmapper, no lock or quota protocol, no grace period of 90 s after the start.
@@ -29,8 +26,8 @@ NFS_CORE_PARAM {{ Protocols = 4; NFS_Port = {port}; Bind_addr = 127.0.0.1;
 NFSv4 {{ Graceless = true; RecoveryRoot = "{folder}/recovery"; Only_Numeric_Owners = true; }}
 NFS_KRB5 {{ Active_krb5 = false; }}
 """
-EXPORT = """\
-EXPORT {{ Export_Id = {number}; Path = "{path}"; Pseudo = "/{name}"; Access_Type = RW; Squash = No_Root_Squash;
+EXPORT_BLOCK = """\
+EXPORT {{ Export_Id = 1; Path = "{path}"; Pseudo = "/{name}"; Access_Type = RW; Squash = No_Root_Squash;
     SecType = sys; Protocols = 4; Transports = TCP; FSAL {{ Name = VFS; }} }}
 """
 
@@ -52,14 +49,15 @@ def obstacles(root: Path = Path("/")) -> list[str]:
 
 
 @contextmanager
-def running_server(folder: Path, exports: dict[str, Path], size: int) -> Iterator[int]:
-    """Serve folders under names during the block, each with a file of `size` bytes. Yields the port."""
+def running_server(folder: Path, exported: Path, size: int) -> Iterator[int]:
+    """Serve the folder `exported`, with a file of `size` bytes, during the block. Yields the port.
+
+    `folder` is for the server's own files.
+    """
     (port,) = free_ports(1)
     (folder / "recovery").mkdir()
-    text = CONFIGURATION.format(port=port, folder=folder)
-    for number, (name, path) in enumerate(exports.items(), 1):
-        text += EXPORT.format(number=number, name=name, path=path)
-        (path / FILE).write_bytes(bytes(size))  # all blocks are allocated, so each write finds its block
+    (exported / FILE).write_bytes(bytes(size))  # so that the filesystem has allocated each block
+    text = CONFIGURATION.format(port=port, folder=folder) + EXPORT_BLOCK.format(path=exported, name=EXPORT)
     (folder / "ganesha.conf").write_text(text)
     log = folder / "ganesha.log"
     options = ["-F", "-f", str(folder / "ganesha.conf"), "-L", str(log), "-p", str(folder / "ganesha.pid")]

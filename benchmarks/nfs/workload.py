@@ -6,11 +6,11 @@ import os
 import random
 import time
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median, quantiles
 
-from nfs.client import COUNT_OF_READ, COUNT_OF_WRITE, NfsError, OpenFile, opaque
+from .client import COUNT_OF_READ, COUNT_OF_WRITE, NfsError, OpenFile, opaque
 
-DISK_SIZE = 64 * 1024 * 1024  # bytes
+DISK_SIZE = 32 * 1024 * 1024  # bytes
 SMALL, LARGE = 4 * 1024, 1024 * 1024  # bytes
 
 
@@ -21,7 +21,6 @@ class Workload:
     writes: bool
     size: int
     depth: int
-    export: str
 
     @property
     def name(self) -> str:
@@ -32,7 +31,10 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Operations per second, and seconds per operation."""
+    """Operations per second, and seconds per operation.
+
+    The operations per second are those of the median batch, so a moment in which other work has the core doesn't count.
+    """
 
     per_second: float
     p50: float
@@ -46,7 +48,7 @@ def measure(file: OpenFile, workload: Workload, seconds: float) -> Result:
     offsets = list(range(0, DISK_SIZE, workload.size))
     if workload.size == SMALL:
         random.Random(1).shuffle(offsets)
-    sent_at, latencies = [0.0] * workload.depth, list[float]()
+    sent_at, done_at, latencies = [0.0] * workload.depth, [time.perf_counter()], list[float]()
 
     def send(slot: int, number: int) -> None:
         offset = offsets[number % blocks]
@@ -56,21 +58,27 @@ def measure(file: OpenFile, workload: Workload, seconds: float) -> Result:
         else:
             file.read(slot, offset, workload.size)
 
-    begin = time.perf_counter()
     for slot in range(workload.depth):
         send(slot, slot)
     sent = workload.depth
     while len(latencies) < sent:
         slot, count = file.receive(count_at)
         now = time.perf_counter()
+        done_at.append(now)
         latencies.append(now - sent_at[slot])
         if count != workload.size:
             raise NfsError(f"{workload.name}: the server transferred {count} bytes instead of {workload.size}")
-        if now < begin + seconds:
+        if now < done_at[0] + seconds:
             send(slot, sent)
             sent += 1
     p50, p99 = (quantiles(latencies, n=100)[at] for at in (49, 98)) if len(latencies) > 1 else latencies * 2
-    return Result(len(latencies) / (time.perf_counter() - begin), p50, p99)
+    return Result(pace(done_at, 2 * workload.depth), p50, p99)
+
+
+def pace(done_at: list[float], batch: int) -> float:
+    """Return the operations per second of the median batch, from the times of the start and of each reply."""
+    batch = min(batch, len(done_at) - 1)
+    return batch / median(end - begin for begin, end in zip(done_at, done_at[batch:], strict=False))
 
 
 def best(rounds: list[Result]) -> Result:
