@@ -19,7 +19,7 @@ from webhook.placement import recolocation_run
 from webhook.placement.catalog import Key
 from webhook.placement.fleet import assess
 from webhook.placement.recolocation import Hindrance, Move, Refusal, plan_move
-from webhook.placement.relocation import Limits, Migration, Relocation, Run, Stage, View
+from webhook.placement.relocation import Limits, Migration, Relocation, Run, View
 from webhook.placement.settings import Settings
 from webhook.placement.shape import Malformed
 
