@@ -79,7 +79,8 @@ def _proposal(
     own = {claim: disks.get((machine.namespace, claim)) for claim in (*pod_claims, *machine.hotplugged)}
     sizes = {claim: disk.size for claim, disk in own.items() if disk}
     classes = frozenset(disk.storage_class for disk in own.values() if disk)
-    return Proposal(status, result, classes, gain(status, sizes))
+    gained = gain(status, sizes, restarted=isinstance(result, Refusal))
+    return Proposal(status, result, classes, gained)
 
 
 def view_of(status: Status, inventory: Inventory, unfinished: frozenset[Key], settings: Settings) -> VmView:

@@ -187,12 +187,13 @@ _RULES: tuple[Callable[[VmView], Refusal | None], ...] = (
 )
 
 
-def gain(status: Status, sizes: Mapping[str, int]) -> int:
+def gain(status: Status, sizes: Mapping[str, int], *, restarted: bool) -> int:
     """Return how many bytes of the VM's claims become local by the move or the restart, less those that are local now.
 
     `sizes` are the requested capacities of its claims. Only claims with a share-manager count.
     """
     served = {each.claim: each.node for each in status.start.decision.claims if each.node} if status.start else {}
-    follows = status.start is not None and status.start.cold  # the share-managers follow the VM
-    after = sum(sizes.get(claim, 0) for claim, node in served.items() if follows or node == status.storage_node)
+    # After a cold start, the share-managers follow the VM.
+    follow = restarted and status.start is not None and status.start.cold
+    after = sum(sizes.get(claim, 0) for claim, node in served.items() if follow or node == status.storage_node)
     return after - sum(sizes.get(claim, 0) for claim, node in served.items() if node == status.node)

@@ -93,17 +93,16 @@ def updated(run: Run, changed: Relocation) -> Run:
 def advance(run: Run, view: View, limits: Limits) -> Run:
     """Return the run after a look at the cluster. A failed migration stops the run."""
     for relocation in run.in_flight:
-        changed = (
-            _settled(relocation, view, limits) if relocation.stage is Stage.SETTLING else _migrated(relocation, view)
-        )
-        if changed is relocation:
-            continue
-        if changed.stage is Stage.SETTLING and (not changed.canary or run.stopped):
+        if relocation.stage is Stage.SETTLING:
+            changed = _settled(relocation, view, 0.0 if run.stopped else limits.settle)
+        else:
+            changed = _migrated(relocation, view)
+        if changed.stage is Stage.SETTLING and (run.stopped or not changed.canary):
             changed = replace(changed, stage=Stage.MOVED)
         run = updated(run, changed)
         if changed.stage is Stage.FAILED:
             run = stopped(run, f"{'/'.join(changed.move.key)}: {changed.detail}")
-        elif changed.stage is Stage.MOVED and changed.canary and relocation.stage is Stage.SETTLING:
+        elif changed.stage is Stage.MOVED and relocation.stage is Stage.SETTLING and not run.stopped:
             run = replace(run, proven=run.proven | changed.classes)
     return run
 
@@ -126,17 +125,15 @@ def _migrated(relocation: Relocation, view: View) -> Relocation:
     return replace(relocation, stage=Stage.FAILED, detail=found.failure or "its migration failed")
 
 
-def _settled(relocation: Relocation, view: View, limits: Limits) -> Relocation:
+def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
     sight = view.vmis.get(relocation.move.key)
     failure = _failure(sight)
     if failure:
         return replace(relocation, stage=Stage.FAILED, detail=failure)
-    if view.now - relocation.since < limits.settle:
+    if view.now - relocation.since < settle:
         return relocation
     if sight and not sight.ready and relocation.move.ready:
-        return replace(
-            relocation, stage=Stage.FAILED, detail=f"not Ready {limits.settle:g} seconds after its migration"
-        )
+        return replace(relocation, stage=Stage.FAILED, detail=f"not Ready {settle:g} seconds after its migration")
     return replace(relocation, stage=Stage.MOVED)
 
 
