@@ -16,7 +16,8 @@ from tests.support.builders import (
     storage,
     volume,
 )
-from tests.support.fleet import inventory, status, vm, vm_pod, vmi, without_manifests
+from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
+from tests.support.migrations import MIGRATABLE, migratable
 from webhook.cluster.fleet import Inventory
 from webhook.placement.fleet import assess
 from webhook.placement.recolocation import NO_EVICTION, Move, Refusal, VmView, gain, plan_move
@@ -24,17 +25,6 @@ from webhook.placement.recolocation import NO_EVICTION, Move, Refusal, VmView, g
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 NODES = [node("node-a"), node("node-b")]
 SERVED = storage()  # disk1 is served by node-a
-LIVE_MIGRATABLE = {"type": "LiveMigratable", "status": "True"}
-
-
-def migratable(
-    *conditions: Object, annotations: Object | None = None, spec: Object | None = None, **status: Any
-) -> Object:
-    """Build the VMI of a VM that runs and can migrate."""
-    built = vmi(**(spec or {}))
-    built["metadata"]["annotations"] = annotations or {}
-    built["status"] = {"phase": "Running", "conditions": [LIVE_MIGRATABLE, *conditions]} | status
-    return built
 
 
 def result(*manifests: Object, unfinished: bool = False, **overrides: Any) -> Move | Refusal:
@@ -55,7 +45,7 @@ def view_of(found: Inventory, *, unfinished: bool = False, **overrides: Any) -> 
 
 def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() -> None:
     nodes = [node("node-a", labels={HOSTNAME: "a.example"}), node("node-b")]
-    found = result(*SERVED, *nodes, vm(), migratable({"type": "Ready", "status": "True"}), vm_pod(node="node-b"))
+    found = result(*SERVED, *nodes, vm(), migratable(), vm_pod(node="node-b"))
     assert found == Move("default", "vm1", "node-b", "node-a", "a.example", ("disk1",), ready=True)
 
 
@@ -68,11 +58,11 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
     ("without a VMI", APART, "NotRunning", "it has no VMI"),
     ("not running", [*APART, migratable(phase="Scheduled")], "NotRunning", "its VMI is Scheduled"),
     ("not live-migratable", [*APART, migratable(conditions=[NOT_MIGRATABLE | {"message": "it has a host device"}])],
-     "NotLiveMigratable", "not live-migratable: it has a host device"),
+     "NotLiveMigratable", "it has a host device"),
     ("not live-migratable, without a message", [*APART, migratable(conditions=[NOT_MIGRATABLE])],
-     "NotLiveMigratable", "not live-migratable: DisksNotLiveMigratable"),
+     "NotLiveMigratable", "DisksNotLiveMigratable"),
     ("not known to be live-migratable", [*APART, migratable(conditions=[])],
-     "NotLiveMigratable", "not live-migratable"),
+     "NotLiveMigratable", "its VMI has no condition LiveMigratable"),
     ("a hostname of its own", [*APART, migratable(spec={"nodeSelector": {HOSTNAME: "node-b"}})],
      "HostnameSelector", "its own nodeSelector names node-b"),
     ("the VMI prefers no eviction", [*APART, migratable(annotations={NO_EVICTION: ""})],
@@ -82,7 +72,7 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
      "PrefersNoEviction", f"it has the annotation {NO_EVICTION}"),
     ("to be evacuated", [*APART, migratable(evacuationNodeName="node-b")],
      "Evacuating", "KubeVirt evacuates it from node-b"),
-    ("paused", [*APART, migratable({"type": "Paused", "status": "True"})], "Paused", "it is paused"),
+    ("paused", [*APART, migratable("vm1", "node-b", {"type": "Paused", "status": "True"})], "Paused", "it is paused"),
     ("a target pod that runs already",
      [*APART, vm_pod(suffix="fghij", labels={"kubevirt.io/migrationJobUID": "job"}, created="2026-08-01T13:00:00Z"),
       migratable()],
@@ -146,7 +136,7 @@ def test_a_vm_moves_only_if_nothing_hinders_it() -> None:
 def hindered(*flags: bool) -> list[Object]:
     """Build a cluster with a VM that is hindered by each of the rules, or not."""
     together, opted_out, stopped, fixed, named, paused, evacuating, kept, cordoned = flags
-    conditions = [NOT_MIGRATABLE if fixed else LIVE_MIGRATABLE, {"type": "Paused", "status": str(paused)}]
+    conditions = [NOT_MIGRATABLE if fixed else MIGRATABLE, {"type": "Paused", "status": str(paused)}]
     return [
         *SERVED,
         node("node-a", unschedulable=cordoned),

@@ -28,6 +28,9 @@ import yaml
 from tests.support.builders import Object
 
 PLURALS = {
+    "CustomResourceDefinition": "customresourcedefinitions",
+    "Event": "events",
+    "KubeVirt": "kubevirts",
     "Lease": "leases",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "Namespace": "namespaces",
@@ -40,6 +43,7 @@ PLURALS = {
     "StorageClass": "storageclasses",
     "VirtualMachine": "virtualmachines",
     "VirtualMachineInstance": "virtualmachineinstances",
+    "VirtualMachineInstanceMigration": "virtualmachineinstancemigrations",
 }
 CUSTOM_RESOURCES = {"ShareManager", "VirtualMachine", "VirtualMachineInstance"}
 USER = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
@@ -211,7 +215,7 @@ class ApiServer:
             with self._lock:
                 plural = PLURALS[item["kind"]]
                 exists = key_of(item) in self._objects[plural]
-                if item.get("status", {}).get("phase") in FINISHED:
+                if item["kind"] == "Pod" and item.get("status", {}).get("phase") in FINISHED:
                     self.delete(item)
                 else:
                     self._objects[plural][key_of(item)] = self._record("MODIFIED" if exists else "ADDED", item)
@@ -297,6 +301,7 @@ class ApiServer:
             connection.answer(403, forbidden(request.verb, request.plural))
         else:
             verbs = {"list": self._list, "watch": self._watch, "put": self._update, "delete": self._delete}
+            verbs |= {"post": self._create}
             verbs.get(request.verb, self._get)(request, connection)
 
     def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
@@ -309,6 +314,15 @@ class ApiServer:
     def _get(self, request: ReceivedRequest, connection: "Connection") -> None:
         if item := self._find(request, connection):
             connection.answer(200, item)
+
+    def _create(self, request: ReceivedRequest, connection: "Connection") -> None:
+        item = deepcopy(request.body)
+        item["metadata"]["namespace"] = _namespace_of(request)
+        with self._lock:
+            if key_of(item) in self._objects[request.plural]:
+                return connection.answer(409, status(409, "the object exists already", "AlreadyExists"))
+            self.put(item)
+            return connection.answer(201, self._objects[request.plural][key_of(item)])
 
     def _update(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:

@@ -15,7 +15,15 @@ from webhook.commands.fleet_source import Scope
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import color_option, connect, live_options, wants_color
 from webhook.commands.progress import Progress, progress_bar
-from webhook.commands.recolocate_plan import Proposal, describe, propose, relocations, render, restart_list
+from webhook.commands.recolocate_plan import (
+    Proposal,
+    Surroundings,
+    describe,
+    propose,
+    relocations,
+    render,
+    restart_list,
+)
 from webhook.placement.relocation import Limits
 from webhook.placement.settings import Settings, read_settings
 
@@ -109,17 +117,18 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     Examples:
       kubevirt-scheduler recolocate -A
       kubevirt-scheduler recolocate -n shop -l app=db --max 5 --yes
-      kubevirt-scheduler recolocate -n shop db-1 db-2 --yes
+      kubevirt-scheduler recolocate -n shop vm1 --yes
       kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and (namespace or names):
         raise click.UsageError("-A excludes -n and names")
     settings, cluster = read_settings(os.environ), connect(live["kubeconfig"], live["context"])
     selection = Selection(all_namespaces, namespace, selector, names)
-    if not restart_list:
-        _require_support(cluster)
+    supported = _is_supported(cluster)
+    if not (supported or restart_list):
+        raise BadInput(TOO_OLD)
     with progress_bar() as progress:
-        proposals = _propose(cluster, selection, settings, progress)
+        proposals = _propose(cluster, selection, settings, progress, supported=supported)
     if restart_list:
         _print_restarts(proposals)
     elif yes:
@@ -131,7 +140,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         click.echo(render(proposals, most, color=wants_color(color)), nl=False)
 
 
-def _require_support(cluster: ClusterClient) -> None:
+def _is_supported(cluster: ClusterClient) -> bool:
     from webhook.cluster.client import ClusterError  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
     from webhook.cluster.migrations import supports_added_node_selector  # noqa: PLC0415
 
@@ -139,11 +148,14 @@ def _require_support(cluster: ClusterClient) -> None:
         supported = supports_added_node_selector(cluster)
     except ClusterError as error:
         raise BadInput(f"the cluster does not answer: {error}") from None
-    if not supported:
-        raise BadInput(NO_KUBEVIRT if supported is None else TOO_OLD)
+    if supported is None:
+        raise BadInput(NO_KUBEVIRT)
+    return supported
 
 
-def _propose(cluster: ClusterClient, selection: Selection, settings: Settings, progress: Progress) -> list[Proposal]:
+def _propose(
+    cluster: ClusterClient, selection: Selection, settings: Settings, progress: Progress, *, supported: bool
+) -> list[Proposal]:
     from webhook.cluster.client import ClusterError  # noqa: PLC0415
     from webhook.cluster.listing import read_inventory  # noqa: PLC0415
     from webhook.cluster.migrations import list_migrations, read_disks  # noqa: PLC0415
@@ -156,8 +168,9 @@ def _propose(cluster: ClusterClient, selection: Selection, settings: Settings, p
     except ClusterError as error:
         raise BadInput(f"the cluster does not answer: {error}") from None
     unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
+    found = Surroundings(inventory, disks, unfinished, supported)
     scope = selection.scope(cluster.namespace)
-    return propose(inventory, scope, selection.names, disks, unfinished, settings, progress)
+    return propose(found, scope, selection.names, settings, progress)
 
 
 def _print_restarts(proposals: Sequence[Proposal]) -> None:

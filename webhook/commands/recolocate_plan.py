@@ -47,22 +47,29 @@ class Proposal:
         return self.status.state is State.APART and self.status.start_helps and self.status.machine.is_vm
 
 
-def propose(  # noqa: PLR0913, PLR0917 (what was read of the cluster)
-    inventory: Inventory,
-    scope: Scope,
-    names: Sequence[str],
-    disks: Mapping[Key, Disk],
-    unfinished: frozenset[Key],
-    settings: Settings,
-    progress: Progress,
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What was read of the cluster: its objects, its claims, and the VMs that have an unfinished migration.
+
+    If not `supported`, KubeVirt is too old to migrate a VM to a chosen node.
+    """
+
+    inventory: Inventory
+    disks: Mapping[Key, Disk]
+    unfinished: frozenset[Key]
+    supported: bool
+
+
+def propose(
+    found: Surroundings, scope: Scope, names: Sequence[str], settings: Settings, progress: Progress
 ) -> list[Proposal]:
     """Return a proposal for each VM that is apart or named, those first that gain most. Raises BadInput."""
-    statuses = [each for each in assess_all(inventory, scope, settings, progress) if _is_named(each, names)]
+    statuses = [each for each in assess_all(found.inventory, scope, settings, progress) if _is_named(each, names)]
     missing = set(names) - {each.machine.name for each in statuses}
     if missing:
         raise BadInput(f"no such VM in namespace {scope.namespace}: {', '.join(sorted(missing))}")
     chosen = [each for each in statuses if names or each.state is State.APART]
-    proposals = [_proposal(each, inventory, disks, unfinished, settings) for each in chosen]
+    proposals = [_proposal(each, found, settings) for each in chosen]
     return sorted(proposals, key=attrgetter("gain"), reverse=True)
 
 
@@ -70,13 +77,13 @@ def _is_named(status: Status, names: Sequence[str]) -> bool:
     return not names or status.machine.name in names
 
 
-def _proposal(
-    status: Status, inventory: Inventory, disks: Mapping[Key, Disk], unfinished: frozenset[Key], settings: Settings
-) -> Proposal:
+def _proposal(status: Status, found: Surroundings, settings: Settings) -> Proposal:
     machine = status.machine
-    result = plan_move(view_of(status, inventory, unfinished, settings), inventory.store)
+    result = plan_move(view_of(status, found.inventory, found.unfinished, settings), found.inventory.store)
+    if isinstance(result, Move) and not found.supported:
+        result = Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
     pod_claims = machine.pod.claims if machine.pod else ()
-    own = {claim: disks.get((machine.namespace, claim)) for claim in (*pod_claims, *machine.hotplugged)}
+    own = {claim: found.disks.get((machine.namespace, claim)) for claim in (*pod_claims, *machine.hotplugged)}
     sizes = {claim: disk.size for claim, disk in own.items() if disk}
     classes = frozenset(disk.storage_class for disk in own.values() if disk)
     gained = gain(status, sizes, restarted=isinstance(result, Refusal))
@@ -161,4 +168,4 @@ def restart_list(proposals: Iterable[Proposal]) -> Iterator[str]:
         command = f"virtctl restart {machine.name} -n {machine.namespace}"
         if start and start.stopped_by:
             command = f"kubevirt-scheduler opt-in {machine.name} -n {machine.namespace} --yes && {command}"
-        yield printable(f"{command}  # {format_gain(each.gain)} become local; {each.result.detail}")
+        yield printable(f"{command}  # {format_gain(each.gain)} become local; {each.result.word}: {each.result.detail}")

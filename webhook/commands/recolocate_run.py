@@ -4,7 +4,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -87,21 +87,22 @@ class MigrationRun:
         settings: Settings,
         report: Reporter,
         presses: Presses,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster, self._limits, self._settings = cluster, limits, settings
         self._run, self._report, self._presses = run, report, presses
-        self._suffix = secrets.token_hex(3)
+        self._clock, self._suffix = clock, secrets.token_hex(3)
         self._sources: dict[Key, str] = {}  # of other migrations, by their namespace and name
-        self._answered_at = time.monotonic()
+        self._answered_at = self._clock()
 
     def run(self) -> bool:
         """Migrate until all is done, a migration fails, or the user interrupts twice."""
         while not self._run.finished(self._limits):
             try:
                 self._pass()
-                self._answered_at = time.monotonic()
+                self._answered_at = self._clock()
             except (ClusterError, BadInput) as error:
-                if time.monotonic() - self._answered_at > PATIENCE:
+                if self._clock() - self._answered_at > PATIENCE:
                     self._change(recolocation_run.stopped(self._run, str(error)))
                     break
                 self._report.note(f"the API server does not answer, retrying: {error}")
@@ -136,7 +137,7 @@ class MigrationRun:
         vmis = {key: vmi for key in keys if (vmi := migrations.read_vmi(self._cluster, key))}
         current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
         known = [self._completed(each) for each in found if each.unfinished or each.key in current]
-        return View(time.monotonic(), tuple(known), {key: migrations.sight_of(vmi) for key, vmi in vmis.items()})
+        return View(self._clock(), tuple(known), {key: migrations.sight_of(vmi) for key, vmi in vmis.items()})
 
     def _completed(self, migration: Migration) -> Migration:
         """Add what only other objects tell: the source node, and why the migration failed."""
@@ -170,14 +171,14 @@ class MigrationRun:
             migrations.create_migration(self._cluster, result, name)
         except ClusterError as error:
             return self._not_created(current, name, error)
-        self._change(recolocation_run.begun(self._run, current, name, time.monotonic()))
+        self._change(recolocation_run.begun(self._run, current, name, self._clock()))
         return True
 
     def _checked(self, candidate: Relocation, view: View) -> Move | Refusal:
         key = candidate.move.key
-        inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
         unfinished = frozenset((each.namespace, each.vmi) for each in view.migrations if each.unfinished)
         try:
+            inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
             machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
             if not machines:
                 return Refusal(Hindrance.NOT_RUNNING, "it is gone")
@@ -188,7 +189,7 @@ class MigrationRun:
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
         if error.code in SERVER_ERRORS or error.code >= 500:
-            self._change(recolocation_run.begun(self._run, candidate, name, time.monotonic(), uncertain=True))
+            self._change(recolocation_run.begun(self._run, candidate, name, self._clock(), uncertain=True))
             raise error
         self._change(recolocation_run.skipped(self._run, candidate, str(error)))
         if error.code == 403:
@@ -200,4 +201,4 @@ class MigrationRun:
         stages = {each.move.key: each.stage for each in previous.relocations}
         for each in run.relocations:
             if each.stage is not stages[each.move.key]:
-                self._report.changed(each, time.monotonic())
+                self._report.changed(each, self._clock())

@@ -32,6 +32,7 @@ class Hindrance(StrEnum):
     NO_EVICTION = "PrefersNoEviction"
     NO_HOSTNAME = "NoHostnameLabel"
     GUARD = "NodeGuard"
+    OLD_KUBEVIRT = "OldKubeVirt"
 
 
 # These end by themselves, so a later run can move the VM.
@@ -144,7 +145,7 @@ def _not_migratable(view: VmView) -> Refusal | None:
     if found.get("status") == "True":
         return None
     cause = text(found, "message") or text(found, "reason")
-    return Refusal(Hindrance.NOT_MIGRATABLE, f"not live-migratable{f': {cause}' if cause else ''}")
+    return Refusal(Hindrance.NOT_MIGRATABLE, cause or "its VMI has no condition LiveMigratable")
 
 
 def _migrating(view: VmView) -> Refusal | None:
