@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import NAME, find_one, render
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
+from tests.support.migrating_fleet import LIMIT, MigratingFleet
 from tests.support.migration_controller import MigrationController
-from tests.support.scenario import HOSTNAME, Scenario
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import NAMESPACE, RBAC
 
 pytestmark = pytest.mark.controlplane
 
-SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
-LIMIT = 120  # seconds for one command
 NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
 PAUSED: Object = {
     "conditions": [{"type": kind, "status": "True"} for kind in ("Ready", "LiveMigratable", "Paused")],
 }
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(plane: ControlPlane) -> Path:
+    """A kubeconfig with the rights of the chart's ClusterRole, and no others."""
+    role = find_one(render({"rbac": {"recolocate": {"create": True}}}), "ClusterRole", f"{NAME}-recolocate")
+    account = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": "recolocate"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]}
+    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "recolocate"}})
+    plane.request("POST", f"{RBAC}/clusterroles", role)
+    binding = {"metadata": {"name": "recolocate"}, "roleRef": reference, "subjects": [account]}
+    plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
+    token = plane.service_account_token(NAMESPACE, "recolocate")
+    return plane.write_kubeconfig(plane.folder / "recolocate-kubeconfig", token)
 
 
 @pytest.fixture
@@ -43,57 +55,9 @@ def controller(scenario: Scenario) -> Iterator[MigrationController]:
         yield controller
 
 
-class Fleet:
-    """VMs with one disk each, whose share-managers run on chosen nodes; one StorageClass for each of these nodes."""
-
-    def __init__(self, scenario: Scenario, controller: MigrationController, nodes: int, **resources: str) -> None:
-        self.scenario, self.controller = scenario, controller
-        self.nodes = scenario.add_nodes(nodes, **resources)
-        for node in self.nodes:
-            scenario._add_storage_class(f"class-{node}", HOSTNAME, node)
-
-    def add(self, vms: dict[str, tuple[str, str]], statuses: dict[str, Object] | None = None) -> None:
-        """Start VMs, each on a node and with its storage on a node. `statuses` override the status of VMIs by name."""
-        with ThreadPoolExecutor(8) as threads:
-            volumes = dict(zip(vms, threads.map(lambda name: self._provision(name, vms[name][1]), vms), strict=True))
-        self.scenario.wait_bound(*vms)
-        for name, (node, _) in vms.items():
-            pod = self.scenario.vm_pod(name, name)
-            self.controller.add_vm(pod, node, **(statuses or {}).get(name, {}))
-        served = {name: self.scenario.longhorn.wait_running(volume) for name, volume in volumes.items()}
-        assert served == {name: storage for name, (_, storage) in vms.items()}
-
-    def _provision(self, claim: str, node: str) -> str:
-        volume = f"vol-{self.scenario.namespace}-{claim}"
-        self.scenario.longhorn.provision(self.scenario.namespace, claim, volume, f"class-{node}")
-        self.scenario.volumes.append(volume)
-        return volume
-
-    def command(self, *arguments: str) -> list[str]:
-        return [str(SCRIPT), *arguments, "--kubeconfig", str(self.scenario.plane.kubeconfig)]
-
-    def run(self, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run the command line, and check its exit status."""
-        result = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, timeout=LIMIT)
-        assert result.returncode == expected, f"{result.stdout}\n{result.stderr}\n{self.controller.last_error}"
-        assert "Traceback" not in result.stderr
-        return result
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def recolocate(self, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
-        """Migrate the VMs of the namespace."""
-        arguments = ("recolocate", "-n", self.scenario.namespace, "--yes", "--settle", "0", *arguments)
-        return self.run(*arguments, expected=expected)
-
-    def states(self) -> dict[str, str]:
-        """Return the state of each VM, as `report` shows it."""
-        found = json.loads(self.run("report", "-n", self.scenario.namespace, "-o", "json").stdout)
-        return {vm["name"]: vm["state"] for vm in found["vms"]}
-
-    def wait(self, predicate: Callable[[], object], what: str) -> None:
-        self.scenario.plane.wait(predicate, 30, what)
+@pytest.fixture
+def fleet(scenario: Scenario, controller: MigrationController, kubeconfig: Path) -> MigratingFleet:
+    return MigratingFleet(scenario, controller, kubeconfig)
 
 
 def phases(controller: MigrationController) -> dict[str, str]:
@@ -103,9 +67,8 @@ def phases(controller: MigrationController) -> dict[str, str]:
 
 
 def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
-    scenario: Scenario, controller: MigrationController, measured: Measured
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet, measured: Measured
 ) -> None:
-    fleet = Fleet(scenario, controller, 3)
     a, b, c = fleet.nodes
     homes = {f"vm-{number:02}": (b, c, a)[number % 3] for number in range(60)}
     elsewhere = {a: b, b: c, c: a}
@@ -136,9 +99,10 @@ def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
     assert "vm-08" not in restarts
 
 
-def test_a_vm_whose_target_has_filled_up_is_skipped(scenario: Scenario, controller: MigrationController) -> None:
-    fleet = Fleet(scenario, controller, 2)
-    source, target = fleet.nodes
+def test_a_vm_whose_target_has_filled_up_is_skipped(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
+) -> None:
+    source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
 
     def fill(_vm: str, phase: str) -> None:
@@ -153,9 +117,8 @@ def test_a_vm_whose_target_has_filled_up_is_skipped(scenario: Scenario, controll
     assert len(controller.migrations()) == 1
 
 
-def test_a_failed_migration_stops_the_run(scenario: Scenario, controller: MigrationController) -> None:
-    fleet = Fleet(scenario, controller, 2)
-    source, target = fleet.nodes
+def test_a_failed_migration_stops_the_run(controller: MigrationController, fleet: MigratingFleet) -> None:
+    source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
     controller.failing = {"vm-1"}
     result = fleet.recolocate("-o", "json", expected=1)
@@ -167,10 +130,9 @@ def test_a_failed_migration_stops_the_run(scenario: Scenario, controller: Migrat
 
 
 def test_a_vm_that_is_paused_for_io_errors_after_its_migration_stops_the_run(
-    scenario: Scenario, controller: MigrationController
+    controller: MigrationController, fleet: MigratingFleet
 ) -> None:
-    fleet = Fleet(scenario, controller, 2)
-    source, target = fleet.nodes
+    source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
     errors = [{"type": "Paused", "status": "True", "reason": "PausedIOError"}]
 
@@ -184,8 +146,9 @@ def test_a_vm_that_is_paused_for_io_errors_after_its_migration_stops_the_run(
     assert list(phases(controller)) == ["vm-1"]
 
 
-def test_a_drain_does_not_wait_for_our_migration(scenario: Scenario, controller: MigrationController) -> None:
-    fleet = Fleet(scenario, controller, 3)
+def test_a_drain_does_not_wait_for_our_migration(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
+) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
     controller.held = {"vm-1"}
@@ -209,10 +172,9 @@ def _is_evacuation(migration: Object) -> bool:
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
-    scenario: Scenario, controller: MigrationController, presses: int
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet, presses: int
 ) -> None:
-    fleet = Fleet(scenario, controller, 2)
-    source, target = fleet.nodes
+    source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
     controller.seconds = 3.0
     run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
@@ -234,10 +196,9 @@ def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
 
 
 def test_a_run_survives_a_restart_of_the_api_server(
-    scenario: Scenario, plane: ControlPlane, controller: MigrationController
+    scenario: Scenario, plane: ControlPlane, controller: MigrationController, fleet: MigratingFleet
 ) -> None:
-    fleet = Fleet(scenario, controller, 2)
-    source, target = fleet.nodes
+    source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
     run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
     fleet.wait(lambda: phases(controller).get("vm-1"), "the first migration")
