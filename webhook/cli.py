@@ -21,6 +21,7 @@ COMMANDS = {
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "explain": "webhook.commands.explain",  # explain where a pod is placed
     "report": "webhook.commands.report",  # list the VMs that are away from their storage
+    "recolocate": "webhook.commands.recolocate",  # live-migrate VMs to the node of their storage
     "snapshot": "webhook.commands.snapshot",  # write what decisions read of a cluster to a file
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs",  # show and renew the certificates

@@ -28,7 +28,9 @@ import yaml
 from tests.support.builders import Object
 
 PLURALS = {
+    "CustomResourceDefinition": "customresourcedefinitions",
     "Deployment": "deployments",
+    "Event": "events",
     "KubeVirt": "kubevirts",
     "Lease": "leases",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
@@ -44,6 +46,7 @@ PLURALS = {
     "StorageClass": "storageclasses",
     "VirtualMachine": "virtualmachines",
     "VirtualMachineInstance": "virtualmachineinstances",
+    "VirtualMachineInstanceMigration": "virtualmachineinstancemigrations",
 }
 CUSTOM_RESOURCES = {"ShareManager", "VirtualMachine", "VirtualMachineInstance"}
 USER = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
@@ -227,7 +230,7 @@ class ApiServer:
             with self._lock:
                 plural = PLURALS[item["kind"]]
                 exists = key_of(item) in self._objects[plural]
-                if item.get("status", {}).get("phase") in FINISHED:
+                if item["kind"] == "Pod" and item.get("status", {}).get("phase") in FINISHED:
                     self.delete(item)
                 else:
                     self._objects[plural][key_of(item)] = self._record("MODIFIED" if exists else "ADDED", item)
@@ -314,12 +317,8 @@ class ApiServer:
         elif request.plural.endswith("subjectaccessreviews"):
             self._review_access(request, connection)
         else:
-            verbs = {
-                "list": self._list,
-                "watch": self._watch,
-                "put": self._update,
-                "delete": self._delete,
-            }
+            verbs = {"list": self._list, "watch": self._watch, "put": self._update, "delete": self._delete}
+            verbs |= {"post": self._create}
             verbs.get(request.verb, self._get)(request, connection)
 
     def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
@@ -332,6 +331,15 @@ class ApiServer:
     def _get(self, request: ReceivedRequest, connection: "Connection") -> None:
         if item := self._find(request, connection):
             connection.answer(200, item)
+
+    def _create(self, request: ReceivedRequest, connection: "Connection") -> None:
+        item = deepcopy(request.body)
+        item["metadata"]["namespace"] = _namespace_of(request)
+        with self._lock:
+            if key_of(item) in self._objects[request.plural]:
+                return connection.answer(409, status(409, "the object exists already", "AlreadyExists"))
+            self.put(item)
+            return connection.answer(201, self._objects[request.plural][key_of(item)])
 
     def _update(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:

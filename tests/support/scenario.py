@@ -60,7 +60,7 @@ class Scenario:
         self.volumes: list[str] = []
         self._webhook: Webhook | None = None
         self.storage_classes: list[str] = []
-        self._add_storage_class(self.namespace, POOL, self.namespace)
+        self.add_storage_class(self.namespace, POOL, self.namespace)
         if webhook:
             self.use_webhook(webhook)
 
@@ -135,12 +135,12 @@ class Scenario:
         volume = volume or f"vol-{self.namespace}-{len(self.volumes)}"
         storage_class = f"{self.namespace}-{claim}" if node else self.namespace
         if node:
-            self._add_storage_class(storage_class, HOSTNAME, node)
+            self.add_storage_class(storage_class, HOSTNAME, node)
         self.longhorn.provision(self.namespace, claim, volume, storage_class if isolated else "", **spec)
         self.volumes.append(volume)
         return volume
 
-    def _add_storage_class(self, name: str, label: str, value: str) -> None:
+    def add_storage_class(self, name: str, label: str, value: str) -> None:
         """Create a StorageClass that restricts share-managers to the nodes with this label."""
         topologies = [{"matchLabelExpressions": [{"key": label, "values": [value]}]}]
         storage_class = {"metadata": {"name": name}, "provisioner": "driver.longhorn.io"}
@@ -152,7 +152,7 @@ class Scenario:
         """Allow the share-manager of a claim that was created with `node` on all nodes of this test from now on."""
         name = f"{self.namespace}-{claim}"
         self.plane.request("DELETE", f"{STORAGE}/storageclasses/{name}")
-        self._add_storage_class(name, POOL, self.namespace)
+        self.add_storage_class(name, POOL, self.namespace)
 
     def wait_bound(self, *claims: str) -> None:
         def bound() -> set[str]:

@@ -15,8 +15,11 @@ def _show_nothing(_description: str, _done: int, _total: int | None) -> None:
 
 
 @contextmanager
-def progress_bar(*, shown: bool = True) -> Iterator[Progress]:
-    """Show a progress bar while the block runs. Without a terminal, nothing is shown."""
+def progress_bar(*, shown: bool = True, redirected: bool = True) -> Iterator[Progress]:
+    """Show a progress bar while the block runs. Without a terminal, nothing is shown.
+
+    If `redirected`, lines that the block prints to standard output appear above the bar, on standard error.
+    """
     if not (shown and sys.stderr.isatty()):
         yield _show_nothing
         return
@@ -25,6 +28,6 @@ def progress_bar(*, shown: bool = True) -> Iterator[Progress]:
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirected) as bar:
         task = bar.add_task("")
         yield lambda description, done, total: bar.update(task, description=description, completed=done, total=total)

@@ -1,0 +1,69 @@
+"""The rights of `recolocate`: a ClusterRole of their own, off by default, bound to nobody."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import NAME, Object, find_one, render
+from tests.support.paths import EXAMPLES
+from webhook.cli import commands
+from webhook.commands.recolocate import recolocate
+
+pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
+
+ROLE = f"{NAME}-recolocate"
+CREATED = {"rbac": {"recolocate": {"create": True}}}
+PATHS = {
+    "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "CronJob": "/apis/batch/v1/namespaces/default/cronjobs",
+}
+
+
+def example() -> list[Object]:
+    return list(yaml.safe_load_all((EXAMPLES / "recolocate-cronjob.yaml").read_text()))
+
+
+def test_the_role_is_off_by_default_and_bound_to_nobody() -> None:
+    assert ROLE not in {each["metadata"]["name"] for each in render()}
+    objects = render(CREATED)
+    assert find_one(objects, "ClusterRole", ROLE)
+    bindings = [each for each in objects if each["kind"].endswith("RoleBinding")]
+    assert ROLE not in {each["roleRef"]["name"] for each in bindings}
+
+
+def test_the_role_is_rendered_without_the_webhooks_own_role() -> None:
+    objects = render({"rbac": {"create": False, "recolocate": {"create": True}}})
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRole"] == [ROLE]
+
+
+def test_the_role_writes_nothing_but_migrations() -> None:
+    rules = find_one(render(CREATED), "ClusterRole", ROLE)["rules"]
+    writes = [(rule["resources"], rule["verbs"]) for rule in rules if not {*rule["verbs"]} <= {"get", "list"}]
+    assert writes == [(["virtualmachineinstancemigrations"], ["list", "create", "delete"])]
+
+
+def test_the_api_server_accepts_the_example_cron_job(plane: ControlPlane) -> None:
+    for item in example():
+        path = PATHS[item["kind"]]
+        assert plane.request("POST", f"{path}?dryRun=All&fieldValidation=Strict", {**item, "metadata": unbound(item)})
+
+
+def unbound(item: Object) -> Object:
+    """Return the metadata without the namespace, which the test does not create."""
+    return {key: value for key, value in item["metadata"].items() if key != "namespace"}
+
+
+def test_the_example_cron_job_runs_the_command_with_the_role_of_the_chart() -> None:
+    account, binding, job = example()
+    assert binding["roleRef"]["name"] == ROLE
+    (subject,) = binding["subjects"]
+    assert (subject["namespace"], subject["name"]) == (account["metadata"]["namespace"], account["metadata"]["name"])
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    (container,) = pod["containers"]
+    name, *options = container["args"]
+    assert commands.get_command(None, name) is recolocate  # type: ignore[arg-type]
+    assert recolocate.make_context(name, options).params["yes"]

@@ -1,0 +1,184 @@
+"""`recolocate` prints what it would do to each VM, and refuses a KubeVirt that can't do it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.builders import Object, claim, node, share_manager_pod, storage, volume
+from tests.support.fake_api_server import ApiServer
+from tests.support.fleet import vm, vm_pod, vmi
+from tests.support.migrations import kubevirt, migratable, migration, migration_crd
+from webhook.cli import commands
+
+MIGRATIONS = "virtualmachineinstancemigrations"
+FIXED = [{"type": "LiveMigratable", "status": "False", "message": "it has a host device"}]
+WHY = "become local; NotLiveMigratable: it has a host device"
+LABELED = {"name": "apart", "namespace": "default", "labels": {"app": "db"}}
+
+
+def disk(name: str, target: str, size: str) -> list[Object]:
+    requests = {"requests": {"storage": size}}
+    own = claim(name, storageClassName="fast", resources=requests)
+    return [own, volume(name), share_manager_pod(f"vol-{name}", node=target)]
+
+
+FLEET = [
+    node("node-a"),
+    node("node-b"),
+    *disk("small", "node-a", "10Gi"),
+    *disk("large", "node-a", "40Gi"),
+    *disk("fixed", "node-a", "5Gi"),
+    *disk("foreign", "node-a", "7Gi"),
+    *storage("local", "node-b"),
+    vm("apart") | {"metadata": LABELED},
+    migratable("apart"),
+    vm_pod("apart", "node-b", claims=["small"]),
+    vm("big"),
+    migratable("big"),
+    vm_pod("big", "node-b", claims=["large"]),
+    vm("fixed"),
+    migratable("fixed", conditions=FIXED),
+    vm_pod("fixed", "node-b", claims=["fixed"]),
+    vm("foreign", opt_in=False),
+    migratable("foreign", conditions=FIXED),
+    vm_pod("foreign", "node-b", claims=["foreign"], opt_in=None),
+    vm("together"),
+    vmi("together"),
+    vm_pod("together", "node-b", claims=["local"]),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.put(migration_crd(), kubevirt(), *FLEET)
+        yield server
+
+
+@pytest.fixture
+def run(server: ApiServer, tmp_path: Path):
+    kubeconfig = server.kubeconfig(tmp_path)
+
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(commands, ["recolocate", *arguments, "--kubeconfig", kubeconfig])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result
+
+    return run
+
+
+def test_a_dry_run_lists_each_vm_that_is_apart_and_changes_nothing(run: Any, server: ApiServer) -> None:
+    result = run("-A")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "NAMESPACE   VM        NODE     STORAGE   ACTION    WHY",
+        "default     big       node-b   node-a    migrate   40Gi become local",
+        "default     apart     node-b   node-a    migrate   10Gi become local",
+        "default     foreign   node-b   node-a    restart   NotLiveMigratable: it has a host device",
+        "default     fixed     node-b   node-a    restart   NotLiveMigratable: it has a host device",
+        "",
+        "4 apart: 2 would migrate, 2 need a restart (list them with --restart-list)",
+    ]
+    assert {request.verb for request in server.requests} == {"get", "list"}
+
+
+def test_json_has_one_line_for_each_vm(run: Any) -> None:
+    lines = [json.loads(line) for line in run("-o", "json").stdout.splitlines()]
+    assert [each["name"] for each in lines] == ["big", "apart", "foreign", "fixed"]
+    assert lines[0] == {
+        "namespace": "default",
+        "name": "big",
+        "node": "node-b",
+        "storageNode": "node-a",
+        "action": "migrate",
+        "reason": None,
+        "detail": None,
+        "restartHelps": False,
+        "gainBytes": 40 * 1024**3,
+        "storageClasses": ["fast"],
+    }
+    assert (lines[2]["action"], lines[2]["reason"], lines[2]["restartHelps"]) == ("none", "NotLiveMigratable", True)
+
+
+def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
+    named = run("together", "big").stdout
+    assert "together   node-b   node-b    none      NotApart: it is Together" in named
+    assert "apart " not in named.replace("1 apart", "")
+    labeled = run("-l", "app=db").stdout
+    assert labeled.endswith("1 apart: 1 would migrate\n")
+    assert run("--max", "1").stdout.splitlines()[-1].startswith("4 apart: 1 of 2 would migrate")
+    assert run("together").stdout.endswith("No VM is apart from its storage.\n")
+    missing = run("none", "big")
+    assert missing.exit_code == 2
+    assert missing.stderr == "Error: no such VM in namespace default: none\n"
+
+
+@pytest.mark.parametrize("arguments", [("-A", "-n", "shop"), ("-A", "vm1")])
+def test_all_namespaces_exclude_a_namespace_and_names(run: Any, arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "-A excludes -n and names" in result.stderr
+
+
+def test_the_restart_list_starts_with_the_vm_that_gains_most(run: Any, server: ApiServer) -> None:
+    result = run("-A", "--restart-list")
+    assert result.stdout.splitlines() == [
+        f"kubevirt-scheduler opt-in foreign -n default --yes && virtctl restart foreign -n default  # 7Gi {WHY}",
+        f"virtctl restart fixed -n default  # 5Gi {WHY}",
+    ]
+    server.put(vm("fixed"), migratable("fixed"), vm("foreign"), migratable("foreign"))
+    nothing = run("-A", "--restart-list")
+    assert (nothing.stdout, nothing.stderr) == ("", "No VM needs a restart.\n")
+
+
+def test_an_old_kubevirt_can_only_restart(run: Any, server: ApiServer) -> None:
+    server.put(migration_crd(selector=False))
+    refused = run("-A", "--yes")
+    assert refused.exit_code == 2
+    assert "has no addedNodeSelector" in refused.stderr
+    assert server.count("post", MIGRATIONS) == 0
+    restarts = run("-A", "--restart-list").stdout
+    assert restarts.splitlines()[0] == (
+        "virtctl restart big -n default  # 40Gi become local; OldKubeVirt: KubeVirt is older than 1.6"
+    )
+
+
+def test_a_cluster_without_kubevirt_is_refused(run: Any, server: ApiServer) -> None:
+    server.delete(migration_crd())
+    refused = run("-A")
+    assert refused.exit_code == 2
+    assert "the cluster has no KubeVirt" in refused.stderr
+
+
+@pytest.mark.parametrize("plural", ["customresourcedefinitions", MIGRATIONS, "kubevirts"])
+def test_a_missing_right_exits_with_2(run: Any, server: ApiServer, plural: str) -> None:
+    server.forbidden |= {("list", plural), ("get", plural)}
+    result = run("-A", "--yes")
+    assert result.exit_code == 2
+    assert f"{plural} is forbidden" in result.stderr
+    assert server.count("post", MIGRATIONS) == 0
+
+
+def test_an_unfinished_migration_hinders_another(run: Any, server: ApiServer) -> None:
+    server.put(migration("m1", "big"))
+    assert "none     Migrating: another live migration of it is unfinished" in run("big").stdout
+
+
+def test_a_run_without_a_move_says_so_and_warns_of_nothing(run: Any) -> None:
+    result = run("fixed", "--yes")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "No VM to migrate.\n", "")
+
+
+def test_a_run_names_the_risk_of_the_storage_once(run: Any, server: ApiServer) -> None:
+    server.forbidden.add(("post", MIGRATIONS))
+    result = run("-A", "--yes", "-o", "json")
+    assert result.exit_code == 1
+    assert result.stderr.count("not capable of live migration") == 1
+    *changes, last = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(each["name"], each["stage"]) for each in changes] == [("big", "Skipped")]
+    assert last["summary"]["waiting"] == 1
+    assert "cannot post" in last["stopped"]

@@ -1,0 +1,240 @@
+"""A run creates each migration once, checks each VM again, and survives an API server that doesn't answer."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import Object, node, settings, storage
+from tests.support.fake_api_server import ApiServer, body, error_response, status
+from tests.support.fleet import vm, vm_pod
+from tests.support.migrations import migratable, migration
+from webhook.cluster.client import ClusterClient
+from webhook.commands.recolocate_progress import Reporter
+from webhook.commands.recolocate_run import PATIENCE, MigrationRun, Presses
+from webhook.placement.recolocation import Move
+from webhook.placement.relocation import Limits, Relocation, Run, Stage
+
+MIGRATIONS = "virtualmachineinstancemigrations"
+NODES = [node("node-a"), node("node-b"), node("node-c")]
+Step = Callable[[], object]
+
+
+class Steps(Presses):
+    """The events between two looks at the cluster, one step for each sleep. After the last, the run is interrupted."""
+
+    def __init__(self, *steps: Step) -> None:
+        super().__init__()
+        self._steps = iter(steps)
+        self.slept = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        next(self._steps, lambda: self.add(0, None))()
+
+    def clock(self) -> float:
+        return self.slept
+
+
+class Log(Reporter):
+    """Remembers what is reported."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, str, str]] = []
+        self.notes: list[str] = []
+        self.run = Run(())
+
+    def changed(self, relocation: Relocation, now: float) -> None:  # noqa: ARG002 (the reporter's signature)
+        self.changes.append((relocation.move.name, relocation.stage.value, relocation.detail))
+
+    def note(self, words: str) -> None:
+        self.notes.append(words)
+
+    def end(self, run: Run) -> None:
+        self.run = run
+
+
+class Cluster:
+    """VMs on node-b whose storage is on node-a, and the migrations that the run has created."""
+
+    def __init__(self, server: ApiServer, client: ClusterClient) -> None:
+        self.server, self.client, self.log = server, client, Log()
+
+    def add(self, name: str, target: str = "node-a", **status: object) -> Relocation:
+        self.server.put(*storage(name, target), vm(name), migratable(name, **status))  # type: ignore[arg-type]
+        self.server.put(vm_pod(name, "node-b", claims=[name]))
+        return Relocation(Move("default", name, "node-b", target, target), frozenset({"fast"}))
+
+    def run(
+        self, relocations: list[Relocation], *steps: Step, proven: bool = True, limits: Limits | None = None
+    ) -> bool:
+        presses = Steps(*steps)
+        run = Run(tuple(relocations), frozenset({"fast"} if proven else ()))
+        limits = limits or Limits(settle=0.0)
+        return MigrationRun(self.client, run, limits, settings(), self.log, presses, presses.clock).run()
+
+    @property
+    def created(self) -> list[str]:
+        """The names in the requests that create migrations."""
+        requests = [each for each in self.server.requests if (each.verb, each.plural) == ("post", MIGRATIONS)]
+        return [each.body["metadata"]["name"] for each in requests]
+
+    @property
+    def stages(self) -> dict[str, Stage]:
+        return {each.move.name: each.stage for each in self.log.run.relocations}
+
+    def set_phase(self, vm_name: str, phase: str, **state: str) -> Step:
+        """Return a step that changes the phase of a VM's migration, and moves the VM if it has Succeeded."""
+
+        def step() -> None:
+            name = next(each for each in reversed(self.created) if each.startswith(f"recolocate-{vm_name}-"))
+            self.server.put(migration(name, vm_name, phase, ours=True, **state))
+            if phase == "Succeeded":
+                self.server.put(migratable(vm_name, "node-a"))
+
+        return step
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ApiServer() as server:
+        server.put(*NODES)
+        yield Cluster(server, ClusterClient.connect(server.kubeconfig(tmp_path)))
+
+
+def nothing() -> None:
+    """Wait."""
+
+
+def test_vms_migrate_one_after_the_other(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1"), cluster.add("vm2")]
+    assert cluster.run(vms, nothing, cluster.set_phase("vm1", "Succeeded"), cluster.set_phase("vm2", "Succeeded"))
+    assert cluster.log.changes == [
+        ("vm1", "Migrating", ""),
+        ("vm1", "Moved", ""),
+        ("vm2", "Migrating", ""),
+        ("vm2", "Moved", ""),
+    ]
+
+
+def test_a_failed_migration_stops_the_run_and_its_event_says_why(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1"), cluster.add("vm2")]
+    metadata = {"name": "e", "namespace": "default"}
+    cluster.server.put({"kind": "Event", "metadata": metadata, "message": "target pod is unschedulable"})
+    assert not cluster.run(vms, cluster.set_phase("vm1", "Failed"))
+    assert cluster.log.run.stopped == "default/vm1: target pod is unschedulable"
+    assert cluster.stages == {"vm1": Stage.FAILED, "vm2": Stage.WAITING}
+
+
+def test_the_reason_in_the_migration_comes_before_its_events(cluster: Cluster) -> None:
+    assert not cluster.run([cluster.add("vm1")], cluster.set_phase("vm1", "Failed", failureReason="no bandwidth"))
+    assert cluster.log.run.stopped == "default/vm1: no bandwidth"
+
+
+def test_a_vm_that_a_rule_hinders_by_now_is_skipped(cluster: Cluster) -> None:
+    gone = Relocation(Move("default", "gone", "node-b", "node-a", "node-a"))
+    paused = cluster.add("paused")
+    cluster.server.put(migratable("paused", "node-b", {"type": "Paused", "status": "True"}))
+    assert cluster.run([paused, gone])
+    assert cluster.log.changes == [
+        ("paused", "Skipped", "Paused: it is paused"),
+        ("gone", "Skipped", "NotRunning: it is gone"),
+    ]
+    assert cluster.created == []
+
+
+def test_a_vm_whose_pod_cannot_be_read_is_skipped(cluster: Cluster) -> None:
+    broken = cluster.add("broken")
+    cluster.server.put(vm_pod("broken", "node-b", claims=["broken"], requests={"memory": "much"}))
+    assert cluster.run([broken])
+    assert cluster.log.changes[0][2].startswith("NotRunning: its pod can't be read: ")
+
+
+def test_a_vm_follows_a_share_manager_that_has_moved(cluster: Cluster) -> None:
+    relocation = cluster.add("vm1", "node-c")
+    planned = replace(relocation, move=replace(relocation.move, target="node-a", hostname="node-a"))
+    cluster.run([planned], nothing, nothing)
+    created = cluster.server.last("post", MIGRATIONS).body
+    assert created["spec"]["addedNodeSelector"] == {"kubernetes.io/hostname": "node-c"}
+
+
+def test_a_migration_of_someone_else_takes_a_slot(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1")]
+    others = [migration(f"other-{number}", f"other-{number}") for number in range(3)]
+    cluster.server.put(*others)
+    cluster.run(vms, lambda: cluster.server.delete(*others), nothing, cluster.set_phase("vm1", "Succeeded"))
+    assert cluster.stages == {"vm1": Stage.MOVED}
+    assert cluster.server.count("get", "virtualmachineinstances") >= 3  # for the source nodes of the others
+
+
+def test_a_creation_without_an_answer_is_repeated_with_the_same_name(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1")]
+    cluster.server.script("post", MIGRATIONS, error_response(status(500, "the webhook of KubeVirt failed")))
+    assert cluster.run(vms, nothing, nothing, cluster.set_phase("vm1", "Succeeded"))
+    first, second = cluster.created
+    assert first == second
+    assert "the webhook of KubeVirt failed" in cluster.log.notes[0]
+
+
+def test_a_rejected_creation_skips_the_vm(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1")]
+    cluster.server.script("post", MIGRATIONS, error_response(status(400, "in-flight migration detected")))
+    assert cluster.run(vms)
+    assert cluster.log.changes == [("vm1", "Skipped", "in-flight migration detected")]
+
+
+def test_a_missing_right_stops_the_run(cluster: Cluster) -> None:
+    cluster.server.forbidden.add(("post", MIGRATIONS))
+    assert not cluster.run([cluster.add("vm1"), cluster.add("vm2")])
+    assert "cannot post" in cluster.log.run.stopped
+    assert len(cluster.created) == 1
+
+
+def test_a_drain_deletes_our_migration(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1")]
+
+    def drain() -> None:
+        cluster.set_phase("vm1", "Scheduling")()
+        cluster.server.put(migratable("vm1", evacuationNodeName="node-b"))
+
+    assert cluster.run(vms, drain, nothing)
+    assert cluster.server.count("delete", MIGRATIONS) == 1
+    assert cluster.stages == {"vm1": Stage.SKIPPED}
+
+
+def test_an_api_server_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1")]
+    unavailable = [error_response(status(503, "starting")), body(b"", 502)]
+    cluster.server.script("list", MIGRATIONS, *unavailable)
+    assert cluster.run(vms, nothing, nothing, cluster.set_phase("vm1", "Succeeded"))
+    assert cluster.stages == {"vm1": Stage.MOVED}
+
+
+def test_an_api_server_that_does_not_answer_for_long_stops_the_run(cluster: Cluster) -> None:
+    presses = Steps(*[nothing] * 10_000)
+    cluster.server.script("list", MIGRATIONS, *[error_response(status(503, "starting"))] * 10_000)
+    log = Log()
+    run = Run((cluster.add("vm1"),))
+    assert not MigrationRun(cluster.client, run, Limits(), settings(), log, presses, presses.clock).run()
+    assert "starting" in log.run.stopped
+    assert PATIENCE < presses.slept < PATIENCE + 2
+
+
+def test_an_interrupted_run_waits_and_twice_interrupted_leaves_what_runs(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1"), cluster.add("vm2")]
+    assert not cluster.run(vms, nothing)  # Steps presses Ctrl-C twice after the last step
+    assert cluster.stages == {"vm1": Stage.MIGRATING, "vm2": Stage.WAITING}
+    assert cluster.log.run.stopped == "interrupted"
+
+
+def test_the_first_vm_of_a_storage_class_that_is_paused_afterwards_stops_the_run(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1"), cluster.add("vm2")]
+    paused: Object = {"type": "Paused", "status": "True", "reason": "PausedIOError"}
+
+    def pause() -> None:
+        cluster.set_phase("vm1", "Succeeded")()
+        cluster.server.put(migratable("vm1", "node-a", paused))
+
+    assert not cluster.run(vms, pause, nothing, proven=False, limits=Limits(settle=60.0))
+    assert "PausedIOError" in cluster.log.run.stopped

@@ -1,0 +1,211 @@
+"""`recolocate` moves running VMs to their storage, and stops, waits or skips a VM when the cluster changes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import NAME, find_one, render
+from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
+from tests.support.migrating_fleet import LIMIT, MigratingFleet
+from tests.support.migration_controller import MigrationController
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import NAMESPACE, RBAC
+
+pytestmark = pytest.mark.controlplane
+
+NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
+PAUSED: Object = {
+    "conditions": [{"type": kind, "status": "True"} for kind in ("Ready", "LiveMigratable", "Paused")],
+}
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(plane: ControlPlane) -> Path:
+    """A kubeconfig with the rights of the chart's ClusterRole, and no others."""
+    role = find_one(render({"rbac": {"recolocate": {"create": True}}}), "ClusterRole", f"{NAME}-recolocate")
+    account = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": "recolocate"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]}
+    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "recolocate"}})
+    plane.request("POST", f"{RBAC}/clusterroles", role)
+    binding = {"metadata": {"name": "recolocate"}, "roleRef": reference, "subjects": [account]}
+    plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
+    token = plane.service_account_token(NAMESPACE, "recolocate")
+    return plane.write_kubeconfig(plane.folder / "recolocate-kubeconfig", token)
+
+
+@pytest.fixture
+def scenario(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
+    scenario = Scenario(plane, longhorn, None)
+    yield scenario
+    scenario.close()
+
+
+@pytest.fixture
+def controller(scenario: Scenario) -> Iterator[MigrationController]:
+    with MigrationController(scenario) as controller:
+        yield controller
+
+
+@pytest.fixture
+def fleet(scenario: Scenario, controller: MigrationController, kubeconfig: Path) -> MigratingFleet:
+    return MigratingFleet(scenario, controller, kubeconfig)
+
+
+def phases(controller: MigrationController) -> dict[str, str]:
+    """Return the phase of each VM's newest migration."""
+    found = sorted(controller.migrations(), key=lambda each: each["metadata"]["creationTimestamp"])
+    return {each["spec"]["vmiName"]: each.get("status", {}).get("phase", "") for each in found}
+
+
+def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet, measured: Measured
+) -> None:
+    a, b, c = fleet.nodes
+    homes = {f"vm-{number:02}": (b, c, a)[number % 3] for number in range(60)}
+    elsewhere = {a: b, b: c, c: a}
+    vms = {name: (elsewhere[home] if int(name[3:]) < 40 else home, home) for name, home in homes.items()}
+    fleet.add(vms, {"vm-07": NOT_MIGRATABLE, "vm-08": PAUSED})
+    lines = fleet.run("recolocate", "-A", "-o", "json").stdout.splitlines()
+    plan = {each["name"]: each for each in map(json.loads, lines)}
+    assert len(plan) == 40
+    hindered = {name: each["reason"] for name, each in plan.items() if each["action"] == "none"}
+    assert hindered == {"vm-07": "NotLiveMigratable", "vm-08": "Paused"}
+    assert controller.migrations() == []
+    began = time.monotonic()
+    result = fleet.run("recolocate", "-A", "--yes", "--parallel", "3", "--settle", "1")
+    measured(f"recolocate: 38 VMs moved in {time.monotonic() - began:.0f} s, at most 3 at once")
+    assert "not capable of live migration" in result.stderr
+    assert "38 VMs: 38 moved" in result.stdout
+    assert {name for name, state in fleet.states().items() if state != "Together"} == {"vm-07", "vm-08"}
+    assert controller.peak["all"] <= 3
+    assert all(controller.peak[node] <= 2 for node in fleet.nodes)
+    migration = controller.migrations()[0]["metadata"]
+    assert migration["annotations"] == {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
+    assert migration["labels"] == {"kubevirt-scheduler/recolocate": "true"}
+
+    again = fleet.run("recolocate", "-A", "--yes")
+    assert again.stdout == "No VM to migrate.\n"
+    restarts = fleet.run("recolocate", "-A", "--restart-list").stdout
+    assert restarts.startswith(f"virtctl restart vm-07 -n {scenario.namespace}  # ")
+    assert "vm-08" not in restarts
+
+
+def test_a_vm_whose_target_has_filled_up_is_skipped(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
+) -> None:
+    source, target, _ = fleet.nodes
+    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
+
+    def fill(_vm: str, phase: str) -> None:
+        if phase == "Running":
+            scenario.fill(target, memory="62Gi")
+
+    controller.on_phase = fill
+    result = fleet.recolocate()
+    assert "vm-2" in result.stdout
+    assert "skipped: NodeFull" in result.stdout
+    assert fleet.states() == {"vm-1": "Together", "vm-2": "Apart"}
+    assert len(controller.migrations()) == 1
+
+
+def test_a_failed_migration_stops_the_run(controller: MigrationController, fleet: MigratingFleet) -> None:
+    source, target, _ = fleet.nodes
+    fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
+    controller.failing = {"vm-1"}
+    result = fleet.recolocate("-o", "json", expected=1)
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert last["summary"]["failed"] == 1
+    assert last["summary"]["waiting"] == 2
+    assert "qemu: stream error" in last["stopped"]
+    assert phases(controller) == {"vm-1": "Failed"}
+
+
+def test_a_vm_that_is_paused_for_io_errors_after_its_migration_stops_the_run(
+    controller: MigrationController, fleet: MigratingFleet
+) -> None:
+    source, target, _ = fleet.nodes
+    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
+    errors = [{"type": "Paused", "status": "True", "reason": "PausedIOError"}]
+
+    def pause(vm: str, phase: str) -> None:
+        if phase == "Succeeded":
+            controller.change_vmi(vm, {"conditions": errors})
+
+    controller.on_phase = pause
+    result = fleet.recolocate("--settle", "20", expected=1)
+    assert "vm-1: it is paused after its migration: PausedIOError" in result.stderr
+    assert list(phases(controller)) == ["vm-1"]
+
+
+def test_a_drain_does_not_wait_for_our_migration(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
+) -> None:
+    source, target, _ = fleet.nodes
+    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
+    controller.held = {"vm-1"}
+    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
+    fleet.wait(lambda: phases(controller).get("vm-1") == "Scheduling", "a migration that is Scheduling")
+    scenario.change_node(source, {"spec": {"unschedulable": True}})
+    controller.change_vmi("vm-1", {"evacuationNodeName": source})
+    fleet.wait(lambda: any(_is_evacuation(each) for each in controller.migrations()), "KubeVirt's own migration")
+    controller.held = set()
+    stdout, stderr = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, stdout + stderr
+    assert "vm-1 is evacuated: deleting migration recolocate-vm-1-" in stderr
+    assert "skipped" in stdout
+    fleet.wait(lambda: controller.node("vm-1") != source, "the drain")
+    assert controller.node("vm-2") == target
+
+
+def _is_evacuation(migration: Object) -> bool:
+    return bool(migration["metadata"]["name"].startswith("kubevirt-evacuation-"))
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet, presses: int
+) -> None:
+    source, target, _ = fleet.nodes
+    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
+    controller.seconds = 3.0
+    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
+    fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "a running migration")
+    for _ in range(presses):
+        run.send_signal(signal.SIGINT)
+        time.sleep(0.3)  # two signals at once count as one
+    stdout, stderr = run.communicate(timeout=LIMIT)
+    assert run.returncode == 1, stdout + stderr
+    left = presses == 2
+    assert ("Left running: migration recolocate-vm-1-" in stderr) is left
+    assert ("1 moved" in stdout) is not left
+    fleet.wait(lambda: controller.node("vm-1") == target, "the end of the migration")
+    assert controller.node("vm-2") == source
+
+    controller.seconds = 0.0
+    fleet.recolocate()
+    assert set(fleet.states().values()) == {"Together"}
+
+
+def test_a_run_survives_a_restart_of_the_api_server(
+    scenario: Scenario, plane: ControlPlane, controller: MigrationController, fleet: MigratingFleet
+) -> None:
+    source, target, _ = fleet.nodes
+    fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
+    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
+    fleet.wait(lambda: phases(controller).get("vm-1"), "the first migration")
+    plane.stop_apiserver()
+    plane.start_apiserver()
+    stdout, stderr = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, stdout + stderr
+    assert "the API server does not answer, retrying" in stderr
+    assert set(fleet.states().values()) == {"Together"}
+    assert len(controller.migrations()) == 3

@@ -1,0 +1,269 @@
+"""The migration part of a fake virt-controller on a real API server. It does what KubeVirt's source says.
+
+pkg/virt-controller/watch/migration/migration.go: a migration is Pending until one of 5 slots is free, and one of 2 for
+its source node. Then its target pod is created from the VMI, with the added node selector. Once the pod runs, the VMI
+is handed over and the source pod has Succeeded. A deleted migration is canceled. A target pod that the scheduler finds
+no node for is deleted, which fails the migration.
+pkg/virt-controller/watch/drain/evacuation: a VMI with an `evacuationNodeName` gets a migration unless it has one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.kubevirt import CRDS, install_crds
+from tests.support.scenario import HOSTNAME, Scenario
+
+TICK = 0.1  # seconds
+SLOTS, SLOTS_PER_NODE = 5, 2
+FINAL = ("Succeeded", "Failed")
+FINALIZER = "kubevirt.io/migrationJobFinalize"
+JOB = "kubevirt.io/migrationJobUID"
+CREATED_BY = "kubevirt.io/created-by"
+PATIENCE = 3.0  # seconds until an unschedulable target pod is deleted; the real time is in an annotation
+OPEN: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def _migration_crd() -> Object:
+    selector = {"type": "object", "additionalProperties": {"type": "string"}}
+    spec = OPEN | {"properties": {"vmiName": {"type": "string"}, "addedNodeSelector": selector}}
+    schema = {"type": "object", "properties": {"spec": spec, "status": OPEN}}
+    return _crd("VirtualMachineInstanceMigration", "virtualmachineinstancemigrations", schema)
+
+
+def _crd(kind: str, plural: str, schema: Object) -> Object:
+    names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    versions = [version | {"subresources": {"status": {}}}]
+    spec = {"group": "kubevirt.io", "scope": "Namespaced", "names": names, "versions": versions}
+    return {"metadata": {"name": f"{plural}.kubevirt.io"}, "spec": spec}
+
+
+class MigrationController:
+    """`with MigrationController(scenario) as controller`: act on the migrations of a scenario's namespace.
+
+    `seconds` is how long a migration runs. A VM in `failing` fails to migrate; one in `held` stays Scheduling.
+    `on_phase` is called with a VM's name and the new phase of its migration. `peak` is the highest number of unfinished
+    migrations, in all and by source node.
+    """
+
+    def __init__(self, scenario: Scenario, seconds: float = 0.0) -> None:
+        self._scenario, self._plane = scenario, scenario.plane
+        group = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
+        self.path, self._vmi_path = f"{group}/virtualmachineinstancemigrations", f"{group}/virtualmachineinstances"
+        self._vm_path = f"{group}/virtualmachines"
+        self.seconds = seconds
+        self.failing: set[str] = set()
+        self.held: set[str] = set()
+        self.on_phase: Callable[[str, str], None] = lambda _vm, _phase: None
+        self.peak: Counter[str] = Counter()
+        self.last_error = "none"
+        self._began: dict[str, float] = {}
+        self._nodes: dict[str, str] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"migrations-{scenario.namespace}", daemon=True)
+        install_crds(self._plane)
+        for crd in (_migration_crd(), _crd("KubeVirt", "kubevirts", OPEN)):
+            with suppress(ApiError):
+                self._plane.request("POST", CRDS, crd)
+        self._plane.wait(lambda: self._plane.request("GET", self.path), 20, "the CRD of migrations")
+
+    def __enter__(self) -> MigrationController:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        for path in (self.path, self._vmi_path, self._vm_path):
+            for item in self._list(path):
+                with suppress(ApiError):
+                    self._plane.request(
+                        "PATCH", f"{path}/{item['metadata']['name']}", {"metadata": {"finalizers": None}}
+                    )
+            self._plane.request("DELETE", path)
+
+    def add_vm(self, pod: Object, node: str, **status: object) -> None:
+        """Create the VM of a virt-launcher pod, its VMI, and the pod on a node. `status` overrides the VMI's."""
+        name = str(pod["metadata"]["annotations"]["kubevirt.io/domain"])
+        annotations = {key: value for key, value in pod["metadata"]["annotations"].items() if "co-schedule" in key}
+        volumes = [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each]
+        template = {"metadata": {"annotations": annotations}, "spec": {"volumes": volumes}}
+        vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
+        self._plane.request("POST", self._vm_path, vm | {"spec": {"runStrategy": "Always", "template": template}})
+        vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
+        uid = self._plane.request("POST", self._vmi_path, vmi | {"spec": {}})["metadata"]["uid"]
+        conditions = [{"type": kind, "status": "True"} for kind in ("Ready", "LiveMigratable")]
+        self.change_vmi(name, {"phase": "Running", "nodeName": node, "conditions": conditions} | status)
+        pod["metadata"]["labels"][CREATED_BY] = uid
+        pod["spec"]["nodeName"] = node
+        self._scenario.create(pod)
+
+    def vmi(self, name: str) -> Object:
+        return self._plane.request("GET", f"{self._vmi_path}/{name}")
+
+    def change_vmi(self, name: str, status: Object) -> None:
+        """Change fields of a VMI's status."""
+        self._plane.request("PATCH", f"{self._vmi_path}/{name}/status", {"status": status})
+
+    def node(self, name: str) -> str:
+        """Return the node that a VM runs on."""
+        return str(self.vmi(name)["status"]["nodeName"])
+
+    def migrations(self) -> list[Object]:
+        return self._list(self.path)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK):
+            try:
+                self._reconcile()
+            except (ApiError, OSError, http.client.HTTPException) as error:
+                self.last_error = repr(error)
+
+    def _reconcile(self) -> None:
+        vmis = {each["metadata"]["name"]: each for each in self._list(self._vmi_path)}
+        pods = self._list(f"{self._scenario.pods}?labelSelector=kubevirt.io%3Dvirt-launcher")
+        migrations = sorted(self.migrations(), key=lambda each: each["metadata"]["creationTimestamp"])
+        self._nodes = {name: vmi.get("status", {}).get("nodeName", "") for name, vmi in vmis.items()}
+        self._measure([each for each in migrations if _phase(each) not in FINAL])
+        for migration in migrations:
+            self._advance(migration, vmis.get(migration["spec"]["vmiName"]), pods, migrations)
+        self._evacuate(vmis, migrations)
+
+    def _measure(self, unfinished: list[Object]) -> None:
+        now = Counter(self._nodes.get(each["spec"]["vmiName"], "") for each in unfinished)
+        now["all"] = len(unfinished)
+        self.peak |= now
+
+    def _advance(self, migration: Object, vmi: Object | None, pods: list[Object], migrations: list[Object]) -> None:
+        metadata, phase = migration["metadata"], _phase(migration)
+        target = next((pod for pod in pods if pod["metadata"]["labels"].get(JOB) == metadata["uid"]), None)
+        if phase in FINAL:
+            if metadata.get("finalizers"):
+                self._patch(migration, {"metadata": {"finalizers": None}})
+        elif vmi is None or "deletionTimestamp" in metadata:
+            self._fail(migration, target, "Migration failed due to being canceled")
+        elif not phase:
+            self._accept(migration, migrations)
+        elif phase == "Pending":
+            self._start(migration, vmi, pods, migrations, target)
+        elif phase == "Scheduling":
+            self._schedule(migration, target)
+        else:
+            self._hand_over(migration, vmi, pods, target)
+
+    def _accept(self, migration: Object, migrations: list[Object]) -> None:
+        same = [each for each in migrations if each["spec"]["vmiName"] == migration["spec"]["vmiName"]]
+        if any(each is not migration and _phase(each) not in ("", *FINAL) for each in same):
+            self._fail(migration, None, "VMI is not eligible for migration because another migration is in progress")
+            return
+        self._patch(migration, {"metadata": {"finalizers": [FINALIZER]}})
+        self._set_phase(migration, "Pending")
+
+    def _start(
+        self, migration: Object, vmi: Object, pods: list[Object], migrations: list[Object], target: Object | None
+    ) -> None:
+        if target is not None:
+            self._set_phase(migration, "Scheduling")
+            return
+        running = [each for each in migrations if _phase(each) in ("Scheduling", "Running")]
+        node = vmi["status"]["nodeName"]
+        outbound = sum(self._nodes.get(each["spec"]["vmiName"]) == node for each in running)
+        if len(running) < SLOTS and outbound < SLOTS_PER_NODE:
+            self._plane.request("POST", self._scenario.pods, self._target_pod(migration, vmi, pods))
+
+    def _target_pod(self, migration: Object, vmi: Object, pods: list[Object]) -> Object:
+        pod = deepcopy(_source(vmi, pods))
+        metadata, spec = pod["metadata"], pod["spec"]
+        labels = metadata["labels"] | {JOB: migration["metadata"]["uid"]}
+        pod["metadata"] = {"generateName": metadata["generateName"], "labels": labels}
+        pod["metadata"]["annotations"] = metadata["annotations"]
+        pod.pop("status")
+        spec.pop("nodeName")
+        own = {key: value for key, value in spec["nodeSelector"].items() if key != HOSTNAME}
+        spec["nodeSelector"] = migration["spec"].get("addedNodeSelector", {}) | own
+        term = {"labelSelector": {"matchLabels": {CREATED_BY: labels[CREATED_BY]}}, "topologyKey": HOSTNAME}
+        spec["affinity"] = spec.get("affinity", {}) | {
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        }
+        return pod
+
+    def _schedule(self, migration: Object, target: Object | None) -> None:
+        uid = migration["metadata"]["uid"]
+        self._began.setdefault(uid, time.monotonic())
+        if target is None:
+            self._fail(migration, None, "Migration target pod was removed during active migration.")
+        elif target["status"].get("phase") == "Running":
+            if migration["spec"]["vmiName"] not in self.held:
+                self._began[uid] = time.monotonic()
+                state = {"sourceNode": self._nodes[migration["spec"]["vmiName"]]}
+                self._set_phase(migration, "Running", {"migrationState": state})
+        elif time.monotonic() - self._began[uid] > PATIENCE:
+            self._delete_pod(target)
+
+    def _hand_over(self, migration: Object, vmi: Object, pods: list[Object], target: Object | None) -> None:
+        name, uid = vmi["metadata"]["name"], migration["metadata"]["uid"]
+        if target is None or name in self.failing:
+            self._fail(migration, target, "source node reported migration failed", "qemu: stream error")
+        elif time.monotonic() - self._began[uid] >= self.seconds:
+            source, node = _source(vmi, pods), target["spec"]["nodeName"]
+            self.change_vmi(name, {"nodeName": node, "evacuationNodeName": None})
+            path = f"{self._scenario.pods}/{source['metadata']['name']}/status"
+            self._plane.request("PATCH", path, {"status": {"phase": "Succeeded"}})
+            self._set_phase(migration, "Succeeded")
+
+    def _fail(self, migration: Object, target: Object | None, message: str, reason: str = "") -> None:
+        if target is not None:
+            self._delete_pod(target)
+        name, namespace = migration["metadata"]["name"], self._scenario.namespace
+        about = {"kind": "VirtualMachineInstanceMigration", "name": name, "namespace": namespace}
+        event = {"metadata": {"generateName": f"{name}."}, "involvedObject": about, "type": "Warning"}
+        path = f"/api/v1/namespaces/{namespace}/events"
+        self._plane.request("POST", path, event | {"reason": "FailedMigration", "message": message})
+        self._set_phase(migration, "Failed", {"migrationState": {"failed": True, "failureReason": reason}})
+
+    def _evacuate(self, vmis: dict[str, Object], migrations: list[Object]) -> None:
+        busy = {each["spec"]["vmiName"] for each in migrations if _phase(each) not in FINAL}
+        for name, vmi in vmis.items():
+            status = vmi.get("status", {})
+            if name not in busy and status.get("evacuationNodeName") == status.get("nodeName", ""):
+                metadata = {"generateName": "kubevirt-evacuation-"}
+                kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration"}
+                self._plane.request("POST", self.path, kind | {"metadata": metadata, "spec": {"vmiName": name}})
+
+    def _set_phase(self, migration: Object, phase: str, status: Object | None = None) -> None:
+        path = f"{self.path}/{migration['metadata']['name']}/status"
+        self._plane.request("PATCH", path, {"status": {"phase": phase} | (status or {})})
+        self.on_phase(migration["spec"]["vmiName"], phase)
+
+    def _patch(self, migration: Object, change: Object) -> None:
+        self._plane.request("PATCH", f"{self.path}/{migration['metadata']['name']}", change)
+
+    def _delete_pod(self, pod: Object) -> None:
+        with suppress(ApiError):
+            self._plane.request("DELETE", f"{self._scenario.pods}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+
+    def _list(self, path: str) -> list[Object]:
+        found: list[Object] = self._plane.request("GET", path)["items"]
+        return found
+
+
+def _phase(migration: Object) -> str:
+    return str(migration.get("status", {}).get("phase", ""))
+
+
+def _source(vmi: Object, pods: list[Object]) -> Object:
+    """Return the pod that runs a VMI."""
+    own = [pod for pod in pods if pod["metadata"]["labels"].get(CREATED_BY) == vmi["metadata"]["uid"]]
+    return next(
+        pod
+        for pod in own
+        if pod["spec"].get("nodeName") == vmi["status"]["nodeName"] and pod["status"].get("phase") == "Running"
+    )

@@ -1,0 +1,171 @@
+"""The plan of `recolocate`: what would be done to each VM, and the restarts for those that migration can't move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.cluster.documents import BadInput, printable
+from webhook.cluster.fleet import Inventory
+from webhook.commands.fleet_source import Scope, assess_all
+from webhook.commands.progress import Progress
+from webhook.placement.catalog import Key
+from webhook.placement.fleet import State, Status
+from webhook.placement.recolocation import TRANSIENT, Hindrance, Move, Refusal, VmView, gain, plan_move
+from webhook.placement.recolocation_run import ordered
+from webhook.placement.relocation import Relocation
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject
+
+if TYPE_CHECKING:
+    from webhook.cluster.migrations import Disk
+
+HEADS = ("NAMESPACE", "VM", "NODE", "STORAGE", "ACTION", "WHY")
+NO_VALUE = "-"
+GAP = 3  # columns between two cells
+GIBIBYTE = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What `recolocate` would do to one VM: a move, or none and why. `gain` are the bytes that become local."""
+
+    status: Status
+    result: Move | Refusal
+    classes: frozenset[str]
+    gain: int
+
+    @property
+    def needs_restart(self) -> bool:
+        """Return whether migration can't move the VM, but a restart would."""
+        if isinstance(self.result, Move) or self.result.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
+            return False
+        return self.status.state is State.APART and self.status.start_helps and self.status.machine.is_vm
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What was read of the cluster: its objects, its claims, and the VMs that have an unfinished migration.
+
+    If not `supported`, KubeVirt is too old to migrate a VM to a chosen node.
+    """
+
+    inventory: Inventory
+    disks: Mapping[Key, Disk]
+    unfinished: frozenset[Key]
+    supported: bool
+
+
+def propose(
+    found: Surroundings, scope: Scope, names: Sequence[str], settings: Settings, progress: Progress
+) -> list[Proposal]:
+    """Return a proposal for each VM that is apart or named, those first that gain most. Raises BadInput."""
+    statuses = [each for each in assess_all(found.inventory, scope, settings, progress) if _is_named(each, names)]
+    missing = set(names) - {each.machine.name for each in statuses}
+    if missing:
+        raise BadInput(f"no such VM in namespace {scope.namespace}: {', '.join(sorted(missing))}")
+    chosen = [each for each in statuses if names or each.state is State.APART]
+    proposals = [_proposal(each, found, settings) for each in chosen]
+    return sorted(proposals, key=attrgetter("gain"), reverse=True)
+
+
+def _is_named(status: Status, names: Sequence[str]) -> bool:
+    return not names or status.machine.name in names
+
+
+def _proposal(status: Status, found: Surroundings, settings: Settings) -> Proposal:
+    machine = status.machine
+    result = plan_move(view_of(status, found.inventory, found.unfinished, settings), found.inventory.store)
+    if isinstance(result, Move) and not found.supported:
+        result = Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
+    pod_claims = machine.pod.claims if machine.pod else ()
+    own = {claim: found.disks.get((machine.namespace, claim)) for claim in (*pod_claims, *machine.hotplugged)}
+    sizes = {claim: disk.size for claim, disk in own.items() if disk}
+    classes = frozenset(disk.storage_class for disk in own.values() if disk)
+    gained = gain(status, sizes, restarted=isinstance(result, Refusal))
+    return Proposal(status, result, classes, gained)
+
+
+def view_of(status: Status, inventory: Inventory, unfinished: frozenset[Key], settings: Settings) -> VmView:
+    """Return what the rules read of a VM."""
+    key = status.machine.namespace, status.machine.name
+    return VmView(status, inventory.vms.get(key, {}), inventory.vmis.get(key, {}), key in unfinished, settings)
+
+
+def relocations(proposals: Iterable[Proposal]) -> tuple[Relocation, ...]:
+    """Return the moves of the proposals in the order of a run."""
+    return ordered(Relocation(each.result, each.classes) for each in proposals if isinstance(each.result, Move))
+
+
+def describe(proposal: Proposal) -> JsonObject:
+    """Return a proposal as a line of JSON."""
+    status, result = proposal.status, proposal.result
+    moves = isinstance(result, Move)
+    return {
+        "namespace": status.machine.namespace,
+        "name": status.machine.name,
+        "node": status.node,
+        "storageNode": status.storage_node,
+        "action": "migrate" if moves else "none",
+        "reason": None if isinstance(result, Move) else result.word,
+        "detail": None if isinstance(result, Move) else result.detail,
+        "restartHelps": proposal.needs_restart,
+        "gainBytes": proposal.gain,
+        "storageClasses": sorted(proposal.classes),
+    }
+
+
+def render(proposals: Sequence[Proposal], most: int | None, *, color: bool) -> str:
+    """Return the table of a dry run."""
+    rows = [tuple(map(printable, _cells(each))) for each in proposals]
+    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
+    lines = [_line(row, widths, color=color) for row in (HEADS, *rows)] if rows else []
+    return "".join(f"{line}\n" for line in (*lines, *([""] if rows else []), _summary(proposals, most)))
+
+
+def _cells(proposal: Proposal) -> Iterator[str]:
+    status, result = proposal.status, proposal.result
+    yield from (status.machine.namespace, status.machine.name, status.node or NO_VALUE)
+    yield status.storage_node or NO_VALUE
+    if isinstance(result, Move):
+        yield from ("migrate", f"{format_gain(proposal.gain)} become local")
+    else:
+        yield from ("restart" if proposal.needs_restart else "none", f"{result.word}: {result.detail}")
+
+
+def format_gain(gained: int) -> str:
+    """Return a number of bytes in GiB."""
+    return f"{gained / GIBIBYTE:.4g}Gi"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], *, color: bool) -> str:
+    padded = [(cell, " " * (width - len(cell) + GAP)) for cell, width in zip(cells, widths, strict=True)]
+    colors = {"migrate": "green", "restart": "yellow"} if color else {}
+    return "".join(f"{click.style(cell, fg=colors.get(cell)) if color else cell}{gap}" for cell, gap in padded).rstrip()
+
+
+def _summary(proposals: Sequence[Proposal], most: int | None) -> str:
+    moves = sum(isinstance(each.result, Move) for each in proposals)
+    restarts = sum(each.needs_restart for each in proposals)
+    chosen = f"{min(moves, most)} of {moves}" if most is not None and most < moves else str(moves)
+    apart = sum(each.status.state is State.APART for each in proposals)
+    if not apart:
+        return "No VM is apart from its storage."
+    line = f"{apart} apart: {chosen} would migrate"
+    return f"{line}, {restarts} need a restart (list them with --restart-list)" if restarts else line
+
+
+def restart_list(proposals: Iterable[Proposal]) -> Iterator[str]:
+    """Yield the commands that restart the VMs which only a restart moves to their storage, as lines of a script."""
+    for each in proposals:
+        if not each.needs_restart or isinstance(each.result, Move):
+            continue
+        machine, start = each.status.machine, each.status.start
+        command = f"virtctl restart {machine.name} -n {machine.namespace}"
+        if start and start.stopped_by:
+            command = f"kubevirt-scheduler opt-in {machine.name} -n {machine.namespace} --yes && {command}"
+        yield printable(f"{command}  # {format_gain(each.gain)} become local; {each.result.word}: {each.result.detail}")

@@ -1,0 +1,204 @@
+"""Run the migrations of `recolocate`: look at the cluster twice a second, and create what the plan permits."""
+
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+
+from webhook.cluster import migrations
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.documents import BadInput
+from webhook.cluster.one_vm import read_one_vm
+from webhook.commands.recolocate_plan import view_of
+from webhook.commands.recolocate_progress import Reporter, reporter
+from webhook.placement import recolocation_run
+from webhook.placement.catalog import Key
+from webhook.placement.fleet import assess
+from webhook.placement.recolocation import Hindrance, Move, Refusal, plan_move
+from webhook.placement.relocation import Limits, Migration, Relocation, Run, View
+from webhook.placement.settings import Settings
+from webhook.placement.shape import Malformed
+
+POLL = 0.5  # seconds between two looks at the cluster
+PATIENCE = 300.0  # seconds to wait for an API server that doesn't answer: it may restart, for example in an upgrade
+LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
+SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
+INTERRUPTED = "interrupted"
+
+
+def migrate(
+    cluster: ClusterClient, moves: Sequence[Relocation], limits: Limits, settings: Settings, *, as_json: bool
+) -> bool:
+    """Migrate the VMs. Return whether all went well: no migration failed, and nobody interrupted the run.
+
+    Raises BadInput if KubeVirt's limits can't be read.
+    """
+    try:
+        own = migrations.read_limits(cluster)
+    except ClusterError as error:
+        raise BadInput(f"the cluster does not answer: {error}") from None
+    limits = replace(limits, cluster=own.cluster, per_node=own.per_node)
+    with interrupts() as presses, reporter(len(moves), as_json=as_json) as report:
+        return MigrationRun(cluster, Run(tuple(moves)), limits, settings, report, presses).run()
+
+
+class Presses:
+    """How often the user pressed Ctrl-C, and a sleep that ends when the user does."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = threading.Event()
+
+    def add(self, _signal: int, _frame: FrameType | None) -> None:
+        """Count one; a signal handler."""
+        self.count += 1
+        self._event.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, or return early at the next press."""
+        self._event.wait(seconds)
+        self._event.clear()
+
+
+@contextmanager
+def interrupts() -> Iterator[Presses]:
+    """Count SIGINT and SIGTERM inside the block, instead of ending the process."""
+    presses = Presses()
+    previous = {number: signal.signal(number, presses.add) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield presses
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class MigrationRun:
+    """One run against one cluster."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 (the run's parts)
+        self,
+        cluster: ClusterClient,
+        run: Run,
+        limits: Limits,
+        settings: Settings,
+        report: Reporter,
+        presses: Presses,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._limits, self._settings = cluster, limits, settings
+        self._run, self._report, self._presses = run, report, presses
+        self._clock, self._suffix = clock, secrets.token_hex(3)
+        self._sources: dict[Key, str] = {}  # of other migrations, by their namespace and name
+        self._answered_at = self._clock()
+
+    def run(self) -> bool:
+        """Migrate until all is done, a migration fails, or the user interrupts twice."""
+        while not self._run.finished(self._limits):
+            try:
+                self._pass()
+                self._answered_at = self._clock()
+            except (ClusterError, BadInput) as error:
+                if self._clock() - self._answered_at > PATIENCE:
+                    self._change(recolocation_run.stopped(self._run, str(error)))
+                    break
+                self._report.note(f"the API server does not answer, retrying: {error}")
+            if self._presses.count and not self._run.stopped:
+                self._change(recolocation_run.stopped(self._run, INTERRUPTED))
+                self._report.note("Interrupted: waiting for the migrations that run. Press Ctrl-C again to leave them.")
+            if self._presses.count > 1:
+                break
+            if not self._run.finished(self._limits):
+                self._presses.sleep(POLL)
+        self._report.end(self._run)
+        return not self._run.stopped
+
+    def _pass(self) -> None:
+        view = self._look()
+        for migration in recolocation_run.withdrawals(view):
+            self._report.note(
+                f"{migration.namespace}/{migration.vmi} is evacuated: deleting migration {migration.name}"
+            )
+            migrations.delete_migration(self._cluster, migration)
+            self._change(recolocation_run.withdrawn(self._run, migration))
+        self._change(recolocation_run.advance(self._run, view, self._limits))
+        while not self._presses.count:
+            candidate = recolocation_run.next_move(self._run, view, self._limits)
+            if candidate is None or not self._start(candidate, view):
+                return
+
+    def _look(self) -> View:
+        found = migrations.list_migrations(self._cluster)
+        keys = {each.move.key for each in self._run.in_flight}
+        keys |= {(each.namespace, each.vmi) for each in found if each.unfinished and each.ours}
+        vmis = {key: vmi for key in keys if (vmi := migrations.read_vmi(self._cluster, key))}
+        current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
+        known = [self._completed(each) for each in found if each.unfinished or each.key in current]
+        return View(self._clock(), tuple(known), {key: migrations.sight_of(vmi) for key, vmi in vmis.items()})
+
+    def _completed(self, migration: Migration) -> Migration:
+        """Add what only other objects tell: the source node, and why the migration failed."""
+        if migration.unfinished:
+            return replace(migration, source=migration.source or self._source(migration))
+        if migration.phase == "Failed" and not migration.failure:
+            cause = migrations.failure_message(self._cluster, *migration.key)
+            return replace(migration, failure=cause)
+        return migration
+
+    def _source(self, migration: Migration) -> str:
+        """Return the node of a migration's VMI. Only a new migration of someone else costs a request."""
+        key = migration.key
+        if key not in self._sources:
+            vmi = migrations.read_vmi(self._cluster, (migration.namespace, migration.vmi))
+            self._sources[key] = migrations.sight_of(vmi).node if vmi else ""
+        return self._sources[key]
+
+    def _start(self, candidate: Relocation, view: View) -> bool:
+        """Check the VM again and create its migration. Return whether another may be created in this pass."""
+        result = self._checked(candidate, view)
+        if isinstance(result, Refusal):
+            self._change(recolocation_run.skipped(self._run, candidate, f"{result.word}: {result.detail}"))
+            return True
+        current = replace(candidate, move=result)
+        if result.target != candidate.move.target:  # the share-manager has moved, so other limits apply
+            self._change(recolocation_run.updated(self._run, replace(current, canary=False)))
+            return False
+        name = f"recolocate-{candidate.move.name[:LONGEST_NAME]}-{self._suffix}"
+        try:
+            migrations.create_migration(self._cluster, result, name)
+        except ClusterError as error:
+            return self._not_created(current, name, error)
+        self._change(recolocation_run.begun(self._run, current, name, self._clock()))
+        return True
+
+    def _checked(self, candidate: Relocation, view: View) -> Move | Refusal:
+        key = candidate.move.key
+        unfinished = frozenset((each.namespace, each.vmi) for each in view.migrations if each.unfinished)
+        try:
+            inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
+            machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
+            if not machines:
+                return Refusal(Hindrance.NOT_RUNNING, "it is gone")
+            status = assess(machines[0], inventory.store, self._settings)
+            return plan_move(view_of(status, inventory, unfinished, self._settings), inventory.store)
+        except Malformed as error:
+            return Refusal(Hindrance.NOT_RUNNING, f"its pod can't be read: {error}")
+
+    def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
+        if error.code in SERVER_ERRORS or error.code >= 500:
+            self._change(recolocation_run.begun(self._run, candidate, name, self._clock(), uncertain=True))
+            raise error
+        self._change(recolocation_run.skipped(self._run, candidate, str(error)))
+        if error.code == 403:
+            self._change(recolocation_run.stopped(self._run, str(error)))
+        return True
+
+    def _change(self, run: Run) -> None:
+        previous, self._run = self._run, run
+        stages = {each.move.key: each.stage for each in previous.relocations}
+        for each in run.relocations:
+            if each.stage is not stages[each.move.key]:
+                self._report.changed(each, self._clock())
