@@ -172,8 +172,8 @@ class ApiServer:
     """The fake server: its objects, its faults and the requests that it received. Any thread may change them.
 
     `missing` holds the plurals that get a 404, like a missing CRD. `forbidden` holds the (verb, plural) pairs that get
-    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests. `denied_rights` holds the (verb, plural)
-    pairs that SubjectAccessReviews deny.
+    a 403. `tokens` holds the accepted bearer tokens; None accepts all requests. `denied_rights` holds the (verb,
+    plural) pairs that SubjectAccessReviews deny.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
