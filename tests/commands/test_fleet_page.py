@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import page_screenshot, paths
 from tests.support.browser import Page, chromium
 from webhook.commands.fleet_page import embedded_json, render
 from webhook.placement.decision import Reason
@@ -312,3 +313,12 @@ def test_an_empty_report_is_a_page_too(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, {"vms": [], "nodes": [], "summary": {}})
     assert opened.texts("#summary") == ["0 VMs."]
     assert browser.errors == []
+
+
+@pytest.mark.browser
+def test_the_pictures_of_the_documentation_show_the_example_cluster(tmp_path: Path) -> None:
+    page_screenshot.take(tmp_path)
+    for scheme in ("light", "dark"):
+        taken = (tmp_path / f"fleet-{scheme}.png").read_bytes()
+        assert taken[:8] == (paths.DOCS / "images" / f"fleet-{scheme}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert '"name":"archive"' in page_screenshot.example_page()

@@ -80,19 +80,28 @@ class Page:
             raise BrowserError(json.dumps(result["exceptionDetails"]))
         return result["result"].get("value")
 
-    def open(
-        self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light", *, phone: bool = False
-    ) -> None:
-        """Open a file in a window of this size, with a light or dark color scheme."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", features=features)
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+    def open(self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light", **screen: Any) -> None:
+        """Open a file in a window of this size, with a light or dark color scheme.
+
+        `screen` may have `phone=True`, and `scale`, the number of pixels of the screen for each of the page.
+        """
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        size = {"width": width, "height": height, "deviceScaleFactor": screen.get("scale", 1)}
+        self.call("Emulation.setDeviceMetricsOverride", **size, mobile=screen.get("phone", False))
         self.errors.clear()
         self.requests.clear()
+        self.evaluate("window.isLeaving = true")
         self.call("Page.navigate", url=file.as_uri())
-        self.evaluate(
-            "new Promise((done) => document.readyState === 'complete' ? done() : addEventListener('load', done))"
-        )
+        deadline = monotonic() + TIMEOUT
+        while not self._has_loaded():
+            if monotonic() > deadline:
+                raise BrowserError(f"{file} did not load within {TIMEOUT:.0f} s")
+
+    def _has_loaded(self) -> bool:
+        try:
+            return bool(self.evaluate("!window.isLeaving && document.readyState === 'complete'"))
+        except BrowserError:  # the old document has just gone
+            return False
 
     def press(self, key: str) -> None:
         """Press a key on the focused element."""

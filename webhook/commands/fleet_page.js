@@ -24,6 +24,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const DENSE = 16; // VMs in a box; more are drawn as squares without their names
   const CROWDED = 14; // lines; more are faint and without their counts until a node is chosen
+  const THICK = 6; // VMs; fewer are drawn as thinner lines
   const WAITING_ROOM = ""; // the box of the VMs without a node
 
   const report = JSON.parse(byId("report").textContent);
@@ -84,9 +85,10 @@
 
   function showSummary() {
     const counts = counted(vms).filter(([, count]) => count);
-    const { apart = 0, togetherAfterRestart = 0 } = report.summary || {};
+    const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = report.summary || {};
     const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
-    const after = apart ? `. ${togetherAfterRestart} of the ${apart} would be together after a restart` : "";
+    const onlyOptedIn = toOptIn ? ` (${toOptIn} of them only once opted in)` : "";
+    const after = apart ? `. ${togetherAfterRestart} of the ${apart} would be together after a restart${onlyOptedIn}` : "";
     byId("summary").textContent = `${plural(vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}.`;
     for (const [state, count] of counts) {
       const share = element("span", { class: state, title: `${count} ${words(state)}` });
@@ -231,7 +233,7 @@
       const key = JSON.stringify([vm.node, vm.storageNode]);
       pairs.set(key, (pairs.get(key) || 0) + 1);
     }
-    const most = Math.max(1, ...pairs.values());
+    const most = Math.max(THICK, ...pairs.values());
     const groups = [...pairs].map(([key, count]) => line(...JSON.parse(key), count, most, origin));
     const own = chosen.selected && isApart(chosen.selected) ? buttons.get(chosen.selected) : null;
     if (own) groups.push(ownLine(own, boxes.get(chosen.selected.storageNode), origin));
@@ -280,12 +282,12 @@
     const gap = right ? to.x - from.x - from.width : from.x - to.x - to.width;
     if (Math.abs(toY - fromY) < 40 && gap > from.width / 2) {
       const shift = right ? 14 : -14;
-      const up = Math.min(from.y, to.y) - 26;
+      const up = Math.min(from.y, to.y) - (right ? 30 : 16); // two curves again
       return curve([fromX + shift, from.y], [fromX + shift, up], [toX + shift, up], [toX + shift, to.y]);
     }
     const [start, end] = right ? [from.x + from.width, to.x] : [from.x, to.x + to.width];
     const reach = Math.max(24, Math.abs(end - start) / 2) * (right ? 1 : -1);
-    const shift = right ? -9 : 9;
+    const shift = right ? -14 : 14;
     return curve([start, fromY + shift], [start + reach, fromY + shift], [end - reach, toY + shift], [end, toY + shift]);
   }
 
