@@ -70,18 +70,16 @@ def test_the_table_lists_vms_a_summary_and_nodes(snapshot: Path) -> None:
     result = run_report("--snapshot", snapshot)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [re.split(r" {3,}", line) for line in result.stdout.splitlines()]
-    opt_in = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM'
     helped = "2 of the 2 would be together after a restart (1 of them only once opted in)"
     assert lines == [
         ["NAMESPACE", "VM", "OPT-IN", "NODE", "STORAGE", "STATE", "IF STARTED", "WHAT TO DO"],
         ["default", "apart", "yes", "node-b", "node-a", "Apart", "pinned to node-a",
-         "Restart the VM: its pod is then pinned to node-a."],
+         "restart"],
         ["default", "foreign", "no", "node-b", "node-a", "Apart", "not opted in; if it were: pinned to node-a",
-         f"{opt_in}: its pod is then pinned to node-a."],
-        ["default", "off", "yes", "-", "-", "Stopped", "unchanged (NoClaims)",
-         "No action needed. The VM mounts no claim."],
-        ["default", "together", "yes", "node-b", "node-b", "Together", "cold start, the share-manager follows the VM",
-         "No action needed."],
+         "opt in, then restart"],
+        ["default", "off", "yes", "-", "-", "Stopped", "unchanged (NoClaims)", "-"],
+        ["default", "together", "yes", "node-b", "node-b", "Together", "cold start",
+         "-"],
         [""],
         [f"4 VMs: 1 together, 2 apart, 1 stopped; {helped}"],
         [""],
@@ -120,6 +118,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
             "together": True,
             "text": "not opted in; if it were: pinned to node-a",
         },
+        "nextStep": "opt in, then restart",
         "advice": 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM: '
         "its pod is then pinned to node-a.",
     }

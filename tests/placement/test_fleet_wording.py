@@ -16,7 +16,7 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, statuses, vm, vm_pod, vmi
 from webhook.cluster.fleet import Facts, machines
 from webhook.placement.fleet import assess
-from webhook.placement.fleet_wording import NO_ACTION, advice
+from webhook.placement.fleet_wording import NO_ACTION, advice, next_step
 from webhook.placement.settings import Settings
 from webhook.placement.wording import ADVICE, restart_advice
 
@@ -64,6 +64,22 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
 @pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
 def test_a_vm_comes_with_advice(row: tuple[str, list[Object], str]) -> None:
     assert advice(statuses(*row[1])["vm1"]) == row[2]
+
+
+NEXT_STEPS = {
+    "together": "",
+    "apart": "restart",
+    "apart, not opted in": "opt in, then restart",
+    "apart, without a VM": "recreate the VMI",
+    "apart, no room": ADVICE["NodeCordoned"],
+    "migrating": "wait for the migration",
+    "Block": "",
+}
+
+
+@pytest.mark.parametrize("row", [row for row in SCRIPTED if row[0] in NEXT_STEPS], ids=lambda row: row[0])
+def test_the_next_step_is_short_for_the_most_frequent_cases(row: tuple[str, list[Object], str]) -> None:
+    assert next_step(statuses(*row[1])["vm1"]) == NEXT_STEPS[row[0]]
 
 
 @pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from webhook.cluster.fleet import NodeLoad
 from webhook.placement.fleet import Start, State, Status
-from webhook.placement.fleet_wording import advice, if_started
+from webhook.placement.fleet_wording import advice, if_started, next_step
 from webhook.placement.shape import JsonObject
 
 # The keys of the summary and of a node's states, in the order of the report.
@@ -39,6 +39,7 @@ def describe(status: Status) -> JsonObject:
         "paused": machine.paused,
         "migrating": machine.migrating,
         "ifStarted": _start(status.start, helps=status.start_helps) if status.start else None,
+        "nextStep": next_step(status),
         "advice": advice(status),
     }
 

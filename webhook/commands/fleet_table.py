@@ -62,7 +62,7 @@ def _vm_cells(vm: JsonObject, *, wide: bool) -> Iterator[str]:
     if wide:
         yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
     yield mapping(vm, "ifStarted").get("text") or NO_VALUE
-    yield vm["advice"]
+    yield (vm["advice"] if wide else vm["nextStep"]) or NO_VALUE
 
 
 def _node_cells(node: JsonObject) -> Iterator[str]:

@@ -30,7 +30,7 @@ def if_started(start: Start) -> str:
     """Return in a few words what a start would do now, such as "not opted in; if it were: pinned to node-a"."""
     decision = start.decision
     if start.cold:
-        result = "cold start, the share-manager follows the VM"
+        result = "cold start"
     elif decision.outcome is Outcome.PINNED:
         result = f"pinned to {decision.node}"
     elif decision.outcome is Outcome.PREFERRED:
@@ -38,6 +38,17 @@ def if_started(start: Start) -> str:
     else:
         result = f"unchanged ({decision.reason})"
     return f"not opted in; if it were: {result}" if start.stopped_by else result
+
+
+def next_step(status: Status) -> str:
+    """Return what the operator can do, shorter than `advice` for the most frequent cases. Empty if nothing."""
+    if status.state is State.APART and status.start_helps and status.claim not in status.machine.hotplugged:
+        if status.machine.migrating:
+            return "wait for the migration"
+        restart = "restart" if status.machine.is_vm else "recreate the VMI"
+        return f"opt in, then {restart}" if status.start and status.start.stopped_by else restart
+    words = advice(status)
+    return "" if words.startswith(NO_ACTION) else words
 
 
 def advice(status: Status) -> str:
