@@ -75,7 +75,7 @@ def test_the_readme_shows_the_real_output_of_each_command(command: str, shown: s
 def test_the_readme_shows_the_demo_and_both_commands() -> None:
     shown = [shlex.split(command) for command, _ in examples()]
     assert ["make", "demo"] in shown
-    assert {words[1] for words in shown if words[0] == "kubevirt-scheduler"} == {"explain", "inject"}
+    assert {words[1] for words in shown if words[0] == "kubevirt-scheduler"} == {"explain", "inject", "report"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
