@@ -99,6 +99,8 @@ def main(seconds: float | None, rounds: int, folder: Path, file: Path | None, do
     with start_setup(folder) as setup, Progress(transient=True) as bar:
         task = bar.add_task("", total=rounds * (1 + len(WORKLOADS) * len(NETWORKS)))
         for number in range(rounds):
+            if not bar.console.is_terminal:
+                print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             for workload, network, result in run_round(setup, number, seconds):
                 bar.update(task, advance=1, description=f"round {number + 1}, {workload.name}")
                 if network:
