@@ -1,7 +1,10 @@
 """`report` lists the VMs of a snapshot or of a live cluster, with a summary and the nodes."""
 
 import re
+import sys
+import time
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from webhook.cli import commands
 from webhook.cluster.manifests import to_yaml
 from webhook.commands.fleet_table import render_report, summary_line
 from webhook.commands.label_selector import parse_selector
+from webhook.commands.progress import progress_bar
 from webhook.placement.selectors import labels_match
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
@@ -260,3 +264,43 @@ def test_sentences_wrap_on_a_narrow_terminal_and_names_do_not(snapshot: Path) ->
     assert lines[1].split()[:6] == ["default", "apart", "yes", "node-b", "node-a", "Apart"]
     colored = render_report(report, wide=False, color=True, columns=120)
     assert click.style("Apart", fg="red") in colored
+
+
+class WatchEnded(Exception):
+    """Ends a watch, which has no other end than Ctrl-C."""
+
+
+def test_watch_prints_the_table_again_after_a_pause(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise WatchEnded
+
+    monkeypatch.setattr(time, "sleep", pause)
+    result = CliRunner().invoke(commands, ["report", "--snapshot", str(snapshot), "-w"])
+    assert isinstance(result.exception, WatchEnded)
+    assert pauses == [5, 5]
+    assert result.stdout.count("NAMESPACE") == 2
+    assert "\x1b" not in result.stdout
+
+
+def test_without_a_terminal_no_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar() as progress:
+        progress("reading pods", 1, None)
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_a_progress_bar_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar() as progress:
+        progress("deciding", 2, 3)
+    assert "deciding" in terminal.getvalue()
+    assert "2/3" in terminal.getvalue()
