@@ -14,7 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tests.support.builders import node, storage
+from tests.support.builders import claim, hotplug_pod, node, pinned_vm_pod, storage
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
@@ -304,3 +304,23 @@ def test_on_a_terminal_a_progress_bar_is_shown(monkeypatch: pytest.MonkeyPatch) 
         progress("deciding", 2, 3)
     assert "deciding" in terminal.getvalue()
     assert "2/3" in terminal.getvalue()
+
+
+def test_a_written_snapshot_gives_the_report_of_the_live_cluster(server: ApiServer, tmp_path: Path) -> None:
+    stopped = vm(
+        "tpm",
+        domain={"devices": {"tpm": {"persistent": True}}, "memory": {"guest": "1Gi"}, "cpu": {"cores": 2}},
+        volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}],
+        nodeSelector={"disk": "ssd"},
+    )
+    state = claim("persistent-state-for-tpm-x7k2p", labels={"persistent-state-for": "tpm"})
+    stuck = pinned_vm_pod("virt-launcher-stuck-abcde", vm="stuck")
+    launcher = vm_pod("plugged", "node-b", claims=[], opt_in=None)
+    target = vm_pod("together", "node-a", suffix="next", claims=["disk2"], labels={"kubevirt.io/migrationJobUID": "j"})
+    server.put(*FLEET, stopped, state, stuck, launcher, hotplug_pod(launcher), vmi("plugged"), target)
+    kubeconfig, file = server.kubeconfig(tmp_path), tmp_path / "cluster.json"
+    written = CliRunner().invoke(commands, ["snapshot", "-o", str(file), "--kubeconfig", kubeconfig])
+    assert written.exit_code == 0, written.output
+    live = report_on("--kubeconfig", kubeconfig)
+    assert len(live["vms"]) == 7
+    assert report_on("--snapshot", file) == live
