@@ -1,7 +1,10 @@
 """`report` lists the VMs of a snapshot or of a live cluster, with a summary and the nodes."""
 
 import re
+import sys
+import time
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,14 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tests.support.builders import node, storage
+from tests.support.builders import claim, hotplug_pod, node, pinned_vm_pod, storage
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
 from webhook.cluster.manifests import to_yaml
 from webhook.commands.fleet_table import render_report, summary_line
 from webhook.commands.label_selector import parse_selector
+from webhook.commands.progress import progress_bar
 from webhook.placement.selectors import labels_match
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
@@ -259,3 +263,63 @@ def test_sentences_wrap_on_a_narrow_terminal_and_names_do_not(snapshot: Path) ->
     assert lines[1].split()[:6] == ["default", "apart", "yes", "node-b", "node-a", "Apart"]
     colored = render_report(report, wide=False, color=True, columns=120)
     assert click.style("Apart", fg="red") in colored
+
+
+class WatchEnded(Exception):
+    """Ends a watch, which has no other end than Ctrl-C."""
+
+
+def test_watch_prints_the_table_again_after_a_pause(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise WatchEnded
+
+    monkeypatch.setattr(time, "sleep", pause)
+    result = CliRunner().invoke(commands, ["report", "--snapshot", str(snapshot), "-w"])
+    assert isinstance(result.exception, WatchEnded)
+    assert pauses == [5, 5]
+    assert result.stdout.count("NAMESPACE") == 2
+    assert "\x1b" not in result.stdout
+
+
+def test_without_a_terminal_no_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar() as progress:
+        progress("reading pods", 1, None)
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_a_progress_bar_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar() as progress:
+        progress("deciding", 2, 3)
+    assert "deciding" in terminal.getvalue()
+    assert "2/3" in terminal.getvalue()
+
+
+def test_a_written_snapshot_gives_the_report_of_the_live_cluster(server: ApiServer, tmp_path: Path) -> None:
+    stopped = vm(
+        "tpm",
+        domain={"devices": {"tpm": {"persistent": True}}, "memory": {"guest": "1Gi"}, "cpu": {"cores": 2}},
+        volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}],
+        nodeSelector={"disk": "ssd"},
+    )
+    state = claim("persistent-state-for-tpm-x7k2p", labels={"persistent-state-for": "tpm"})
+    stuck = pinned_vm_pod("virt-launcher-stuck-abcde", vm="stuck")
+    launcher = vm_pod("plugged", "node-b", claims=[], opt_in=None)
+    target = vm_pod("together", "node-a", suffix="next", claims=["disk2"], labels={"kubevirt.io/migrationJobUID": "j"})
+    server.put(*FLEET, stopped, state, stuck, launcher, hotplug_pod(launcher), vmi("plugged"), target)
+    kubeconfig, file = server.kubeconfig(tmp_path), tmp_path / "cluster.json"
+    written = CliRunner().invoke(commands, ["snapshot", "-o", str(file), "--kubeconfig", kubeconfig])
+    assert written.exit_code == 0, written.output
+    live = report_on("--kubeconfig", kubeconfig)
+    assert len(live["vms"]) == 7
+    assert report_on("--snapshot", file) == live

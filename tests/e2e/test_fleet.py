@@ -32,6 +32,7 @@ class Fleet:
         self.scenario, self.controller, self.plane = scenario, controller, scenario.plane
         self.nodes = scenario.add_nodes(NODES)
         self._webhook = webhook
+        self._explained: dict[tuple[str, str], Object] = {}
 
     def serve(self, claim: str, node: str) -> str:
         """Create a volume that is served by one node and used by a backup on the last one. Return the volume."""
@@ -107,11 +108,17 @@ class Fleet:
         assert (result.exit_code, result.stderr) == (0, "")
         return json.loads(result.stdout)
 
-    def agreed(self) -> dict[str, Object]:
-        """Return the VMs of the report by name, once `explain` and the metrics say the same about each of them."""
+    def agreed(self, *, all_vms: bool = False) -> dict[str, Object]:
+        """Return the VMs of the report by name, once `explain` and the metrics say the same about each of them.
+
+        Unless `all_vms`, only VMs are explained whose entry has changed since the last call.
+        """
         self.plane.wait(lambda: metrics_of(self._webhook) == self._counted(), 40, "metrics that agree with the report")
         rows = self.rows()
         for (namespace, name), row in rows.items():
+            if self._explained.get((namespace, name)) == row and not all_vms:
+                continue
+            self._explained[namespace, name] = row
             (explained,) = self._run("explain", "vm", name, "-n", namespace)
             assert explained["vm"] == row
             is_well = row["state"] not in ("Apart", "Waiting")
@@ -202,7 +209,7 @@ def move_share_manager(fleet: Fleet, volume: str) -> None:
         "DELETE", f"/api/v1/namespaces/{longhorn.namespace}/pods/share-manager-{volume}?gracePeriodSeconds=0"
     )
     moved_to = longhorn.wait_running(volume, other_than=node)
-    rows = fleet.agreed()
+    rows = fleet.agreed(all_vms=True)
     assert states(rows, "moving") == {("Apart", "ShareManagerMoved"): 4}
     assert {row["storageNode"] for name, row in rows.items() if name.startswith("moving")} == {moved_to}
 
