@@ -50,7 +50,7 @@ class ServingCertificate:
         self._context: ssl.SSLContext | None = None
         self._chain = b""
         if not awaited or () not in self._seen:
-            self._load()
+            self._load(self._trusted)
 
     def context(self) -> ssl.SSLContext | None:
         """Return the context for a new connection, and reload changed files. Unusable files leave the old context."""
@@ -61,6 +61,10 @@ class ServingCertificate:
             elif self.problem:
                 self.problem = ""  # the served files are back in place
             return self._context
+
+    def trusted_cas(self) -> str:
+        """Return the CAs of clients in PEM, as in the last context; empty if clients need no certificate."""
+        return self._trusted
 
     def expiry_times(self) -> dict[str, datetime]:
         """Return the expiry of the served `leaf`, of the `ca` in `ca.crt` that it chains to, and of the `client-ca`.
@@ -75,26 +79,26 @@ class ServingCertificate:
         return found | ({"client-ca": self.client_ca.expiry()} if self.client_ca else {})
 
     def _reload(self, found: tuple[tuple[int, ...], ...], trusted: str) -> None:
-        previous, self._trusted = self._trusted, trusted
         try:
-            self._load()
+            self._load(trusted)
         except UnusableCertificate as error:
             # Each connection retries, because the cause may be a temporary lack of file descriptors. Log it once.
             if str(error) != self.problem:
                 log.warning("serving certificate unusable, keeping the old one", reason=str(error))
             # A change of the client CA waits for a usable pair: the old key is no longer in a file.
-            self.problem, self._trusted = str(error), previous
+            self.problem = str(error)
             return
         if found != self._seen:
             log.info("serving certificate reloaded", folder=str(self._folder))
         self._seen, self.problem = found, ""
 
-    def _load(self) -> None:
+    def _load(self, trusted: str) -> None:
         context = load_context(self._folder)
-        if self._trusted:
-            trust_clients(context, self._trusted)
+        if trusted:
+            trust_clients(context, trusted)
         # If `tls.crt` was replaced in between, it differs from `_seen`, and the next call reloads both files.
         self._chain, self._context = read_file(self._folder / CERTIFICATE), context
+        self._trusted = trusted
 
     def _identities(self) -> tuple[tuple[int, ...], ...]:
         return tuple(identity(self._folder / name) for name in (CERTIFICATE, KEY))

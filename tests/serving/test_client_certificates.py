@@ -175,6 +175,44 @@ def test_a_rotation_of_the_client_ca_fails_no_review(tmp_path):
             status_of_review(connection)
 
 
+def connection_header(connection):
+    """Send a review over an open connection, and return the response's Connection header."""
+    connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
+    response = connection.getresponse()
+    assert (response.status, bool(response.read())) == (200, True)
+    return response.headers["Connection"]
+
+
+def test_an_open_connection_ends_with_its_next_response_after_its_ca_is_removed(tmp_path):
+    """`Connection: close` fails no call. Otherwise, a stolen certificate would be of use as long as requests follow."""
+    ca_file = tmp_path / "client-ca.crt"
+    replace(ca_file, CA.certificate)
+    with (
+        run_server(tmp_path, "--client-ca-file", ca_file) as server,
+        closing(connect(server, *write_client(tmp_path, CLIENT))) as connection,
+    ):
+        assert [connection_header(connection) for _ in range(2)] == ["keep-alive"] * 2
+        replace(ca_file, OTHER_CA.certificate)
+        assert server.probe("/readyz")[0] == 200  # reloads the file; the kubelet sends this probe every 2 s
+        assert connection_header(connection) == "close"
+        with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
+            status_of_review(connection)
+
+
+def test_a_renewed_serving_certificate_ends_no_connection(tmp_path):
+    folder, ca_file = tmp_path / "tls", tmp_path / "client-ca.crt"
+    write_certificate_files(folder)
+    replace(ca_file, CA.certificate)
+    with (
+        run_server(tmp_path, "--tls-dir", folder, "--client-ca-file", ca_file) as server,
+        closing(connect(server, *write_client(tmp_path, CLIENT))) as connection,
+    ):
+        assert connection_header(connection) == "keep-alive"
+        write_certificate_files(folder)
+        assert server.probe("/readyz")[0] == 200
+        assert connection_header(connection) == "keep-alive"
+
+
 # The event loop
 
 

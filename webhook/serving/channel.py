@@ -53,6 +53,11 @@ class Channel:
         """Whether `receive` can return more without an event of the socket."""
         return False
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the peer should reconnect, because the server might not accept it any more."""
+        return False
+
     def handshake(self) -> bool:
         """Return True: there is no handshake."""
         return True

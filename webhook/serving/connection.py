@@ -122,7 +122,7 @@ class Connection:
     def respond(self, request: Request, response: Response, now: float) -> None:
         """Send the response to `request`."""
         self.pending = None
-        self._keep_alive = request.keep_alive and not self._handler.draining
+        self._keep_alive = request.keep_alive and not self._handler.draining and not self.channel.outdated
         self._handler.count(response.status)
         self._send(serialize(response, keep_alive=self._keep_alive, head_only=request.method == "HEAD"), now)
 

@@ -138,7 +138,7 @@ class Server:
             # Start threads here, after the fork: they would not survive it.
             sys.setswitchinterval(SWITCH_INTERVAL)
             listener: Any = worker.sockets[0]  # gunicorn's wrapper
-            open_channel = tls_opener(self.certificate.context)
+            open_channel = tls_opener(self.certificate.context, self.certificate.trusted_cas)
             loop = Loop(listener.sock, open_channel, self.handler, worker.on_turn, max_connections=max_connections)
             worker.loop = loop
             self.metrics.add_loop(loop.connections, loop.dropped, loop.take_longest_turn)

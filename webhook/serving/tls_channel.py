@@ -26,13 +26,20 @@ HANDSHAKE_RECORDS_PER_TURN = 8  # a client's second flight has 3, with a certifi
 SENT_RECORDS_PER_TURN = 16  # 256 KiB, which take 1 ms; a response has 2 KiB
 
 
-def tls_opener(get_context: Callable[[], ssl.SSLContext | None]) -> Callable[[socket.socket], Channel]:
-    """Return a function that opens a channel with the current TLS context; it raises SSLError if there is none."""
+def tls_opener(
+    get_context: Callable[[], ssl.SSLContext | None], trusted_cas: Callable[[], str] = str
+) -> Callable[[socket.socket], Channel]:
+    """Return a function that opens a channel with the current TLS context; it raises SSLError if there is none.
+
+    A channel is outdated as soon as `trusted_cas`, the CAs of clients, has changed since it was opened.
+    """
 
     def open_channel(sock: socket.socket) -> Channel:
+        # Before the context: if the CAs change in between, the channel is outdated too early, but never too late.
+        accepted_by = trusted_cas()
         if (context := get_context()) is None:
             raise ssl.SSLError("there is no certificate yet")
-        return TlsChannel(sock, context)
+        return TlsChannel(sock, context, lambda: trusted_cas() != accepted_by)
 
     return open_channel
 
@@ -42,8 +49,11 @@ class TlsChannel(Channel):
 
     starts_with_handshake = True
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, sock: socket.socket, context: ssl.SSLContext, is_outdated: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__(sock)
+        self._is_outdated = is_outdated
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._received = bytearray()  # ciphertext that TLS has not read yet
@@ -60,6 +70,11 @@ class TlsChannel(Channel):
     def has_input(self) -> bool:
         """Whether a complete record is in memory."""
         return len(self._received) >= HEADER_SIZE and len(self._received) >= _record_size(self._received)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the CAs of clients have changed since this client was accepted."""
+        return self._is_outdated()
 
     def handshake(self) -> bool:
         """Continue the handshake and return whether it is complete."""
