@@ -1,10 +1,10 @@
-{{/* Names, labels and images: what several objects must agree on. */}}
+{{/* Names, labels and images that several objects share. */}}
 
 {{- define "kubevirt-scheduler.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* 40 characters leave room for what is appended, below the 63 of a Service's name and of a label's value. */}}
+{{/* With 40 characters, names with a suffix stay below 63, the limit of a Service's name and of a label's value. */}}
 {{- define "kubevirt-scheduler.fullname" -}}
 {{- $name := include "kubevirt-scheduler.name" . -}}
 {{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
@@ -15,7 +15,7 @@
 {{ include "kubevirt-scheduler.fullname" . }}-kube-scheduler
 {{- end }}
 
-{{/* The one name in the serving certificate: by it, and by no other, the API server calls a Service. */}}
+{{/* The only name in the serving certificate: the API server calls a Service by this name. */}}
 {{- define "kubevirt-scheduler.host" -}}
 {{ include "kubevirt-scheduler.fullname" . }}.{{ .Release.Namespace }}.svc
 {{- end }}
@@ -24,7 +24,7 @@
 {{- if eq .Values.certificates.source "provided" -}}
 {{ .Values.certificates.secretName }}
 {{- else if eq .Values.certificates.source "cert-manager" -}}
-{{/* A name of its own: cert-manager keeps it, and Helm makes no Secret where somebody else's is, should the source be "self" one day. */}}
+{{/* A separate name: cert-manager keeps its Secret, and Helm couldn't create its own one if the source becomes "self". */}}
 {{- include "kubevirt-scheduler.fullname" . }}-cert-manager-tls
 {{- else -}}
 {{ include "kubevirt-scheduler.fullname" . }}-tls
@@ -40,16 +40,16 @@
 {{ default (include "kubevirt-scheduler.fullname" .) .Values.serviceAccount.name }}
 {{- end }}
 
-{{/* What a selector selects by: it can never be changed, so nothing from the values is in it but `nameOverride`. Takes (dict "root" $ "component" "webhook"). */}}
+{{/* The labels of selectors. They can't be changed later, so the only value in them is `nameOverride`. Takes (dict "root" $ "component" "webhook"). */}}
 {{- define "kubevirt-scheduler.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "kubevirt-scheduler.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* The labels of an object. Not those of a pod template: the version in them would restart every pod with each new chart. */}}
+{{/* The labels of an object, but not of a pod template: the version would restart every pod with each new chart. */}}
 {{- define "kubevirt-scheduler.labels" -}}
-{{- /* One map: a key that is there twice Helm takes, and Flux does not. */ -}}
+{{- /* One map, because Flux rejects duplicate keys. Helm accepts them. */ -}}
 {{- merge (dict) (default (dict) .more) (default (dict) .root.Values.commonLabels) (include "kubevirt-scheduler.ownLabels" . | fromYaml) | toYaml }}
 {{- end }}
 
@@ -106,7 +106,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* `settings.schedulerNames` as JSON, without the keys that were taken out: `--set ...=null` leaves them there, empty. */}}
+{{/* `settings.schedulerNames` as JSON, without the keys that are null: `--set ...=null` keeps the key. */}}
 {{- define "kubevirt-scheduler.schedulerNames" -}}
 {{- $names := dict -}}
 {{- range $name, $target := .Values.settings.schedulerNames }}{{ with $target }}{{ $_ := set $names $name . }}{{ end }}{{ end -}}

@@ -1,4 +1,4 @@
-{{/* What our pods have in common: the settings, and that they need no rights on their node. */}}
+{{/* The common parts of the chart's pods: the settings, and the lack of rights on their node. */}}
 
 {{- define "kubevirt-scheduler.settings" -}}
 {{- with .Values.settings -}}
@@ -33,7 +33,7 @@
 {{- end }}
 {{- end }}
 
-{{/* OpenShift gives a namespace ids of its own, and its SCC restricted-v2 refuses any others. "auto" is the one string. */}}
+{{/* OpenShift assigns user ids per namespace, and its SCC restricted-v2 refuses others. "auto" is the only string. */}}
 {{- define "kubevirt-scheduler.podSecurityContext" -}}
 {{- $here := .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
 runAsNonRoot: true
@@ -46,7 +46,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* What a process writes goes to /dev/shm, which every runtime gives to a pod, in memory: no volume for it is needed. */}}
+{{/* Processes write to /dev/shm, the memory that every runtime mounts into a pod, so they need no volume. */}}
 {{- define "kubevirt-scheduler.securityContext" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -54,7 +54,7 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Apart where that can be had, on one node where not: a second replica in the same place is better than none. */}}
+{{/* Spread replicas if possible. A second replica on the same node is better than none. */}}
 {{- define "kubevirt-scheduler.spread" -}}
 {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
 - maxSkew: 1
@@ -63,7 +63,7 @@ capabilities:
   labelSelector:
     matchLabels:
       {{- include "kubevirt-scheduler.selectorLabels" $ | nindent 6 }}
-  # Else the pods of the old ReplicaSet count as well, and the new ones come to stand on one node.
+  # Otherwise the pods of the old ReplicaSet count too, and the new ones may all run on one node.
   matchLabelKeys: [pod-template-hash]
 {{- end }}
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* What the ValidatingAdmissionPolicies have in common, and the right that one of them narrows. */}}
+{{/* The common parts of the ValidatingAdmissionPolicies, and the right that one of them narrows. */}}
 
 {{/* Whether the webhook may delete pods. In observe mode it never does. */}}
 {{- define "kubevirt-scheduler.deletesPods" -}}
@@ -7,7 +7,7 @@ true
 {{- end }}
 {{- end }}
 
-{{/* An expression that fails denies the request (`failurePolicy: Fail`), so `has` keeps a user without a name out of this. */}}
+{{/* An expression that fails denies the request (`failurePolicy: Fail`), so `has` excludes a user without a name. */}}
 {{- define "kubevirt-scheduler.policy.account" -}}
 - name: webhook-account
   expression: >-

@@ -5,10 +5,10 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
-  # A Lease of its own: the default `kube-scheduler` is that of the cluster's own scheduler.
+  # A separate Lease: the default, `kube-scheduler`, belongs to the cluster's own scheduler.
   resourceName: {{ .Values.scheduler.name }}
   resourceNamespace: {{ .Release.Namespace | quote }}
-# Nobody profiles it from outside; here, for with a configuration the flag for it is ignored.
+# With a configuration file, the scheduler ignores the flag for profiling.
 enableProfiling: false
 profiles:
   - schedulerName: {{ .Values.scheduler.name }}
@@ -25,7 +25,7 @@ plugins:
     enabled:
       - name: {{ $loadAware.plugin }}
     {{- if eq $loadAware.plugin "TargetLoadPacking" }}
-    # These two spread by what is asked for, against the packing.
+    # These two spread pods by requests, against the packing.
     disabled:
       - name: NodeResourcesFit
       - name: NodeResourcesBalancedAllocation

@@ -1,23 +1,23 @@
-{{/* Which pods the API server shows to us. */}}
+{{/* The pods that the API server sends to the webhook. */}}
 
-{{/* kube-system, so that the cluster comes up without us; ours, so that we do. */}}
+{{/* Exclude kube-system, so that the cluster starts without the webhook, and the release's namespace, so that the webhook itself does. */}}
 {{- define "kubevirt-scheduler.excludedNamespaces" -}}
 {{- concat (list "kube-system" .Release.Namespace) (default (list) .Values.webhook.excludedNamespaces) | uniq | toYaml -}}
 {{- end }}
 
-{{/* True where a pod in `test.namespace` would be shown to us. Not where the chart itself was installed into `default`. */}}
+{{/* True if the API server sends pods of `test.namespace` to the webhook: not if the chart is installed into `default`. */}}
 {{- define "kubevirt-scheduler.testable" -}}
 {{- if not (has .Values.test.namespace (include "kubevirt-scheduler.excludedNamespaces" . | fromYamlArray)) -}}
 true
 {{- end }}
 {{- end }}
 
-{{/* One of the annotations is exactly "true". Their keys are held to their alphabet by the schema: no quote gets in. */}}
+{{/* One of the annotations is exactly "true". The schema restricts the keys, so they can't contain a quote. */}}
 {{- define "kubevirt-scheduler.optedIn" -}}
 has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnotations }}'].exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true')
 {{- end }}
 
-{{/* True where a migration's target is reviewed: its node may be preferred, or its scheduler's name mapped. */}}
+{{/* True if the webhook reviews migration targets, to prefer a node or to map the scheduler's name. */}}
 {{- define "kubevirt-scheduler.reviewsMigrations" -}}
 {{- if or (eq .Values.settings.migrationTargets "prefer") (include "kubevirt-scheduler.schedulerNames" . | fromJson) -}}
 true
@@ -28,7 +28,7 @@ true
 !has(object.metadata.labels) || !('kubevirt.io/migrationJobUID' in object.metadata.labels) || object.metadata.labels['kubevirt.io/migrationJobUID'] == ''
 {{- end }}
 
-{{/* What both webhooks have. No caBundle: it is not ours to render, so that no upgrade can empty it. */}}
+{{/* The common part of both webhooks. It has no caBundle, so that no upgrade can empty it. */}}
 {{- define "kubevirt-scheduler.called" -}}
 clientConfig:
   service:
@@ -43,7 +43,7 @@ rules:
     operations: [CREATE]
     scope: Namespaced
 admissionReviewVersions: [v1]
-# Events are written about what really happens only.
+# The webhook writes Events, but not for dry runs.
 sideEffects: NoneOnDryRun
 matchPolicy: Equivalent
 reinvocationPolicy: {{ .Values.webhook.reinvocationPolicy }}
