@@ -24,6 +24,7 @@ from webhook.placement.settings import Settings
 from webhook.placement.shape import Malformed
 
 POLL = 0.5  # seconds between two looks at the cluster
+LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
 PATIENCE = 300.0  # seconds to wait for an API server that doesn't answer: it may restart, for example in an upgrade
 LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
@@ -93,7 +94,7 @@ class MigrationRun:
         self._run, self._report, self._presses = run, report, presses
         self._clock, self._suffix = clock, secrets.token_hex(3)
         self._sources: dict[Key, str] = {}  # of other migrations, by their namespace and name
-        self._answered_at = self._clock()
+        self._answered_at = self._list_at = self._clock()
 
     def run(self) -> bool:
         """Migrate until all is done, a migration fails, or the user interrupts twice."""
@@ -117,21 +118,40 @@ class MigrationRun:
         return not self._run.stopped
 
     def _pass(self) -> None:
-        view = self._look()
+        view = self._look(self._in_flight())
         for migration in recolocation_run.withdrawals(view):
-            self._report.note(
-                f"{migration.namespace}/{migration.vmi} is evacuated: deleting migration {migration.name}"
-            )
-            migrations.delete_migration(self._cluster, migration)
-            self._change(recolocation_run.withdrawn(self._run, migration))
+            self._withdraw(migration)
         self._change(recolocation_run.advance(self._run, view, self._limits))
+        # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
+        if recolocation_run.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
+            self._create(self._look(migrations.list_migrations(self._cluster)))
+
+    def _create(self, view: View) -> None:
+        for migration in recolocation_run.withdrawals(view):  # those of an earlier run
+            self._withdraw(migration)
         while not self._presses.count:
             candidate = recolocation_run.next_move(self._run, view, self._limits)
-            if candidate is None or not self._start(candidate, view):
+            if candidate is None:
+                self._wait_for_slot()
+                return
+            if not self._start(candidate, view):
                 return
 
-    def _look(self) -> View:
-        found = migrations.list_migrations(self._cluster)
+    def _wait_for_slot(self) -> None:
+        if not self._run.in_flight and not self._run.finished(self._limits):
+            self._list_at = self._clock() + LIST_INTERVAL
+            self._report.note("Waiting for a free slot: other migrations are unfinished")
+
+    def _withdraw(self, migration: Migration) -> None:
+        self._report.note(f"{migration.namespace}/{migration.vmi} is evacuated: deleting migration {migration.name}")
+        migrations.delete_migration(self._cluster, migration)
+        self._change(recolocation_run.withdrawn(self._run, migration))
+
+    def _in_flight(self) -> list[Migration]:
+        keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
+        return [found for key in keys if (found := migrations.read_migration(self._cluster, *key))]
+
+    def _look(self, found: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}
         keys |= {(each.namespace, each.vmi) for each in found if each.unfinished and each.ours}
         vmis = {key: vmi for key in keys if (vmi := migrations.read_vmi(self._cluster, key))}
