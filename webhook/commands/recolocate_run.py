@@ -129,18 +129,13 @@ class MigrationRun:
     def _create(self, view: View) -> None:
         for migration in recolocation_run.withdrawals(view):  # those of an earlier run
             self._withdraw(migration)
-        while not self._presses.count:
-            candidate = recolocation_run.next_move(self._run, view, self._limits)
-            if candidate is None:
-                self._wait_for_slot()
-                return
-            if not self._start(candidate, view):
-                return
-
-    def _wait_for_slot(self) -> None:
-        if not self._run.in_flight and not self._run.finished(self._limits):
+        candidate = recolocation_run.next_move(self._run, view, self._limits)
+        if candidate is None:
             self._list_at = self._clock() + LIST_INTERVAL
-            self._report.note("Waiting for a free slot: other migrations are unfinished")
+            if not self._run.in_flight:
+                self._report.note("Waiting for a free slot: other migrations are unfinished")
+        while candidate and not self._presses.count and self._start(candidate, view):
+            candidate = recolocation_run.next_move(self._run, view, self._limits)
 
     def _withdraw(self, migration: Migration) -> None:
         self._report.note(f"{migration.namespace}/{migration.vmi} is evacuated: deleting migration {migration.name}")
