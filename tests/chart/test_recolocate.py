@@ -41,7 +41,7 @@ def test_the_role_is_rendered_without_the_webhooks_own_role() -> None:
 def test_the_role_writes_nothing_but_migrations() -> None:
     rules = find_one(render(CREATED), "ClusterRole", ROLE)["rules"]
     writes = [(rule["resources"], rule["verbs"]) for rule in rules if not {*rule["verbs"]} <= {"get", "list"}]
-    assert writes == [(["virtualmachineinstancemigrations"], ["list", "create", "delete"])]
+    assert writes == [(["virtualmachineinstancemigrations"], ["get", "list", "create", "delete"])]
 
 
 def test_the_api_server_accepts_the_example_cron_job(plane: ControlPlane) -> None:

@@ -213,6 +213,13 @@ def test_an_api_server_that_does_not_answer_is_asked_again(cluster: Cluster) -> 
     assert cluster.stages == {"vm1": Stage.MOVED}
 
 
+def test_a_right_that_is_missing_during_the_run_stops_it(cluster: Cluster) -> None:
+    cluster.server.forbidden.add(("get", MIGRATIONS))
+    assert not cluster.run([cluster.add("vm1")], nothing)
+    assert "cannot get" in cluster.log.run.stopped
+    assert cluster.stages == {"vm1": Stage.MIGRATING}
+
+
 def test_an_api_server_that_does_not_answer_for_long_stops_the_run(cluster: Cluster) -> None:
     presses = Steps(*[nothing] * 10_000)
     cluster.server.script("list", MIGRATIONS, *[error_response(status(503, "starting"))] * 10_000)

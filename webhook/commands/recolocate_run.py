@@ -28,6 +28,7 @@ LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none m
 PATIENCE = 300.0  # seconds to wait for an API server that doesn't answer: it may restart, for example in an upgrade
 LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
+REFUSALS = (401, 403)  # repeating such a request does not help
 INTERRUPTED = "interrupted"
 
 
@@ -103,7 +104,8 @@ class MigrationRun:
                 self._pass()
                 self._answered_at = self._clock()
             except (ClusterError, BadInput) as error:
-                if self._clock() - self._answered_at > PATIENCE:
+                is_refused = isinstance(error, ClusterError) and error.code in REFUSALS
+                if is_refused or self._clock() - self._answered_at > PATIENCE:
                     self._change(recolocation_run.stopped(self._run, str(error)))
                     break
                 self._report.note(f"the API server does not answer, retrying: {error}")
