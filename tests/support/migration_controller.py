@@ -70,9 +70,8 @@ class MigrationController:
         for path in (self.path, self._vmi_path, self._vm_path):
             for item in self._list(path):
                 with suppress(ApiError):
-                    self._plane.request(
-                        "PATCH", f"{path}/{item['metadata']['name']}", {"metadata": {"finalizers": None}}
-                    )
+                    own = f"{path}/{item['metadata']['name']}"
+                    self._plane.request("PATCH", own, {"metadata": {"finalizers": None}})
             self._plane.request("DELETE", path)
 
     def add_vm(self, pod: Object, node: str, **status: object) -> None:
@@ -91,16 +90,13 @@ class MigrationController:
         pod["spec"]["nodeName"] = node
         self._scenario.create(pod)
 
-    def vmi(self, name: str) -> Object:
-        return self._plane.request("GET", f"{self._vmi_path}/{name}")
-
     def change_vmi(self, name: str, status: Object) -> None:
         """Change fields of a VMI's status."""
         self._plane.request("PATCH", f"{self._vmi_path}/{name}/status", {"status": status})
 
     def node(self, name: str) -> str:
         """Return the node that a VM runs on."""
-        return str(self.vmi(name)["status"]["nodeName"])
+        return str(self._plane.request("GET", f"{self._vmi_path}/{name}")["status"]["nodeName"])
 
     def migrations(self) -> list[Object]:
         return self._list(self.path)
