@@ -81,7 +81,7 @@ def test_a_dry_run_lists_each_vm_that_is_apart_and_changes_nothing(run: Any, ser
         "default     foreign   node-b   node-a    restart   NotLiveMigratable: it has a host device",
         "default     fixed     node-b   node-a    restart   NotLiveMigratable: it has a host device",
         "",
-        "4 apart: 2 would migrate, 2 need a restart (list them with --restart-list)",
+        "4 apart: 2 would migrate, 2 need a restart (list with --restart-list)",
     ]
     assert {request.verb for request in server.requests} == {"get", "list"}
 

@@ -200,12 +200,13 @@ def test_a_run_survives_a_restart_of_the_api_server(
 ) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
+    controller.seconds = 3.0
     run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
     fleet.wait(lambda: phases(controller).get("vm-1"), "the first migration")
     plane.stop_apiserver()
     plane.start_apiserver()
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, stdout + stderr
-    assert "the API server does not answer, retrying" in stderr
+    assert "the API server does not answer, retrying" in stderr, stdout + stderr
     assert set(fleet.states().values()) == {"Together"}
     assert len(controller.migrations()) == 3

@@ -19,6 +19,7 @@ from copy import deepcopy
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.kubevirt import CRDS, install_crds
+from tests.support.migrations import OPEN, kubevirt_crd, migration_crd
 from tests.support.scenario import HOSTNAME, Scenario
 
 TICK = 0.1  # seconds
@@ -28,22 +29,6 @@ FINALIZER = "kubevirt.io/migrationJobFinalize"
 JOB = "kubevirt.io/migrationJobUID"
 CREATED_BY = "kubevirt.io/created-by"
 PATIENCE = 3.0  # seconds until an unschedulable target pod is deleted; the real time is in an annotation
-OPEN: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-
-
-def _migration_crd() -> Object:
-    selector = {"type": "object", "additionalProperties": {"type": "string"}}
-    spec = OPEN | {"properties": {"vmiName": {"type": "string"}, "addedNodeSelector": selector}}
-    schema = {"type": "object", "properties": {"spec": spec, "status": OPEN}}
-    return _crd("VirtualMachineInstanceMigration", "virtualmachineinstancemigrations", schema)
-
-
-def _crd(kind: str, plural: str, schema: Object) -> Object:
-    names = {"kind": kind, "plural": plural, "singular": kind.lower()}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    versions = [version | {"subresources": {"status": {}}}]
-    spec = {"group": "kubevirt.io", "scope": "Namespaced", "names": names, "versions": versions}
-    return {"metadata": {"name": f"{plural}.kubevirt.io"}, "spec": spec}
 
 
 class MigrationController:
@@ -70,7 +55,7 @@ class MigrationController:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"migrations-{scenario.namespace}", daemon=True)
         install_crds(self._plane)
-        for crd in (_migration_crd(), _crd("KubeVirt", "kubevirts", OPEN)):
+        for crd in (migration_crd(), kubevirt_crd("KubeVirt", {"spec": OPEN, "status": OPEN})):
             with suppress(ApiError):
                 self._plane.request("POST", CRDS, crd)
         self._plane.wait(lambda: self._plane.request("GET", self.path), 20, "the CRD of migrations")
@@ -85,9 +70,8 @@ class MigrationController:
         for path in (self.path, self._vmi_path, self._vm_path):
             for item in self._list(path):
                 with suppress(ApiError):
-                    self._plane.request(
-                        "PATCH", f"{path}/{item['metadata']['name']}", {"metadata": {"finalizers": None}}
-                    )
+                    own = f"{path}/{item['metadata']['name']}"
+                    self._plane.request("PATCH", own, {"metadata": {"finalizers": None}})
             self._plane.request("DELETE", path)
 
     def add_vm(self, pod: Object, node: str, **status: object) -> None:
@@ -106,16 +90,13 @@ class MigrationController:
         pod["spec"]["nodeName"] = node
         self._scenario.create(pod)
 
-    def vmi(self, name: str) -> Object:
-        return self._plane.request("GET", f"{self._vmi_path}/{name}")
-
     def change_vmi(self, name: str, status: Object) -> None:
         """Change fields of a VMI's status."""
         self._plane.request("PATCH", f"{self._vmi_path}/{name}/status", {"status": status})
 
     def node(self, name: str) -> str:
         """Return the node that a VM runs on."""
-        return str(self.vmi(name)["status"]["nodeName"])
+        return str(self._plane.request("GET", f"{self._vmi_path}/{name}")["status"]["nodeName"])
 
     def migrations(self) -> list[Object]:
         return self._list(self.path)

@@ -7,7 +7,7 @@ from tests.support.fleet import vmi
 
 MIGRATABLE = {"type": "LiveMigratable", "status": "True"}
 READY = {"type": "Ready", "status": "True"}
-CRD_NAME = "virtualmachineinstancemigrations.kubevirt.io"
+OPEN: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def migratable(
@@ -39,14 +39,22 @@ def migration(name: str = "m1", vm: str = "vm1", phase: str = "Running", *, ours
 
 def migration_crd(*, selector: bool = True, served: bool = True) -> Object:
     """Build the CRD of migrations; without `selector`, it is that of a KubeVirt before 1.6."""
-    fields = {"vmiName": {"type": "string"}} | ({"addedNodeSelector": {"type": "object"}} if selector else {})
-    schema = {"openAPIV3Schema": {"properties": {"spec": {"properties": fields}}}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": CRD_NAME},
-        "spec": {"versions": [{"name": "v1", "served": served, "schema": schema}]},
-    }
+    fields: Object = {"vmiName": {"type": "string"}}
+    if selector:
+        fields["addedNodeSelector"] = {"type": "object", "additionalProperties": {"type": "string"}}
+    spec = OPEN | {"properties": fields}
+    return kubevirt_crd("VirtualMachineInstanceMigration", {"spec": spec, "status": OPEN}, served=served)
+
+
+def kubevirt_crd(kind: str, properties: Object, *, served: bool = True) -> Object:
+    """Build a CRD of KubeVirt with these properties."""
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "properties": properties}}
+    version = {"name": "v1", "served": served, "storage": True, "schema": schema, "subresources": {"status": {}}}
+    names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+    spec = {"group": "kubevirt.io", "scope": "Namespaced", "names": names, "versions": [version]}
+    kind_of_crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return kind_of_crd | {"metadata": {"name": f"{plural}.kubevirt.io"}, "spec": spec}
 
 
 def kubevirt(**migrations: int) -> Object:

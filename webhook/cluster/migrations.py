@@ -98,6 +98,12 @@ def list_migrations(cluster: ClusterClient) -> list[Migration]:
     return [_migration(item) for item in _items(cluster, f"{GROUP}/{PLURAL}")]
 
 
+def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migration | None:
+    """Read a migration; None if it doesn't exist. Raises ClusterError."""
+    body = cluster.get(f"{GROUP}/namespaces/{namespace}/{PLURAL}/{name}")
+    return None if body is None else _migration(_decode(body))
+
+
 def _migration(item: JsonObject) -> Migration:
     metadata, state = mapping(item, "metadata"), mapping(item, "status", "migrationState")
     return Migration(

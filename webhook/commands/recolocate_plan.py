@@ -156,7 +156,8 @@ def _summary(proposals: Sequence[Proposal], most: int | None) -> str:
     if not apart:
         return "No VM is apart from its storage."
     line = f"{apart} apart: {chosen} would migrate"
-    return f"{line}, {restarts} need a restart (list them with --restart-list)" if restarts else line
+    needed = f"{restarts} {'needs' if restarts == 1 else 'need'} a restart"
+    return f"{line}, {needed} (list with --restart-list)" if restarts else line
 
 
 def restart_list(proposals: Iterable[Proposal]) -> Iterator[str]:

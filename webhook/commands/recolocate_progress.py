@@ -5,8 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import click
+from typing import TextIO
 
 from webhook.cluster.documents import printable
 from webhook.commands.progress import Progress, progress_bar
@@ -43,17 +42,19 @@ class Reporter:
         if self._as_json:
             names = {"namespace": move.namespace, "name": move.name, "source": move.source, "target": move.target}
             rest = {"migration": relocation.migration or None, "canary": relocation.canary, "seconds": seconds}
-            click.echo(json.dumps(names | {"stage": stage.value} | rest | {"detail": relocation.detail or None}))
+            _write(
+                sys.stdout, json.dumps(names | {"stage": stage.value} | rest | {"detail": relocation.detail or None})
+            )
             return
         took = f" after {seconds:.0f} s" if seconds is not None and stage in ENDED else ""
         detail = f": {relocation.detail}" if relocation.detail else ""
         line = f"{'/'.join(move.key)}  {move.source} -> {move.target}  {WORDS[stage]}{took}{detail}"
-        click.echo(printable(line))
+        _write(sys.stdout, line)
 
     def note(self, words: str) -> None:
         """Report something about the run as a whole, once."""
         if words != self._last_note:
-            click.echo(printable(words), err=True)
+            _write(sys.stderr, words)
         self._last_note = words
 
     def end(self, run: Run) -> None:
@@ -63,14 +64,14 @@ class Reporter:
         if self._as_json:
             names = [f"{each.move.namespace}/{each.migration}" for each in left]
             summary = {stage.value.lower(): counts[stage] for stage in Stage}
-            click.echo(json.dumps({"summary": summary, "stopped": run.stopped or None, "left": names}))
+            _write(sys.stdout, json.dumps({"summary": summary, "stopped": run.stopped or None, "left": names}))
             return
         numbers = [f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage]]
-        click.echo(f"{self._total} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
+        _write(sys.stdout, f"{self._total} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
         if run.stopped:
-            click.echo(printable(f"Stopped: {run.stopped}"), err=True)
+            _write(sys.stderr, f"Stopped: {run.stopped}")
         for each in left:
-            click.echo(f"Left running: migration {each.migration} in namespace {each.move.namespace}", err=True)
+            _write(sys.stderr, f"Left running: migration {each.migration} in namespace {each.move.namespace}")
 
 
 @contextmanager
@@ -79,3 +80,9 @@ def reporter(total: int, *, as_json: bool) -> Iterator[Reporter]:
     with progress_bar(redirected=sys.stdout.isatty()) as progress:
         progress("migrating", 0, total)
         yield Reporter(total, progress, as_json=as_json)
+
+
+def _write(stream: TextIO, line: str) -> None:
+    # Not click.echo: it writes past rich, which prints the lines above its bar.
+    stream.write(f"{printable(line)}\n")
+    stream.flush()

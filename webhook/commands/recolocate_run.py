@@ -24,9 +24,11 @@ from webhook.placement.settings import Settings
 from webhook.placement.shape import Malformed
 
 POLL = 0.5  # seconds between two looks at the cluster
+LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
 PATIENCE = 300.0  # seconds to wait for an API server that doesn't answer: it may restart, for example in an upgrade
 LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
+REFUSALS = (401, 403)  # repeating such a request does not help
 INTERRUPTED = "interrupted"
 
 
@@ -93,7 +95,7 @@ class MigrationRun:
         self._run, self._report, self._presses = run, report, presses
         self._clock, self._suffix = clock, secrets.token_hex(3)
         self._sources: dict[Key, str] = {}  # of other migrations, by their namespace and name
-        self._answered_at = self._clock()
+        self._answered_at = self._list_at = self._clock()
 
     def run(self) -> bool:
         """Migrate until all is done, a migration fails, or the user interrupts twice."""
@@ -102,7 +104,8 @@ class MigrationRun:
                 self._pass()
                 self._answered_at = self._clock()
             except (ClusterError, BadInput) as error:
-                if self._clock() - self._answered_at > PATIENCE:
+                is_refused = isinstance(error, ClusterError) and error.code in REFUSALS
+                if is_refused or self._clock() - self._answered_at > PATIENCE:
                     self._change(recolocation_run.stopped(self._run, str(error)))
                     break
                 self._report.note(f"the API server does not answer, retrying: {error}")
@@ -117,21 +120,35 @@ class MigrationRun:
         return not self._run.stopped
 
     def _pass(self) -> None:
-        view = self._look()
+        view = self._look(self._in_flight())
         for migration in recolocation_run.withdrawals(view):
-            self._report.note(
-                f"{migration.namespace}/{migration.vmi} is evacuated: deleting migration {migration.name}"
-            )
-            migrations.delete_migration(self._cluster, migration)
-            self._change(recolocation_run.withdrawn(self._run, migration))
+            self._withdraw(migration)
         self._change(recolocation_run.advance(self._run, view, self._limits))
-        while not self._presses.count:
-            candidate = recolocation_run.next_move(self._run, view, self._limits)
-            if candidate is None or not self._start(candidate, view):
-                return
+        # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
+        if recolocation_run.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
+            self._create(self._look(migrations.list_migrations(self._cluster)))
 
-    def _look(self) -> View:
-        found = migrations.list_migrations(self._cluster)
+    def _create(self, view: View) -> None:
+        for migration in recolocation_run.withdrawals(view):  # those of an earlier run
+            self._withdraw(migration)
+        candidate = recolocation_run.next_move(self._run, view, self._limits)
+        if candidate is None:
+            self._list_at = self._clock() + LIST_INTERVAL
+            if not self._run.in_flight:
+                self._report.note("Waiting for a free slot: other migrations are unfinished")
+        while candidate and not self._presses.count and self._start(candidate, view):
+            candidate = recolocation_run.next_move(self._run, view, self._limits)
+
+    def _withdraw(self, migration: Migration) -> None:
+        self._report.note(f"{migration.namespace}/{migration.vmi} is evacuated: deleting migration {migration.name}")
+        migrations.delete_migration(self._cluster, migration)
+        self._change(recolocation_run.withdrawn(self._run, migration))
+
+    def _in_flight(self) -> list[Migration]:
+        keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
+        return [found for key in keys if (found := migrations.read_migration(self._cluster, *key))]
+
+    def _look(self, found: Sequence[Migration]) -> View:
         keys = {each.move.key for each in self._run.in_flight}
         keys |= {(each.namespace, each.vmi) for each in found if each.unfinished and each.ours}
         vmis = {key: vmi for key in keys if (vmi := migrations.read_vmi(self._cluster, key))}
