@@ -65,6 +65,6 @@ class FleetCounter:
     def _add(self, counts: Counts, batch: list[Machine], store: Store) -> None:
         for machine in batch:
             status = assess(machine, store, self._settings)
-            counts.vms[status.state, machine.opted_in] += 1
+            counts.vms[status.state, status.opted_in] += 1
             if status.node:
                 counts.by_node[status.node, status.state] += 1

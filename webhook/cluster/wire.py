@@ -4,15 +4,17 @@ The decoder skips all other fields. That halves the decoding time, and a skipped
 environment with a passphrase. A field is `Any` if its whole content is used, or if any type must be accepted.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any, TypedDict
 
 import msgspec
 
 from webhook.placement.shape import JsonObject
 
-# The API server stores no object over 3 MiB, so a line over this limit isn't a watch event.
-MAX_LINE_BYTES = 16 * 1024 * 1024  # bytes
+JSON = "application/json"
+# The API server sends only the metadata: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+METADATA_LIST, METADATA = (
+    f"{JSON};as={kind};g=meta.k8s.io;v=v1" for kind in ("PartialObjectMetadataList", "PartialObjectMetadata")
+)
 
 
 class Container(TypedDict, total=False):
@@ -37,6 +39,12 @@ class Metadata(TypedDict, total=False):
     creationTimestamp: Any
     deletionTimestamp: Any
     resourceVersion: Any
+
+
+class MetadataOnly(TypedDict, total=False):
+    """An object of which only the metadata is read."""
+
+    metadata: Metadata
 
 
 class ManagedFields(TypedDict, total=False):
@@ -142,6 +150,7 @@ class ClaimSpec(TypedDict, total=False):
     """A PersistentVolumeClaim's spec."""
 
     accessModes: Any
+    storageClassName: Any
     volumeMode: Any
     volumeName: Any
 
@@ -175,10 +184,25 @@ class ShareManager(TypedDict, total=False):
     status: Any
 
 
+class TemplateVolume(TypedDict, total=False):
+    """A volume of a VM, if it is a claim. Not cloud-init data, which may hold passwords."""
+
+    dataVolume: Any
+    ephemeral: Any
+    persistentVolumeClaim: Any
+
+
+class TemplateSpec(TypedDict, total=False):
+    """The spec of a VM's next VMI, without the hardware."""
+
+    volumes: list[TemplateVolume] | None
+
+
 class VirtualMachineTemplate(TypedDict, total=False):
-    """The template of a VM's pods, without the VM's hardware and its cloud-init data, which may hold passwords."""
+    """The template of a VM's next VMI."""
 
     metadata: Metadata
+    spec: TemplateSpec
 
 
 class VirtualMachineSpec(TypedDict, total=False):
@@ -223,20 +247,3 @@ class Status(msgspec.Struct, frozen=True):
 
     code: int = 0
     message: str = ""
-
-
-def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split chunks of any size into lines. Raises ValueError for a line over LONGEST_LINE."""
-    rest = bytearray()
-    for chunk in chunks:
-        *ends, tail = chunk.split(b"\n")
-        for end in ends:
-            line = bytes(rest + end)
-            rest.clear()
-            if line:
-                yield line
-        rest += tail
-        if len(rest) > MAX_LINE_BYTES:
-            raise ValueError("a line does not end")
-    if rest:
-        yield bytes(rest)
