@@ -164,6 +164,7 @@ def test_a_decision_is_logged_as_one_line():
             "reason": "CoScheduled",
             "node": "node-a",
             "claims": "disk1=node-a",
+            "opted_in_by": "annotation",
             "ms": 0.0,
             "dry_run": True,
             "exc_info": None,

@@ -21,8 +21,8 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from certs.cluster import ApiError
-from webhook.cluster.line_splitter import lines
-from webhook.cluster.wire import JSON, Event, Page, Status
+from webhook.cluster.responses import Event, Page, Status, lines
+from webhook.cluster.wire import JSON
 from webhook.placement.shape import JsonObject
 
 PAGE_SIZE = 500
@@ -113,9 +113,11 @@ class ClusterClient:
                 raise
         return None
 
-    def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
-        """Write one object and return the object in the response. Raises ClusterError."""
-        return _decode(_OBJECT, self._read_body(method, path, {}, timeout, body))
+    def send(
+        self, method: str, path: str, body: JsonObject, timeout: float, warnings: list[str] | None = None
+    ) -> JsonObject:
+        """Write one object and return the object in the response. Adds the response's warnings. Raises ClusterError."""
+        return _decode(_OBJECT, self._read_body(method, path, {}, timeout, body, warnings=warnings))
 
     def _read_body(  # noqa: PLR0913, PLR0917 (the parts of a request)
         self,
@@ -125,9 +127,12 @@ class ClusterClient:
         timeout: float,
         body: JsonObject | None = None,
         accept: str = JSON,
+        warnings: list[str] | None = None,
     ) -> bytes:
         deadline, chunks = self._clock() + timeout, []
         response = self._send(method, path, query, timeout, body, accept)
+        if warnings is not None:
+            warnings += response.headers.getlist("Warning")
         try:
             # Read in chunks: the library's timeout restarts with each chunk, so only this loop limits the total time.
             while chunk := response.read1(READ_SIZE):
@@ -141,13 +146,7 @@ class ClusterClient:
         return b"".join(chunks)
 
     def _send(  # noqa: PLR0913, PLR0917 (the parts of a request)
-        self,
-        method: str,
-        path: str,
-        query: Query,
-        timeout: float,
-        body: JsonObject | None = None,
-        accept: str = JSON,
+        self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
     ) -> urllib3.BaseHTTPResponse:
         client, arguments = self._client, (method, path, timeout, list(query.items()), body, accept)
         response = _request(client, *arguments)

@@ -56,7 +56,7 @@ class FleetCounter:
             return self._counts
 
     def _count(self) -> Counts:
-        found = machines(self._caches.query(Facts.of), self._settings)
+        found = machines(self._caches.query(Facts.of))
         counts = Counts()
         for start in range(0, len(found), BATCH_SIZE):
             self._caches.query(partial(self._add, counts, found[start : start + BATCH_SIZE]))

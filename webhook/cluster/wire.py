@@ -6,8 +6,6 @@ environment with a passphrase. A field is `Any` if its whole content is used, or
 
 from typing import Any, TypedDict
 
-import msgspec
-
 from webhook.placement.shape import JsonObject
 
 JSON = "application/json"
@@ -219,31 +217,3 @@ class VirtualMachine(TypedDict, total=False):
     metadata: Metadata
     spec: VirtualMachineSpec
     status: Any
-
-
-class ListMetadata(msgspec.Struct, frozen=True):
-    """The metadata of one page. `more` is the token for the next page, empty on the last one."""
-
-    version: str = msgspec.field(name="resourceVersion", default="")
-    more: str = msgspec.field(name="continue", default="")
-
-
-class Page(msgspec.Struct, frozen=True):
-    """One page of a list. Each object is decoded separately, so that a malformed object doesn't fail the page."""
-
-    metadata: ListMetadata = ListMetadata()
-    items: list[msgspec.Raw] | None = None
-
-
-class Event(msgspec.Struct, frozen=True):
-    """One event of a watch. The type determines the object: the object of an ERROR event is a Status."""
-
-    type: str
-    object: msgspec.Raw
-
-
-class Status(msgspec.Struct, frozen=True):
-    """The API server's error response."""
-
-    code: int = 0
-    message: str = ""

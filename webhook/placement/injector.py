@@ -63,7 +63,7 @@ def with_patch(injection: Injection, request: JsonObject, settings: Settings) ->
     decision, pod = injection.decision, mapping(request, "object")
     try:
         operations = [] if injection.error or settings.action is Action.OBSERVE else patch_for(decision, pod, settings)
-        return replace(injection, patch=operations or None, warnings=_warnings(decision, request, settings))
+        return replace(injection, patch=operations or None, warnings=_warnings(decision, pod, settings))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return _failed(error, settings)
 
@@ -215,14 +215,10 @@ def namespace_of(request: JsonObject) -> str:
     return text(request, "namespace") or text(request, "object", "metadata", "namespace") or "default"
 
 
-def _warnings(decision: Decision, request: JsonObject, settings: Settings) -> tuple[str, ...]:
-    if not decision.recorded:
-        return ()
-    pod = mapping(request, "object")
-    observed = settings.action is Action.OBSERVE
-    if observed and request.get("dryRun") is True:  # nothing else shows the client that the webhook was called
-        return (wording.observed(decision),)
-    if observed and decision.opted_in_by is OptedInBy.NOTHING:
+def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[str, ...]:
+    # An observer decides on VMs that are not opted in. Their users did not ask for it.
+    unasked = settings.action is Action.OBSERVE and decision.opted_in_by is OptedInBy.NOTHING
+    if not decision.recorded or unasked:
         return ()
     _, unknown_mode = mode_of(pod, settings)
     return wording.warnings(decision, unknown_mode, unknown_deciding_claim(pod))

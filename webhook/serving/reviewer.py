@@ -13,7 +13,7 @@ from webhook.placement.eligibility import subject_of
 from webhook.placement.injector import Injection, inject, namespace_of
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
-from webhook.placement.wording import unchanged
+from webhook.placement.wording import observed, unchanged
 from webhook.serving.deadline import MARGIN, RetryBudget
 from webhook.serving.exchange import Response, error_response
 from webhook.serving.metrics import Metrics
@@ -93,6 +93,9 @@ class Reviewer:
         )
 
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
+        if self.settings.action is Action.OBSERVE and injection.decision.recorded and _is_dry_run(admission):
+            # Nothing else shows the client that the webhook was called.
+            injection = replace(injection, warnings=(observed(injection.decision), *injection.warnings))
         body_out = write_review(admission["uid"], injection)
         seconds = self.clock() - started
         subject = subject_of(mapping(admission, "object"), namespace_of(admission), self.settings)

@@ -17,6 +17,30 @@ true
 has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnotations }}'].exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true')
 {{- end }}
 
+{{/* No annotation is "false", or one is "true" as well. Namespaces and StorageClasses decide on the rest, in the webhook. */}}
+{{- define "kubevirt-scheduler.notOptedOut" -}}
+{{- $keys := printf "['%s']" (join "', '" .Values.settings.optInAnnotations) -}}
+!has(object.metadata.annotations) || {{ $keys }}.exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true') || !{{ $keys }}.exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'false')
+{{- end }}
+
+{{/* A pod that we would leave alone never waits for us, and no outage of ours concerns it. An observer sees every VM. */}}
+{{- define "kubevirt-scheduler.matchConditions" -}}
+{{- if ne .Values.settings.action "observe" }}
+{{- if eq .Values.settings.optIn "namespace" }}
+- name: not-opted-out
+  expression: {{ include "kubevirt-scheduler.notOptedOut" . | quote }}
+{{- else }}
+- name: opted-in
+  expression: {{ include "kubevirt-scheduler.optedIn" . | quote }}
+{{- end }}
+{{- end }}
+{{- if not (include "kubevirt-scheduler.reviewsMigrations" .) }}
+# KubeVirt chooses where a migration goes, unless `settings.migrationTargets` or `settings.schedulerNames` says otherwise.
+- name: no-migration-target
+  expression: {{ include "kubevirt-scheduler.noMigrationTarget" . | quote }}
+{{- end }}
+{{- end }}
+
 {{/* True where a migration's target is reviewed: its node may be preferred, or its scheduler's name mapped. */}}
 {{- define "kubevirt-scheduler.reviewsMigrations" -}}
 {{- if or (eq .Values.settings.migrationTargets "prefer") (include "kubevirt-scheduler.schedulerNames" . | fromJson) -}}
