@@ -23,6 +23,7 @@ from webhook.cluster.fleet import Facts, machines
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.fleet import Machine, State, assess, recorded_reason, survey
 from webhook.placement.fleet_wording import if_started
+from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
 NODES = [node("node-a"), node("node-b")]
@@ -163,7 +164,9 @@ def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
 
 def test_a_start_that_fails_keeps_its_error() -> None:
     template = vm_pod(node="", overhead={"cpu": "a lot"})
-    found = assess(Machine("default", "vm1", opted_in=True, template=template), catalog(*SERVED), Settings())
+    found = assess(
+        Machine("default", "vm1", Applicant("default", (), (), ()), template=template), catalog(*SERVED), Settings()
+    )
     assert found.start
     assert found.start.decision.reason is Reason.INTERNAL_ERROR
     assert found.start.error is not None
