@@ -54,6 +54,12 @@ def test_the_configuration_covers_vms_and_share_managers_and_fails_open() -> Non
     }
 
 
+def test_an_observer_always_fails_open() -> None:
+    fail = {"webhook": {"failurePolicy": "Fail"}}
+    assert webhooks(fail)["vms"]["failurePolicy"] == "Fail"
+    assert webhooks(fail | {"settings": {"action": "observe"}})["vms"]["failurePolicy"] == "Ignore"
+
+
 def test_without_steering_the_share_manager_selector_matches_no_pod() -> None:
     selector = webhooks({"settings": {"steering": False}})["share-managers"]["objectSelector"]
     ((key, _),), (expression,) = selector["matchLabels"].items(), selector["matchExpressions"]

@@ -53,7 +53,7 @@ def opt_in(names: tuple[str, ...], namespace: str | None, selector: str, yes: bo
     Examples:
       kubevirt-scheduler opt-in -n shop
       kubevirt-scheduler opt-in -n shop -l app=db --yes
-      kubevirt-scheduler opt-in -n shop vm1 vm2 --yes
+      kubevirt-scheduler opt-in -n shop vm1 --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     _run(names, namespace, selector, live, opts_in=True, yes=yes)
 
