@@ -90,11 +90,13 @@ def test_a_label_takes_effect_with_its_watch_event(server: ApiServer) -> None:
 
 
 def test_the_decisions_wait_until_both_kinds_are_listed(server: ApiServer) -> None:
-    live = make_live(server, **BY_NAMESPACE)
+    backend = LiveBackend(client(server), settings(**BY_NAMESPACE))
+    live = backend.live
     for each in live.reflectors:
         if each.kind.plural != "namespaces":
             follow(live, server, each.kind.plural)
     assert not live.synced()
+    assert [cache.resource for cache in backend.caches() if cache.required and not cache.synced] == ["namespaces"]
     server.script("list", "namespaces", error_response(status(500, "etcd is slow")))
     with pytest.raises(ClusterError) as raised:
         follow(live, server, "namespaces")
@@ -118,6 +120,7 @@ def test_a_missing_right_is_reported_and_does_not_stop_the_decisions(server: Api
     annotated = live.inject(request(virt_launcher()))
     assert annotated
     assert annotated.decision.reason is Reason.CO_SCHEDULED
+    assert [cache.resource for cache in backend.caches() if cache.required and not cache.synced] == []
     problems = {cache.resource: cache.problem for cache in backend.caches() if cache.problem}
     assert problems == {plural: forbidden("list", plural)["message"] for plural in SOURCES}
 

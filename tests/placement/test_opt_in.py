@@ -24,13 +24,14 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
-from webhook.placement.decision import OptedInBy, Outcome, Reason
+from webhook.placement.decision import Mode, OptedInBy, Outcome, Reason
 from webhook.placement.fleet import State, assess
 from webhook.placement.injector import decide, inject
 from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Action, OptIn
 from webhook.placement.walk import walk
+from webhook.placement.wording import unchanged
 
 OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"
 BY_NAMESPACE: Object = {"opt_in": OptIn.NAMESPACE}
@@ -155,6 +156,11 @@ def test_before_the_cache_is_synced_the_opt_in_is_unknown_unless_an_annotation_d
     assert decided(IN, **BY_NAMESPACE) == (Reason.CACHE_NOT_SYNCED, OptedInBy.ANNOTATION)
     assert decided(OUT, **BY_NAMESPACE) == (Reason.NOT_OPTED_IN, OptedInBy.NOTHING)
     assert decided(None) == (Reason.NOT_OPTED_IN, OptedInBy.NOTHING)
+
+
+def test_the_opt_in_is_unknown_if_the_webhook_fails() -> None:
+    for reason, by in (Reason.INTERNAL_ERROR, OptedInBy.UNKNOWN), (Reason.NOT_VIRT_LAUNCHER, OptedInBy.NOTHING):
+        assert unchanged(reason, Mode.REQUIRED, "a sentence").opted_in_by is by
 
 
 def test_a_pod_that_runs_no_vm_is_opted_in_by_nothing() -> None:

@@ -35,7 +35,7 @@ class Subject(StrEnum):
 
 
 class OptedInBy(StrEnum):
-    """By what a VM is opted in. It is `UNKNOWN` until the cache is synced."""
+    """By what a VM is opted in. It is `UNKNOWN` until the cache is synced, and if the webhook fails."""
 
     ANNOTATION = "annotation"
     NAMESPACE = "namespace"

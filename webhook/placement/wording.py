@@ -77,6 +77,7 @@ OPT_IN_DETAILS = {
     OptedInBy.NAMESPACE: "by the label of its namespace",
     OptedInBy.STORAGE_CLASS: "by the StorageClass of a claim",
 }
+_FAILURES = frozenset({Reason.DEADLINE_EXCEEDED, Reason.INTERNAL_ERROR})
 _OPTED_IN_BY = {OptedInBy.NAMESPACE: "its namespace", OptedInBy.STORAGE_CLASS: "its StorageClass"}
 STARTING = "its share-manager is still starting"
 
@@ -89,7 +90,8 @@ _TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING, Reason.NODE_SCARCE})
 
 def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:
     """Return a decision that leaves the pod's affinity unchanged. The default message is the reason's sentence."""
-    return Decision(Outcome.UNCHANGED, reason, message or SENTENCES[reason], mode)
+    by = OptedInBy.UNKNOWN if reason in _FAILURES else OptedInBy.NOTHING
+    return Decision(Outcome.UNCHANGED, reason, message or SENTENCES[reason], mode, opted_in_by=by)
 
 
 def advice(decision: Decision) -> tuple[str, ...]:
