@@ -179,7 +179,7 @@ def test_the_message_and_the_walk_say_what_opted_the_vm_in(
     objects, admission = cluster(label, annotation), request(virt_launcher(opt_in=None))
     assert decide(admission, catalog(*objects), settings(**BY_NAMESPACE)).message.endswith(words)
     details = [answer.detail for answer in walk(admission, catalog(*objects), settings(**BY_NAMESPACE)).rules]
-    assert any(detail.startswith("yes, by the ") for detail in details)
+    assert any(detail.startswith("by the ") for detail in details)
 
 
 def test_the_message_of_an_annotated_vm_stays_as_it_is() -> None:
@@ -241,10 +241,11 @@ def test_an_observer_counts_every_vm_as_a_consumer_of_its_volume() -> None:
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
-def test_the_walk_says_that_an_observer_ignores_the_missing_opt_in() -> None:
+def test_the_walk_of_an_observer_goes_on_as_if_the_vm_were_opted_in() -> None:
     found = walk(request(virt_launcher(opt_in=None)), catalog(*cluster()), settings(**OBSERVE))
-    (detail,) = [answer.detail for answer in found.rules if answer.question == "is it opted in?"]
-    assert detail.startswith("no, but CO_SCHEDULE_ACTION is observe")
+    assert found.assumes == (Reason.NOT_OPTED_IN,)
+    assert found.choice
+    assert found.choice.node == "node-a"
 
 
 def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:
