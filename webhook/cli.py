@@ -22,6 +22,8 @@ COMMANDS = {
     "explain": "webhook.commands.explain",  # explain where a pod is placed
     "report": "webhook.commands.report",  # list the VMs that are away from their storage
     "recolocate": "webhook.commands.recolocate",  # live-migrate VMs to the node of their storage
+    "opt-in": "webhook.commands.opt_in",  # opt VMs in: annotate their templates
+    "opt-out": "webhook.commands.opt_in",  # opt VMs out
     "snapshot": "webhook.commands.snapshot",  # write what decisions read of a cluster to a file
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs",  # show and renew the certificates
@@ -49,7 +51,7 @@ class LazyGroup(click.Group):
         """Import a subcommand; None if it is unknown."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
         return _renamed(command, PLUGIN) if ctx.find_root().info_name == PLUGIN else command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -50,6 +50,8 @@ GRID: dict[str, Object] = {
     },
     "OpenShift": {"openshift": True, "scheduler": {"enabled": True}},
     "scheduler name set to null": {"settings": {"schedulerNames": {"old": None}}},
+    "opt-in by namespace": {"settings": {"optIn": "namespace"}},
+    "observe everything": {"settings": {"action": "observe", "optIn": "namespace", "migrationTargets": "prefer"}},
     "observe without steering": {"settings": {"action": "observe", "steering": False}},
     "second scheduler": {"scheduler": {"enabled": True, "name": "my-scheduler"}},
     "TargetLoadPacking with the metrics server": {"scheduler": SCHEDULER | {"loadAware": {"enabled": True}}},

@@ -119,6 +119,32 @@ def test_the_api_server_calls_only_for_opted_in_vms_that_do_not_migrate(chart_we
     assert not is_called(bare)
 
 
+def test_with_the_opt_in_by_namespace_the_api_server_calls_for_vms_that_are_not_opted_out(
+    chart_webhook: ChartWebhook,
+) -> None:
+    is_called = chart_webhook.register({"settings": {"optIn": "namespace"}}).is_called
+    assert is_called(vm())
+    assert is_called(vm(OPTED_IN))
+    assert is_called(vm({OPT_IN_ANNOTATIONS[0]: "False"}))
+    assert is_called(vm({OPT_IN_ANNOTATIONS[0]: "false"} | OPTED_IN_BY_OLD_KEY))
+    assert not is_called(vm({OPT_IN_ANNOTATIONS[0]: "false"}))
+    assert not is_called(vm({OPT_IN_ANNOTATIONS[1]: "false"}))
+    assert not is_called(vm(labels=MIGRATING))
+    assert not is_called(vm(labels={"kubevirt.io": "hotplug-disk"}))
+    bare = probe_pod("a/b")
+    del bare["metadata"]["annotations"]
+    assert is_called(bare)
+
+
+def test_the_api_server_shows_an_observer_every_vm(chart_webhook: ChartWebhook) -> None:
+    is_called = chart_webhook.register({"settings": {"action": "observe"}}).is_called
+    assert is_called(vm())
+    assert is_called(vm({OPT_IN_ANNOTATIONS[0]: "false"}))
+    assert not is_called(vm(labels=MIGRATING))
+    assert not is_called(vm(labels={"kubevirt.io": "hotplug-disk"}))
+    assert not is_called(vm(), "kube-system")
+
+
 def test_the_api_server_does_not_call_for_excluded_namespaces(chart_webhook: ChartWebhook, plane: ControlPlane) -> None:
     plane.create_namespace("charted-backup")
     chart_webhook.register({"webhook": {"excludedNamespaces": ["charted-backup"]}})

@@ -54,6 +54,12 @@ def test_the_configuration_covers_vms_and_share_managers_and_fails_open() -> Non
     }
 
 
+def test_an_observer_always_fails_open() -> None:
+    fail = {"webhook": {"failurePolicy": "Fail"}}
+    assert webhooks(fail)["vms"]["failurePolicy"] == "Fail"
+    assert webhooks(fail | {"settings": {"action": "observe"}})["vms"]["failurePolicy"] == "Ignore"
+
+
 def test_without_steering_the_share_manager_selector_matches_no_pod() -> None:
     selector = webhooks({"settings": {"steering": False}})["share-managers"]["objectSelector"]
     ((key, _),), (expression,) = selector["matchLabels"].items(), selector["matchExpressions"]
@@ -66,11 +72,23 @@ def test_without_steering_the_share_manager_selector_matches_no_pod() -> None:
         ({}, ["opted-in", "no-migration-target"]),
         ({"schedulerNames": {"a": "b"}}, ["opted-in"]),
         ({"migrationTargets": "prefer"}, ["opted-in"]),
+        ({"optIn": "namespace"}, ["not-opted-out", "no-migration-target"]),
+        ({"action": "observe"}, ["no-migration-target"]),
+        ({"action": "observe", "optIn": "namespace"}, ["no-migration-target"]),
+        ({"action": "observe", "migrationTargets": "prefer"}, []),
     ],
-    ids=["default", "scheduler names", "preferred node"],
+    ids=[
+        "default",
+        "scheduler names",
+        "preferred node",
+        "by namespace",
+        "observe",
+        "observe by namespace",
+        "observe all",
+    ],
 )
-def test_migration_targets_are_sent_only_if_a_setting_concerns_them(settings: Object, conditions: list[str]) -> None:
-    assert [each["name"] for each in webhooks({"settings": settings})["vms"]["matchConditions"]] == conditions
+def test_the_match_conditions_follow_the_settings(settings: Object, conditions: list[str]) -> None:
+    assert [each["name"] for each in webhooks({"settings": settings})["vms"].get("matchConditions", [])] == conditions
 
 
 def test_a_scheduler_name_set_to_null_renders_like_an_absent_one() -> None:
@@ -358,9 +376,16 @@ def test_the_notes_describe_the_next_steps() -> None:
             "install", NAME, CHART, "--dry-run=client", f"--namespace={namespace}", f"--set=settings.action={action}"
         )
         notes = notes.partition("\nNOTES:\n")[2]
-        assert ("helm test" in notes.replace("`helm test`", "")) == (action == "inject" and namespace != "default")
+        assert ("helm test" in notes) == (namespace != "default")
+        assert ("logs deployment" in notes) == (action == "observe")
         assert "kubectl patch vm VM" in notes
         assert ("The webhook ignores VMs in its own namespace" in notes) == (namespace == "default")
+
+
+def test_the_notes_say_how_to_opt_in_a_namespace() -> None:
+    arguments = "install", NAME, CHART, "--dry-run=client", f"--namespace={NAMESPACE}"
+    assert "kubectl label namespace" in helm(*arguments, "--set=settings.optIn=namespace")
+    assert "kubectl label namespace" not in helm(*arguments)
 
 
 def test_the_notes_name_mapped_schedulers_except_those_set_to_null() -> None:

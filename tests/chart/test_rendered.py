@@ -26,7 +26,7 @@ from webhook.cli import COMMANDS
 from webhook.commands.check import check
 from webhook.commands.serve import serve
 from webhook.placement.decision import Mode
-from webhook.placement.settings import Action, LogFormat, LogLevel, MigrationTargets, Settings, read_settings
+from webhook.placement.settings import Action, LogFormat, LogLevel, MigrationTargets, OptIn, Settings, read_settings
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
@@ -44,6 +44,7 @@ EVERY_SETTING = {
     "nodeGuard": False,
     "steering": False,
     "action": "observe",
+    "optIn": "namespace",
     "optInAnnotations": ["example.com/near-storage"],
     "longhornNamespace": "storage-system",
     "schedulerNames": {"kubevirt-scheduler": "default-scheduler", "a.b": "c", "taken-out": None},
@@ -81,6 +82,7 @@ def test_each_setting_reaches_the_program() -> None:
         node_guard=False,
         steering=False,
         action=Action.OBSERVE,
+        opt_in=OptIn.NAMESPACE,
         opt_in_annotations=("example.com/near-storage",),
         longhorn_namespace="storage-system",
         scheduler_names={"kubevirt-scheduler": "default-scheduler", "a.b": "c"},
@@ -248,6 +250,14 @@ def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str, v
     secret = [("", "secrets", named, (f"{NAME}-tls",))] if source == "self" else []
     lease = [("coordination.k8s.io", "leases", named, (NAME,))]
     assert granted == {"ClusterRole": expected, "Role": secret + lease}
+
+
+def test_only_the_opt_in_by_namespace_grants_rights_on_namespaces_and_storage_classes() -> None:
+    more = set(grants(render({"settings": {"optIn": "namespace"}}), "ClusterRole")) - set(
+        grants(render(), "ClusterRole")
+    )
+    verbs = "list", "watch"
+    assert more == {("", "namespaces", verbs, ()), ("storage.k8s.io", "storageclasses", verbs, ())}
 
 
 def test_each_binding_names_an_existing_account_and_role() -> None:

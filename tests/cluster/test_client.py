@@ -32,7 +32,7 @@ from tests.support.fake_api_server import (
     trickle,
 )
 from webhook.cluster.client import LIST_TIMEOUT, WATCH_SILENCE_TIMEOUT, ClusterClient, ClusterError
-from webhook.cluster.wire import MAX_LINE_BYTES, lines
+from webhook.cluster.responses import MAX_LINE_BYTES, lines
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
 CLAIM = "/api/v1/namespaces/default/persistentvolumeclaims/disk1"

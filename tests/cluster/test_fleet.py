@@ -31,7 +31,11 @@ def test_a_vm_and_its_pod_are_one_machine() -> None:
 
 def test_the_opt_in_is_that_of_the_vm_and_otherwise_that_of_the_pod() -> None:
     found = machines_of(vm("new"), vm_pod("new", opt_in=None), vm("old", opt_in=False), vm_pod("old"), vm_pod("lone"))
-    assert {name: machine.opted_in for name, machine in found.items()} == {"new": True, "old": False, "lone": True}
+    assert {name: bool(machine.applicant.true_annotations) for name, machine in found.items()} == {
+        "new": True,
+        "old": False,
+        "lone": True,
+    }
 
 
 def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> None:
@@ -148,7 +152,7 @@ def test_the_fleet_is_counted_by_state_opt_in_and_node() -> None:
 def test_the_count_agrees_with_the_report() -> None:
     found = inventory(*FLEET)
     reported = [assess(machine, found.store, SETTINGS) for machine in found.machines(SETTINGS)]
-    counted = [assess(machine, found.store, SETTINGS) for machine in machines(Facts.of(found.store), SETTINGS)]
+    counted = [assess(machine, found.store, SETTINGS) for machine in machines(Facts.of(found.store))]
     assert [(each.state, each.claim, each.node) for each in counted if each.node] == [
         (each.state, each.claim, each.node) for each in reported if each.node
     ]

@@ -288,7 +288,14 @@ def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Obj
     [
         pytest.param(
             virtual_machine(annotations={"a": "true", "b": "false"}),
-            VirtualMachine("default", "vm1", restarts=True, start_failures=0, true_annotations=frozenset({"a"})),
+            VirtualMachine(
+                "default",
+                "vm1",
+                restarts=True,
+                start_failures=0,
+                true_annotations=frozenset({"a"}),
+                false_annotations=frozenset({"b"}),
+            ),
             id="Always",
         ),
         pytest.param(

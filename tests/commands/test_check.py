@@ -17,6 +17,7 @@ from webhook.placement.affinity import DECISION
 from webhook.placement.decision import Reason
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
+from webhook.placement.wording import OBSERVED
 
 KEY = OPT_IN_ANNOTATIONS[0]
 DECISION_TEXT = "NoShareManager: nobody serves it yet"
@@ -53,6 +54,21 @@ def test_a_pod_returned_without_a_decision_fails_and_prints_a_kubectl_command(tm
     assert result.exit_code == 1
     assert result.output.startswith(f"Error: namespace default: the pod came back without the annotation {DECISION}")
     assert "kubectl get mutatingwebhookconfiguration co-scheduler -o yaml" in result.output
+
+
+def test_check_prints_the_decision_that_a_webhook_only_observed(tmp_path: Path) -> None:
+    warning = f'299 - "{OBSERVED}{DECISION_TEXT}"'
+    with ApiServer() as api:
+        api.script("post", "pods", body({"metadata": {}}, 201, Warning=warning))
+        result = run_check(api, tmp_path)
+    assert result.output.endswith(f"with this decision: {DECISION_TEXT} (observed only)\n")
+    assert result.exit_code == 0
+
+
+def test_the_warning_of_another_webhook_is_no_decision(tmp_path: Path) -> None:
+    with ApiServer() as api:
+        api.script("post", "pods", body({"metadata": {}}, 201, Warning='299 - "would violate PodSecurity"'))
+        assert run_check(api, tmp_path).exit_code == 1
 
 
 def test_check_retries_until_the_webhook_responds(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ Does the webhook handle the pod?
   ✓ the request creates a pod
   · share-manager pod: no
   ✓ virt-launcher pod
-  ✓ opted in
+  ✓ opted in: by its annotation
   ✓ not a live-migration target
   ✓ not a dummy pod that only provisions a claim
   ✓ not bound to a node yet

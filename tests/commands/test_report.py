@@ -106,6 +106,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
         "namespace": "default",
         "name": "foreign",
         "optedIn": False,
+        "optedInBy": None,
         "node": "node-b",
         "storageNode": "node-a",
         "claim": "disk1",

@@ -24,11 +24,18 @@ from tests.support.builders import (
 from webhook.placement.decision import Mode, Outcome, Reason
 from webhook.placement.eligibility import RULES, ineligible_reason, is_pod_creation, is_share_manager_pod, mode_of
 from webhook.placement.injector import inject
+from webhook.placement.opt_in import new_applicant, opted_in_by
 
 SECOND_OPT_IN = "scheduler.kubevirt-scheduler.io/co-schedule"
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
 MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
 PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"
+
+
+def reason_of(vm_pod: Object, **overrides: Any) -> Reason | None:
+    chosen = settings(**overrides)
+    by = opted_in_by(new_applicant(vm_pod, "default", chosen), None, chosen)
+    return ineligible_reason(vm_pod, by, chosen)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +140,7 @@ def test_an_ineligible_pod_is_unchanged_with_the_rules_reason(fields: Object, re
     ],
 )
 def test_a_pod_that_passes_every_rule_is_eligible(fields: Object) -> None:
-    assert ineligible_reason(virt_launcher(**fields), settings()) is None
+    assert reason_of(virt_launcher(**fields)) is None
     assert decision_for(virt_launcher(**fields), *storage()).reason is Reason.CO_SCHEDULED
 
 
@@ -167,14 +174,14 @@ def test_the_first_of_several_failed_rules_is_the_reason(first: int) -> None:
     fields: Object = {}
     for extra in failing[first:]:
         fields |= extra | {key: fields.get(key, {}) | extra.get(key, {}) for key in ("labels", "annotations")}
-    assert ineligible_reason(virt_launcher(**fields), settings()) is RULES[first].reason
+    assert reason_of(virt_launcher(**fields)) is RULES[first].reason
 
 
 @pytest.mark.parametrize("key", [OPT_IN, SECOND_OPT_IN])
 def test_only_the_configured_annotations_opt_in(key: str) -> None:
     vm_pod = virt_launcher(opt_in=None, annotations={key: "true"})
-    assert ineligible_reason(vm_pod, settings(opt_in_annotations=("example.com/co-schedule",))) is Reason.NOT_OPTED_IN
-    assert ineligible_reason(vm_pod, settings(opt_in_annotations=(key,))) is None
+    assert reason_of(vm_pod, opt_in_annotations=("example.com/co-schedule",)) is Reason.NOT_OPTED_IN
+    assert reason_of(vm_pod, opt_in_annotations=(key,)) is None
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from webhook.cluster.fleet import Facts, machines
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.fleet import Machine, State, assess, recorded_reason, survey
 from webhook.placement.fleet_wording import if_started
+from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
 
 NODES = [node("node-a"), node("node-b")]
@@ -108,7 +109,7 @@ def test_a_vm_has_a_state_a_reason_and_a_start(row: Any) -> None:
 def test_the_state_is_computed_from_facts_alone(row: Any) -> None:
     """The webhook's caches hold neither manifests nor templates, and the metrics must agree with the report."""
     found = inventory(*row[1])
-    (machine,) = (each for each in machines(Facts.of(found.store), Settings()) if each.name == "vm1")
+    (machine,) = (each for each in machines(Facts.of(found.store)) if each.name == "vm1")
     counted = assess(machine, found.store, Settings())
     reported = statuses(*row[1])["vm1"]
     assert counted.start is None
@@ -163,7 +164,9 @@ def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
 
 def test_a_start_that_fails_keeps_its_error() -> None:
     template = vm_pod(node="", overhead={"cpu": "a lot"})
-    found = assess(Machine("default", "vm1", opted_in=True, template=template), catalog(*SERVED), Settings())
+    found = assess(
+        Machine("default", "vm1", Applicant("default", (), (), ()), template=template), catalog(*SERVED), Settings()
+    )
     assert found.start
     assert found.start.decision.reason is Reason.INTERNAL_ERROR
     assert found.start.error is not None
@@ -172,7 +175,7 @@ def test_a_start_that_fails_keeps_its_error() -> None:
 def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
     for pod in (vm_pod(node="node-b", decided="NodeFull"), vm_pod(node="")):
         found = inventory(*SERVED, vm(), pod)
-        (machine,) = machines(Facts.of(found.store), Settings())
+        (machine,) = machines(Facts.of(found.store))
         assert assess(machine, found.store, Settings()).reason is None
 
 

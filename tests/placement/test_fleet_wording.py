@@ -85,7 +85,7 @@ def test_the_next_step_is_short_for_the_most_frequent_cases(row: tuple[str, list
 @pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
 def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], str]) -> None:
     found = inventory(*row[1])
-    (machine,) = (each for each in machines(Facts.of(found.store), Settings()) if each.name == "vm1")
+    (machine,) = (each for each in machines(Facts.of(found.store)) if each.name == "vm1")
     assert advice(assess(machine, found.store, Settings())).endswith(".")
 
 

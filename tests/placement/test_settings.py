@@ -11,6 +11,7 @@ from webhook.placement.settings import (
     LogFormat,
     LogLevel,
     MigrationTargets,
+    OptIn,
     Settings,
     SettingsError,
     is_dns_subdomain,
@@ -27,6 +28,7 @@ def test_without_variables_the_settings_are_the_defaults() -> None:
         == DEFAULTS
         == Settings(
             opt_in_annotations=("kubevirt-scheduler/co-schedule", "scheduler.kubevirt-scheduler.io/co-schedule"),
+            opt_in=OptIn.ANNOTATION,
             affinity_mode=Mode.REQUIRED,
             node_guard=True,
             steering=True,
@@ -47,6 +49,8 @@ VALID = [
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a", ("a",)),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "example.com/Co_schedule.x, b ,", ("example.com/Co_schedule.x", "b")),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "x/" + "a" * 63, ("x/" + "a" * 63,)),
+    ("CO_SCHEDULE_OPT_IN", "annotation", OptIn.ANNOTATION),
+    ("CO_SCHEDULE_OPT_IN", "namespace", OptIn.NAMESPACE),
     ("CO_SCHEDULE_AFFINITY_MODE", "required", Mode.REQUIRED),
     ("CO_SCHEDULE_AFFINITY_MODE", "preferred", Mode.PREFERRED),
     ("CO_SCHEDULE_NODE_GUARD", "true", True),
@@ -86,6 +90,7 @@ INVALID = [
     ),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a" * 64, KEY_HINT),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "Example.com/a", KEY_HINT),
+    ("CO_SCHEDULE_OPT_IN", "storage-class", "allowed is 'annotation' or 'namespace'"),
     *(
         ("CO_SCHEDULE_AFFINITY_MODE", value, "allowed is 'required' or 'preferred'")
         for value in ("Required", "soft", " ")

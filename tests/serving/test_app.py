@@ -18,6 +18,7 @@ from tests.support import paths
 from tests.support.builders import (
     catalog,
     claim,
+    hotplug_pod,
     node,
     pinned_fields,
     request,
@@ -32,6 +33,7 @@ from tests.support.large_reviews import large_review
 from webhook.cluster import objects
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.store import Store
+from webhook.placement.decision import OptedInBy
 from webhook.placement.settings import Action
 from webhook.serving import logs
 from webhook.serving.app import create_app, create_probes, make_reviewer
@@ -133,6 +135,26 @@ def test_a_pod_that_is_already_injected_gets_no_patch():
     assert not {"patch", "patchType"} & response.keys()
 
 
+def test_a_dry_run_shows_what_an_observer_decides():
+    client = client_for(action=Action.OBSERVE)
+    expected = "kubevirt-scheduler: observed only: CoScheduled: pinned to node-a, which serves claim disk1"
+    for opt_in in ("true", None):
+        assert allowed_response(post(client, review(virt_launcher(opt_in=opt_in), dryRun=True)))["warnings"] == [
+            expected
+        ]
+    assert "warnings" not in allowed_response(post(client, review()))
+    assert "warnings" not in allowed_response(post(client_for(), review(dryRun=True)))
+
+
+@pytest.mark.parametrize("opt_in", ["true", None])
+def test_an_observer_makes_no_vm_wait(opt_in):
+    metrics = Metrics(Action.OBSERVE)
+    client = client_for(synced=lambda: False, metrics=metrics, action=Action.OBSERVE)
+    assert reason(post(client, review(virt_launcher(opt_in=opt_in)))) == "CacheNotSynced"
+    client = client_for(catalog(*STARTING), action=Action.OBSERVE)
+    assert reason(post(client, review(virt_launcher(opt_in=opt_in)))) == "NoShareManager"
+
+
 def test_the_observe_action_returns_no_patch():
     assert "patch" in allowed_response(post(client_for(), review()))
     assert "patch" not in allowed_response(post(client_for(action=Action.OBSERVE), review()))
@@ -164,6 +186,7 @@ def test_a_decision_is_logged_as_one_line():
             "reason": "CoScheduled",
             "node": "node-a",
             "claims": "disk1=node-a",
+            "opted_in_by": "annotation",
             "ms": 0.0,
             "dry_run": True,
             "exc_info": None,
@@ -201,6 +224,22 @@ def test_a_decision_that_is_only_observed_is_counted_apart():
     metrics = Metrics(Action.OBSERVE)
     post(client_for(metrics=metrics, action=Action.OBSERVE), review())
     assert count(metrics, decided("pinned", "CoScheduled", action="observe")) == 1
+
+
+def test_a_vm_pod_is_counted_by_what_opts_its_vm_in():
+    metrics = Metrics()
+    client = client_for(metrics=metrics)
+    for pod in (
+        virt_launcher(),
+        virt_launcher(opt_in=None),
+        virt_launcher(opt_in="false"),
+        hotplug_pod(virt_launcher("a")),
+    ):
+        post(client, review(pod))
+    post(client, review(dryRun=True))
+    post(client, json.loads(AVOIDING.read_bytes()))
+    found = {by: count(metrics, f'vm_pods_total{{action="inject",opted_in_by="{by}"}}') for by in OptedInBy}
+    assert found == dict.fromkeys(OptedInBy, 0) | {OptedInBy.ANNOTATION: 1, OptedInBy.NOTHING: 2}
 
 
 def test_a_dry_run_is_counted_apart():

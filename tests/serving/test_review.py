@@ -20,8 +20,9 @@ from tests.support.builders import (
 )
 from tests.support.paths import REVIEWS
 from webhook.placement.decision import Outcome, Reason
-from webhook.placement.injector import Injection, inject, unchanged
+from webhook.placement.injector import Injection, inject
 from webhook.placement.settings import Settings
+from webhook.placement.wording import unchanged
 from webhook.serving.large_review import FIELD_LIMIT, INLINE_BODY_LIMIT, MAX_ITEMS, TOTAL_LIMIT
 from webhook.serving.review import (
     BadReview,

@@ -24,11 +24,13 @@ HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 
 READERS = {
+    "Namespace": objects.read_namespace,
     "Node": objects.read_node,
     "PersistentVolume": objects.read_volume,
     "PersistentVolumeClaim": objects.read_claim,
     "Pod": objects.read_pod,
     "ShareManager": objects.read_share_manager,
+    "StorageClass": objects.read_storage_class,
     "VirtualMachine": objects.read_virtual_machine,
 }
 
@@ -208,6 +210,18 @@ def node(
         "spec": {"taints": list(taints)} | ({"unschedulable": True} if unschedulable else {}),
         "status": conditions | ({} if allocatable is None else {"allocatable": allocatable}),
     }
+
+
+def labeled_namespace(name: str = "default", *, opt_in: str | None = "true") -> Object:
+    """Build a namespace that opts in its VMs; `opt_in=None` omits the label."""
+    labels = {} if opt_in is None else {OPT_IN: opt_in}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def storage_class(name: str = "longhorn-rwx", *, opt_in: str | None = "true") -> Object:
+    """Build a StorageClass that opts in the VMs of its claims; `opt_in=None` omits the annotation."""
+    metadata = {"name": name, "annotations": {} if opt_in is None else {OPT_IN: opt_in}}
+    return {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata}
 
 
 def storage(name: str = "disk1", node: str = "node-a") -> list[Object]:

@@ -93,6 +93,15 @@ def list_item(item: Object) -> Object:
     return {key: value for key, value in item.items() if key not in omitted}
 
 
+def merged(value: Any, patch: Any) -> Any:
+    """Return the value after a JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    old = value if isinstance(value, dict) else {}
+    changed = {key: merged(old.get(key), part) for key, part in patch.items() if part is not None}
+    return {key: part for key, part in old.items() if key not in patch} | changed
+
+
 def expired() -> Object:
     return status(410, "too old resource version: 1 (2)", "Expired")
 
@@ -318,7 +327,7 @@ class ApiServer:
             self._review_access(request, connection)
         else:
             verbs = {"list": self._list, "watch": self._watch, "put": self._update, "delete": self._delete}
-            verbs |= {"post": self._create}
+            verbs |= {"post": self._create, "patch": self._patch}
             verbs.get(request.verb, self._get)(request, connection)
 
     def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
@@ -355,6 +364,17 @@ class ApiServer:
         attributes = request.body["spec"]["resourceAttributes"]
         allowed = (attributes["verb"], attributes["resource"]) not in self.denied_rights
         connection.answer(201, request.body | {"status": {"allowed": allowed}})
+
+    def _patch(self, request: ReceivedRequest, connection: "Connection") -> None:
+        """Apply a merge patch."""
+        with self._lock:
+            if not (item := self._find(request, connection)):
+                return None
+            version = request.body.get("metadata", {}).get("resourceVersion", "")
+            if version not in ("", item["metadata"]["resourceVersion"]):
+                return connection.answer(409, status(409, "the object has been modified", "Conflict"))
+            self.put(merged(item, request.body))
+            return connection.answer(200, self._objects[request.plural][key_of(item)])
 
     def _delete(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:

@@ -21,7 +21,8 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from certs.cluster import ApiError
-from webhook.cluster.wire import Event, Page, Status, lines
+from webhook.cluster.responses import Event, Page, Status, lines
+from webhook.cluster.wire import JSON
 from webhook.placement.shape import JsonObject
 
 PAGE_SIZE = 500
@@ -81,24 +82,27 @@ class ClusterClient:
             lambda: _load_configuration(f"no kubeconfig {default}, and no pod around us", config.load_incluster_config)
         )
 
-    def pages(self, path: str, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
+    def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
         query["limit"] = str(PAGE_SIZE)
         while True:
-            page = _decode(_PAGE, self._read_body("GET", path, query, LIST_TIMEOUT))
+            page = _decode(_PAGE, self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept))
             yield page.metadata.version, page.items or []
             if not page.metadata.more:
                 return
             query["continue"] = page.metadata.more
 
-    def watch(self, path: str, version: str, seconds: int, **query: str) -> Iterator[tuple[str, msgspec.Raw]]:
+    def watch(
+        self, path: str, version: str, seconds: int, *, accept: str = JSON, **query: str
+    ) -> Iterator[tuple[str, msgspec.Raw]]:
         """Start a watch at a resource version and iterate over the type and the object of each event.
 
         The API server ends the watch after about `seconds`, which also ends the iterator. Both the call and the
         iterator raise ClusterError, with code 410 if the version is too old.
         """
         query |= {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-        return _events(self._send("GET", path, query | {"timeoutSeconds": str(seconds)}, self._silence))
+        query |= {"timeoutSeconds": str(seconds)}
+        return _events(self._send("GET", path, query, self._silence, accept=accept))
 
     def get(self, path: str, timeout: float = LIST_TIMEOUT) -> bytes | None:
         """Read one object; return None if it doesn't exist. Raises ClusterError."""
@@ -109,13 +113,26 @@ class ClusterClient:
                 raise
         return None
 
-    def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
-        """Write one object and return the object in the response. Raises ClusterError."""
-        return _decode(_OBJECT, self._read_body(method, path, {}, timeout, body))
+    def send(
+        self, method: str, path: str, body: JsonObject, timeout: float, warnings: list[str] | None = None
+    ) -> JsonObject:
+        """Write one object and return the object in the response. Adds the response's warnings. Raises ClusterError."""
+        return _decode(_OBJECT, self._read_body(method, path, {}, timeout, body, warnings=warnings))
 
-    def _read_body(self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None) -> bytes:
+    def _read_body(  # noqa: PLR0913, PLR0917 (the parts of a request)
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        timeout: float,
+        body: JsonObject | None = None,
+        accept: str = JSON,
+        warnings: list[str] | None = None,
+    ) -> bytes:
         deadline, chunks = self._clock() + timeout, []
-        response = self._send(method, path, query, timeout, body)
+        response = self._send(method, path, query, timeout, body, accept)
+        if warnings is not None:
+            warnings += response.headers.getlist("Warning")
         try:
             # Read in chunks: the library's timeout restarts with each chunk, so only this loop limits the total time.
             while chunk := response.read1(READ_SIZE):
@@ -128,10 +145,10 @@ class ClusterClient:
             response.close()  # after a complete read, the connection is already back in the pool and stays open
         return b"".join(chunks)
 
-    def _send(
-        self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None
+    def _send(  # noqa: PLR0913, PLR0917 (the parts of a request)
+        self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
     ) -> urllib3.BaseHTTPResponse:
-        client, arguments = self._client, (method, path, timeout, list(query.items()), body)
+        client, arguments = self._client, (method, path, timeout, list(query.items()), body, accept)
         response = _request(client, *arguments)
         if response.status == 401:
             response.close()
@@ -181,10 +198,10 @@ def _api_client(configuration: Configuration) -> ApiClient:
 
 
 def _request(client: Any, method: str, path: str, timeout: float, *content: Any) -> urllib3.BaseHTTPResponse:
-    query, body = content
-    headers = {"Accept": "application/json"}
+    query, body, accept = content
+    headers = {"Accept": accept}
     if body is not None:
-        headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else JSON
     try:
         request = client.param_serialize(method, path, None, query, headers, body, auth_settings=["BearerToken"])
         if "authorization" in request[2]:  # a token file may end with a newline, which a header must not contain

@@ -10,6 +10,7 @@ from webhook.cluster.tables import vm_key
 from webhook.placement.catalog import Key, Pod, VirtualMachine
 from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.fleet import Machine
+from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed, mappings, text
 from webhook.placement.template import next_pod, rendered_pod
@@ -34,21 +35,28 @@ class Facts:
         return cls(tuple(store.virtual_machines.values()), tuple(pods.launchers()), tuple(pods.hotplug_pods()))
 
 
-def machines(facts: Facts, settings: Settings) -> list[Machine]:
+def machines(facts: Facts) -> list[Machine]:
     """Return a machine for each VM, and for each VMI without a VM, sorted by namespace and name.
 
     A machine has neither a manifest nor a template: the caches don't hold them.
     """
-    opt_in, vms = frozenset(settings.opt_in_annotations), {vm.key: vm for vm in facts.vms}
+    vms = {vm.key: vm for vm in facts.vms}
     hotplugged, found = _hotplugged_claims(facts.hotplug_pods), {}
     for key, pods in _launchers_by_vm(facts).items():
         vm, pod = vms.get(key), _current(pods)
-        if vm or pod:
-            opted_in = bool((vm.true_annotations if vm else pod.true_annotations if pod else frozenset()) & opt_in)
+        if applicant := _applicant(vm, pod):
             claims = tuple(hotplugged.get(pod.uid, ())) if pod else ()
             migrating = sum(each.alive for each in pods) > 1
-            found[key] = Machine(*key, opted_in, pod, claims, vm is not None, migrating)
+            found[key] = Machine(*key, applicant, pod, claims, vm is not None, migrating)
     return [found[key] for key in sorted(found)]
+
+
+def _applicant(vm: VirtualMachine | None, pod: Pod | None) -> Applicant | None:
+    """Return what decides on the opt-in of a VM's next pod; None if there is neither a VM nor a pod."""
+    if vm is None:
+        return stored_applicant(pod) if pod else None
+    claims = (*vm.claims, *(pod.claims if pod else ()))
+    return Applicant(vm.namespace, claims, vm.true_annotations, vm.false_annotations)
 
 
 def _launchers_by_vm(facts: Facts) -> dict[Key, list[Pod]]:
@@ -100,9 +108,7 @@ class Inventory:
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
         state_claims = _state_claims(self.store)
-        return [
-            self._completed(machine, state_claims, settings) for machine in machines(Facts.of(self.store), settings)
-        ]
+        return [self._completed(machine, state_claims, settings) for machine in machines(Facts.of(self.store))]
 
     def _completed(self, machine: Machine, state_claims: Mapping[Key, tuple[str, ...]], settings: Settings) -> Machine:
         key = machine.namespace, machine.name

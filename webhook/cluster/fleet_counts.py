@@ -56,7 +56,7 @@ class FleetCounter:
             return self._counts
 
     def _count(self) -> Counts:
-        found = machines(self._caches.query(Facts.of), self._settings)
+        found = machines(self._caches.query(Facts.of))
         counts = Counts()
         for start in range(0, len(found), BATCH_SIZE):
             self._caches.query(partial(self._add, counts, found[start : start + BATCH_SIZE]))
@@ -65,6 +65,6 @@ class FleetCounter:
     def _add(self, counts: Counts, batch: list[Machine], store: Store) -> None:
         for machine in batch:
             status = assess(machine, store, self._settings)
-            counts.vms[status.state, machine.opted_in] += 1
+            counts.vms[status.state, status.opted_in] += 1
             if status.node:
                 counts.by_node[status.node, status.state] += 1

@@ -161,6 +161,7 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
         "Pod": reduced(labeled, spec=_POD_SPEC, status=_POD_STATUS),
         "Namespace": reduced(_fields(*names, "labels")),
         "StorageClass": reduced(
+            _fields(*names, annotations=annotations),
             provisioner=_whole,
             volumeBindingMode=_whole,
             parameters=_fields("migratable", "share"),

@@ -8,6 +8,8 @@ from urllib.parse import quote
 from webhook.cluster import objects, wire
 from webhook.cluster.objects import Fact
 from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.opt_in_sources import Namespace, StorageClass
+from webhook.placement.settings import OptIn, Settings
 from webhook.placement.shape import JsonObject
 
 
@@ -16,7 +18,8 @@ class Kind:
     """A resource kind. `query` holds the parameters of its list and watch requests.
 
     The API server's JSON decodes to `shape`; `read` extracts the `fact`, or returns None for an object to ignore.
-    `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready.
+    `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready. Of a
+    `metadata_only` kind, the API server sends nothing but the metadata.
     """
 
     fact: type[Fact]
@@ -26,6 +29,7 @@ class Kind:
     read: Callable[[JsonObject], Fact | None]
     optional: bool = False
     required: bool = True
+    metadata_only: bool = False
     query: dict[str, str] = field(default_factory=dict)
 
 
@@ -40,6 +44,33 @@ VIRTUAL_MACHINES = Kind(
     optional=True,
     required=False,
 )
+
+
+# They opt in VMs, if the setting says so. A missing right (an older ClusterRole) must not stop the decisions: VMs with
+# the annotation are still placed.
+NAMESPACES = Kind(
+    Namespace,
+    "namespaces",
+    "/api/v1/namespaces",
+    wire.MetadataOnly,
+    objects.read_namespace,
+    required=False,
+    metadata_only=True,
+)
+STORAGE_CLASSES = Kind(
+    StorageClass,
+    "storageclasses",
+    "/apis/storage.k8s.io/v1/storageclasses",
+    wire.MetadataOnly,
+    objects.read_storage_class,
+    required=False,
+    metadata_only=True,
+)
+
+
+def opt_in_kinds(settings: Settings) -> tuple[Kind, ...]:
+    """Return the kinds that opt in VMs besides the VMs themselves."""
+    return (NAMESPACES, STORAGE_CLASSES) if settings.opt_in is OptIn.NAMESPACE else ()
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:

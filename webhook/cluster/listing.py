@@ -8,16 +8,19 @@ import msgspec
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.fleet import Inventory
-from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds
+from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, opt_in_kinds
 from webhook.placement.catalog import Pod
 from webhook.placement.eligibility import is_virt_launcher
+from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed
 
 VMIS = "/apis/kubevirt.io/v1/virtualmachineinstances"
 
 
 def read_inventory(
-    cluster: ClusterClient, longhorn: str, report_progress: Callable[[str, int], None] = lambda _kind, _objects: None
+    cluster: ClusterClient,
+    settings: Settings,
+    report_progress: Callable[[str, int], None] = lambda _kind, _objects: None,
 ) -> Inventory:
     """Read the cluster. Calls `report_progress` with the kind and the number of objects after each page.
 
@@ -25,7 +28,7 @@ def read_inventory(
     """
     inventory = Inventory()
     try:
-        for kind in (*kinds(longhorn), VIRTUAL_MACHINES):
+        for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), VIRTUAL_MACHINES):
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
                 report_progress(kind.plural, len(items))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kinds import Kind, kinds
+from webhook.cluster.kinds import Kind, kinds, opt_in_kinds
 from webhook.cluster.live_reader import LiveReader, Miss
 from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import Reflector
@@ -112,7 +112,7 @@ class Live:
         self._reservations = Reservations(self.store, clock)
         self.reflectors = [
             Reflector(kind, cluster, self.store, self._lock, clock)
-            for kind in (*kinds(settings.longhorn_namespace), *extra_kinds)
+            for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), *extra_kinds)
         ]
 
     def start(self, stop: threading.Event) -> None:
@@ -122,8 +122,8 @@ class Live:
             threading.Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
 
     def synced(self) -> bool:
-        """Return whether each required kind was listed at least once."""
-        return all(reflector.health.synced for reflector in self.reflectors if reflector.kind.required)
+        """Return whether each required kind was listed at least once, and whether it is known what opts in VMs."""
+        return all(reflector.is_ready() for reflector in self.reflectors)
 
     def query(self, question: Callable[[Store], T]) -> T:
         """Ask the store while no other thread changes it. The question must be quick: decisions wait meanwhile."""

@@ -83,5 +83,6 @@ class LiveBackend:
             health = reflector.health
             age = None if health.last_contact is None else now - health.last_contact
             kind = reflector.kind
-            caches.append(Cache(kind.plural, health.synced, health.objects, age, health.problem, kind.required))
+            required = kind.required or not reflector.is_ready()
+            caches.append(Cache(kind.plural, health.synced, health.objects, age, health.problem, required))
         return caches

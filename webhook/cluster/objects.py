@@ -8,17 +8,19 @@ from dataclasses import replace
 from webhook.placement.affinity import pinned_node
 from webhook.placement.catalog import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.eligibility import is_virt_launcher, pinned_by_webhook
-from webhook.placement.podfacts import NO_STRINGS, is_terminating, labels_of, pod_facts
+from webhook.placement.opt_in_sources import OPT_IN_KEY, Namespace, StorageClass
+from webhook.placement.podfacts import is_terminating, keys_with, labels_of, pod_facts
 from webhook.placement.resources import amounts
 from webhook.placement.settings import is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.placement.vmpod import template_claims
 
 LONGHORN_DRIVER = "driver.longhorn.io"
 
 # With these, KubeVirt starts a VM again whose pod was deleted before it ran: https://kubevirt.io/user-guide/compute/run_strategies/
 RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
 
-Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine
+Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine | Namespace | StorageClass
 
 
 def _key(item: JsonObject) -> tuple[str, str]:
@@ -39,6 +41,7 @@ def read_claim(item: JsonObject) -> Claim:
         persistent_state=bool(mapping(item, "metadata", "labels").get("persistent-state-for")),
         read_only_many="ReadOnlyMany" in modes and not shared,
         block=text(item, "spec", "volumeMode") == "Block",
+        storage_class=text(item, "spec", "storageClassName"),
     )
 
 
@@ -117,5 +120,19 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
         *_key(item),
         restarts=spec.get("runStrategy") in RESTARTING_STRATEGIES or spec.get("running") is True,
         start_failures=failures if isinstance(failures, int) else 0,
-        true_annotations=frozenset(key for key, value in annotations.items() if value == "true") or NO_STRINGS,
+        true_annotations=keys_with(annotations, "true"),
+        false_annotations=keys_with(annotations, "false"),
+        claims=tuple(template_claims(mapping(spec, "template", "spec"))),
     )
+
+
+def read_namespace(item: JsonObject) -> Namespace:
+    """Extract the facts of a namespace."""
+    label = mapping(item, "metadata", "labels").get(OPT_IN_KEY)
+    return Namespace(text(item, "metadata", "name"), {"true": True, "false": False}.get(str(label)))
+
+
+def read_storage_class(item: JsonObject) -> StorageClass:
+    """Extract the facts of a StorageClass."""
+    annotation = mapping(item, "metadata", "annotations").get(OPT_IN_KEY)
+    return StorageClass(text(item, "metadata", "name"), annotation == "true")

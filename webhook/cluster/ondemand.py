@@ -7,10 +7,11 @@ import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
-from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
+from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES, VIRTUAL_MACHINES, Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
 from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.opt_in_sources import Namespace, StorageClass
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ class OnDemand(Store):
     def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
         super().__init__()
         self._cluster = cluster
-        self._kinds = {kind.fact: kind for kind in (*kinds(longhorn), VIRTUAL_MACHINES)}
+        self._kinds = {kind.fact: kind for kind in (*kinds(longhorn), VIRTUAL_MACHINES, NAMESPACES, STORAGE_CLASSES)}
         self._queried: set[tuple[Any, ...]] = set()
 
     def _is_first_query(self, *query: Any) -> bool:
@@ -86,6 +87,16 @@ class OnDemand(Store):
         selector = "kubevirt.io in (virt-launcher,hotplug-disk)"
         self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
         return super().mounting_pods(namespace, claim)
+
+    def namespace_opt_in(self, name: str) -> bool | None:
+        """Read a namespace."""
+        self._get(Namespace, ("", name))
+        return super().namespace_opt_in(name)
+
+    def storage_class_opts_in(self, name: str) -> bool:
+        """Read a StorageClass."""
+        self._get(StorageClass, ("", name))
+        return super().storage_class_opts_in(name)
 
     def node(self, name: str) -> Node | None:
         """Read a node."""

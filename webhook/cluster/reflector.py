@@ -4,18 +4,20 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 import structlog
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import Kind
+from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES, Kind
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
+from webhook.cluster.wire import JSON, METADATA, METADATA_LIST
 from webhook.placement.shape import JsonObject, Malformed, text
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.
@@ -69,6 +71,12 @@ class Reflector:
         self._wait, self._cause, self._last_error = FIRST_WAIT, "start", ""
         self._watching_since: float | None = None
 
+    def is_ready(self) -> bool:
+        """Return whether the decisions need not wait for this kind."""
+        if self.kind in (NAMESPACES, STORAGE_CLASSES):  # without the right, waiting would not help
+            return self.health.synced or self.health.code == HTTPStatus.FORBIDDEN
+        return self.health.synced or not self.kind.required
+
     def run(self, stop: threading.Event) -> None:
         """Mirror the cluster until `stop` is set."""
         while not stop.is_set():
@@ -91,13 +99,17 @@ class Reflector:
         self.health.relists[self._cause] += 1
         version = ""
         facts: list[Fact] = []
-        for version, items in self._cluster.pages(self.kind.path, **self.kind.query):  # noqa: B007 (the last page's version is returned)
+        for version, items in self._pages():  # noqa: B007 (the last page's version is returned)
             facts += filter(None, map(self._read_item, items))
         self._replace_table(facts)
         if not self.health.synced:
             log.info("synced", resource=self.kind.plural, objects=len(facts))
         self.health.synced = True
         return version
+
+    def _pages(self) -> Iterator[tuple[str, list[msgspec.Raw]]]:
+        kind = self.kind
+        return self._cluster.pages(kind.path, accept=METADATA_LIST if kind.metadata_only else JSON, **kind.query)
 
     def _replace_table(self, facts: list[Fact]) -> None:
         # Fill and clear outside the lock: with 50,000 pods each takes half a second, and decisions must not wait.
@@ -111,7 +123,8 @@ class Reflector:
         if not version:
             raise ClusterError(0, "the list has no resource version to watch from")
         seconds = random.randint(MAX_WATCH // 2, MAX_WATCH)  # noqa: S311 (jitter needs no secure randomness)
-        events = self._cluster.watch(self.kind.path, version, seconds, **self.kind.query)
+        accept = METADATA if self.kind.metadata_only else JSON
+        events = self._cluster.watch(self.kind.path, version, seconds, accept=accept, **self.kind.query)
         started = self._watching_since = self._clock()
         self.health.problem, self.health.code = "", 0
         for kind, raw in events:

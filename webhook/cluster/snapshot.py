@@ -19,6 +19,8 @@ _READERS: dict[Kind, Reader] = {
     ("v1", "PersistentVolume"): objects.read_volume,
     ("v1", "Node"): objects.read_node,
     ("v1", "Pod"): objects.read_pod,
+    ("v1", "Namespace"): objects.read_namespace,
+    ("storage.k8s.io/v1", "StorageClass"): objects.read_storage_class,
 }
 
 

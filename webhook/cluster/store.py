@@ -10,6 +10,7 @@ from webhook.cluster.objects import Fact
 from webhook.cluster.releases import ReleaseMemory
 from webhook.cluster.tables import Pods, Table, Volumes, vm_key
 from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.opt_in_sources import Namespace, StorageClass
 
 TABLE_NAMES: dict[type[Fact], str] = {
     Claim: "claims",
@@ -18,6 +19,8 @@ TABLE_NAMES: dict[type[Fact], str] = {
     Node: "nodes",
     Pod: "pods",
     VirtualMachine: "virtual_machines",
+    Namespace: "namespaces",
+    StorageClass: "storage_classes",
 }
 
 NO_KEY: Key = ("", "")
@@ -48,6 +51,8 @@ class Store:
         self.nodes = Table[Node]()
         self.pods = Pods()
         self.virtual_machines = Table[VirtualMachine]()
+        self.namespaces = Table[Namespace]()
+        self.storage_classes = Table[StorageClass]()
         self.releases = ReleaseMemory(clock)
         # Pods that the webhook just pinned and that the cache doesn't have yet, by namespace and VM.
         self.reservations = Pods()
@@ -129,6 +134,16 @@ class Store:
     def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
         return self.pods.mounting(namespace, claim)
+
+    def namespace_opt_in(self, name: str) -> bool | None:
+        """Return whether a namespace's label opts its VMs in or out; None without the label."""
+        found = self.namespaces.get(("", name))
+        return found.opt_in if found else None
+
+    def storage_class_opts_in(self, name: str) -> bool:
+        """Return whether a StorageClass's annotation opts in the VMs that mount its claims."""
+        found = self.storage_classes.get(("", name))
+        return bool(found and found.opts_in)
 
     def node(self, name: str) -> Node | None:
         """Find a node."""

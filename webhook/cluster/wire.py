@@ -4,15 +4,15 @@ The decoder skips all other fields. That halves the decoding time, and a skipped
 environment with a passphrase. A field is `Any` if its whole content is used, or if any type must be accepted.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any, TypedDict
-
-import msgspec
 
 from webhook.placement.shape import JsonObject
 
-# The API server stores no object over 3 MiB, so a line over this limit isn't a watch event.
-MAX_LINE_BYTES = 16 * 1024 * 1024  # bytes
+JSON = "application/json"
+# The API server sends only the metadata: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
+METADATA_LIST, METADATA = (
+    f"{JSON};as={kind};g=meta.k8s.io;v=v1" for kind in ("PartialObjectMetadataList", "PartialObjectMetadata")
+)
 
 
 class Container(TypedDict, total=False):
@@ -37,6 +37,12 @@ class Metadata(TypedDict, total=False):
     creationTimestamp: Any
     deletionTimestamp: Any
     resourceVersion: Any
+
+
+class MetadataOnly(TypedDict, total=False):
+    """An object of which only the metadata is read."""
+
+    metadata: Metadata
 
 
 class ManagedFields(TypedDict, total=False):
@@ -142,6 +148,7 @@ class ClaimSpec(TypedDict, total=False):
     """A PersistentVolumeClaim's spec."""
 
     accessModes: Any
+    storageClassName: Any
     volumeMode: Any
     volumeName: Any
 
@@ -175,10 +182,25 @@ class ShareManager(TypedDict, total=False):
     status: Any
 
 
+class TemplateVolume(TypedDict, total=False):
+    """A volume of a VM, if it is a claim. Not cloud-init data, which may hold passwords."""
+
+    dataVolume: Any
+    ephemeral: Any
+    persistentVolumeClaim: Any
+
+
+class TemplateSpec(TypedDict, total=False):
+    """The spec of a VM's next VMI, without the hardware."""
+
+    volumes: list[TemplateVolume] | None
+
+
 class VirtualMachineTemplate(TypedDict, total=False):
-    """The template of a VM's pods, without the VM's hardware and its cloud-init data, which may hold passwords."""
+    """The template of a VM's next VMI."""
 
     metadata: Metadata
+    spec: TemplateSpec
 
 
 class VirtualMachineSpec(TypedDict, total=False):
@@ -195,48 +217,3 @@ class VirtualMachine(TypedDict, total=False):
     metadata: Metadata
     spec: VirtualMachineSpec
     status: Any
-
-
-class ListMetadata(msgspec.Struct, frozen=True):
-    """The metadata of one page. `more` is the token for the next page, empty on the last one."""
-
-    version: str = msgspec.field(name="resourceVersion", default="")
-    more: str = msgspec.field(name="continue", default="")
-
-
-class Page(msgspec.Struct, frozen=True):
-    """One page of a list. Each object is decoded separately, so that a malformed object doesn't fail the page."""
-
-    metadata: ListMetadata = ListMetadata()
-    items: list[msgspec.Raw] | None = None
-
-
-class Event(msgspec.Struct, frozen=True):
-    """One event of a watch. The type determines the object: the object of an ERROR event is a Status."""
-
-    type: str
-    object: msgspec.Raw
-
-
-class Status(msgspec.Struct, frozen=True):
-    """The API server's error response."""
-
-    code: int = 0
-    message: str = ""
-
-
-def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split chunks of any size into lines. Raises ValueError for a line over LONGEST_LINE."""
-    rest = bytearray()
-    for chunk in chunks:
-        *ends, tail = chunk.split(b"\n")
-        for end in ends:
-            line = bytes(rest + end)
-            rest.clear()
-            if line:
-                yield line
-        rest += tail
-        if len(rest) > MAX_LINE_BYTES:
-            raise ValueError("a line does not end")
-    if rest:
-        yield bytes(rest)

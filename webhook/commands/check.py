@@ -15,6 +15,7 @@ from webhook.commands.options import connect, live_options
 from webhook.placement.affinity import DECISION
 from webhook.placement.settings import read_settings
 from webhook.placement.shape import JsonObject, text
+from webhook.placement.wording import OBSERVED
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -48,6 +49,8 @@ REQUEST_TIMEOUT = 15.0  # seconds; one review may take up to `timeoutSeconds`, a
 @live_options
 def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | None, context: str | None) -> None:
     """Create a pod like that of an opted-in VM, as a dry run, and see whether it came back with a decision.
+
+    A webhook with CO_SCHEDULE_ACTION=observe changes no pod, and reports its decision as a warning.
 
     Nothing is stored, and nothing starts. It needs the right to create pods in the namespace. Exit status 0: the
     decision is printed. 1: the pod came back without one, or not at all. Which annotation opts a VM in is read from
@@ -95,15 +98,22 @@ def attempt(cluster: ClusterClient, namespace: str, key: str) -> AttemptResult:
     """
     from webhook.cluster.client import ClusterError  # noqa: PLC0415 (takes a second to import)
 
+    path, warnings = f"/api/v1/namespaces/{namespace}/pods?dryRun=All", list[str]()
     try:
-        pod = cluster.send("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", probe_pod(key), REQUEST_TIMEOUT)
+        pod = cluster.send("POST", path, probe_pod(key), REQUEST_TIMEOUT, warnings)
     except ClusterError as error:
         # With failurePolicy Fail, a failing webhook makes the API server respond with 500. The webhook may recover.
         if 400 <= error.code < 500 and error.code != 429:
             raise BadInput(f"the API server does not take the pod: {error}") from None
         return "", f"the API server does not answer: {error}"
-    decision = text(pod, "metadata", "annotations", DECISION)
+    decision = text(pod, "metadata", "annotations", DECISION) or _observed(warnings)
     return decision, f"the pod came back without the annotation {DECISION}, so that the webhook was not asked"
+
+
+def _observed(warnings: list[str]) -> str:
+    """Return the decision of a webhook that only observes, or an empty string."""
+    found = (warning.partition(OBSERVED)[2].rstrip('"') for warning in warnings)
+    return next((f"{decision} (observed only)" for decision in found if decision), "")
 
 
 def probe_pod(key: str) -> JsonObject:

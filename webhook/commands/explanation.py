@@ -118,7 +118,7 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the walk reads more fields)
         walked = [Line(f"the steps can't be shown: a field is malformed ({type(error).__name__})")]
     injection = inject_request(request, catalog, settings)
-    eligible, broken = as_if_eligible(mapping(request, "object"), settings)
+    eligible, broken = as_if_eligible(mapping(request, "object"), injection.decision.opted_in_by, settings)
     assumed = None
     if injection.decision.reason in broken:
         assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings), broken)

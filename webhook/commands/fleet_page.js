@@ -9,11 +9,12 @@
     Stopped: ["■", "stopped", "has no pod"],
     NotConcerned: ["–", "not concerned", "mounts no claim that a share-manager serves"],
   };
+  const OPTED_IN = { annotation: "yes", namespace: "by namespace", "storage-class": "by StorageClass" };
   const COLUMNS = [
     ["Namespace", (vm) => vm.namespace],
     ["VM", (vm) => vm.name],
     ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
-    ["Opted in", (vm) => (vm.optedIn ? "yes" : "no")],
+    ["Opted in", (vm) => OPTED_IN[vm.optedInBy] ?? "no"],
     ["Node", (vm) => vm.node],
     ["Storage", (vm) => vm.storageNode],
     ["Claim", (vm) => vm.claim],

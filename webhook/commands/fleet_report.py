@@ -30,7 +30,8 @@ def describe(status: Status) -> JsonObject:
     return {
         "namespace": machine.namespace,
         "name": machine.name,
-        "optedIn": machine.opted_in,
+        "optedIn": status.opted_in,
+        "optedInBy": status.opted_in_by.value if status.opted_in else None,
         "node": status.node,
         "storageNode": status.storage_node,
         "claim": status.claim,

@@ -53,7 +53,7 @@ def read_live(
         objects += read
         progress(f"reading {kind}", objects, None)
 
-    inventory = read_inventory(cluster, settings.longhorn_namespace, count)
+    inventory = read_inventory(cluster, settings, count)
     for kind, number in sorted(inventory.skipped.items()):
         click.echo(f"Warning: {number} of the {kind} can't be read, and the report ignores them", err=True)
     return inventory, cluster.namespace

@@ -15,6 +15,7 @@ NO_VALUE = "-"
 GAP = 3  # columns between two cells
 MIN_PROSE_WIDTH = 24  # columns; narrower sentences are hard to read
 _PROSE = 2  # the last columns of a VM are sentences, which may wrap; a wrapped name could not be copied
+_OPTED_IN = {None: "no", "annotation": "yes", "namespace": "by namespace", "storage-class": "by StorageClass"}
 _COUNTED = (
     ("together", "together"),
     ("apart", "apart"),
@@ -55,7 +56,7 @@ def _vm_heads(*, wide: bool) -> Sequence[str]:
 
 
 def _vm_cells(vm: JsonObject, *, wide: bool) -> Iterator[str]:
-    yield from (vm["namespace"], vm["name"], "yes" if vm["optedIn"] else "no")
+    yield from (vm["namespace"], vm["name"], _OPTED_IN[vm["optedInBy"]])
     yield from (vm["node"] or NO_VALUE, vm["storageNode"] or NO_VALUE)
     marks = [mark for mark in ("paused", "migrating") if wide and vm[mark]]
     yield f"{vm['state']} ({', '.join(marks)})" if marks else vm["state"]

@@ -159,9 +159,7 @@ def _propose(
     from webhook.cluster.listing import read_inventory  # noqa: PLC0415
     from webhook.cluster.migrations import list_migrations, read_disks  # noqa: PLC0415
 
-    inventory = read_inventory(
-        cluster, settings.longhorn_namespace, lambda kind, count: progress(f"reading {kind}", count, None)
-    )
+    inventory = read_inventory(cluster, settings, lambda kind, count: progress(f"reading {kind}", count, None))
     try:
         disks, migrations = read_disks(cluster), list_migrations(cluster)
     except ClusterError as error:

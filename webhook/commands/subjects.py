@@ -14,8 +14,9 @@ from webhook.cluster.fleet import Inventory
 from webhook.cluster.objects import read_pod
 from webhook.cluster.store import Store
 from webhook.commands.options import connect, load_snapshot
-from webhook.placement.eligibility import is_opted_in, is_virt_launcher
+from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.fleet import Machine
+from webhook.placement.opt_in import new_applicant
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, text
 from webhook.placement.template import next_pod
@@ -182,7 +183,7 @@ def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
         return Found(pod=pod)
     key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
     known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
-    machine = known.get(key) or Machine(*key, opted_in=is_opted_in(pod, settings), is_vm=False)
+    machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), is_vm=False)
     template = next_pod(pod, inventory.vms.get(key), inventory.vmis.get(key), settings)
     return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template))
 

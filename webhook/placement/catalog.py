@@ -19,7 +19,7 @@ class Claim:
 
     `volume_name` is the name of the PV, empty while unbound. `shared` means ReadWriteMany, `read_only_many` means
     ReadOnlyMany without ReadWriteMany, and `block` means volumeMode Block. `persistent_state` marks the claim of a
-    persistent vTPM or EFI state.
+    persistent vTPM or EFI state. `storage_class` is empty if the claim names none.
     """
 
     namespace: str
@@ -29,6 +29,7 @@ class Claim:
     persistent_state: bool
     read_only_many: bool = False
     block: bool = False
+    storage_class: str = ""
 
     @property
     def key(self) -> Key:
@@ -94,7 +95,8 @@ class VirtualMachine:
     """A KubeVirt VM.
 
     `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
-    starts in a row. `true_annotations` are the keys of its template's annotations with the value "true".
+    starts in a row. `true_annotations` are the keys of its template's annotations with the value "true", and
+    `false_annotations` those with the value "false". `claims` are the claims that its pod mounts.
     """
 
     namespace: str
@@ -102,6 +104,8 @@ class VirtualMachine:
     restarts: bool
     start_failures: int
     true_annotations: frozenset[str]
+    false_annotations: frozenset[str] = frozenset()
+    claims: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -127,10 +131,10 @@ class Pod:
 
     `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
     to, or else the node that the scheduler nominated.
-    `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` (the
-    keys of annotations with the value "true") and `owners` (UIDs). `pin` is set while a pod that the webhook
-    pinned is unbound. `vm` is the name of the VMI that the pod runs, and `deciding_claim` the claim that its annotation
-    names as the one that decides; both are empty for other pods.
+    `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` and
+    `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin` is set
+    while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and `deciding_claim`
+    the claim that its annotation names as the one that decides; both are empty for other pods.
     """
 
     namespace: str
@@ -149,6 +153,7 @@ class Pod:
     pin: PendingPin | None = None
     vm: str = ""
     deciding_claim: str = ""
+    false_annotations: frozenset[str] = frozenset()
 
     @property
     def key(self) -> Key:
@@ -176,6 +181,12 @@ class Catalog(Protocol):
 
     def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
+
+    def namespace_opt_in(self, name: str) -> bool | None:
+        """Return whether a namespace's label opts its VMs in (True) or out (False); None without the label."""
+
+    def storage_class_opts_in(self, name: str) -> bool:
+        """Return whether a StorageClass's annotation opts in the VMs that mount its claims."""
 
     def node(self, name: str) -> Node | None:
         """Find a node."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog, Key, Pod
+from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
 from webhook.placement.selectors import NODE_NAME_FIELD
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
@@ -29,12 +30,13 @@ def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Con
 def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> Consumers:
     """Find the opted-in virt-launcher pods that are bound, alive, and mount a claim of a Longhorn volume."""
     claims = claims_of(handle, catalog)
-    opted_in = frozenset(settings.opt_in_annotations)
     pods = {
         consumer.key: consumer
         for claim in claims
         for consumer in catalog.mounting_pods(*claim)
-        if consumer.node and consumer.alive and consumer.true_annotations & opted_in
+        if consumer.node
+        and consumer.alive
+        and is_handled(opted_in_by(stored_applicant(consumer), catalog, settings), settings)
     }
     return Consumers(handle, claims[0][1] if claims else "", tuple(pods.values()))
 

@@ -34,6 +34,16 @@ class Subject(StrEnum):
     SHARE_MANAGER = "share-manager"
 
 
+class OptedInBy(StrEnum):
+    """By what a VM is opted in. It is `UNKNOWN` until the cache is synced, and if the webhook fails."""
+
+    ANNOTATION = "annotation"
+    NAMESPACE = "namespace"
+    STORAGE_CLASS = "storage-class"
+    NOTHING = "nothing"
+    UNKNOWN = "unknown"
+
+
 class Source(StrEnum):
     """The kind of object that determined a claim's node."""
 
@@ -157,6 +167,7 @@ class Decision:
     `reservation` holds the facts of a pinned pod on its target node, if the guard evaluated that node. `unpins` means
     that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
     makes the pod prefer all nodes but `node`, because pinned pods need what is free there.
+    `opted_in_by` is `NOTHING` for a pod that runs no VM.
     """
 
     outcome: Outcome
@@ -169,4 +180,5 @@ class Decision:
     recorded: bool = False
     unpins: bool = False
     avoids: bool = False
+    opted_in_by: OptedInBy = OptedInBy.NOTHING
     reservation: Pod | None = field(default=None, compare=False, repr=False)

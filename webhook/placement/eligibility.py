@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.claims import mounted_claims
-from webhook.placement.decision import Mode, Reason, Subject
+from webhook.placement.decision import Mode, OptedInBy, Reason, Subject
 from webhook.placement.migration import is_migration_target
+from webhook.placement.opt_in import is_handled
 from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 
@@ -46,12 +47,6 @@ def is_virt_launcher(pod: JsonObject) -> bool:
     return mapping(pod, "metadata", "labels").get("kubevirt.io") == "virt-launcher"
 
 
-def is_opted_in(pod: JsonObject, settings: Settings) -> bool:
-    """Return whether one of the opt-in annotations is exactly "true"."""
-    annotations = mapping(pod, "metadata", "annotations")
-    return any(annotations.get(key) == "true" for key in settings.opt_in_annotations)
-
-
 def is_bound(pod: JsonObject) -> bool:
     """Return whether the pod already has a node."""
     return bool(mapping(pod, "spec").get("nodeName"))
@@ -89,39 +84,46 @@ class Rule:
 
     reason: Reason
     question: str
-    holds: Callable[[JsonObject, Settings], bool]
+    holds: Callable[[JsonObject, OptedInBy, Settings], bool]
 
 
-_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda pod, _: not is_bound(pod))
+_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda pod, *_: not is_bound(pod))
 _INJECTED = Rule(
-    Reason.ALREADY_INJECTED, "without the webhook's terms", lambda pod, settings: not is_injected(pod, settings)
+    Reason.ALREADY_INJECTED, "without the webhook's terms", lambda pod, _by, settings: not is_injected(pod, settings)
 )
 
 RULES = (
-    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda pod, _: is_virt_launcher(pod)),
-    Rule(Reason.NOT_OPTED_IN, "opted in", is_opted_in),
+    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda pod, *_: is_virt_launcher(pod)),
+    Rule(Reason.NOT_OPTED_IN, "opted in", lambda _pod, by, settings: is_handled(by, settings)),
     Rule(
         Reason.MIGRATION_TARGET,
         "not a live-migration target",
-        lambda pod, settings: not is_migration_target(pod) or settings.migration_targets is MigrationTargets.PREFER,
+        lambda pod, _by, settings: (
+            not is_migration_target(pod) or settings.migration_targets is MigrationTargets.PREFER
+        ),
     ),
     Rule(
         Reason.EPHEMERAL_PROVISIONING,
         "not a dummy pod that only provisions a claim",
-        lambda pod, _: "kubevirt.io/ephemeral-provisioning" not in mapping(pod, "metadata", "annotations"),
+        lambda pod, *_: "kubevirt.io/ephemeral-provisioning" not in mapping(pod, "metadata", "annotations"),
     ),
     _BOUND,
-    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda pod, _: bool(mounted_claims(pod))),
+    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda pod, *_: bool(mounted_claims(pod))),
     _INJECTED,
 )
 
 STEERING_RULES = (
-    Rule(Reason.STEERING_OFF, "share-manager pods are steered", lambda _, settings: settings.steering),
+    Rule(Reason.STEERING_OFF, "share-manager pods are steered", lambda _pod, _by, settings: settings.steering),
     _BOUND,
     _INJECTED,
 )
 
 
-def ineligible_reason(pod: JsonObject, settings: Settings, rules: tuple[Rule, ...] = RULES) -> Reason | None:
-    """Return the reason of the first rule that does not hold, or None if the webhook handles the pod."""
-    return next((rule.reason for rule in rules if not rule.holds(pod, settings)), None)
+def ineligible_reason(
+    pod: JsonObject, by: OptedInBy, settings: Settings, rules: tuple[Rule, ...] = RULES
+) -> Reason | None:
+    """Return the reason of the first rule that does not hold, or None if the webhook handles the pod.
+
+    `by` is what opts the VM in. The rules for share-manager pods ignore it.
+    """
+    return next((rule.reason for rule in rules if not rule.holds(pod, by, settings)), None)

@@ -10,8 +10,9 @@ from enum import StrEnum
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog, Pod
 from webhook.placement.consumers import claims_of
-from webhook.placement.decision import ClaimFinding, Decision, Outcome, Reason
+from webhook.placement.decision import ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.injector import without_patch
+from webhook.placement.opt_in import Applicant, new_applicant, opted_in_by, stored_applicant
 from webhook.placement.release import why_pin_fails
 from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Settings
@@ -40,14 +41,15 @@ _NEVER_SERVED = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_
 class Machine:
     """A VM, or a VMI without a VM.
 
-    `opted_in` is the opt-in of its next pod. `pod` holds the facts of the virt-launcher pod that runs the VM, None if
-    none does. `hotplugged` are the claims that its hotplug pods mount. The caches don't hold the rest: `manifest` is
-    the same pod as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown.
+    `applicant` decides on the opt-in of its next pod. `pod` holds the facts of the virt-launcher pod that runs the VM,
+    None if none does. `hotplugged` are the claims that its hotplug pods mount. The caches don't hold the rest:
+    `manifest` is the same pod as the API server stores it, and `template` the pod that KubeVirt would create now; None
+    if unknown.
     """
 
     namespace: str
     name: str
-    opted_in: bool
+    applicant: Applicant
     pod: Pod | None = None
     hotplugged: tuple[str, ...] = ()
     is_vm: bool = True
@@ -78,6 +80,7 @@ class Status:
 
     `reason` explains the state. `detail` adds why a pinned pod can't be scheduled, empty for all others. `start` is
     None if the next pod is unknown. `start_helps` means that a start would place the VM on the node of its storage.
+    `opted_in_by` is what opts in the VM's next pod.
     """
 
     machine: Machine
@@ -88,6 +91,12 @@ class Status:
     detail: str = ""
     start: Start | None = None
     start_helps: bool = False
+    opted_in_by: OptedInBy = OptedInBy.NOTHING
+
+    @property
+    def opted_in(self) -> bool:
+        """Return whether the VM's next pod is opted in."""
+        return self.opted_in_by is not OptedInBy.NOTHING
 
     @property
     def node(self) -> str | None:
@@ -109,11 +118,15 @@ def survey(machines: Iterable[Machine], catalog: Catalog, settings: Settings) ->
 
 def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     """Return the status of one machine. Without its template, the status has no start."""
+    applicant = machine.applicant
+    if machine.template is not None:
+        applicant = new_applicant(machine.template, machine.namespace, settings)
+    by = opted_in_by(applicant, catalog, settings)
     storage = _storage(machine, catalog, settings)
-    status = _state(machine, storage, catalog, settings)
+    status = replace(_state(machine, storage, by, catalog, settings), opted_in_by=by)
     if machine.template is None:
         return status
-    start = _start(machine, storage, catalog, settings)
+    start = _start(machine, storage, by, catalog, settings)
     if status.reason is None:
         status = replace(status, reason=start.decision.reason)
     if machine.pod is None:
@@ -144,7 +157,7 @@ def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage
     return _Storage(findings)
 
 
-def _state(machine: Machine, storage: _Storage, catalog: Catalog, settings: Settings) -> Status:
+def _state(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Status:
     pod = machine.pod
     if pod is None:
         return Status(machine, State.STOPPED)
@@ -162,7 +175,7 @@ def _state(machine: Machine, storage: _Storage, catalog: Catalog, settings: Sett
         return Status(machine, State.UNSERVED, concerned[0].reason, claim)
     if node == pod.node:
         return Status(machine, State.TOGETHER, Reason.CO_SCHEDULED, claim, node)
-    return Status(machine, State.APART, _why_apart(machine, pod, settings), claim, node)
+    return Status(machine, State.APART, _why_apart(machine, pod, by, catalog, settings), claim, node)
 
 
 def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Settings) -> tuple[Reason | None, str]:
@@ -174,9 +187,9 @@ def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Setting
     return recorded_reason(machine.manifest), ""
 
 
-def _why_apart(machine: Machine, pod: Pod, settings: Settings) -> Reason | None:
-    if not pod.true_annotations & frozenset(settings.opt_in_annotations):
-        return Reason.NOT_REVIEWED if machine.opted_in else Reason.NOT_OPTED_IN
+def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, settings: Settings) -> Reason | None:
+    if opted_in_by(stored_applicant(pod), catalog, settings) is OptedInBy.NOTHING:
+        return Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else Reason.NOT_REVIEWED
     if not pod.claims:  # all claims are hotplugged
         return Reason.NO_CLAIMS
     if machine.manifest is None:
@@ -197,8 +210,8 @@ def recorded_reason(pod: JsonObject) -> Reason | None:
     return Reason(word) if word in _REASONS else None
 
 
-def _start(machine: Machine, storage: _Storage, catalog: Catalog, settings: Settings) -> Start:
-    template, broken = as_if_eligible(mapping(machine.template), settings)
+def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Start:
+    template, broken = as_if_eligible(mapping(machine.template), by, settings)
     injection = without_patch(creation_request(template), catalog, settings)
     cold = storage.node is not None and _serves_no_other_vm(machine, storage, catalog)
     return Start(injection.decision, next(iter(broken), None), cold, injection.error)

@@ -2,28 +2,31 @@
 
 from dataclasses import dataclass, replace
 
-from webhook.placement import consumers, resolve, votes, wording
+from webhook.placement import resolve, votes, wording
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.candidate import Candidate, pinning_replicas
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import deciding_claim, unknown_deciding_claim
-from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
+from webhook.placement.decision import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.eligibility import (
-    RULES,
     STEERING_RULES,
     ineligible_reason,
     is_pod_creation,
     is_share_manager_pod,
+    is_virt_launcher,
     mode_of,
     pinned_by_webhook,
 )
 from webhook.placement.feasibility import FailedCheck, contest, first_failed_check
 from webhook.placement.migration import is_migration_target, leads_elsewhere
 from webhook.placement.mutation import patch_for
+from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation
 from webhook.placement.settings import Action, Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.steering import place_share_manager
 from webhook.placement.votes import Choice
+from webhook.placement.wording import unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +79,27 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> 
     if not is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     pod, namespace = mapping(request, "object"), namespace_of(request)
-    is_share_manager = is_share_manager_pod(pod, namespace, settings)
-    mode = Mode.PREFERRED if is_share_manager else mode_of(pod, settings)[0]
-    reason = ineligible_reason(pod, settings, STEERING_RULES if is_share_manager else RULES)
-    if reason is Reason.ALREADY_INJECTED and not is_share_manager and catalog is not None:
-        return check_pin_again(pod, namespace, catalog, settings)
-    if reason:
-        return unchanged(reason, mode)
-    if catalog is None:
-        return unchanged(Reason.CACHE_NOT_SYNCED, mode)
-    if is_share_manager:
+    if is_share_manager_pod(pod, namespace, settings):
+        reason = ineligible_reason(pod, OptedInBy.NOTHING, settings, STEERING_RULES)
+        if reason or catalog is None:
+            return unchanged(reason or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
         return place_share_manager(pod, namespace, catalog, settings)
+    by = OptedInBy.NOTHING
+    if is_virt_launcher(pod):
+        by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
+    decision = replace(_decide_on_vm(pod, namespace, by, catalog, settings), opted_in_by=by)
+    return wording.with_opt_in(decision) if decision.recorded else decision
+
+
+def _decide_on_vm(
+    pod: JsonObject, namespace: str, by: OptedInBy, catalog: Catalog | None, settings: Settings
+) -> Decision:
+    mode = mode_of(pod, settings)[0]
+    reason = ineligible_reason(pod, by, settings)
+    if reason is Reason.ALREADY_INJECTED and catalog is not None:
+        return check_pin_again(pod, namespace, catalog, settings)
+    if reason or catalog is None:
+        return unchanged(reason or Reason.CACHE_NOT_SYNCED, mode)
     place = place_migration_target if is_migration_target(pod) else place_virt_launcher
     return place(pod, namespace, catalog, settings)
 
@@ -197,54 +210,15 @@ def _first_obstacle(candidate: Candidate, choice: Choice, mode: Mode, settings: 
     return found
 
 
-def place_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
-    """Place a share-manager pod on the node where most VMs use its volume, if the node guard allows it.
-
-    The node is preferred, never required, so that Longhorn's failover always wins.
-    """
-    users = consumers.find_consumers(pod, catalog, settings)
-    if not users.pods:
-        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM runs on volume {users.volume}")
-    candidates = consumers.ranked_nodes(users, consumers.avoided_nodes(pod))
-    if not candidates:
-        sentence = f"the pod prefers not to be on the node where volume {users.volume} is used"
-        return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
-
-    # In a drain, the node of the migration's source is cordoned, and the new server belongs beside the target.
-    obstacles: dict[str, FailedCheck | None] = {}
-    for node in candidates:
-        obstacles[node] = _steering_obstacle(pod, namespace, node, catalog, settings)
-        if obstacles[node] is None:
-            break
-    else:
-        node = candidates[0]
-    claims = (ClaimFinding(users.claim, users.volume, node, Source.VIRT_LAUNCHER_POD),)
-    if obstacle := obstacles[node]:
-        decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(node, obstacle.detail))
-        return replace(decision, node=node, claims=claims)
-    message = wording.steered(node, sum(vm.node == node for vm in users.pods))
-    return Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims, recorded=True)
-
-
-def _steering_obstacle(
-    pod: JsonObject, namespace: str, node: str, catalog: Catalog, settings: Settings
-) -> FailedCheck | None:
-    # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
-    return first_failed_check(Candidate(pod, namespace, node, (), catalog)) if settings.node_guard else None
-
-
-def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:
-    """Return a decision that leaves the pod's affinity unchanged. The default message is the reason's sentence."""
-    return Decision(Outcome.UNCHANGED, reason, message or wording.SENTENCES[reason], mode)
-
-
 def namespace_of(request: JsonObject) -> str:
     """Return the request's namespace. The pod itself may have none until the API server stores it."""
     return text(request, "namespace") or text(request, "object", "metadata", "namespace") or "default"
 
 
 def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[str, ...]:
-    if not decision.recorded:
+    # An observer decides on VMs that are not opted in. Their users did not ask for it.
+    unasked = settings.action is Action.OBSERVE and decision.opted_in_by is OptedInBy.NOTHING
+    if not decision.recorded or unasked:
         return ()
     _, unknown_mode = mode_of(pod, settings)
     return wording.warnings(decision, unknown_mode, unknown_deciding_claim(pod))

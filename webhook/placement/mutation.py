@@ -1,8 +1,8 @@
 """Turn a decision into the pod's patch: annotations, affinity and schedulerName."""
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_avoided_node, with_node, without_pin
-from webhook.placement.decision import Decision, Outcome, Reason
-from webhook.placement.eligibility import is_opted_in, is_virt_launcher
+from webhook.placement.decision import Decision, OptedInBy, Outcome, Reason
+from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.patch import Operation, cached_patch, patch_between
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed, map_in, text
@@ -59,7 +59,9 @@ def _within_limit(annotations: JsonObject) -> bool:
 
 
 def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str | None:
-    if not settings.scheduler_names or not is_virt_launcher(pod) or not is_opted_in(pod, settings):
+    if not settings.scheduler_names or not is_virt_launcher(pod):
+        return None
+    if decision.opted_in_by in (OptedInBy.NOTHING, OptedInBy.UNKNOWN):
         return None
     if decision.reason in (Reason.ALREADY_BOUND, Reason.NOT_A_POD_CREATION):
         return None

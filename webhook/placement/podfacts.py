@@ -35,11 +35,17 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         requests=effective_requests(item),
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=mounted_claims(item) if belongs_to_vm else (),
-        true_annotations=frozenset(key for key, value in annotations.items() if value == "true") or NO_STRINGS,
+        true_annotations=keys_with(annotations, "true"),
         owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,
         vm=_name_in(annotations, "kubevirt.io/domain"),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
+        false_annotations=keys_with(annotations, "false"),
     )
+
+
+def keys_with(annotations: JsonObject, value: str) -> frozenset[str]:
+    """Return the keys of the annotations with this value."""
+    return frozenset(key for key, found in annotations.items() if found == value) or NO_STRINGS
 
 
 def _name_in(annotations: JsonObject, key: str) -> str:

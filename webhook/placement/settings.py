@@ -29,6 +29,13 @@ class Action(StrEnum):
     OBSERVE = "observe"
 
 
+class OptIn(StrEnum):
+    """Whether only a VM's own annotation opts it in, or its namespace and its StorageClasses as well."""
+
+    ANNOTATION = "annotation"
+    NAMESPACE = "namespace"
+
+
 class MigrationTargets(StrEnum):
     """Whether live-migration targets prefer the node of their share-manager."""
 
@@ -131,6 +138,7 @@ class Settings:
     """
 
     opt_in_annotations: tuple[str, ...] = field(default=OPT_IN_ANNOTATIONS, metadata={"parse": _parse_annotations})
+    opt_in: OptIn = field(default=OptIn.ANNOTATION, metadata={"parse": _enum_parser(OptIn)})
     affinity_mode: Mode = field(default=Mode.REQUIRED, metadata={"parse": _enum_parser(Mode)})
     node_guard: bool = field(default=True, metadata={"parse": _parse_boolean})
     steering: bool = field(default=True, metadata={"parse": _parse_boolean})

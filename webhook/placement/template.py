@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
 from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
-from webhook.placement.decision import Reason
-from webhook.placement.eligibility import MODE_ANNOTATION, is_opted_in
+from webhook.placement.decision import OptedInBy, Reason
+from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.migration import EVICTION_SOURCE, HOSTNAME, is_migration_target
 from webhook.placement.selectors import REQUIRED
 from webhook.placement.settings import MigrationTargets, Settings
@@ -110,10 +110,13 @@ def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def as_if_eligible(pod: JsonObject, settings: Settings) -> tuple[JsonObject, tuple[Reason, ...]]:
-    """Return the pod as if it were opted in and no live-migration target, and which of these rules it breaks."""
+def as_if_eligible(pod: JsonObject, by: OptedInBy, settings: Settings) -> tuple[JsonObject, tuple[Reason, ...]]:
+    """Return the pod as if it were opted in and no live-migration target, and which of these rules it breaks.
+
+    `by` is what opts the pod's VM in.
+    """
     metadata, broken = mapping(pod, "metadata"), []
-    if not is_opted_in(pod, settings):
+    if by is OptedInBy.NOTHING:
         broken.append(Reason.NOT_OPTED_IN)
         annotations = mapping(metadata, "annotations") | {settings.opt_in_annotations[0]: "true"}
         metadata = metadata | {"annotations": annotations}

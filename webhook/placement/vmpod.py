@@ -19,7 +19,7 @@ _COPIED = ("affinity", "tolerations", "topologySpreadConstraints", "schedulerNam
 
 def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str]) -> JsonObject:
     """Return the pod's spec for a VMI's spec. Raises Malformed for a quantity that can't be parsed."""
-    claims = [*_claims(vmi_spec), *state_claims]
+    claims = [*template_claims(vmi_spec), *state_claims]
     volumes = [{"name": f"volume-{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
     selector = mapping(vmi_spec, "nodeSelector") | {"kubevirt.io/schedulable": "true"}
     compute = {"name": "compute", "resources": {"requests": _requests(mapping(vmi_spec, "domain"))}}
@@ -27,7 +27,8 @@ def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str]) -> JsonObje
     return copied | {"nodeSelector": selector, "volumes": volumes, "containers": [compute]}
 
 
-def _claims(vmi_spec: JsonObject) -> Iterator[str]:
+def template_claims(vmi_spec: JsonObject) -> Iterator[str]:
+    """Yield the claims that the pod of a VMI mounts, in volume order."""
     for volume in mappings(vmi_spec, "volumes"):
         claim = mapping(volume, "persistentVolumeClaim") or mapping(volume, "ephemeral", "persistentVolumeClaim")
         data_volume = mapping(volume, "dataVolume")  # its claim has its name

@@ -8,7 +8,7 @@ from webhook.placement.affinity import matches_no_node
 from webhook.placement.candidate import Candidate, ResourceFit, pinning_replicas, resource_fits
 from webhook.placement.catalog import Catalog, Claim, Pod, ShareManager, Volume
 from webhook.placement.claims import deciding_claim
-from webhook.placement.decision import ClaimFinding, Mode, Reason
+from webhook.placement.decision import ClaimFinding, Mode, OptedInBy, Reason
 from webhook.placement.eligibility import (
     RULES,
     STEERING_RULES,
@@ -22,11 +22,12 @@ from webhook.placement.eligibility import (
 from webhook.placement.feasibility import contest, run_checks
 from webhook.placement.injector import candidate_for, namespace_of
 from webhook.placement.migration import is_migration_target, leads_elsewhere
+from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.settings import Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping
 from webhook.placement.template import as_if_eligible
 from webhook.placement.votes import Choice
-from webhook.placement.wording import SENTENCES, STARTING
+from webhook.placement.wording import OPT_IN_DETAILS, SENTENCES, STARTING
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +102,31 @@ def walk(request: JsonObject, catalog: Catalog, settings: Settings) -> Walk:
     if not is_pod_creation(request):
         return Walk((Answer("the request creates a pod", False, SENTENCES[Reason.NOT_A_POD_CREATION]),))
     is_share_manager = is_share_manager_pod(pod, namespace, settings)
-    pod, broken = (pod, ()) if is_share_manager else as_if_eligible(pod, settings)
+    by, broken = OptedInBy.NOTHING, tuple[Reason, ...]()
+    if not is_share_manager:
+        by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
+        pod, broken = as_if_eligible(pod, by, settings)
+        by = OptedInBy.ANNOTATION if Reason.NOT_OPTED_IN in broken else by
     rules = (
         Answer("the request creates a pod", True),
         Answer("share-manager pod", None, "yes, so it follows its VM" if is_share_manager else "no"),
-        *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, broken, settings),
+        *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, by, broken, settings),
     )
     if rules[-1].holds is False:
-        injected = not is_share_manager and ineligible_reason(pod, settings) is Reason.ALREADY_INJECTED
+        injected = not is_share_manager and ineligible_reason(pod, by, settings) is Reason.ALREADY_INJECTED
         return _walk_pinned(rules, pod, namespace, catalog, settings) if injected else Walk(rules)
     walk_pod = _walk_share_manager if is_share_manager else _walk_virt_launcher
     return replace(walk_pod(rules, pod, namespace, catalog, settings), assumes=broken)
 
 
 def _evaluated(
-    rules: Iterable[Rule], pod: JsonObject, broken: Collection[Reason], settings: Settings
+    rules: Iterable[Rule], pod: JsonObject, by: OptedInBy, broken: Collection[Reason], settings: Settings
 ) -> Iterator[Answer]:
     for rule in rules:
         if rule.reason in broken:
             yield Answer(rule.question, False, SENTENCES[rule.reason])
-        elif rule.holds(pod, settings):
-            yield Answer(rule.question, True)
+        elif rule.holds(pod, by, settings):
+            yield Answer(rule.question, True, OPT_IN_DETAILS[by] if rule.reason is Reason.NOT_OPTED_IN else "")
         else:
             yield Answer(rule.question, False, SENTENCES[rule.reason])
             return

@@ -1,8 +1,9 @@
 """The sentences that operators read: the message of a decision, the advice for each reason, and the warnings."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason
+from webhook.placement.decision import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
@@ -67,6 +68,17 @@ ADVICE = {
     Reason.INTERNAL_ERROR: "Find this reason in the webhook's log, and report the traceback.",
 }
 
+# The beginning of the warning in the response to a dry run in observe mode; the command `check` looks for it.
+OBSERVED = "kubevirt-scheduler: observed only: "
+
+# What `explain` says about the opt-in of a pod that the webhook handles.
+OPT_IN_DETAILS = {
+    OptedInBy.ANNOTATION: "by its annotation",
+    OptedInBy.NAMESPACE: "by the label of its namespace",
+    OptedInBy.STORAGE_CLASS: "by the StorageClass of a claim",
+}
+_FAILURES = frozenset({Reason.DEADLINE_EXCEEDED, Reason.INTERNAL_ERROR})
+_OPTED_IN_BY = {OptedInBy.NAMESPACE: "its namespace", OptedInBy.STORAGE_CLASS: "its StorageClass"}
 STARTING = "its share-manager is still starting"
 
 # Warn only about what a user can change: warnings about normal operation train users to ignore warnings.
@@ -74,6 +86,12 @@ _ACTIONABLE = frozenset(
     {Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER}
 )
 _TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING, Reason.NODE_SCARCE})
+
+
+def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:
+    """Return a decision that leaves the pod's affinity unchanged. The default message is the reason's sentence."""
+    by = OptedInBy.UNKNOWN if reason in _FAILURES else OptedInBy.NOTHING
+    return Decision(Outcome.UNCHANGED, reason, message or SENTENCES[reason], mode, opted_in_by=by)
 
 
 def advice(decision: Decision) -> tuple[str, ...]:
@@ -140,6 +158,17 @@ def steered(node: str, vms: int) -> str:
 def not_steered(node: str, detail: str) -> str:
     """Return the message for a share-manager pod that does not prefer the node of its VMs."""
     return f"{node} runs a VM of this volume, but {detail}; nothing was added"
+
+
+def observed(decision: Decision) -> str:
+    """Return the warning by which a dry run shows a decision that the webhook only observed."""
+    return truncated(f"{OBSERVED}{decision.reason}: {decision.message}")
+
+
+def with_opt_in(decision: Decision) -> Decision:
+    """Add to the message what opted the VM in, unless that is the VM's own annotation."""
+    words = _OPTED_IN_BY.get(decision.opted_in_by)
+    return replace(decision, message=f"{decision.message} (opted in by {words})") if words else decision
 
 
 def released(node: str, detail: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Mode, Outcome, Reason, Subject
+from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Mode, OptedInBy, Outcome, Reason, Subject
 from webhook.placement.settings import Action
 
 # A decision takes 0.2 ms, and the API server waits 10 s by default: everything slower than 1 s is just too slow.
@@ -19,6 +19,7 @@ _OF_SHARE_MANAGERS = (
     Reason.DEADLINE_EXCEEDED,
     Reason.INTERNAL_ERROR,
 )
+_OF_NO_VM = frozenset({Reason.NOT_A_POD_CREATION, Reason.NOT_VIRT_LAUNCHER})
 Labels = tuple[Subject, Outcome, Reason, Mode]
 
 
@@ -70,8 +71,15 @@ class DecisionMetrics:
             buckets=BUCKETS,
             registry=registry,
         )
+        self._vm_pods = Counter(
+            "kubevirt_scheduler_vm_pods_total",
+            "Virt-launcher pods that are really created, by what opts in their VM.",
+            ["opted_in_by", "action"],
+            registry=registry,
+        )
         # A dict lookup is also faster than `labels()`.
         self._by_labels = {labels: self._decisions.labels(*labels, action) for labels in possible_labels()}
+        self._by_opt_in = {by: self._vm_pods.labels(by, action) for by in OptedInBy}
 
     def count(self, decision: Decision, subject: Subject, seconds: float, *, dry_run: bool) -> None:
         """Count a decision and its duration in seconds."""
@@ -79,6 +87,8 @@ class DecisionMetrics:
         if dry_run:
             self._dry_runs.inc()
             return
+        if subject is Subject.VM and decision.reason not in _OF_NO_VM:
+            self._by_opt_in[decision.opted_in_by].inc()
         mode = decision.mode if subject is Subject.VM else Mode.PREFERRED
         labels = subject, decision.outcome, decision.reason, mode
         (self._by_labels.get(labels) or self._decisions.labels(*labels, self._action)).inc()

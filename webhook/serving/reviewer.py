@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import structlog
@@ -10,9 +10,10 @@ import structlog
 from webhook.cluster.backend import Backend
 from webhook.placement.decision import Decision, Reason
 from webhook.placement.eligibility import subject_of
-from webhook.placement.injector import Injection, inject, namespace_of, unchanged
-from webhook.placement.settings import Settings
+from webhook.placement.injector import Injection, inject, namespace_of
+from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.wording import observed, unchanged
 from webhook.serving.deadline import MARGIN, RetryBudget
 from webhook.serving.exchange import Response, error_response
 from webhook.serving.metrics import Metrics
@@ -75,7 +76,9 @@ class Reviewer:
         if injection is None:
             return None
         retry_reason = _retry_reason(injection.decision)
-        if retry_reason and self._may_retry(admission, call, started, once=retry_reason is STARTING):
+        # An observer makes no VM wait.
+        applied = self.settings.action is Action.INJECT
+        if applied and retry_reason and self._may_retry(admission, call, started, once=retry_reason is STARTING):
             return error_response(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 retry_reason,
@@ -90,6 +93,9 @@ class Reviewer:
         )
 
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
+        if self.settings.action is Action.OBSERVE and injection.decision.recorded and _is_dry_run(admission):
+            # Nothing else shows the client that the webhook was called.
+            injection = replace(injection, warnings=(observed(injection.decision), *injection.warnings))
         body_out = write_review(admission["uid"], injection)
         seconds = self.clock() - started
         subject = subject_of(mapping(admission, "object"), namespace_of(admission), self.settings)
@@ -102,7 +108,8 @@ class Reviewer:
         decision = inject(admission, None, self.settings).decision
         # The webhook handles such a pod, as far as the rest of it shows.
         if decision.reason in (Reason.CACHE_NOT_SYNCED, Reason.NO_CLAIMS):
-            decision = unchanged(Reason.UNJUDGED, decision.mode, f"{fields[0]} is too large to be judged")
+            sentence = f"{fields[0]} is too large to be judged"
+            decision = replace(decision, reason=Reason.UNJUDGED, message=sentence)
         return self._respond(admission, Injection(decision), self.clock())
 
     def _fail_open(self, admission: JsonObject | None, error: Exception) -> Response:
@@ -127,6 +134,7 @@ class Reviewer:
             reason=decision.reason.value,
             node=decision.node,
             claims=_truncate(claims_line(decision), 2000),
+            opted_in_by=decision.opted_in_by.value,
             ms=round(seconds * 1000, 3),
             dry_run=_is_dry_run(admission),
             exc_info=injection.error,

@@ -10,6 +10,8 @@
   value: {{ .steering | quote }}
 - name: CO_SCHEDULE_ACTION
   value: {{ .action }}
+- name: CO_SCHEDULE_OPT_IN
+  value: {{ .optIn }}
 - name: CO_SCHEDULE_OPT_IN_ANNOTATIONS
   value: {{ join "," .optInAnnotations | quote }}
 - name: CO_SCHEDULE_LONGHORN_NAMESPACE

@@ -17,6 +17,30 @@ true
 has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnotations }}'].exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true')
 {{- end }}
 
+{{/* No annotation is "false", or one is "true" as well. Namespaces and StorageClasses decide on the rest, in the webhook. */}}
+{{- define "kubevirt-scheduler.notOptedOut" -}}
+{{- $keys := printf "['%s']" (join "', '" .Values.settings.optInAnnotations) -}}
+!has(object.metadata.annotations) || {{ $keys }}.exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true') || !{{ $keys }}.exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'false')
+{{- end }}
+
+{{/* Pods that the webhook would ignore don't wait for it, and an outage doesn't affect them. An observer sees every VM. */}}
+{{- define "kubevirt-scheduler.matchConditions" -}}
+{{- if ne .Values.settings.action "observe" }}
+{{- if eq .Values.settings.optIn "namespace" }}
+- name: not-opted-out
+  expression: {{ include "kubevirt-scheduler.notOptedOut" . | quote }}
+{{- else }}
+- name: opted-in
+  expression: {{ include "kubevirt-scheduler.optedIn" . | quote }}
+{{- end }}
+{{- end }}
+{{- if not (include "kubevirt-scheduler.reviewsMigrations" .) }}
+# KubeVirt chooses the node of a migration, unless `settings.migrationTargets` or `settings.schedulerNames` applies.
+- name: no-migration-target
+  expression: {{ include "kubevirt-scheduler.noMigrationTarget" . | quote }}
+{{- end }}
+{{- end }}
+
 {{/* True if the webhook reviews migration targets, to prefer a node or to map the scheduler's name. */}}
 {{- define "kubevirt-scheduler.reviewsMigrations" -}}
 {{- if or (eq .Values.settings.migrationTargets "prefer") (include "kubevirt-scheduler.schedulerNames" . | fromJson) -}}

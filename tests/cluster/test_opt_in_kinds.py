@@ -1,0 +1,168 @@
+"""The webhook reads only the metadata of namespaces and StorageClasses, and only if they may opt in VMs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+
+from tests.support.builders import (
+    OPT_IN,
+    Object,
+    claim,
+    labeled_namespace,
+    node,
+    request,
+    settings,
+    storage,
+    storage_class,
+    virt_launcher,
+)
+from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
+from tests.support.fake_clock import FakeClock
+from tests.support.live_caches import follow, reflector, sync_caches
+from webhook.cluster import objects, snapshot
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kept_fields import kept_fields
+from webhook.cluster.listing import read_inventory
+from webhook.cluster.live import Live
+from webhook.cluster.live_backend import LiveBackend
+from webhook.cluster.manifests import to_yaml
+from webhook.cluster.ondemand import OnDemand
+from webhook.placement.decision import OptedInBy, Reason
+from webhook.placement.injector import decide
+from webhook.placement.opt_in_sources import Namespace, StorageClass
+from webhook.placement.settings import OptIn
+
+SOURCES = "namespaces", "storageclasses"
+BY_NAMESPACE: Object = {"opt_in": OptIn.NAMESPACE}
+OF_CLASS = claim(storageClassName="longhorn-rwx")
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.put(*storage(), node())
+        yield server
+
+
+def client(server: ApiServer) -> ClusterClient:
+    return ClusterClient(lambda: Configuration(host=server.url))
+
+
+def make_live(server: ApiServer, **options: Any) -> Live:
+    return Live(client(server), settings(**options), FakeClock())
+
+
+def opted_in_by(live: Live) -> OptedInBy:
+    injection = live.inject(request(virt_launcher(opt_in=None)))
+    assert injection
+    return injection.decision.opted_in_by
+
+
+def test_the_api_server_is_asked_for_the_metadata_only(server: ApiServer) -> None:
+    server.put(labeled_namespace(), storage_class())
+    sync_caches(make_live(server, **BY_NAMESPACE), server)
+    for plural in SOURCES:
+        for verb, kind in ("list", "PartialObjectMetadataList"), ("watch", "PartialObjectMetadata"):
+            accept = server.last(verb, plural).headers["accept"]
+            assert accept == f"application/json;as={kind};g=meta.k8s.io;v=v1"
+    assert server.last("list", "pods").headers["accept"] == "application/json"
+
+
+def test_by_default_neither_kind_is_read(server: ApiServer) -> None:
+    sync_caches(make_live(server), server)
+    assert not {asked.plural for asked in server.requests} & set(SOURCES)
+
+
+def test_a_label_takes_effect_with_its_watch_event(server: ApiServer) -> None:
+    live = make_live(server, **BY_NAMESPACE)
+    sync_caches(live, server)
+    assert opted_in_by(live) is OptedInBy.NOTHING
+    follow(live, server, "namespaces", event("ADDED", labeled_namespace()))
+    assert opted_in_by(live) is OptedInBy.NAMESPACE
+    server.put(OF_CLASS)
+    follow(live, server, "persistentvolumeclaims")
+    follow(live, server, "namespaces", event("MODIFIED", labeled_namespace(opt_in=None)))
+    follow(live, server, "storageclasses", event("ADDED", storage_class()))
+    assert opted_in_by(live) is OptedInBy.STORAGE_CLASS
+
+
+def test_the_decisions_wait_until_both_kinds_are_listed(server: ApiServer) -> None:
+    backend = LiveBackend(client(server), settings(**BY_NAMESPACE))
+    live = backend.live
+    for each in live.reflectors:
+        if each.kind.plural != "namespaces":
+            follow(live, server, each.kind.plural)
+    assert not live.synced()
+    assert [cache.resource for cache in backend.caches() if cache.required and not cache.synced] == ["namespaces"]
+    server.script("list", "namespaces", error_response(status(500, "etcd is slow")))
+    with pytest.raises(ClusterError) as raised:
+        follow(live, server, "namespaces")
+    reflector(live, "namespaces")._record_failure(raised.value)
+    assert not live.synced()
+    follow(live, server, "namespaces")
+    assert live.synced()
+
+
+def test_a_missing_right_is_reported_and_does_not_stop_the_decisions(server: ApiServer) -> None:
+    server.forbidden = {("list", plural) for plural in SOURCES}
+    backend = LiveBackend(client(server), settings(**BY_NAMESPACE))
+    live = backend.live
+    for each in live.reflectors:
+        try:
+            follow(live, server, each.kind.plural)
+        except ClusterError as error:
+            each._record_failure(error)
+    assert live.synced()
+    assert opted_in_by(live) is OptedInBy.NOTHING
+    annotated = live.inject(request(virt_launcher()))
+    assert annotated
+    assert annotated.decision.reason is Reason.CO_SCHEDULED
+    assert [cache.resource for cache in backend.caches() if cache.required and not cache.synced] == []
+    problems = {cache.resource: cache.problem for cache in backend.caches() if cache.problem}
+    assert problems == {plural: forbidden("list", plural)["message"] for plural in SOURCES}
+
+
+def test_a_command_reads_only_the_namespace_of_the_vm(server: ApiServer) -> None:
+    server.put(labeled_namespace(opt_in=None), storage_class(), OF_CLASS)
+    catalog = OnDemand(client(server), "longhorn-system")
+    chosen = settings(**BY_NAMESPACE)
+    decision = decide(request(virt_launcher(opt_in=None)), catalog, chosen)
+    assert decision.opted_in_by is OptedInBy.STORAGE_CLASS
+    assert [server.count("get", plural) for plural in SOURCES] == [1, 1]
+    assert [server.count("list", plural) for plural in SOURCES] == [0, 0]
+
+
+@pytest.mark.parametrize(("options", "lists"), [({}, 0), (BY_NAMESPACE, 1)], ids=["annotation", "namespace"])
+def test_the_report_reads_them_if_they_may_opt_in_vms(server: ApiServer, options: Object, lists: int) -> None:
+    server.put(labeled_namespace(), storage_class())
+    store = read_inventory(client(server), settings(**options)).store
+    assert [server.count("list", plural) for plural in SOURCES] == [lists, lists]
+    assert (store.namespace_opt_in("default"), store.storage_class_opts_in("longhorn-rwx")) == (
+        (True, True) if lists else (None, False)
+    )
+
+
+def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
+    keep = kept_fields(())
+    planted = storage_class()
+    planted["metadata"]["annotations"]["example.com/token"] = "secret"
+    reduced = [keep[item["kind"]](item) for item in (labeled_namespace(), planted)]
+    assert "secret" not in str(reduced)
+    file = tmp_path / "cluster.yaml"
+    file.write_text("---\n".join(map(to_yaml, reduced)))
+    store = snapshot.load([file])
+    assert store.namespace_opt_in("default") is True
+    assert store.storage_class_opts_in("longhorn-rwx") is True
+
+
+@pytest.mark.parametrize(
+    ("value", "opt_in", "opts_in"),
+    [("true", True, True), ("false", False, False), ("True", None, False), (True, None, False), (None, None, False)],
+)
+def test_only_the_exact_values_count(value: Any, opt_in: bool | None, opts_in: bool) -> None:
+    metadata = {"name": "a", "labels": {OPT_IN: value}, "annotations": {OPT_IN: value}}
+    assert objects.read_namespace({"metadata": metadata}) == Namespace("a", opt_in)
+    assert objects.read_storage_class({"metadata": metadata}) == StorageClass("a", opts_in)

@@ -1,0 +1,227 @@
+"""`opt-in` and `opt-out` annotate the templates of VMs, and leave alone what another program manages."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.builders import OPT_IN, Object, virtual_machine
+from tests.support.fake_api_server import ApiServer, error_response, status
+from webhook.cli import commands
+from webhook.cluster.gitops import SIGNS, Sign, managed_by
+from webhook.cluster.opt_in_annotation import MAX_ATTEMPTS
+
+OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"
+PLURAL = "virtualmachines"
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+def run(server: ApiServer, tmp_path: Path) -> Run:
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(commands, [*arguments, "--kubeconfig", server.kubeconfig(tmp_path)])
+        assert "Traceback" not in result.output
+        return result
+
+    return run
+
+
+def annotations(server: ApiServer, name: str = "vm1") -> Object:
+    found: Object = server.stored(PLURAL, ("default", name))["spec"]["template"]["metadata"]["annotations"]
+    return found
+
+
+def in_argo_cd(name: str = "vm1") -> Object:
+    vm = virtual_machine(name)
+    vm["metadata"]["annotations"] = {"argocd.argoproj.io/tracking-id": "shop:kubevirt.io/VirtualMachine:default/vm1"}
+    return vm
+
+
+def test_without_yes_the_change_is_printed_and_nothing_is_written(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine("vm1"), virtual_machine("vm2", annotations={OPT_IN: "true"}))
+    result = run("opt-in", "-n", "default")
+    assert result.stdout == (
+        "NAMESPACE   VM    RESULT         DETAIL\n"
+        'default     vm1   would change   kubevirt-scheduler/co-schedule: "true"\n'
+        "default     vm2   unchanged      opted in already\n"
+    )
+    assert (result.stderr, result.exit_code) == ("Nothing has been changed. To change it, add --yes\n", 0)
+    assert server.count("patch", PLURAL) == 0
+
+
+def test_with_yes_each_template_gets_the_annotation_and_keeps_the_others(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine("vm1", annotations={"a": "b"}), virtual_machine("vm2", annotations={OPT_IN: "false"}))
+    result = run("opt-in", "-n", "default", "--yes")
+    assert result.exit_code == 0
+    assert result.stdout.count("   changed   ") == 2
+    assert annotations(server) == {"a": "b", OPT_IN: "true"}
+    assert annotations(server, "vm2") == {OPT_IN: "true"}
+    assert server.last("patch", PLURAL).query == {"fieldManager": "kubevirt-scheduler"}
+    assert server.stored(PLURAL, ("default", "vm1"))["spec"]["runStrategy"] == "Always"
+
+
+def test_a_second_run_changes_nothing(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine())
+    run("opt-in", "--yes")
+    result = run("opt-in", "--yes")
+    assert "unchanged   opted in already" in result.stdout
+    assert server.count("patch", PLURAL) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {OPT_IN: "false"}),
+        ({OPT_IN: "true"}, {OPT_IN: "false"}),
+        ({OLD_KEY: "true", "a": "b"}, {OPT_IN: "false", "a": "b"}),
+        ({OPT_IN: "false", OLD_KEY: "true"}, {OPT_IN: "false"}),
+        ({OPT_IN: "false", OLD_KEY: "false"}, {OPT_IN: "false", OLD_KEY: "false"}),
+    ],
+)
+def test_opt_out_leaves_no_annotation_that_opts_in(server: ApiServer, run: Run, before: Object, after: Object) -> None:
+    server.put(virtual_machine(annotations=before))
+    assert run("opt-out", "--yes").exit_code == 0
+    assert annotations(server) == after
+
+
+def test_the_old_key_counts_as_opted_in(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine(annotations={OLD_KEY: "true"}))
+    assert "unchanged   opted in already" in run("opt-in", "--yes").stdout
+
+
+def test_a_vm_that_is_managed_elsewhere_is_named_and_left_alone(server: ApiServer, run: Run) -> None:
+    server.put(in_argo_cd("vm1"), virtual_machine("vm2"))
+    result = run("opt-in", "--yes")
+    sentence = "managed by Argo CD (annotation argocd.argoproj.io/tracking-id): change its source"
+    assert f"default     vm1   left alone   {sentence}\n" in result.stdout
+    assert result.exit_code == 1
+    assert (annotations(server), annotations(server, "vm2")) == ({}, {OPT_IN: "true"})
+
+
+def test_a_managed_vm_that_is_opted_in_already_is_no_problem(server: ApiServer, run: Run) -> None:
+    vm = in_argo_cd()
+    vm["spec"]["template"]["metadata"]["annotations"] = {OPT_IN: "true"}
+    server.put(vm)
+    assert run("opt-in").exit_code == 0
+
+
+@pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: f"{sign.field} {sign.key}")
+def test_each_sign_of_another_program_counts(sign: Sign) -> None:
+    vm = virtual_machine()
+    fields: Object = {
+        "annotation": {"annotations": {sign.key: sign.value or "x"}},
+        "label": {"labels": {sign.key: sign.value or "x"}},
+        "field manager": {"managedFields": [{"manager": "kubectl"}, {"manager": sign.key}]},
+    }
+    vm["metadata"] |= fields[sign.field]
+    assert managed_by(vm) == f"{sign.program} ({sign.field} {sign.key})"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"labels": {"app.kubernetes.io/managed-by": "kubectl", "app.kubernetes.io/instance": "shop"}},
+        {"managedFields": [{"manager": "kubectl-client-side-apply"}, {"manager": "virt-controller"}]},
+        {"ownerReferences": [{"kind": "Application", "name": "a"}]},
+    ],
+)
+def test_other_traces_do_not_count(metadata: Object) -> None:
+    assert managed_by({"metadata": metadata}) == ""
+
+
+def test_the_pool_that_owns_a_vm_manages_it() -> None:
+    owner = {"kind": "VirtualMachinePool", "name": "web", "controller": True}
+    assert managed_by({"metadata": {"ownerReferences": [owner]}}) == "VirtualMachinePool web (its owner)"
+
+
+def test_a_conflict_is_retried_with_the_latest_version(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine())
+
+    def change_meanwhile(connection: Any) -> None:
+        server.put(virtual_machine(annotations={"new": "x"}))
+        connection.answer(409, status(409, "the object has been modified", "Conflict"))
+
+    server.script("patch", PLURAL, change_meanwhile)
+    assert run("opt-in", "--yes").exit_code == 0
+    assert annotations(server) == {"new": "x", OPT_IN: "true"}
+
+
+def test_a_vm_that_another_program_takes_over_meanwhile_is_left_alone(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine())
+
+    def take_over(connection: Any) -> None:
+        server.put(in_argo_cd())
+        connection.answer(409, status(409, "the object has been modified", "Conflict"))
+
+    server.script("patch", PLURAL, take_over)
+    assert "left alone" in run("opt-in", "--yes").stdout
+    assert annotations(server) == {}
+
+
+def test_endless_conflicts_are_reported(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine())
+    server.script("patch", PLURAL, *[error_response(status(409, "modified", "Conflict"))] * MAX_ATTEMPTS)
+    result = run("opt-in", "--yes")
+    assert f"failed   it changed during each of {MAX_ATTEMPTS} attempts" in result.stdout
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(403, "virtualmachines is forbidden"), (404, "it was deleted meanwhile"), (422, "denied")]
+)
+def test_a_vm_that_can_not_be_changed_does_not_stop_the_others(
+    server: ApiServer, run: Run, code: int, words: str
+) -> None:
+    server.put(virtual_machine("vm1"), virtual_machine("vm2"))
+    server.script("patch", PLURAL, error_response(status(code, words)))
+    result = run("opt-in", "--yes")
+    assert f"default     vm1   failed    {words}\n" in result.stdout
+    assert (result.exit_code, annotations(server, "vm2")) == (1, {OPT_IN: "true"})
+
+
+def test_only_the_named_vms_are_changed(server: ApiServer, run: Run) -> None:
+    server.put(*(virtual_machine(f"vm{number}") for number in (1, 2, 3)))
+    assert run("opt-in", "vm1", "vm3", "vm1", "--yes").exit_code == 0
+    assert [annotations(server, f"vm{number}") for number in (1, 2, 3)] == [{OPT_IN: "true"}, {}, {OPT_IN: "true"}]
+
+
+def test_the_api_server_selects_the_vms_by_their_labels(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine())
+    run("opt-in", "-n", "shop", "-l", "app=db,!old")
+    asked = server.last("list", PLURAL)
+    assert asked.path == "/apis/kubevirt.io/v1/namespaces/shop/virtualmachines"
+    assert asked.query["labelSelector"] == "app=db,!old"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["vm1", "typo", "--yes"], "there is no VM typo in namespace default"),
+        (["-n", "empty/", "--yes"], "there is no VM"),
+        (["vm1", "-l", "a=b"], "give either names or -l, not both"),
+        (["-l", "a b"], "no label requirement"),
+    ],
+)
+def test_a_wrong_selection_changes_nothing(server: ApiServer, run: Run, arguments: list[str], words: str) -> None:
+    server.put(virtual_machine())
+    server.script("list", PLURAL, error_response(status(404, "there is no VM")))
+    result = run("opt-in", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert server.count("patch", PLURAL) == 0
+
+
+def test_an_empty_namespace_is_an_error(run: Run) -> None:
+    result = run("opt-in", "-n", "shop")
+    assert result.exit_code == 2
+    assert "no VM found in namespace shop" in result.stderr

@@ -1,0 +1,150 @@
+"""A real API server sends the metadata of namespaces and StorageClasses, and an observer changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.kubevirt import install_crds, vm_path
+from tests.support.longhorn import STORAGE, Longhorn
+from tests.support.scenario import DECISION, Scenario
+from tests.support.webhook_process import RIGHTS, Webhook, create_service_account
+from webhook.cli import commands
+from webhook.placement.settings import OPT_IN_ANNOTATIONS
+
+pytestmark = pytest.mark.controlplane
+
+KEY = OPT_IN_ANNOTATIONS[0]
+WATCHED = (("", "namespaces", ("list", "watch")), ("storage.k8s.io", "storageclasses", ("list", "watch")))
+
+
+@pytest.fixture
+def unserved(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
+    """A scenario without a webhook."""
+    scenario = Scenario(plane, longhorn, None)
+    yield scenario
+    scenario.close()
+
+
+@pytest.fixture(scope="module")
+def by_namespace(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Webhook]:
+    """A webhook with the opt-in by namespace, and exactly the rights that the chart grants for it."""
+    token = create_service_account(plane, "by-namespace", (*RIGHTS, *WATCHED))
+    settings = {"opt_in": "namespace", "longhorn_namespace": longhorn.namespace}
+    kubeconfig = plane.write_kubeconfig(plane.folder / "by-namespace-kubeconfig", token)
+    with Webhook(plane, "by-namespace", kubeconfig, settings) as webhook:
+        yield webhook.register(share_managers=False)
+
+
+def decision(scenario: Scenario, opt_in: str | None = None) -> str:
+    """Return the decision that a VM would get now, empty if the webhook doesn't handle it."""
+    created = scenario.dry_run(scenario.vm_pod("trial", "disk1", opt_in=opt_in))
+    return str(created["metadata"]["annotations"].get(DECISION, ""))
+
+
+def wait_for(scenario: Scenario, ending: str) -> None:
+    """Wait for the watch: the decision on a VM without an annotation ends with these words, or there is none."""
+    scenario.plane.wait(lambda: decision(scenario).endswith(ending) and bool(decision(scenario)) == bool(ending),
+                        20, f"a decision that ends with {ending!r}")  # fmt: skip
+
+
+def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(unserved: Scenario, by_namespace: Webhook) -> None:
+    scenario, request = unserved, unserved.plane.request
+    scenario.add_nodes(2)
+    scenario.use_webhook(by_namespace)
+    _, node = scenario.add_attached_volume()
+    namespace, storage_class = (
+        f"/api/v1/namespaces/{scenario.namespace}",
+        f"{STORAGE}/storageclasses/{scenario.namespace}",
+    )
+    assert decision(scenario) == ""
+    assert decision(scenario, "true").startswith(f"CoScheduled: pinned to {node}")
+
+    def label(value: str | None) -> Object:
+        return request("PATCH", namespace, {"metadata": {"labels": {KEY: value}}})
+
+    label("true")
+    wait_for(scenario, "(opted in by its namespace)")
+    assert decision(scenario, "false") == ""
+    label("false")
+    wait_for(scenario, "")
+    request("PATCH", storage_class, {"metadata": {"annotations": {KEY: "true"}}})
+    assert decision(scenario) == ""
+    label(None)
+    wait_for(scenario, "(opted in by its StorageClass)")
+    vm = scenario.start_vm("vm1", "disk1", opt_in=None)
+    assert scenario.get(vm)["spec"]["nodeName"] == node
+    assert decision(scenario, "false") == ""
+    assert {line["opted_in_by"] for line in by_namespace.log() if line.get("event") == "decided"} == {
+        "annotation", "namespace", "nothing", "storage-class"
+    }  # fmt: skip
+
+
+def test_without_the_new_rights_annotated_vms_are_still_placed(
+    plane: ControlPlane, unserved: Scenario, longhorn: Longhorn
+) -> None:
+    scenario, settings = unserved, {"opt_in": "namespace", "longhorn_namespace": longhorn.namespace}
+    token = create_service_account(plane, "old-role")
+    kubeconfig = plane.write_kubeconfig(plane.folder / "old-role-kubeconfig", token)
+    with Webhook(plane, "old-role", kubeconfig, settings) as webhook:
+        scenario.use_webhook(webhook.register(share_managers=False))
+        assert decision(scenario, "true").startswith("NoShareManager: ")
+        _, ready = webhook.get("/readyz?verbose")
+    for kind in "namespaces", "storageclasses":
+        assert f'cannot list resource \\"{kind}\\"' in ready
+
+
+def test_an_observer_decides_on_every_vm_and_changes_none(
+    plane: ControlPlane, unserved: Scenario, longhorn: Longhorn, kubeconfig: Path
+) -> None:
+    scenario, settings = unserved, {"action": "observe", "longhorn_namespace": longhorn.namespace}
+    scenario.add_nodes(1)
+    with Webhook(plane, "observer", kubeconfig, settings) as webhook:
+        label = {"metadata": {"labels": {"test/served-by": webhook.name}}}
+        plane.request("PATCH", f"/api/v1/namespaces/{scenario.namespace}", label)
+        webhook.register(share_managers=False)
+        arguments = ["check", "-n", scenario.namespace, "--kubeconfig", str(plane.kubeconfig)]
+        checked = CliRunner().invoke(commands, arguments)
+        assert checked.exit_code == 0, checked.output
+        assert "with this decision: NoShareManager: no claim has a node" in checked.stdout
+        assert checked.stdout.endswith("(observed only)\n")
+        pod = scenario.create(scenario.vm_pod("vm1", "no-such-claim", opt_in=None))
+        assert DECISION not in scenario.annotations(pod)
+        (line,) = [each for each in webhook.log() if each.get("vm") == "vm1"]
+        assert (line["reason"], line["opted_in_by"]) == ("NoShareManager", "nothing")
+        assert webhook.metric("kubevirt_scheduler_vm_pods_total") == 1
+
+
+def test_the_commands_annotate_the_templates_of_vms(unserved: Scenario) -> None:
+    plane = unserved.plane
+    install_crds(plane)
+    managed = {"labels": {"kustomize.toolkit.fluxcd.io/name": "shop", "app": "db"}}
+    for name, metadata in ("vm1", {"labels": {"app": "db"}}), ("vm2", managed), ("vm3", {}):
+        vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name} | metadata}
+        plane.request("POST", vm_path(unserved), vm | {"spec": {"template": {"spec": {"volumes": []}}}})
+
+    def run(*arguments: str) -> int:
+        found = CliRunner().invoke(
+            commands, [*arguments, "-n", unserved.namespace, "--kubeconfig", str(plane.kubeconfig)]
+        )
+        print(found.output)
+        return found.exit_code
+
+    def opt_ins() -> list[str | None]:
+        templates = [
+            plane.request("GET", vm_path(unserved, name))["spec"]["template"] for name in ("vm1", "vm2", "vm3")
+        ]
+        assert all(template["spec"] == {"volumes": []} for template in templates)
+        return [template.get("metadata", {}).get("annotations", {}).get(KEY) for template in templates]
+
+    assert run("opt-in", "-l", "app=db") == 1
+    assert opt_ins() == [None, None, None]
+    assert run("opt-in", "-l", "app=db", "--yes") == 1
+    assert opt_ins() == ["true", None, None]
+    assert run("opt-out", "vm1", "vm3", "--yes") == 0
+    assert opt_ins() == ["false", None, "false"]

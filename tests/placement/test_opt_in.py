@@ -1,0 +1,258 @@
+"""The annotation of a VM, the label of its namespace and the StorageClasses of its claims opt it in, in this order."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    OPT_IN,
+    Object,
+    catalog,
+    claim,
+    decision_for,
+    hotplug_pod,
+    injection_for,
+    labeled_namespace,
+    node,
+    request,
+    settings,
+    share_manager_pod,
+    storage,
+    storage_class,
+    virt_launcher,
+    volume,
+)
+from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
+from webhook.placement.decision import Mode, OptedInBy, Outcome, Reason
+from webhook.placement.fleet import State, assess
+from webhook.placement.injector import decide, inject
+from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
+from webhook.placement.patch import apply_patch
+from webhook.placement.settings import Action, OptIn
+from webhook.placement.walk import walk
+from webhook.placement.wording import unchanged
+
+OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"
+BY_NAMESPACE: Object = {"opt_in": OptIn.NAMESPACE}
+OBSERVE: Object = {"action": Action.OBSERVE}
+IN, OUT, UNSET = "true", "false", None
+
+# What the annotation, the namespace's label and the StorageClass's annotation say, and what opts the VM in.
+TABLE: list[tuple[str | None, str | None, str | None, OptedInBy]] = [
+    (IN, IN, IN, OptedInBy.ANNOTATION),
+    (IN, IN, OUT, OptedInBy.ANNOTATION),
+    (IN, IN, UNSET, OptedInBy.ANNOTATION),
+    (IN, OUT, IN, OptedInBy.ANNOTATION),
+    (IN, OUT, OUT, OptedInBy.ANNOTATION),
+    (IN, OUT, UNSET, OptedInBy.ANNOTATION),
+    (IN, UNSET, IN, OptedInBy.ANNOTATION),
+    (IN, UNSET, OUT, OptedInBy.ANNOTATION),
+    (IN, UNSET, UNSET, OptedInBy.ANNOTATION),
+    (OUT, IN, IN, OptedInBy.NOTHING),
+    (OUT, IN, OUT, OptedInBy.NOTHING),
+    (OUT, IN, UNSET, OptedInBy.NOTHING),
+    (OUT, OUT, IN, OptedInBy.NOTHING),
+    (OUT, OUT, OUT, OptedInBy.NOTHING),
+    (OUT, OUT, UNSET, OptedInBy.NOTHING),
+    (OUT, UNSET, IN, OptedInBy.NOTHING),
+    (OUT, UNSET, OUT, OptedInBy.NOTHING),
+    (OUT, UNSET, UNSET, OptedInBy.NOTHING),
+    (UNSET, IN, IN, OptedInBy.NAMESPACE),
+    (UNSET, IN, OUT, OptedInBy.NAMESPACE),
+    (UNSET, IN, UNSET, OptedInBy.NAMESPACE),
+    (UNSET, OUT, IN, OptedInBy.NOTHING),
+    (UNSET, OUT, OUT, OptedInBy.NOTHING),
+    (UNSET, OUT, UNSET, OptedInBy.NOTHING),
+    (UNSET, UNSET, IN, OptedInBy.STORAGE_CLASS),
+    (UNSET, UNSET, OUT, OptedInBy.NOTHING),
+    (UNSET, UNSET, UNSET, OptedInBy.NOTHING),
+]
+IDS = [f"annotation {row[0]}, namespace {row[1]}, StorageClass {row[2]}" for row in TABLE]
+
+
+def cluster(label: str | None = UNSET, annotation: str | None = UNSET) -> list[Object]:
+    """Build a cluster whose claim `disk1` is served by node-a and was made from a StorageClass."""
+    _, *served = storage()
+    made_from = claim(storageClassName="longhorn-rwx")
+    return [made_from, *served, labeled_namespace(opt_in=label), storage_class(opt_in=annotation), node()]
+
+
+def test_the_table_has_every_combination() -> None:
+    assert [row[:3] for row in TABLE] == list(product((IN, OUT, UNSET), repeat=3))
+
+
+@pytest.mark.parametrize(("annotation", "label", "of_class", "by"), TABLE, ids=IDS)
+def test_the_first_that_is_set_decides(
+    annotation: str | None, label: str | None, of_class: str | None, by: OptedInBy
+) -> None:
+    decision = decision_for(virt_launcher(opt_in=annotation), *cluster(label, of_class), **BY_NAMESPACE)
+    assert decision.opted_in_by is by
+    assert decision.reason is (Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else Reason.CO_SCHEDULED)
+
+
+@pytest.mark.parametrize(("annotation", "label", "of_class", "by"), TABLE, ids=IDS)
+def test_the_facts_of_a_stored_pod_and_of_a_vm_give_the_same_answer(
+    annotation: str | None, label: str | None, of_class: str | None, by: OptedInBy
+) -> None:
+    running, chosen = vm_pod(opt_in=annotation), settings(**BY_NAMESPACE)
+    own = {} if annotation is None else {OPT_IN: annotation}
+    owner = vm(opt_in=False, annotations=own, volumes=[{"dataVolume": {"name": "disk1"}}])
+    found = inventory(*cluster(label, of_class), running, owner)
+    (pod,) = found.store.pods.launchers()
+    assert opted_in_by(stored_applicant(pod), found.store, chosen) is by
+    (cached,) = without_manifests(found.machines(chosen))
+    (complete,) = found.machines(chosen)
+    for machine in (cached, complete):
+        assert assess(machine, found.store, chosen).opted_in_by is by
+
+
+@pytest.mark.parametrize(("annotation", "label", "of_class", "_"), TABLE, ids=IDS)
+def test_by_default_only_the_annotation_opts_in(
+    annotation: str | None, label: str | None, of_class: str | None, _: OptedInBy
+) -> None:
+    decision = decision_for(virt_launcher(opt_in=annotation), *cluster(label, of_class))
+    assert decision.opted_in_by is (OptedInBy.ANNOTATION if annotation == IN else OptedInBy.NOTHING)
+
+
+@pytest.mark.parametrize("value", ["True", "yes", "", "1"])
+def test_another_value_counts_as_unset(value: str) -> None:
+    vm_pod_ = virt_launcher(opt_in=value)
+    assert decision_for(vm_pod_, *cluster(IN), **BY_NAMESPACE).opted_in_by is OptedInBy.NAMESPACE
+    assert decision_for(vm_pod_, *cluster(value, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS
+    assert decision_for(vm_pod_, *cluster(value, value), **BY_NAMESPACE).opted_in_by is OptedInBy.NOTHING
+
+
+def test_one_true_annotation_outweighs_a_false_one() -> None:
+    both = virt_launcher(opt_in=OUT, annotations={OLD_KEY: IN})
+    assert decision_for(both, *cluster(OUT), **BY_NAMESPACE).opted_in_by is OptedInBy.ANNOTATION
+
+
+def test_the_storage_class_of_any_claim_opts_in() -> None:
+    two = virt_launcher(opt_in=None, claims=["disk0", "disk1"])
+    other = [claim("disk0", storageClassName="other"), volume("disk0")]
+    assert decision_for(two, *other, *cluster(UNSET, IN), **BY_NAMESPACE).opted_in_by is OptedInBy.STORAGE_CLASS
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        pytest.param([storage_class()], id="an unknown claim"),
+        pytest.param([claim(), storage_class()], id="a claim without a StorageClass"),
+        pytest.param([claim(storageClassName="gone")], id="an unknown StorageClass"),
+    ],
+)
+def test_an_unknown_namespace_or_storage_class_opts_nothing_in(objects: list[Object]) -> None:
+    decision = decision_for(virt_launcher(opt_in=None), *objects, **BY_NAMESPACE)
+    assert (decision.reason, decision.opted_in_by) == (Reason.NOT_OPTED_IN, OptedInBy.NOTHING)
+
+
+def test_before_the_cache_is_synced_the_opt_in_is_unknown_unless_an_annotation_decides() -> None:
+    def decided(annotation: str | None, **overrides: Any) -> tuple[Reason, OptedInBy]:
+        decision = decide(request(virt_launcher(opt_in=annotation)), None, settings(**overrides))
+        return decision.reason, decision.opted_in_by
+
+    assert decided(None, **BY_NAMESPACE) == (Reason.CACHE_NOT_SYNCED, OptedInBy.UNKNOWN)
+    assert decided(IN, **BY_NAMESPACE) == (Reason.CACHE_NOT_SYNCED, OptedInBy.ANNOTATION)
+    assert decided(OUT, **BY_NAMESPACE) == (Reason.NOT_OPTED_IN, OptedInBy.NOTHING)
+    assert decided(None) == (Reason.NOT_OPTED_IN, OptedInBy.NOTHING)
+
+
+def test_the_opt_in_is_unknown_if_the_webhook_fails() -> None:
+    for reason, by in (Reason.INTERNAL_ERROR, OptedInBy.UNKNOWN), (Reason.NOT_VIRT_LAUNCHER, OptedInBy.NOTHING):
+        assert unchanged(reason, Mode.REQUIRED, "a sentence").opted_in_by is by
+
+
+def test_a_pod_that_runs_no_vm_is_opted_in_by_nothing() -> None:
+    for other in (share_manager_pod(), hotplug_pod(virt_launcher("one"))):
+        decision = decision_for(other, *cluster(IN, IN), **BY_NAMESPACE)
+        assert decision.opted_in_by is OptedInBy.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("label", "annotation", "words"),
+    [(IN, UNSET, "(opted in by its namespace)"), (UNSET, IN, "(opted in by its StorageClass)")],
+)
+def test_the_message_and_the_walk_say_what_opted_the_vm_in(
+    label: str | None, annotation: str | None, words: str
+) -> None:
+    objects, admission = cluster(label, annotation), request(virt_launcher(opt_in=None))
+    assert decide(admission, catalog(*objects), settings(**BY_NAMESPACE)).message.endswith(words)
+    details = [answer.detail for answer in walk(admission, catalog(*objects), settings(**BY_NAMESPACE)).rules]
+    assert any(detail.startswith("by the ") for detail in details)
+
+
+def test_the_message_of_an_annotated_vm_stays_as_it_is() -> None:
+    assert decision_for(virt_launcher(), *cluster(IN, IN), **BY_NAMESPACE).message.endswith("serves claim disk1")
+
+
+def test_the_second_call_for_a_vm_opted_in_by_its_namespace_changes_nothing() -> None:
+    vm_pod_, store = virt_launcher(opt_in=None), catalog(*cluster(IN))
+    first = inject(request(vm_pod_), store, settings(**BY_NAMESPACE))
+    assert first.patch
+    again = injection_for(apply_patch(first.patch, vm_pod_), *cluster(IN), **BY_NAMESPACE)
+    assert (again.decision.reason, again.patch) == (Reason.ALREADY_INJECTED, None)
+
+
+def test_the_scheduler_name_of_a_vm_opted_in_by_its_namespace_is_mapped() -> None:
+    names = {"scheduler_names": {"default-scheduler": "new"}}
+    patched = injection_for(virt_launcher(opt_in=None), *cluster(IN), **BY_NAMESPACE, **names).patch or []
+    assert {"op": "add", "path": "/spec/schedulerName", "value": "new"} in patched
+    assert injection_for(virt_launcher(opt_in=None), *cluster(OUT), **BY_NAMESPACE, **names).patch is None
+
+
+def test_a_share_manager_follows_a_vm_opted_in_by_its_namespace() -> None:
+    running = virt_launcher("one", opt_in=None, node="node-a")
+    stored = [claim(), volume(), node(), running]
+    follows = decision_for(share_manager_pod(), labeled_namespace(), *stored, **BY_NAMESPACE)
+    assert (follows.outcome, follows.node) == (Outcome.PREFERRED, "node-a")
+    assert decision_for(share_manager_pod(), labeled_namespace(), *stored).reason is Reason.NO_CONSUMER
+
+
+def test_a_vm_that_is_older_than_the_label_of_its_namespace_was_not_reviewed() -> None:
+    objects = [*cluster(IN), node("node-b"), vm(opt_in=False), vm_pod(node="node-b", opt_in=None)]
+    found = status(*objects, **BY_NAMESPACE)
+    assert (found.state, found.reason, found.opted_in_by) == (State.APART, Reason.NOT_REVIEWED, OptedInBy.NAMESPACE)
+    assert found.start
+    assert found.start.stopped_by is None
+
+
+# --- the action observe ---
+
+
+@pytest.mark.parametrize("opt_in", [None, OUT, "True"])
+def test_an_observer_decides_on_every_vm_as_if_it_were_opted_in(opt_in: str | None) -> None:
+    injection = injection_for(virt_launcher(opt_in=opt_in), *cluster(), **OBSERVE)
+    decision = injection.decision
+    assert (decision.reason, decision.outcome, decision.node) == (Reason.CO_SCHEDULED, Outcome.PINNED, "node-a")
+    assert (decision.opted_in_by, injection.patch, injection.warnings) == (OptedInBy.NOTHING, None, ())
+
+
+def test_an_observer_still_says_what_opts_a_vm_in() -> None:
+    assert decision_for(virt_launcher(), *cluster(), **OBSERVE).opted_in_by is OptedInBy.ANNOTATION
+    assert decision_for(virt_launcher(opt_in=None), *cluster(IN), **OBSERVE, **BY_NAMESPACE).opted_in_by is (
+        OptedInBy.NAMESPACE
+    )
+
+
+def test_an_observer_counts_every_vm_as_a_consumer_of_its_volume() -> None:
+    running = virt_launcher("one", opt_in=None, node="node-a")
+    decision = decision_for(share_manager_pod(), claim(), volume(), node(), running, **OBSERVE)
+    assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
+
+
+def test_the_walk_of_an_observer_goes_on_as_if_the_vm_were_opted_in() -> None:
+    found = walk(request(virt_launcher(opt_in=None)), catalog(*cluster()), settings(**OBSERVE))
+    assert found.assumes == (Reason.NOT_OPTED_IN,)
+    assert found.choice
+    assert found.choice.node == "node-a"
+
+
+def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:
+    objects = [*cluster(), node("node-b"), vm(opt_in=False), vm_pod(node="node-b", opt_in=None)]
+    found = status(*objects, **OBSERVE)
+    assert (found.reason, found.opted_in) == (Reason.NOT_OPTED_IN, False)
+
+
+def test_a_new_applicant_has_the_claims_of_its_pod() -> None:
+    assert new_applicant(virt_launcher(), "default", settings()).claims == ("disk1",)

@@ -1,0 +1,63 @@
+"""By what a VM is opted in: its own annotation, the label of its namespace, or the StorageClass of a claim."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from webhook.placement.catalog import Catalog, Pod
+from webhook.placement.claims import mounted_claims
+from webhook.placement.decision import OptedInBy
+from webhook.placement.settings import Action, OptIn, Settings
+from webhook.placement.shape import JsonObject, mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """What decides on the opt-in of a pod: its namespace, its claims, and the keys of its annotations by value."""
+
+    namespace: str
+    claims: tuple[str, ...]
+    true_annotations: Collection[str]
+    false_annotations: Collection[str]
+
+
+def new_applicant(pod: JsonObject, namespace: str, settings: Settings) -> Applicant:
+    """Return the applicant for the manifest of a pod that is being created."""
+    annotations = mapping(pod, "metadata", "annotations")
+    keys = settings.opt_in_annotations
+    true, false = ([key for key in keys if annotations.get(key) == value] for value in ("true", "false"))
+    return Applicant(namespace, mounted_claims(pod), true, false)
+
+
+def stored_applicant(pod: Pod) -> Applicant:
+    """Return the applicant for the facts of a stored pod."""
+    return Applicant(pod.namespace, pod.claims, pod.true_annotations, pod.false_annotations)
+
+
+def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Settings) -> OptedInBy:
+    """Return by what a VM is opted in. The first of annotation, namespace and StorageClass that is set decides.
+
+    A catalog of None means that the cache is not synced yet.
+    """
+    keys = settings.opt_in_annotations
+    if any(key in applicant.true_annotations for key in keys):
+        return OptedInBy.ANNOTATION
+    if settings.opt_in is OptIn.ANNOTATION or any(key in applicant.false_annotations for key in keys):
+        return OptedInBy.NOTHING
+    if catalog is None:
+        return OptedInBy.UNKNOWN
+    label = catalog.namespace_opt_in(applicant.namespace)
+    if label is not None:
+        return OptedInBy.NAMESPACE if label else OptedInBy.NOTHING
+    if any(_storage_class_opts_in(applicant.namespace, name, catalog) for name in applicant.claims):
+        return OptedInBy.STORAGE_CLASS
+    return OptedInBy.NOTHING
+
+
+def _storage_class_opts_in(namespace: str, name: str, catalog: Catalog) -> bool:
+    claim = catalog.claim(namespace, name)
+    return claim is not None and catalog.storage_class_opts_in(claim.storage_class)
+
+
+def is_handled(by: OptedInBy, settings: Settings) -> bool:
+    """Return whether the webhook decides on the VM. In observe mode, it decides as if each VM were opted in."""
+    return by is not OptedInBy.NOTHING or settings.action is Action.OBSERVE

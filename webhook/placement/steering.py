@@ -1,0 +1,48 @@
+"""Decide on a share-manager pod: it prefers the node of the VMs that use its volume."""
+
+from dataclasses import replace
+
+from webhook.placement import consumers, wording
+from webhook.placement.candidate import Candidate
+from webhook.placement.catalog import Catalog
+from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
+from webhook.placement.feasibility import FailedCheck, first_failed_check
+from webhook.placement.settings import Settings
+from webhook.placement.shape import JsonObject
+from webhook.placement.wording import unchanged
+
+
+def place_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
+    """Place a share-manager pod on the node where most VMs use its volume, if the node guard allows it.
+
+    The node is preferred, never required, so that Longhorn's failover always wins.
+    """
+    users = consumers.find_consumers(pod, catalog, settings)
+    if not users.pods:
+        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM runs on volume {users.volume}")
+    candidates = consumers.ranked_nodes(users, consumers.avoided_nodes(pod))
+    if not candidates:
+        sentence = f"the pod prefers not to be on the node where volume {users.volume} is used"
+        return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
+
+    # In a drain, the node of the migration's source is cordoned, and the new server belongs beside the target.
+    obstacles: dict[str, FailedCheck | None] = {}
+    for node in candidates:
+        obstacles[node] = _steering_obstacle(pod, namespace, node, catalog, settings)
+        if obstacles[node] is None:
+            break
+    else:
+        node = candidates[0]
+    claims = (ClaimFinding(users.claim, users.volume, node, Source.VIRT_LAUNCHER_POD),)
+    if obstacle := obstacles[node]:
+        decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(node, obstacle.detail))
+        return replace(decision, node=node, claims=claims)
+    message = wording.steered(node, sum(vm.node == node for vm in users.pods))
+    return Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims, recorded=True)
+
+
+def _steering_obstacle(
+    pod: JsonObject, namespace: str, node: str, catalog: Catalog, settings: Settings
+) -> FailedCheck | None:
+    # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
+    return first_failed_check(Candidate(pod, namespace, node, (), catalog)) if settings.node_guard else None
