@@ -344,6 +344,9 @@ class ApiServer:
     def _create(self, request: ReceivedRequest, connection: "Connection") -> None:
         item = deepcopy(request.body)
         item["metadata"]["namespace"] = _namespace_of(request)
+        item["metadata"].setdefault("name", f"{item['metadata'].get('generateName', '')}x7k2p")
+        if request.query.get("dryRun") == "All":
+            return connection.answer(201, item)
         with self._lock:
             if key_of(item) in self._objects[request.plural]:
                 return connection.answer(409, status(409, "the object exists already", "AlreadyExists"))
