@@ -48,6 +48,7 @@ PLURALS = {
     "VirtualMachineInstance": "virtualmachineinstances",
     "VirtualMachineInstanceMigration": "virtualmachineinstancemigrations",
 }
+KINDS = {plural: kind for kind, plural in PLURALS.items()}
 CUSTOM_RESOURCES = {"ShareManager", "VirtualMachine", "VirtualMachineInstance"}
 USER = "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler"
 FINISHED = ("Succeeded", "Failed")
@@ -342,7 +343,8 @@ class ApiServer:
             connection.answer(200, item)
 
     def _create(self, request: ReceivedRequest, connection: "Connection") -> None:
-        item = deepcopy(request.body)
+        # The path determines the kind: a client may omit it.
+        item = {"kind": KINDS[request.plural]} | deepcopy(request.body)
         item["metadata"]["namespace"] = _namespace_of(request)
         item["metadata"].setdefault("name", f"{item['metadata'].get('generateName', '')}x7k2p")
         if request.query.get("dryRun") == "All":
