@@ -55,7 +55,7 @@ def server() -> Iterator[ApiServer]:
 
 
 def run_report(*arguments: Any) -> Result:
-    result = CliRunner().invoke(commands, ["report", *map(str, arguments)])
+    result = CliRunner(env={"COLUMNS": None}).invoke(commands, ["report", *map(str, arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
 
