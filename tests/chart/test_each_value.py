@@ -97,6 +97,7 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "serviceAccount.name": ("mine", {}),
     "serviceAccount.annotations": ({"a": "b"}, {}),
     "rbac.create": (False, {}),
+    "rbac.recolocate.create": (True, {}),
     "admissionPolicy.enabled": (False, {}),
     "service.port": (8443, {}),
     "service.sessionAffinity.enabled": (False, {}),

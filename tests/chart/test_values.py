@@ -59,3 +59,11 @@ def test_no_file_of_the_chart_contains_a_ca_bundle_or_a_key() -> None:
 @pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
 def test_each_ci_file_starts_with_a_comment(file: Path) -> None:
     assert file.read_text().startswith("# ")
+
+
+def test_no_template_renders_labels_without_the_common_annotations() -> None:
+    templates = [path for path in CHART.rglob("templates/**/*") if path.suffix in (".yaml", ".tpl")]
+    assert len(templates) > 40
+    assert [path.name for path in templates if 'include "kubevirt-scheduler.labels"' in path.read_text()] == [
+        "_names.tpl"
+    ]
