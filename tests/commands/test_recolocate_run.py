@@ -186,11 +186,19 @@ def test_a_rejected_creation_skips_the_vm(cluster: Cluster) -> None:
     assert cluster.log.changes == [("vm1", "Skipped", "in-flight migration detected")]
 
 
-def test_a_missing_right_stops_the_run(cluster: Cluster) -> None:
+def test_a_missing_right_stops_the_run_after_a_while(cluster: Cluster) -> None:
     cluster.server.forbidden.add(("post", MIGRATIONS))
-    assert not cluster.run([cluster.add("vm1"), cluster.add("vm2")])
+    assert not cluster.run([cluster.add("vm1"), cluster.add("vm2")], *[nothing] * 100)
     assert "cannot post" in cluster.log.run.stopped
-    assert len(cluster.created) == 1
+    assert cluster.stages == {"vm1": Stage.WAITING, "vm2": Stage.WAITING}
+
+
+def test_an_api_server_that_refuses_requests_after_its_start_is_asked_again(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1")]
+    for verb in ("post", "get"):
+        cluster.server.script(verb, MIGRATIONS, error_response(status(403, "not yet")))
+    assert cluster.run(vms, nothing, nothing, cluster.set_phase("vm1", "Succeeded"))
+    assert cluster.stages == {"vm1": Stage.MOVED}
 
 
 def test_a_drain_deletes_our_migration(cluster: Cluster) -> None:
@@ -213,9 +221,9 @@ def test_an_api_server_that_does_not_answer_is_asked_again(cluster: Cluster) -> 
     assert cluster.stages == {"vm1": Stage.MOVED}
 
 
-def test_a_right_that_is_missing_during_the_run_stops_it(cluster: Cluster) -> None:
+def test_a_right_that_is_withdrawn_during_the_run_stops_it(cluster: Cluster) -> None:
     cluster.server.forbidden.add(("get", MIGRATIONS))
-    assert not cluster.run([cluster.add("vm1")], nothing)
+    assert not cluster.run([cluster.add("vm1")], *[nothing] * 100)
     assert "cannot get" in cluster.log.run.stopped
     assert cluster.stages == {"vm1": Stage.MIGRATING}
 

@@ -28,7 +28,8 @@ LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none m
 PATIENCE = 300.0  # seconds to wait for an API server that doesn't answer: it may restart, for example in an upgrade
 LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
-REFUSALS = (401, 403)  # repeating such a request does not help
+# An API server that has just started refuses requests until it has read its roles, for some seconds.
+REFUSALS, PATIENCE_IF_REFUSED = (401, 403), 30.0  # seconds
 INTERRUPTED = "interrupted"
 
 
@@ -105,10 +106,11 @@ class MigrationRun:
                 self._answered_at = self._clock()
             except (ClusterError, BadInput) as error:
                 is_refused = isinstance(error, ClusterError) and error.code in REFUSALS
-                if is_refused or self._clock() - self._answered_at > PATIENCE:
+                patience = PATIENCE_IF_REFUSED if is_refused else PATIENCE
+                if self._clock() - self._answered_at > patience:
                     self._change(recolocation_run.stopped(self._run, str(error)))
                     break
-                self._report.note(f"the API server does not answer, retrying: {error}")
+                self._report.note(f"a request failed, retrying: {error}")
             if self._presses.count and not self._run.stopped:
                 self._change(recolocation_run.stopped(self._run, INTERRUPTED))
                 self._report.note("Interrupted: waiting for the migrations that run. Press Ctrl-C again to leave them.")
@@ -205,12 +207,12 @@ class MigrationRun:
             return Refusal(Hindrance.NOT_RUNNING, f"its pod can't be read: {error}")
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
+        if error.code in REFUSALS:
+            raise error
         if error.code in SERVER_ERRORS or error.code >= 500:
             self._change(recolocation_run.begun(self._run, candidate, name, self._clock(), uncertain=True))
             raise error
         self._change(recolocation_run.skipped(self._run, candidate, str(error)))
-        if error.code == 403:
-            self._change(recolocation_run.stopped(self._run, str(error)))
         return True
 
     def _change(self, run: Run) -> None:
