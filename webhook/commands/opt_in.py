@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.cluster.documents import BadInput, printable
+from webhook.cluster.documents import printable
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import connect, live_options
 from webhook.placement.settings import read_settings
@@ -92,7 +92,10 @@ def _run(  # noqa: PLR0913 (the options of both commands)
     cluster = connect(live["kubeconfig"], live["context"])
     found = find_vms(cluster, namespace or cluster.namespace, names, selector)
     if not found:
-        raise BadInput(f"no VM found in namespace {namespace or cluster.namespace}; choose another with -n")
+        click.echo(
+            printable(f"No VM found in namespace {namespace or cluster.namespace}; choose another with -n"), err=True
+        )
+        return
     outcomes = [apply(cluster, vm, wish) if yes else plan(vm, wish) for vm in found]
     click.echo(printable_table(outcomes, done=yes), nl=False)
     counts = Counter(outcome.result for outcome in outcomes)
