@@ -1,8 +1,6 @@
 "use strict";
 // The header, the filters, the table, and the selected VM.
 
-// The header and the filters
-
 function showSummary() {
   const counts = counted(vms).filter(([, count]) => count);
   const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = report.summary || {};
