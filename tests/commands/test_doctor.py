@@ -445,6 +445,33 @@ def test_a_later_webhook_needs_reinvocation(run: RunDoctor, cluster: Cluster) ->
     assert found == ("warning", "webhooks that the API server calls for VMs after this one: 1 (z-policy/a)")
 
 
+def test_a_webhook_that_only_observes_is_a_warning(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.put(deployment(env=[{"name": "CO_SCHEDULE_ACTION", "value": "observe"}]))
+    assert findings(run("-o", "json"), "calls")[1:] == [("warning", "the webhook only observes: it changes no pod")]
+
+
+def test_vms_that_their_namespace_or_a_storage_class_opts_in_need_a_webhook_too(
+    run: RunDoctor, cluster: Cluster
+) -> None:
+    disk = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}
+    by_class, opted_out = virtual_machine("by-class"), virtual_machine("no", "shop", annotations={OPT_IN: "false"})
+    by_class["spec"]["template"]["spec"] = {"volumes": [disk]}
+    annotated = {"apiVersion": "storage.k8s.io/v1", "metadata": {"name": "fast", "annotations": {OPT_IN: "true"}}}
+    cluster.server.put(named("Namespace", "shop", labels={OPT_IN: "true"}), annotated | {"kind": "StorageClass"})
+    cluster.server.put(virtual_machine("by-namespace", "shop"), by_class, opted_out, claim(storageClassName="fast"))
+    cluster.change_configuration(namespaceSelector={"matchLabels": {"team": "a"}})
+    unselected = "opted-in VMs for which the API server does not call the webhook: "
+    assert findings(run("-o", "json"), "selection")[0] == ("failure", f"{unselected}1 (shop/vm1)")
+    cluster.server.put(deployment(env=[{"name": "CO_SCHEDULE_OPT_IN", "value": "namespace"}]))
+    names = "default/by-class, shop/by-namespace, shop/vm1"
+    report = run("-o", "json")
+    assert findings(report, "selection")[0] == ("failure", f"{unselected}3 ({names})")
+    cluster.server.denied_rights.update({("list", "namespaces"), ("watch", "storageclasses")})
+    account = f"system:serviceaccount:{NAME}:{NAME}"
+    missing = ("failure", f"{account} may not list namespaces, watch storageclasses")
+    assert findings(run("-o", "json"), "rights") == [missing]
+
+
 def test_steering_needs_a_webhook_for_share_manager_pods(run: RunDoctor, cluster: Cluster) -> None:
     expected = "the API server does not call the webhook for share-manager pods in namespace longhorn-system"
     cluster.configuration["webhooks"].pop()

@@ -77,7 +77,9 @@ SERVING = [line for line, path in SHOWN if path == ("serve",)]
 
 def vm_objects(namespace: str) -> list[Object]:
     pod = virt_launcher(POD, annotations={"kubevirt.io/domain": "vm1"}, namespace=namespace, node="node-a")
-    return [*storage(), pod, virtual_machine(namespace=namespace)]
+    vm = virtual_machine(namespace=namespace)
+    vm["metadata"]["labels"] = {"app": "db"}  # which the examples select
+    return [*storage(), pod, vm]
 
 
 @pytest.fixture

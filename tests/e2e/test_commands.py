@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.kubevirt import install_crds
 from tests.support.scenario import Scenario
 from webhook.cli import commands
 
@@ -68,3 +69,33 @@ def test_inject_fails_without_access_to_the_cluster(scenario: Scenario, tmp_path
     result = CliRunner().invoke(commands, ["inject", "-f", str(pod), "--kubeconfig", str(file)])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "the cluster does not answer" in result.stderr
+
+
+def test_a_snapshot_of_the_cluster_has_no_secrets_and_gives_the_same_decision(
+    scenario: Scenario, run, tmp_path: Path
+) -> None:
+    install_crds(scenario.plane)
+    scenario.add_nodes(2)
+    volume, node = scenario.add_attached_volume()
+    pod = scenario.vm_pod("vm1", "disk1")
+    pod["metadata"]["namespace"] = scenario.namespace
+    pod["spec"]["containers"][0]["env"] = [{"name": "PASSPHRASE", "value": "open-sesame"}]
+    created = scenario.create(pod)
+    scenario.wait_running(created)
+    file, cluster = tmp_path / "pod.json", tmp_path / "cluster.json"
+    file.write_text(json.dumps(pod))
+    result = run("snapshot", "-o", str(cluster))
+    assert result.exit_code == 0, result.output
+    assert "open-sesame" not in cluster.read_text()
+    assert volume in cluster.read_text()
+    live, offline = (
+        run("inject", "-f", str(file), "-o", "json", *source) for source in ([], ["--snapshot", str(cluster)])
+    )
+    assert json.loads(live.stdout) == json.loads(offline.stdout)
+    assert json.loads(live.stdout)[0]["decision"]["node"] == node
+    reports = [
+        run("report", "-n", scenario.namespace, "-o", "json", *source) for source in ([], ["--snapshot", str(cluster)])
+    ]
+    live_vms, offline_vms = (json.loads(report.stdout)["vms"] for report in reports)
+    assert live_vms == offline_vms
+    assert [vm["state"] for vm in live_vms] == ["Together"]

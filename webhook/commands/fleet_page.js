@@ -1,393 +1,146 @@
 "use strict";
-// Every text of the report reaches the page as a text node or an attribute, never as HTML.
-(() => {
-  const STATES = {
-    Together: ["●", "together", "runs on the node of its share-manager"],
-    Apart: ["⇄", "apart", "runs on another node than its share-manager"],
-    Unserved: ["○", "unserved", "runs, but no share-manager serves its claims"],
-    Waiting: ["◔", "waiting", "its pod is Pending"],
-    Stopped: ["■", "stopped", "has no pod"],
-    NotConcerned: ["–", "not concerned", "mounts no claim that a share-manager serves"],
-  };
-  const OPTED_IN = { annotation: "yes", namespace: "by namespace", "storage-class": "by StorageClass" };
-  const COLUMNS = [
-    ["Namespace", (vm) => vm.namespace],
-    ["VM", (vm) => vm.name],
-    ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
-    ["Opted in", (vm) => OPTED_IN[vm.optedInBy] ?? "no"],
-    ["Node", (vm) => vm.node],
-    ["Storage", (vm) => vm.storageNode],
-    ["Claim", (vm) => vm.claim],
-    ["Reason", (vm) => vm.reason],
-    ["If started", ifStarted],
-    ["What to do", (vm) => vm.advice],
-  ];
-  const SVG = "http://www.w3.org/2000/svg";
-  const DENSE = 16; // VMs in a box; more are drawn as squares without their names
-  const CROWDED = 14; // lines; more are faint and without their counts until a node is chosen
-  const THICK = 6; // VMs; fewer are drawn as thinner lines
-  const WAITING_ROOM = ""; // the box of the VMs without a node
+// The header, the filters, the table, and the selected VM.
 
-  const report = JSON.parse(byId("report").textContent);
-  const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
-  const chosen = { namespace: "", name: "", states: new Set(), selected: null, sort: 0, ascending: true };
-  const boxes = new Map(); // node → its box
-  const buttons = new Map(); // VM → its button
-  let shown = vms;
-
-  function byId(id) {
-    return document.getElementById(id);
+function showSummary() {
+  const counts = counted(vms).filter(([, count]) => count);
+  const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = report.summary || {};
+  const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
+  const onlyOptedIn = toOptIn ? ` (${toOptIn} of them only once opted in)` : "";
+  const after = apart ? `. ${togetherAfterRestart} of the ${apart} would be together after a restart${onlyOptedIn}` : "";
+  byId("summary").textContent = `${plural(vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}.`;
+  for (const [state, count] of counts) {
+    const share = element("span", { class: state, title: `${count} ${words(state)}` });
+    share.style.flexGrow = count;
+    byId("shares").append(share);
   }
+}
 
-  function element(tag, attributes, ...children) {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (typeof value === "function") made.addEventListener(name, value);
-      else if (value !== null) made.setAttribute(name, value);
-    }
-    made.append(...children.map((child) => (child instanceof Node ? child : String(child))));
-    return made;
-  }
-
-  function drawn(tag, attributes, text = "") {
-    const made = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.textContent = text;
-    return made;
-  }
-
-  function known(state) {
-    return Object.hasOwn(STATES, state) ? state : "NotConcerned";
-  }
-
-  function words(state) {
-    return Object.hasOwn(STATES, state) ? STATES[state][1] : state;
-  }
-
-  function mark(state) {
-    return element("span", { class: `mark ${known(state)}`, "aria-hidden": "true" }, STATES[known(state)][0]);
-  }
-
-  function ifStarted(vm) {
-    const { outcome, reason, node, text } = vm.ifStarted || {};
-    if (text) return text;
-    return outcome ? `${outcome}${node ? ` ${node}` : ""}${reason ? ` (${reason})` : ""}` : "";
-  }
-
-  function plural(count, noun) {
-    return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-  }
-
-  function counted(of) {
-    return Object.keys(STATES).map((state) => [state, of.filter((vm) => known(vm.state) === state).length]);
-  }
-
-  // The header and the filters
-
-  function showSummary() {
-    const counts = counted(vms).filter(([, count]) => count);
-    const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = report.summary || {};
-    const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
-    const onlyOptedIn = toOptIn ? ` (${toOptIn} of them only once opted in)` : "";
-    const after = apart ? `. ${togetherAfterRestart} of the ${apart} would be together after a restart${onlyOptedIn}` : "";
-    byId("summary").textContent = `${plural(vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}.`;
-    for (const [state, count] of counts) {
-      const share = element("span", { class: state, title: `${count} ${words(state)}` });
-      share.style.flexGrow = count;
-      byId("shares").append(share);
-    }
-  }
-
-  function addFilters() {
-    for (const [state, count] of counted(vms)) {
-      const toggle = () => {
-        chosen.states.has(state) ? chosen.states.delete(state) : chosen.states.add(state);
-        show();
-      };
-      const attributes = { type: "button", "data-state": state, title: STATES[state][2], "aria-pressed": "false", click: toggle };
-      byId("states").append(element("button", attributes, mark(state), ` ${words(state)} `, element("b", {}, count)));
-    }
-    for (const namespace of [...new Set(vms.map((vm) => vm.namespace))].sort())
-      byId("namespace").append(element("option", { value: namespace }, namespace));
-    byId("namespace").addEventListener("change", (event) => choose("namespace", event.target.value));
-    byId("name").addEventListener("input", (event) => choose("name", event.target.value.trim().toLowerCase()));
-    byId("filters").addEventListener("submit", (event) => event.preventDefault());
-    byId("filters").addEventListener("reset", () => {
-      Object.assign(chosen, { namespace: "", name: "" });
-      chosen.states.clear();
+function addFilters() {
+  for (const [state, count] of counted(vms)) {
+    const toggle = () => {
+      chosen.states.has(state) ? chosen.states.delete(state) : chosen.states.add(state);
       show();
-    });
-  }
-
-  function choose(what, value) {
-    chosen[what] = value;
-    show();
-  }
-
-  function passes(vm) {
-    return (
-      (!chosen.namespace || vm.namespace === chosen.namespace) &&
-      (!chosen.states.size || chosen.states.has(known(vm.state))) &&
-      vm.name.toLowerCase().includes(chosen.name)
-    );
-  }
-
-  function show() {
-    shown = vms.filter(passes);
-    for (const button of byId("states").querySelectorAll("button"))
-      button.setAttribute("aria-pressed", chosen.states.has(button.dataset.state));
-    byId("count").textContent = `${shown.length.toLocaleString("en")} of ${plural(vms.length, "VM")} shown`;
-    if (!shown.includes(chosen.selected)) select(null);
-    byId("map").hidden ? showTable() : showNodes();
-  }
-
-  // The nodes as boxes
-
-  function showNodes() {
-    const served = new Set(shown.filter(isApart).map((vm) => vm.storageNode));
-    const all = chosen.namespace || chosen.name || chosen.states.size ? null : report.nodes || [];
-    const facts = new Map((report.nodes || []).map((node) => [node.name, node]));
-    const byNode = new Map();
-    for (const vm of shown) byNode.set(vm.node, [...(byNode.get(vm.node) || []), vm]);
-    const busy = (all || []).filter((node) => node.vms || quantity(node.shareManagers)).map((node) => node.name);
-    const names = [...new Set([...byNode.keys(), ...served, ...busy])].filter((name) => name !== WAITING_ROOM);
-    names.sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
-    boxes.clear();
-    buttons.clear();
-    const parts = names.map((name) => box(name, facts.get(name), byNode.get(name) || []));
-    if (byNode.has(WAITING_ROOM)) parts.push(box(WAITING_ROOM, undefined, byNode.get(WAITING_ROOM)));
-    const idle = all ? all.length - busy.length : 0;
-    if (idle > 0) parts.push(element("p", { class: "idle" }, `${plural(idle, "node")} without VMs and share-managers`));
-    byId("nodes").replaceChildren(...parts);
-    drawLines();
-  }
-
-  function quantity(value) {
-    return Array.isArray(value) ? value.length : Number(value) || 0;
-  }
-
-  function isApart(vm) {
-    return vm.state === "Apart" && vm.node && vm.storageNode && vm.node !== vm.storageNode;
-  }
-
-  function box(name, node, members) {
-    const title = name || "Not on a node";
-    const managers = quantity(node?.shareManagers);
-    const facts = [plural(members.length, "VM"), ...(managers ? [plural(managers, "share-manager")] : [])].join(", ");
-    const made = element(
-      "article",
-      { class: name ? "node" : "node nowhere", "data-node": name, "aria-label": `${title}: ${facts}` },
-      element("h2", { title }, title),
-      element("p", { class: "facts" }, facts),
-      ...bars(node?.requested),
-      element("ul", { class: members.length > DENSE ? "dense" : null }, ...members.map(vmItem)),
-    );
-    for (const event of ["mouseenter", "focusin"]) made.addEventListener(event, () => highlight(name));
-    for (const event of ["mouseleave", "focusout"]) made.addEventListener(event, () => highlight(null));
-    made.addEventListener("keydown", moveFocus);
-    made.querySelector("li button")?.setAttribute("tabindex", "0");
-    boxes.set(name, made);
-    return made;
-  }
-
-  function bars(requested) {
-    const parts = Object.entries(requested || {}).map(([resource, share]) => {
-      const percent = Math.round(100 * Number(share));
-      const label = `${resource}: ${percent} % requested`;
-      const attributes = { role: "meter", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": percent, "aria-label": label, title: label };
-      const bar = element("span", { class: percent >= 90 ? "bar full" : "bar", ...attributes }, element("i", {}));
-      bar.firstChild.style.width = `${Math.min(percent, 100)}%`;
-      return element("div", {}, element("span", {}, resource), bar, element("span", {}, `${percent} %`));
-    });
-    return parts.length ? [element("div", { class: "bars" }, ...parts)] : [];
-  }
-
-  function vmItem(vm) {
-    const elsewhere = isApart(vm) ? `, storage on ${vm.storageNode}` : "";
-    const title = `${vm.namespace}/${vm.name}: ${words(vm.state)}${elsewhere}`;
-    const attributes = { type: "button", class: `vm ${known(vm.state)}`, title, "aria-label": title, tabindex: "-1" };
-    const pressed = String(vm === chosen.selected);
-    const text = element("span", { class: "text" }, vm.name);
-    const button = element("button", { ...attributes, "aria-pressed": pressed, click: () => select(vm) }, mark(vm.state), text);
-    buttons.set(vm, button);
-    return element("li", {}, button);
-  }
-
-  function moveFocus(event) {
-    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-    const all = [...event.currentTarget.querySelectorAll("li button")];
-    const next = all[all.indexOf(event.target) + steps[event.key]];
-    if (!next) return;
-    event.target.setAttribute("tabindex", "-1");
-    next.setAttribute("tabindex", "0");
-    next.focus();
-    event.preventDefault();
-  }
-
-  // The lines between them
-
-  function drawLines() {
-    const canvas = byId("lines");
-    const origin = byId("chart").getBoundingClientRect();
-    const pairs = new Map();
-    for (const vm of shown.filter(isApart)) {
-      const key = JSON.stringify([vm.node, vm.storageNode]);
-      pairs.set(key, (pairs.get(key) || 0) + 1);
-    }
-    const most = Math.max(THICK, ...pairs.values());
-    const groups = [...pairs].map(([key, count]) => line(...JSON.parse(key), count, most, origin));
-    const own = chosen.selected && isApart(chosen.selected) ? buttons.get(chosen.selected) : null;
-    if (own) groups.push(ownLine(own, boxes.get(chosen.selected.storageNode), origin));
-    const arrow = drawn("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" });
-    arrow.append(drawn("path", { d: "M0 0 8 4 0 8Z" }));
-    canvas.replaceChildren(arrow, ...groups.filter(Boolean));
-    canvas.classList.toggle("crowded", pairs.size > CROWDED);
-    canvas.classList.toggle("some", Boolean(own));
-  }
-
-  function rectangle(of, origin) {
-    const { left, top, width, height } = of.getBoundingClientRect();
-    return { x: left - origin.left, y: top - origin.top, width, height };
-  }
-
-  function line(from, to, count, most, origin) {
-    if (!boxes.has(from) || !boxes.has(to)) return null;
-    const { path, x, y } = route(rectangle(boxes.get(from), origin), rectangle(boxes.get(to), origin));
-    const group = drawn("g", { "data-from": from, "data-to": to });
-    const width = 1.5 + (3.5 * count) / most;
-    group.append(drawn("path", { d: path, "stroke-width": width.toFixed(1), "marker-end": "url(#arrow)" }));
-    group.append(drawn("circle", { cx: x, cy: y, r: 7 + 2.5 * String(count).length }), drawn("text", { x, y }, count));
-    return group;
-  }
-
-  function ownLine(button, target, origin) {
-    if (!target) return null;
-    const group = drawn("g", { class: "own" });
-    const { path } = route(rectangle(button, origin), rectangle(target, origin));
-    group.append(drawn("path", { d: path, "stroke-width": 3, "marker-end": "url(#arrow)" }));
-    return group;
-  }
-
-  // Leaves one box at the side that faces the other. Boxes of one column, and boxes of one row that aren't neighbors,
-  // are connected by a curve through the gap beside or above them.
-  function route(from, to) {
-    const middle = (box) => [box.x + box.width / 2, box.y + box.height / 2];
-    const [[fromX, fromY], [toX, toY]] = [middle(from), middle(to)];
-    const right = toX > fromX;
-    if (Math.abs(toX - fromX) < Math.max(from.width, to.width) / 2) {
-      const [start, end] = [from.x + from.width, to.x + to.width];
-      const out = Math.max(start, end) + 26 + Math.min(14, Math.abs(toY - fromY) / 60);
-      const down = toY > fromY ? 12 : -12; // the two directions are two curves
-      return curve([start, fromY + down], [out, fromY + down], [out, toY - down], [end, toY - down]);
-    }
-    const gap = right ? to.x - from.x - from.width : from.x - to.x - to.width;
-    if (Math.abs(toY - fromY) < 40 && gap > from.width / 2) {
-      const shift = right ? 14 : -14;
-      const up = Math.min(from.y, to.y) - (right ? 30 : 16); // two curves again
-      return curve([fromX + shift, from.y], [fromX + shift, up], [toX + shift, up], [toX + shift, to.y]);
-    }
-    const [start, end] = right ? [from.x + from.width, to.x] : [from.x, to.x + to.width];
-    const reach = Math.max(24, Math.abs(end - start) / 2) * (right ? 1 : -1);
-    const shift = right ? -14 : 14;
-    return curve([start, fromY + shift], [start + reach, fromY + shift], [end - reach, toY + shift], [end, toY + shift]);
-  }
-
-  function curve(...points) {
-    const [[x0, y0], [x1, y1], [x2, y2], [x3, y3]] = points.map((point) => point.map((part) => Math.round(part * 10) / 10));
-    const label = (a, b, c, d) => 0.274 * a + 0.444 * b + 0.239 * c + 0.043 * d; // nearer to the start: at 0.35
-    return { path: `M${x0} ${y0}C${x1} ${y1} ${x2} ${y2} ${x3} ${y3}`, x: label(x0, x1, x2, x3), y: label(y0, y1, y2, y3) };
-  }
-
-  function highlight(name) {
-    byId("lines").classList.toggle("some", name !== null || Boolean(byId("lines").querySelector(".own")));
-    for (const group of byId("lines").querySelectorAll("g"))
-      group.classList.toggle("lit", name === group.dataset.from || name === group.dataset.to);
-  }
-
-  // The table
-
-  function showTable() {
-    const read = COLUMNS[chosen.sort][1];
-    const order = (one, other) => String(read(one)).localeCompare(String(read(other)), "en", { numeric: true });
-    const sorted = [...shown].sort((one, other) => (chosen.ascending ? order(one, other) : order(other, one)));
-    const table = element(
-      "table",
-      { role: "table" },
-      element("caption", {}, "VMs, the nodes on which they run, and the nodes of their share-managers"),
-      element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...COLUMNS.map(columnHeader))),
-      element("tbody", { role: "rowgroup" }, ...sorted.map(tableRow)),
-    );
-    byId("table").replaceChildren(table);
-  }
-
-  function columnHeader([title], index) {
-    const isSorted = index === chosen.sort;
-    const sort = () => {
-      Object.assign(chosen, { sort: index, ascending: !isSorted || !chosen.ascending });
-      showTable();
-      byId("table").querySelectorAll("th button")[index].focus();
     };
-    const direction = isSorted ? (chosen.ascending ? "ascending" : "descending") : null;
-    const button = element("button", { type: "button", click: sort }, title);
-    return element("th", { scope: "col", role: "columnheader", "aria-sort": direction }, button);
+    const attributes = { type: "button", "data-state": state, title: STATES[state][2], "aria-pressed": "false", click: toggle };
+    byId("states").append(element("button", attributes, mark(state), ` ${words(state)} `, element("b", {}, count)));
   }
-
-  function tableRow(vm) {
-    const cells = COLUMNS.map(([title, read], index) => {
-      const content = title === "State" ? [element("span", {}, mark(vm.state), ` ${read(vm)}`)] : [read(vm)];
-      const attributes = index === 1 ? { scope: "row", role: "rowheader" } : { role: "cell" };
-      return element(index === 1 ? "th" : "td", { ...attributes, "data-label": title }, ...content);
-    });
-    return element("tr", { role: "row" }, ...cells);
-  }
-
-  // The selected VM and the tabs
-
-  function select(vm) {
-    chosen.selected = vm === chosen.selected ? null : vm;
-    for (const [of, button] of buttons) button.setAttribute("aria-pressed", of === chosen.selected);
-    const panel = byId("details");
-    panel.hidden = !chosen.selected;
-    if (chosen.selected) {
-      const facts = COLUMNS.slice(2).map(([title, read]) => [title, read(vm)]);
-      const rows = facts.filter(([, value]) => value !== "").flatMap(([title, value]) => [element("dt", {}, title), element("dd", {}, value)]);
-      const close = element("button", { type: "button", class: "close", "aria-label": "Close", click: closeDetails }, "×");
-      panel.replaceChildren(close, element("h2", {}, mark(vm.state), ` ${vm.namespace}/${vm.name}`), element("dl", {}, ...rows));
-    }
-    drawLines();
-  }
-
-  function closeDetails() {
-    const button = buttons.get(chosen.selected);
-    select(null);
-    button?.focus();
-  }
-
-  function openTab(name) {
-    for (const each of ["map", "table"]) {
-      byId(each).hidden = each !== name;
-      byId(`tab-${each}`).setAttribute("aria-selected", each === name);
-      byId(`tab-${each}`).setAttribute("tabindex", each === name ? "0" : "-1");
-    }
+  for (const namespace of [...new Set(vms.map((vm) => vm.namespace))].sort())
+    byId("namespace").append(element("option", { value: namespace }, namespace));
+  byId("namespace").addEventListener("change", (event) => choose("namespace", event.target.value));
+  byId("name").addEventListener("input", (event) => choose("name", event.target.value.trim().toLowerCase()));
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("filters").addEventListener("reset", () => {
+    Object.assign(chosen, { namespace: "", name: "" });
+    chosen.states.clear();
     show();
-  }
+  });
+}
 
-  function addTabs() {
-    const other = { map: "table", table: "map" };
-    for (const name of ["map", "table"]) {
-      byId(`tab-${name}`).addEventListener("click", () => openTab(name));
-      byId(`tab-${name}`).addEventListener("keydown", (event) => {
-        if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
-        openTab(other[name]);
-        byId(`tab-${other[name]}`).focus();
-      });
-    }
-    document.addEventListener("keydown", (event) => event.key === "Escape" && chosen.selected && closeDetails());
-  }
-
-  showSummary();
-  addFilters();
-  addTabs();
+function choose(what, value) {
+  chosen[what] = value;
   show();
-  new ResizeObserver(drawLines).observe(byId("chart"));
-})();
+}
+
+function passes(vm) {
+  return (
+    (!chosen.namespace || vm.namespace === chosen.namespace) &&
+    (!chosen.states.size || chosen.states.has(known(vm.state))) &&
+    vm.name.toLowerCase().includes(chosen.name)
+  );
+}
+
+function show() {
+  shown = vms.filter(passes);
+  for (const button of byId("states").querySelectorAll("button"))
+    button.setAttribute("aria-pressed", chosen.states.has(button.dataset.state));
+  byId("count").textContent = `${shown.length.toLocaleString("en")} of ${plural(vms.length, "VM")} shown`;
+  if (!shown.includes(chosen.selected)) select(null);
+  byId("map").hidden ? showTable() : showNodes();
+}
+
+// The table
+
+function showTable() {
+  const read = COLUMNS[chosen.sort][1];
+  const order = (one, other) => String(read(one)).localeCompare(String(read(other)), "en", { numeric: true });
+  const sorted = [...shown].sort((one, other) => (chosen.ascending ? order(one, other) : order(other, one)));
+  const table = element(
+    "table",
+    { role: "table" },
+    element("caption", {}, "VMs, the nodes on which they run, and the nodes of their share-managers"),
+    element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...COLUMNS.map(columnHeader))),
+    element("tbody", { role: "rowgroup" }, ...sorted.map(tableRow)),
+  );
+  byId("table").replaceChildren(table);
+}
+
+function columnHeader([title], index) {
+  const isSorted = index === chosen.sort;
+  const sort = () => {
+    Object.assign(chosen, { sort: index, ascending: !isSorted || !chosen.ascending });
+    showTable();
+    byId("table").querySelectorAll("th button")[index].focus();
+  };
+  const direction = isSorted ? (chosen.ascending ? "ascending" : "descending") : null;
+  const button = element("button", { type: "button", click: sort }, title);
+  return element("th", { scope: "col", role: "columnheader", "aria-sort": direction }, button);
+}
+
+function tableRow(vm) {
+  const cells = COLUMNS.map(([title, read], index) => {
+    const content = title === "State" ? [element("span", {}, mark(vm.state), ` ${read(vm)}`)] : [read(vm)];
+    const attributes = index === 1 ? { scope: "row", role: "rowheader" } : { role: "cell" };
+    return element(index === 1 ? "th" : "td", { ...attributes, "data-label": title }, ...content);
+  });
+  return element("tr", { role: "row" }, ...cells);
+}
+
+// The selected VM and the tabs
+
+function select(vm) {
+  chosen.selected = vm === chosen.selected ? null : vm;
+  for (const [of, button] of buttons) button.setAttribute("aria-pressed", of === chosen.selected);
+  const panel = byId("details");
+  panel.hidden = !chosen.selected;
+  if (chosen.selected) {
+    const facts = COLUMNS.slice(2).map(([title, read]) => [title, read(vm)]);
+    const rows = facts.filter(([, value]) => value !== "").flatMap(([title, value]) => [element("dt", {}, title), element("dd", {}, value)]);
+    const close = element("button", { type: "button", class: "close", "aria-label": "Close", click: closeDetails }, "×");
+    panel.replaceChildren(close, element("h2", {}, mark(vm.state), ` ${vm.namespace}/${vm.name}`), element("dl", {}, ...rows));
+  }
+  drawLines();
+}
+
+function closeDetails() {
+  const button = buttons.get(chosen.selected);
+  select(null);
+  button?.focus();
+}
+
+function openTab(name) {
+  for (const each of ["map", "table"]) {
+    byId(each).hidden = each !== name;
+    byId(`tab-${each}`).setAttribute("aria-selected", each === name);
+    byId(`tab-${each}`).setAttribute("tabindex", each === name ? "0" : "-1");
+  }
+  show();
+}
+
+function addTabs() {
+  const other = { map: "table", table: "map" };
+  for (const name of ["map", "table"]) {
+    byId(`tab-${name}`).addEventListener("click", () => openTab(name));
+    byId(`tab-${name}`).addEventListener("keydown", (event) => {
+      if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+      openTab(other[name]);
+      byId(`tab-${other[name]}`).focus();
+    });
+  }
+  document.addEventListener("keydown", (event) => event.key === "Escape" && chosen.selected && closeDetails());
+}
+
+showSummary();
+addFilters();
+addTabs();
+show();
+new ResizeObserver(drawLines).observe(byId("chart"));

@@ -8,20 +8,23 @@ from importlib.resources import files
 
 from webhook.placement.shape import JsonObject
 
+SCRIPTS = ("fleet_data.js", "fleet_nodes.js", "fleet_page.js")
+
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render(report: JsonObject) -> str:
     """Return the page for a report, as `kubevirt-scheduler report -o json` prints it."""
-    style, script = _read("css"), _read("js")
-    # The hashes admit this style and this script. Everything else is blocked, including any request.
+    style, scripts = _read("fleet_page.css"), [_read(name) for name in SCRIPTS]
+    # The hashes admit this style and these scripts. Everything else is blocked, including any request.
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"default-src 'none'; style-src {_source(style)}; script-src {' '.join(map(_source, scripts))}; "
         "base-uri 'none'; form-action 'none'"
     )
-    parts = {"policy": policy, "style": style, "script": script, "report": embedded_json(report)}
-    # One pass: text such as {{script}} in the report stays as it is.
-    return _PLACEHOLDER.sub(lambda found: parts[found[1]], _read("html"))
+    elements = "\n".join(f"<script>{script}</script>" for script in scripts)
+    parts = {"policy": policy, "style": style, "scripts": elements, "report": embedded_json(report)}
+    # One pass: text such as {{scripts}} in the report stays as it is.
+    return _PLACEHOLDER.sub(lambda found: parts[found[1]], _read("fleet_page.html"))
 
 
 def embedded_json(value: JsonObject) -> str:
@@ -30,9 +33,10 @@ def embedded_json(value: JsonObject) -> str:
     return encoded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _read(suffix: str) -> str:
-    return files(__package__).joinpath(f"fleet_page.{suffix}").read_text(encoding="utf-8")
+def _read(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _digest(source: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
+def _source(content: str) -> str:
+    """Return the source expression that admits this content in a Content-Security-Policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

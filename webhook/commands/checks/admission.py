@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 
 from certs.cluster import CONFIGURATIONS
-from webhook.cluster.kinds import VIRTUAL_MACHINES
+from webhook.cluster.kinds import VIRTUAL_MACHINES, kinds, opt_in_kinds
+from webhook.cluster.store import Store
 from webhook.commands.checks.inspection import Inspection
 from webhook.commands.checks.installation import Installation
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
-from webhook.placement.catalog import VirtualMachine
+from webhook.placement.catalog import Claim, VirtualMachine
+from webhook.placement.decision import OptedInBy
+from webhook.placement.opt_in import Applicant, opted_in_by
 from webhook.placement.selectors import labels_match
+from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 _VM_LABELS = {"kubevirt.io": "virt-launcher"}
@@ -21,9 +25,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         text(item, "metadata", "name"): mapping(item, "metadata", "labels")
         for item in inspection.items("/api/v1/namespaces")
     }
-    keys = set(found.settings.opt_in_annotations)
-    vms = [fact for fact in inspection.facts(VIRTUAL_MACHINES) if isinstance(fact, VirtualMachine)]
-    opted_in = [vm for vm in vms if vm.true_annotations & keys]
+    opted_in = _opted_in_vms(inspection, found.settings)
     unselected = [vm for vm in opted_in if not _selects(found, _VM_LABELS, namespaces.get(vm.namespace, {}))]
     if unselected:
         names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
@@ -41,6 +43,18 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
             f"the API server does not call the webhook for share-manager pods in namespace {longhorn}",
             "Install the chart again with settings.longhornNamespace and settings.steering as wanted.",
         )
+
+
+def _opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMachine]:
+    sources = opt_in_kinds(settings)
+    claims = [kind for kind in kinds(settings.longhorn_namespace) if kind.fact is Claim and sources]
+    store = Store(fact for kind in (VIRTUAL_MACHINES, *sources, *claims) for fact in inspection.facts(kind))
+    vms = filter(None, (store.virtual_machine(*key) for key in sorted(store.virtual_machines)))
+    return [vm for vm in vms if opted_in_by(_applicant(vm), store, settings) is not OptedInBy.NOTHING]
+
+
+def _applicant(vm: VirtualMachine) -> Applicant:
+    return Applicant(vm.namespace, vm.claims, vm.true_annotations, vm.false_annotations)
 
 
 def _selects(found: Installation, pod: JsonObject, namespace: JsonObject) -> bool:

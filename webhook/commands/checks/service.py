@@ -13,6 +13,7 @@ from webhook.commands.checks.inspection import Denied, Inspection
 from webhook.commands.checks.installation import Installation, serving_container
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
 from webhook.placement.feasibility import STALE_MINUTES
+from webhook.placement.settings import Action, OptIn
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 EXPIRES_SOON = timedelta(days=7)
@@ -120,6 +121,10 @@ def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
         return
     if decision:
         yield ok(f"the API server calls the webhook for VMs in namespace {namespace}")
+        if found.settings.action is Action.OBSERVE:
+            yield warning(
+                "the webhook only observes: it changes no pod", "To place VMs, set settings.action to inject."
+            )
     else:
         advice = "See which webhooks select the namespace, whether replicas are ready, and whether caBundle is trusted."
         yield failure(f"namespace {namespace}: {problem}", advice)
@@ -154,6 +159,8 @@ def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[
         ("longhorn.io", "sharemanagers", reads),
         ("", "events", ("create", "patch")),
     ]
+    if found.settings.opt_in is OptIn.NAMESPACE:
+        rules += [("", "namespaces", reads[1:]), ("storage.k8s.io", "storageclasses", reads[1:])]
     for group, resource, verbs in rules:
         yield from ({"group": group, "resource": resource, "verb": verb} for verb in verbs)
     own = [("--tls-secret", "", "secrets"), ("--lease", "coordination.k8s.io", "leases")]
