@@ -7,6 +7,7 @@ decisions wait.
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
@@ -24,7 +25,8 @@ from webhook.placement.settings import Settings
 Object = dict[str, Any]
 
 OPT_IN = "kubevirt-scheduler/co-schedule"
-LIMIT = 10.0  # seconds for the report on 5,000 VMs
+# Seconds for the report on 5,000 VMs. CPU time: by the clock, the figure depends on what else the machine does.
+LIMIT = 10.0
 
 
 def metadata(name: str, namespace: str = "", **rest: Any) -> Object:
@@ -115,12 +117,13 @@ def snapshot(vms: int, nodes: int) -> Object:
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-def time_report(file: Path, output: str) -> float:
-    """Run the command on the snapshot, and return the seconds that it took."""
+def time_report(file: Path, output: str) -> tuple[float, float]:
+    """Run the command on the snapshot, and return its seconds by the clock and of CPU time."""
     command = [Path(sys.executable).with_name("kubevirt-scheduler"), "report", "--snapshot", file, "-o", output]
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
+    seconds, total = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, total.ru_utime + total.ru_stime - used.ru_utime - used.ru_stime
 
 
 def main() -> None:
@@ -138,9 +141,9 @@ def main() -> None:
         print(f"{options.vms} VMs, {options.nodes} nodes, {file.stat().st_size / 1e6:.0f} MB", flush=True)
         slowest = 0.0
         for output in ("table", "json"):
-            seconds = time_report(file, output)
-            slowest = max(slowest, seconds)
-            print(f"report -o {output}: {seconds:.1f} s", flush=True)
+            seconds, cpu = time_report(file, output)
+            slowest = max(slowest, cpu)
+            print(f"report -o {output}: {seconds:.1f} s, {cpu:.1f} s of CPU time", flush=True)
         time_pass(file)
     if slowest > LIMIT:
         raise SystemExit(f"too slow: the limit is {LIMIT:.0f} s")
