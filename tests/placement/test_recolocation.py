@@ -9,6 +9,7 @@ from tests.support.builders import (
     OPT_IN,
     Object,
     claim,
+    labeled_namespace,
     node,
     pod_anti_affinity,
     pod_term,
@@ -21,6 +22,7 @@ from tests.support.migrations import MIGRATABLE, migratable
 from webhook.cluster.fleet import Inventory
 from webhook.placement.fleet import assess
 from webhook.placement.recolocation import NO_EVICTION, Move, Refusal, VmView, gain, plan_move
+from webhook.placement.settings import OptIn
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 NODES = [node("node-a"), node("node-b")]
@@ -173,3 +175,21 @@ def test_without_a_known_next_pod_there_is_no_gain() -> None:
     found, chosen = inventory(*APART), settings()
     (machine,) = without_manifests(found.machines(chosen))
     assert gain(assess(machine, found.store, chosen), {"disk1": 10}, restarted=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("label", "opt_in", "annotation", "moves"),
+    [
+        ("false", "namespace", False, False),
+        ("false", "namespace", True, True),
+        ("false", "annotation", False, True),
+        ("true", "namespace", False, True),
+        (None, "namespace", False, True),
+    ],
+)
+def test_a_namespace_can_opt_its_vms_out(label: str | None, opt_in: str, annotation: bool, moves: bool) -> None:
+    pod = vm_pod(node="node-b", opt_in="true" if annotation else None)
+    manifests = [*SERVED, *NODES, vm(opt_in=annotation), pod, migratable(), labeled_namespace(opt_in=label)]
+    found = result(*manifests, opt_in=OptIn(opt_in))
+    assert isinstance(found, Move) is moves
+    assert moves or found.detail == "the label of its namespace opts it out"  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from webhook.placement.fleet import State, Status
 from webhook.placement.injector import candidate_for
 from webhook.placement.migration import HOSTNAME
 from webhook.placement.resolve import resolve_all
-from webhook.placement.settings import Settings
+from webhook.placement.settings import OptIn, Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 from webhook.placement.target_pod import target_pod
 
@@ -91,6 +91,8 @@ def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
     for rule in _RULES:
         if refusal := rule(view):
             return refusal
+    if refusal := _opted_out_by_namespace(view, catalog):
+        return refusal
     status = view.status
     node = catalog.node(status.storage_node or "")
     hostname = node.labels.get(HOSTNAME) if node else None
@@ -131,6 +133,15 @@ def _opted_out(view: VmView) -> Refusal | None:
     opted_out = (key for key in view.settings.opt_in_annotations if annotations.get(key) == "false")
     found = next(opted_out, None)
     return Refusal(Hindrance.OPTED_OUT, f'its annotation {found} is "false"') if found else None
+
+
+def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
+    annotations = mapping(view.vm, "spec", "template", "metadata", "annotations")
+    opted_in = any(annotations.get(key) == "true" for key in view.settings.opt_in_annotations)
+    if opted_in or view.settings.opt_in is OptIn.ANNOTATION:
+        return None
+    opted_out = catalog.namespace_opt_in(view.status.machine.namespace) is False
+    return Refusal(Hindrance.OPTED_OUT, "the label of its namespace opts it out") if opted_out else None
 
 
 def _not_running(view: VmView) -> Refusal | None:
