@@ -22,6 +22,7 @@ from tests.support.webhook_process import NAMESPACE, RBAC
 
 pytestmark = pytest.mark.controlplane
 
+ACCOUNT = "recolocate-e2e"
 NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
 PAUSED: Object = {
     "conditions": [{"type": kind, "status": "True"} for kind in ("Ready", "LiveMigratable", "Paused")],
@@ -32,13 +33,13 @@ PAUSED: Object = {
 def kubeconfig(plane: ControlPlane) -> Path:
     """A kubeconfig with the rights of the chart's ClusterRole, and no others."""
     role = find_one(render({"rbac": {"recolocate": {"create": True}}}), "ClusterRole", f"{NAME}-recolocate")
-    account = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": "recolocate"}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]}
-    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": "recolocate"}})
-    plane.request("POST", f"{RBAC}/clusterroles", role)
-    binding = {"metadata": {"name": "recolocate"}, "roleRef": reference, "subjects": [account]}
+    account = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": ACCOUNT}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT}
+    plane.request("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+    plane.request("POST", f"{RBAC}/clusterroles", role | {"metadata": {"name": ACCOUNT}})
+    binding = {"metadata": {"name": ACCOUNT}, "roleRef": reference, "subjects": [account]}
     plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
-    token = plane.service_account_token(NAMESPACE, "recolocate")
+    token = plane.service_account_token(NAMESPACE, ACCOUNT)
     return plane.write_kubeconfig(plane.folder / "recolocate-kubeconfig", token)
 
 
