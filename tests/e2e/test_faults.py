@@ -74,7 +74,12 @@ def recovery(webhook: Webhook, plane: ControlPlane) -> Recovery:
     """Wait for the API server, then until the webhook reports no problems; return the time of the second wait."""
     plane.wait(lambda: plane.request("GET", "/readyz"), 90, "the API server")
     recovering = Recovery()
-    plane.wait(lambda: not json.loads(webhook.get("/readyz")[1])["problems"], TIMEOUT, "a webhook without problems")
+
+    def has_recovered() -> bool:
+        # Unless another test has installed KubeVirt's CRDs, there are no VMs to watch.
+        return json.loads(webhook.get("/readyz")[1])["problems"].keys() <= {"virtualmachines"}
+
+    plane.wait(has_recovered, TIMEOUT, "a webhook without problems")
     return recovering.finish()
 
 
