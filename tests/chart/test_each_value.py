@@ -41,7 +41,6 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "settings.steering": (False, {}),
     "settings.action": ("observe", {}),
     "settings.optIn": ("namespace", {}),
-    "settings.optIn": ("namespace", {}),
     "settings.optInAnnotations": (["example.com/near-storage"], {}),
     "settings.longhornNamespace": ("storage", {}),
     "settings.schedulerNames": ({"old": "new"}, {}),

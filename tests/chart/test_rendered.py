@@ -126,7 +126,7 @@ def test_the_program_accepts_the_command_line_of_helm_test() -> None:
 def test_each_certificate_source_sets_its_own_options_and_volume(source: str) -> None:
     objects = render({"certificates": SOURCES[source]})
     args = container(find_one(objects, "Deployment"))["args"][4:]
-    published, lease = f"--webhook-configuration={NAME}", f"--lease={NAMESPACE}/{NAME}"
+    published, lease = f"--webhook-configuration={NAME}", f"--lease={NAMESPACE}/{NAME}-release"
     assert (
         args
         == {
@@ -211,16 +211,24 @@ def test_a_configured_issuer_signs_and_the_chart_creates_none() -> None:
 
 def test_the_lease_is_empty_and_the_program_gets_its_name() -> None:
     objects = render({"fullnameOverride": "near"})
-    lease = find_one(objects, "Lease", "near")
+    lease = find_one(objects, "Lease", "near-release")
     assert set(lease) == {"apiVersion", "kind", "metadata"}
-    assert f"--lease={lease['metadata']['namespace']}/near" in container(find_one(objects, "Deployment"))["args"]
+    assert (
+        f"--lease={lease['metadata']['namespace']}/near-release" in container(find_one(objects, "Deployment"))["args"]
+    )
+
+
+def test_the_second_scheduler_has_another_lease() -> None:
+    objects = render({"scheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}})
+    (name,) = [each["metadata"]["name"] for each in objects if each["kind"] == "Lease"]
+    assert f"--leader-elect-resource-name={name}" not in str(find_one(objects, "Deployment", f"{NAME}-kube-scheduler"))
 
 
 @pytest.mark.parametrize("values", RELEASE_OFF.values(), ids=RELEASE_OFF)
 def test_without_the_release_stuck_pins_are_still_reported(values: Object) -> None:
     objects = render(values | {"prometheusRule": {"enabled": True}})
-    assert find_one(objects, "Lease", NAME)
-    assert f"--lease={NAMESPACE}/{NAME}" in container(find_one(objects, "Deployment"))["args"]
+    assert find_one(objects, "Lease", f"{NAME}-release")
+    assert f"--lease={NAMESPACE}/{NAME}-release" in container(find_one(objects, "Deployment"))["args"]
     alerts = [rule["alert"] for rule in alert_rules(objects)]
     assert {"KubevirtSchedulerPendingPins", "KubevirtSchedulerNoReleaseLeader"} <= set(alerts)
     assert "KubevirtSchedulerReleases" not in alerts

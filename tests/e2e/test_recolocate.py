@@ -22,6 +22,8 @@ from tests.support.webhook_process import NAMESPACE, RBAC
 
 pytestmark = pytest.mark.controlplane
 
+OUTAGE = 3  # seconds; a run asks the API server twice a second
+
 ACCOUNT = "recolocate-e2e"
 NOT_MIGRATABLE: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "host device"}]}
 PAUSED: Object = {
@@ -205,6 +207,7 @@ def test_a_run_survives_a_restart_of_the_api_server(
     run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
     fleet.wait(lambda: phases(controller).get("vm-1"), "the first migration")
     plane.stop_apiserver()
+    time.sleep(OUTAGE)
     plane.start_apiserver()
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, stdout + stderr

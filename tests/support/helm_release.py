@@ -46,7 +46,7 @@ class Release:
         self.fullname = name if NAME in name else f"{name}-{NAME}"
         self.configuration = f"{REGISTRATIONS}/{self.fullname}"
         self.secret = f"/api/v1/namespaces/{name}/secrets/{self.fullname}-tls"
-        self.lease = f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases/{self.fullname}"
+        self.lease = f"/apis/coordination.k8s.io/v1/namespaces/{name}/leases/{self.fullname}-release"
 
     def helm(self, *arguments: str, program: str = "") -> str:
         """Run Helm in the release's namespace and return its output."""

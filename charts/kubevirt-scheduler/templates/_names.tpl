@@ -15,6 +15,11 @@
 {{ include "kubevirt-scheduler.fullname" . }}-kube-scheduler
 {{- end }}
 
+{{/* The second scheduler has a Lease, too, whose default name is the webhook's own. */}}
+{{- define "kubevirt-scheduler.leaseName" -}}
+{{ include "kubevirt-scheduler.fullname" . }}-release
+{{- end }}
+
 {{/* The only name in the serving certificate: the API server calls a Service by this name. */}}
 {{- define "kubevirt-scheduler.host" -}}
 {{ include "kubevirt-scheduler.fullname" . }}.{{ .Release.Namespace }}.svc
