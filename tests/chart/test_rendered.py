@@ -256,7 +256,7 @@ def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str, v
     if source != "cert-manager":
         expected.append(("admissionregistration.k8s.io", "mutatingwebhookconfigurations", named, (NAME,)))
     secret = [("", "secrets", named, (f"{NAME}-tls",))] if source == "self" else []
-    lease = [("coordination.k8s.io", "leases", named, (NAME,))]
+    lease = [("coordination.k8s.io", "leases", named, (f"{NAME}-release",))]
     assert granted == {"ClusterRole": expected, "Role": secret + lease}
 
 
