@@ -1,4 +1,4 @@
-"""The report of the NFS benchmark: a table for the terminal, and the generated part of docs/network-hop.md."""
+"""The report of the NFS benchmark: a table for the terminal, and the generated part of network-hop.md."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write_docs(results: Results, sentences: list[str]) -> None:
     cells = [HEADINGS, ["---", "---", *["---:"] * len(ROUND_TRIPS)], *rows(results)]
     lines = [f"| {' | '.join(row)} |" for row in cells]
     text = "\n".join([*lines, "", *sentences, ""])
-    Page(DOCS / "network-hop.md", BEGIN, END, lambda: text).write()
+    Page(DOCS / "explanation/network-hop.md", BEGIN, END, lambda: text).write()
     series = [
         Series(
             workload.name,

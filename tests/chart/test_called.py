@@ -263,7 +263,7 @@ def test_with_failure_policy_fail_the_api_server_counts_the_rejected_pods(
 
 def test_each_exported_metric_is_documented(running_webhook: Webhook) -> None:
     exported = re.findall(r"^# TYPE kubevirt_scheduler_(\w+)", running_webhook.get("/metrics")[1], re.MULTILINE)
-    documented = set(re.findall(r"^\| `(\w+)[{`]", (DOCS / "metrics.md").read_text(), re.MULTILINE))
+    documented = set(re.findall(r"^\| `(\w+)[{`]", (DOCS / "reference/metrics.md").read_text(), re.MULTILINE))
     assert {name.removesuffix("_info") for name in exported} <= {name.removesuffix("_info") for name in documented}
 
 

@@ -42,7 +42,7 @@ from tests.support.fake_clock import START, CertificateClock
 from tests.support.paths import CHART, DOCS
 from webhook.cli import commands
 
-PAGE = (DOCS / "certificates.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "guides/certificates.md").read_text(encoding="utf-8")
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 POLICY = Policy()
@@ -764,7 +764,7 @@ def test_rotate_ca_reports_an_interruption_and_leaves_the_rotation_in_progress(a
     assert bundles.read(api.secret).published
 
 
-# The page docs/certificates.md
+# The page docs/guides/certificates.md
 
 
 def terms_in_table(heading):

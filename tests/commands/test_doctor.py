@@ -527,14 +527,14 @@ def test_advice_is_printed_below_the_finding_with_its_page(run: RunDoctor, clust
     position = next(number for number, line in enumerate(lines) if "9.9.9" in line)
     assert lines[position].startswith("\x1b[33m‼\x1b[0m ")
     assert lines[position + 1].startswith("    Use the command of the same version")
-    assert lines[position + 1].endswith("(docs/doctor.md#replicas)")
+    assert lines[position + 1].endswith("(docs/reference/doctor.md#replicas)")
 
 
 def test_json_counts_the_levels_and_names_the_page(run: RunDoctor, cluster: Cluster) -> None:
     cluster.server.delete(cluster.configuration)
     report = json.loads(run("-o", "json").stdout)
     assert report["summary"] == {"ok": 0, "warning": 0, "failure": 1}
-    assert report["checks"][0]["docs"] == f"docs/doctor.md#{CONFIGURATION}"
+    assert report["checks"][0]["docs"] == f"docs/reference/doctor.md#{CONFIGURATION}"
 
 
 def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cluster) -> None:
@@ -553,5 +553,9 @@ def test_a_version_is_read_without_its_suffix(name: str, version: tuple[int, ...
 
 
 def test_each_check_is_described_under_its_own_heading() -> None:
-    headings = [line.removeprefix("## ") for line in (DOCS / "doctor.md").read_text().splitlines() if line[:3] == "## "]
+    headings = [
+        line.removeprefix("## ")
+        for line in (DOCS / "reference/doctor.md").read_text().splitlines()
+        if line[:3] == "## "
+    ]
     assert set(headings) == {*BEFORE, *AFTER, CONFIGURATION}

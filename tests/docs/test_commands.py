@@ -56,7 +56,7 @@ def run(command: str) -> str:
 
 
 def test_the_documented_rights_are_those_that_the_tests_use() -> None:
-    (role,) = (yaml.safe_load(block) for block in blocks(ROOT / "docs" / "live-cluster.md", "yaml"))
+    (role,) = (yaml.safe_load(block) for block in blocks(ROOT / "docs/explanation/live-cluster.md", "yaml"))
     documented = [(rule["apiGroups"][0], rule["resources"][0], tuple(rule["verbs"])) for rule in role["rules"]]
     assert documented == list(RIGHTS)
 
@@ -93,7 +93,7 @@ def test_each_relative_link_of_a_page_leads_to_a_file(page: Path) -> None:
 
 def test_the_readme_install_commands_are_those_of_the_install_page() -> None:
     """tests/docs/test_install.py runs the commands of the install page."""
-    install_page = blocks(ROOT / "docs" / "install.md", "console")
+    install_page = blocks(ROOT / "docs/guides/install.md", "console")
     (install_block,) = [block for block in blocks(README, "console") if "helm install" in block]
     commands = re.split(r"^(?=\$ )", install_block, flags=re.MULTILINE)[1:]
     assert len(commands) == 4
@@ -114,12 +114,14 @@ def test_the_example_vm_is_opted_in_and_its_claim_needs_a_share_manager() -> Non
 
 
 def test_each_setting_is_documented_with_its_default() -> None:
-    defaults = {cells[0].strip("`"): cells[1].strip("`") for cells in rows(ROOT / "docs/settings.md", "variable")}
+    defaults = {
+        cells[0].strip("`"): cells[1].strip("`") for cells in rows(ROOT / "docs/reference/settings.md", "variable")
+    }
     assert set(defaults) == set(variables())
     for variable, default in defaults.items():
         assert read_settings({variable: default}) == Settings(), variable
 
 
 def test_each_reason_is_documented_and_no_other() -> None:
-    documented = [cells[0].strip("`") for cells in rows(ROOT / "docs/how-it-decides.md", "reason")]
+    documented = [cells[0].strip("`") for cells in rows(ROOT / "docs/explanation/how-it-decides.md", "reason")]
     assert [reason for reason in documented if reason] == list(Reason)

@@ -30,7 +30,7 @@ from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
-INSTALL = ROOT / "docs" / "install.md"
+INSTALL = ROOT / "docs/guides/install.md"
 SECTIONS = ("Install", "Opt a VM in", "Upgrade", "Uninstall")
 VIRTCTL = """#!/bin/sh
 case $1 in

@@ -18,7 +18,7 @@ from tests.support.longhorn import Longhorn
 from tests.support.paths import DOCS, EXAMPLES
 from tests.support.scenario import POOL, Scenario
 
-PAGE = DOCS / "network-hop.md"
+PAGE = DOCS / "explanation/network-hop.md"
 MANIFESTS = EXAMPLES / "network-hop"
 JOBS = {"together": "hop-together", "apart": "hop-apart"}
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.docs.test_commands import blocks, rows
-from tests.support.paths import ROOT
+from tests.support.paths import DOCS
 from webhook.commands.recolocate import recolocate
 from webhook.placement.recolocation import Hindrance
 
-PAGE, GUIDE = ROOT / "docs" / "recolocate.md", ROOT / "docs" / "existing-cluster.md"
+PAGE, GUIDE = DOCS / "guides/recolocate.md", DOCS / "guides/existing-cluster.md"
 
 
 def shown() -> Iterator[str]:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.controlplane
 
 def kubectl_commands() -> list[list[str]]:
     """The arguments of the section's kubectl commands."""
-    found = [shlex.split(each) for each in commands(DOCS / "troubleshooting.md", "Pins that can't hold")]
+    found = [shlex.split(each) for each in commands(DOCS / "guides/troubleshooting.md", "Pins that can't hold")]
     return [words[1:] for words in found if words[0] == "kubectl"]
 
 

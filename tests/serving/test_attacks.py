@@ -1,4 +1,4 @@
-"""Attacks on the `serve` process by a client that reaches its ports and has no credentials (docs/threat-model.md)."""
+"""Attacks on the `serve` process by a client that reaches its ports and has no credentials (threat-model.md)."""
 
 import json
 import resource

@@ -1,6 +1,6 @@
-"""The table of reasons in docs/troubleshooting.md. Run as a program, this module writes it.
+"""The table of reasons in docs/guides/troubleshooting.md. Run as a program, this module writes it.
 
-The meaning of a reason comes from docs/how-it-decides.md, the remedy from the program's ADVICE: each has one source.
+The meaning of a reason comes from how-it-decides.md, the remedy from the program's ADVICE: each has one source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- reasons: generated from how-it-decides.md by `make docs` -->\
 
 def reason_rows() -> Iterator[tuple[str, str]]:
     """Yield each row of the table of reasons: the reason and its meaning, or "" and a heading."""
-    _, _, rest = (DOCS / "how-it-decides.md").read_text().partition("\n| reason |")
+    _, _, rest = (DOCS / "explanation/how-it-decides.md").read_text().partition("\n| reason |")
     for row in rest.partition("\n\n")[0].splitlines()[2:]:
         reason, meaning, *_ = (cell.strip() for cell in row.strip("|").split(" | "))
         yield reason.strip("`"), meaning
@@ -31,7 +31,7 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-PAGE = Page(DOCS / "troubleshooting.md", BEGIN, END, table)
+PAGE = Page(DOCS / "guides/troubleshooting.md", BEGIN, END, table)
 
 if __name__ == "__main__":
     PAGE.write()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from webhook.commands.checks.result import Result
 
 NAME = "kubevirt-scheduler"
-DOCS = "docs/doctor.md"
+DOCS = "docs/reference/doctor.md"
 
 Finding: TypeAlias = "tuple[str, Result]"
 

@@ -34,7 +34,7 @@ EXIT_FAILED = 1
 STORAGE_WARNING = (
     "Longhorn's documentation calls its RWX volumes over NFS not capable of live migration; KubeVirt migrates VMs on "
     "them. So the first VM of each StorageClass migrates alone and is then watched for {settle:g} seconds, and the run "
-    "stops at the first failure. Read more: docs/recolocate.md"
+    "stops at the first failure. Read more: docs/guides/recolocate.md"
 )
 TOO_OLD = (
     "this KubeVirt can't migrate a VM to a chosen node: its VirtualMachineInstanceMigration has no addedNodeSelector. "

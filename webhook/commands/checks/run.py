@@ -1,4 +1,4 @@
-"""Run the checks in their order. Each has the name of its heading in docs/doctor.md."""
+"""Run the checks in their order. Each has the name of its heading in docs/reference/doctor.md."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,0 +1,37 @@
+"""Read objects of the API server as dicts, for the commands."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from webhook.cluster.client import LIST_TIMEOUT, ClusterClient, ClusterError
+from webhook.cluster.documents import BadInput
+from webhook.placement.shape import JsonObject
+
+
+@contextmanager
+def answered(tolerated: int = 0) -> Iterator[None]:
+    """Raise BadInput instead of a ClusterError, except for the status that the caller tolerates."""
+    try:
+        yield
+    except ClusterError as error:
+        if tolerated and error.code == tolerated:
+            raise
+        raise BadInput(f"the cluster does not answer: {error}") from None
+
+
+def read_object(cluster: ClusterClient, path: str, timeout: float = LIST_TIMEOUT) -> JsonObject | None:
+    """Read one object; None if it or its kind doesn't exist. Raises ClusterError."""
+    body = cluster.get(path, timeout)
+    return None if body is None else msgspec.json.decode(body, type=JsonObject)
+
+
+def list_raw(cluster: ClusterClient, path: str, **query: str) -> list[msgspec.Raw]:
+    """List objects, all pages, without decoding them. Raises ClusterError."""
+    return [item for _, page in cluster.pages(path, **query) for item in page]
+
+
+def list_objects(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
+    """List objects, all pages. Raises ClusterError at once, not when the first object is taken."""
+    return (msgspec.json.decode(item, type=JsonObject) for item in list_raw(cluster, path, **query))
