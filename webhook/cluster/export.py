@@ -9,6 +9,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.kept_fields import kept_fields
 from webhook.cluster.kinds import kinds
+from webhook.cluster.reading import list_raw
 from webhook.placement.shape import JsonObject
 
 # The resource version of a list's next page has expired: the API server keeps it for 5 to 10 minutes.
@@ -85,12 +86,8 @@ def export(
 
 def _list(cluster: ClusterClient, source: Source) -> list[msgspec.Raw]:
     try:
-        return _pages(cluster, source)
+        return list_raw(cluster, source.path, **source.query)
     except ClusterError as error:
         if error.code != _EXPIRED:
             raise
-    return _pages(cluster, source)
-
-
-def _pages(cluster: ClusterClient, source: Source) -> list[msgspec.Raw]:
-    return [item for _, page in cluster.pages(source.path, **source.query) for item in page]
+    return list_raw(cluster, source.path, **source.query)

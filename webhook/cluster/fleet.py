@@ -12,7 +12,7 @@ from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.fleet import Machine
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, Malformed, mappings, text
+from webhook.placement.shape import JsonObject, Malformed, condition, text
 from webhook.placement.template import next_pod, rendered_pod
 from webhook.placement.vmpod import needs_state_claim
 
@@ -130,8 +130,7 @@ def _rendered(vm: JsonObject, state_claims: tuple[str, ...]) -> JsonObject | Non
 
 
 def _is_paused(vmi: JsonObject | None) -> bool:
-    conditions = mappings(vmi, "status", "conditions")
-    return any((each.get("type"), each.get("status")) == ("Paused", "True") for each in conditions)
+    return condition(vmi, "Paused").get("status") == "True"
 
 
 def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.documents import BadInput
 from webhook.cluster.fleet import Inventory
 from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, opt_in_kinds
+from webhook.cluster.reading import answered
 from webhook.placement.catalog import Pod
 from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.settings import Settings
@@ -27,7 +27,7 @@ def read_inventory(
     Raises BadInput if the API server rejects a request or doesn't answer.
     """
     inventory = Inventory()
-    try:
+    with answered():
         for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), VIRTUAL_MACHINES):
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
@@ -36,8 +36,6 @@ def read_inventory(
             for item in items:
                 inventory.keep("VirtualMachineInstance", msgspec.json.decode(item))
             report_progress("virtualmachineinstances", len(items))
-    except ClusterError as error:
-        raise BadInput(f"the cluster does not answer: {error}") from None
     return inventory
 
 

@@ -1,6 +1,5 @@
 """KubeVirt's live migrations on the API server: what it supports, what runs, and the creation of one."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -8,12 +7,13 @@ import msgspec
 
 from webhook.cluster import wire
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.reading import list_objects, list_raw, read_object
 from webhook.placement.catalog import Key
 from webhook.placement.migration import HOSTNAME
-from webhook.placement.recolocation import Move, condition
+from webhook.placement.recolocation import Move
 from webhook.placement.relocation import Migration, Sight
 from webhook.placement.resources import amounts
-from webhook.placement.shape import JsonObject, Malformed, mapping, mappings, text
+from webhook.placement.shape import JsonObject, Malformed, condition, mapping, mappings, text
 
 LABEL = "kubevirt-scheduler/recolocate"
 # A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
@@ -48,10 +48,10 @@ def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
 
     Raises ClusterError.
     """
-    body = cluster.get(CRD)
-    if body is None:
+    crd = read_object(cluster, CRD)
+    if crd is None:
         return None
-    versions = mappings(_decode(body), "spec", "versions")
+    versions = mappings(crd, "spec", "versions")
     served = [each for each in versions if each.get("name") == "v1" and each.get("served")]
     schemas = [mapping(each, "schema", "openAPIV3Schema", "properties", "spec", "properties") for each in served]
     return any("addedNodeSelector" in schema for schema in schemas)
@@ -59,7 +59,7 @@ def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
 
 def read_limits(cluster: ClusterClient) -> KubeVirtLimits:
     """Read the limits of KubeVirt's configuration. Raises ClusterError."""
-    found = list(_items(cluster, f"{GROUP}/kubevirts"))
+    found = list(list_objects(cluster, f"{GROUP}/kubevirts"))
     migrations = mapping(found[0], "spec", "configuration", "migrations") if found else {}
     cluster_limit = migrations.get("parallelMigrationsPerCluster", PARALLEL_PER_CLUSTER)
     per_node = migrations.get("parallelOutboundMigrationsPerNode", OUTBOUND_PER_NODE)
@@ -77,11 +77,10 @@ class Disk:
 def read_disks(cluster: ClusterClient) -> dict[Key, Disk]:
     """Read the StorageClass and the size of each claim. Raises ClusterError."""
     found = {}
-    for _, items in cluster.pages("/api/v1/persistentvolumeclaims"):
-        for raw in items:
-            item = msgspec.json.decode(raw, type=_SizedClaim)
-            key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
-            found[key] = Disk(text(item, "spec", "storageClassName"), _size(item))
+    for raw in list_raw(cluster, "/api/v1/persistentvolumeclaims"):
+        item = msgspec.json.decode(raw, type=_SizedClaim)
+        key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
+        found[key] = Disk(text(item, "spec", "storageClassName"), _size(item))
     return found
 
 
@@ -95,13 +94,13 @@ def _size(claim: Any) -> int:
 
 def list_migrations(cluster: ClusterClient) -> list[Migration]:
     """List all migrations of the cluster. Raises ClusterError."""
-    return [_migration(item) for item in _items(cluster, f"{GROUP}/{PLURAL}")]
+    return [_migration(item) for item in list_objects(cluster, f"{GROUP}/{PLURAL}")]
 
 
 def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migration | None:
     """Read a migration; None if it doesn't exist. Raises ClusterError."""
-    body = cluster.get(f"{GROUP}/namespaces/{namespace}/{PLURAL}/{name}")
-    return None if body is None else _migration(_decode(body))
+    item = read_object(cluster, f"{GROUP}/namespaces/{namespace}/{PLURAL}/{name}")
+    return None if item is None else _migration(item)
 
 
 def _migration(item: JsonObject) -> Migration:
@@ -121,8 +120,7 @@ def _migration(item: JsonObject) -> Migration:
 
 def read_vmi(cluster: ClusterClient, key: Key) -> JsonObject | None:
     """Read a VMI; None if it doesn't exist. Raises ClusterError."""
-    body = cluster.get(f"{GROUP}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
-    return None if body is None else _decode(body)
+    return read_object(cluster, f"{GROUP}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
 
 
 def sight_of(vmi: JsonObject) -> Sight:
@@ -163,16 +161,6 @@ def delete_migration(cluster: ClusterClient, migration: Migration) -> None:
 def failure_message(cluster: ClusterClient, namespace: str, migration: str) -> str:
     """Return the newest Warning event about a migration, empty if there is none. Raises ClusterError."""
     selector = f"involvedObject.kind={KIND},involvedObject.name={migration},type=Warning"
-    found = list(_items(cluster, f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector))
+    found = list(list_objects(cluster, f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector))
     newest = max(found, key=lambda each: text(each, "metadata", "creationTimestamp"), default={})
     return text(newest, "message")
-
-
-def _items(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
-    pages: Iterable[tuple[str, list[msgspec.Raw]]] = cluster.pages(path, **query)
-    return (_decode(raw) for _, items in pages for raw in items)
-
-
-def _decode(body: bytes | msgspec.Raw) -> JsonObject:
-    found: JsonObject = msgspec.json.decode(body, type=JsonObject)
-    return found

@@ -1,26 +1,17 @@
 """A catalog for the commands, which decide on one pod: it reads an object from the cluster on first use."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.documents import BadInput
+from webhook.cluster.client import ClusterClient
 from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES, VIRTUAL_MACHINES, Kind, kinds, object_path
 from webhook.cluster.objects import Fact
+from webhook.cluster.reading import answered, list_raw
 from webhook.cluster.store import Store
 from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.opt_in_sources import Namespace, StorageClass
-
-T = TypeVar("T")
-
-
-def _request(send: Callable[[], T]) -> T:
-    try:
-        return send()
-    except ClusterError as error:
-        raise BadInput(f"the cluster does not answer: {error}") from None
 
 
 class OnDemand(Store):
@@ -41,14 +32,16 @@ class OnDemand(Store):
     def _get(self, fact: type[Fact], key: Key) -> None:
         if self._is_first_query(fact, key):
             kind = self._kinds[fact]
-            body = _request(lambda: self._cluster.get(object_path(kind, key)))
+            with answered():
+                body = self._cluster.get(object_path(kind, key))
             self._store_items(kind, [] if body is None else [msgspec.Raw(body)])
 
     def _list(self, fact: type[Fact], path: str = "", **query: str) -> None:
         kind = self._kinds[fact]
         if self._is_first_query(fact, path, *query.items()):
-            for _, items in _request(lambda: list(self._cluster.pages(path or kind.path, **kind.query, **query))):
-                self._store_items(kind, items)
+            with answered():
+                items = list_raw(self._cluster, path or kind.path, **kind.query, **query)
+            self._store_items(kind, items)
 
     def _store_items(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
         for item in items:

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import msgspec
-
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.gitops import managed_by
 from webhook.cluster.kinds import VIRTUAL_MACHINES, object_path
+from webhook.cluster.reading import answered, list_objects, read_object
 from webhook.placement.shape import JsonObject, mapping, text
 
 MAX_ATTEMPTS = 5  # KubeVirt writes a VM's status a few times while it starts, and each write changes the version
@@ -55,21 +54,18 @@ class Wish:
 
 def find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], selector: str) -> list[JsonObject]:
     """Read the VMs of these names, or those of a namespace with these labels. Raises BadInput if a name is unknown."""
-    try:
+    with answered():
         if names:
             return [_named(cluster, namespace, name) for name in dict.fromkeys(names)]
         query = {"labelSelector": selector} if selector else {}
-        pages = cluster.pages(object_path(VIRTUAL_MACHINES, (namespace, "")).rstrip("/"), **query)
-        return [msgspec.json.decode(item, type=JsonObject) for _, items in pages for item in items]
-    except ClusterError as error:
-        raise BadInput(f"the cluster does not answer: {error}") from None
+        return list(list_objects(cluster, object_path(VIRTUAL_MACHINES, (namespace, "")).rstrip("/"), **query))
 
 
 def _named(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
-    body = cluster.get(object_path(VIRTUAL_MACHINES, (namespace, name)))
-    if body is None:
+    vm = read_object(cluster, object_path(VIRTUAL_MACHINES, (namespace, name)))
+    if vm is None:
         raise BadInput(f"there is no VM {name} in namespace {namespace}; look with: kubectl get vm -n {namespace}")
-    return msgspec.json.decode(body, type=JsonObject)
+    return vm
 
 
 def plan(vm: JsonObject, wish: Wish) -> Outcome:

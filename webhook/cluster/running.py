@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from urllib.parse import quote
 
-import msgspec
-
 from webhook.cluster import objects
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.fleet import Inventory
+from webhook.cluster.ondemand import OnDemand
+from webhook.cluster.reading import answered, list_objects, read_object
+from webhook.placement.catalog import Key
 from webhook.placement.shape import JsonObject, text
 from webhook.placement.vmpod import needs_state_claim
 
@@ -29,7 +30,19 @@ def find_namespaces(cluster: ClusterClient, kind: str, name: str) -> list[str]:
 
 def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject | None:
     """Read a pod; return None if it doesn't exist. Raises BadInput if the request fails."""
-    return _read(cluster, _path("pod", namespace, name))
+    with answered():
+        return read_object(cluster, _path("pod", namespace, name))
+
+
+def read_one_vm(cluster: ClusterClient, longhorn: str, key: Key) -> Inventory:
+    """Return an inventory like that of `read_vm`, whose store reads the rest of the cluster on demand.
+
+    Raises BadInput if a request fails, also for want of a right.
+    """
+    inventory = Inventory(OnDemand(cluster, longhorn))
+    if problem := read_vm(cluster, inventory, *key):
+        raise BadInput(f"the cluster does not answer: {problem}")
+    return inventory
 
 
 def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: str) -> str:
@@ -38,14 +51,15 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
     Without the right to read the VM or the VMI, the inventory lacks it, and the result says so.
     """
     problem = ""
-    for kind in ("vm", "vmi"):
+    for kind, kind_name in _KINDS.items():
         try:
-            item = _read(cluster, _path(kind, namespace, name), tolerated=_FORBIDDEN)
+            with answered(tolerated=_FORBIDDEN):
+                item = read_object(cluster, _path(kind, namespace, name))
         except ClusterError as error:
             problem = problem or str(error)
             continue
         if item is not None:
-            inventory.keep(_KINDS[kind], item)
+            inventory.keep(kind_name, item)
     if vm := inventory.vms.get((namespace, name)):
         inventory.store.put(objects.read_virtual_machine(vm))
         if needs_state_claim(vm):
@@ -65,22 +79,9 @@ def _path(kind: str, namespace: str, name: str) -> str:
     return f"{folder}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
 
 
-def _read(cluster: ClusterClient, path: str, tolerated: int = 0) -> JsonObject | None:
-    """Read one object. Raises ClusterError for the tolerated status, and BadInput for any other."""
-    try:
-        body = cluster.get(path)
-    except ClusterError as error:
-        if error.code == tolerated:
-            raise
-        raise BadInput(f"the cluster does not answer: {error}") from None
-    return None if body is None else msgspec.json.decode(body, type=JsonObject)
-
-
 def _listed(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
     try:
-        pages = [items for _, items in cluster.pages(path, **query)]
-    except ClusterError as error:
-        if error.code == _MISSING:  # KubeVirt is not installed
-            return iter(())
-        raise BadInput(f"the cluster does not answer: {error}") from None
-    return (msgspec.json.decode(raw, type=JsonObject) for items in pages for raw in items)
+        with answered(tolerated=_MISSING):
+            return list_objects(cluster, path, **query)
+    except ClusterError:  # KubeVirt is not installed
+        return iter(())

@@ -140,13 +140,12 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
 
 
 def _is_supported(cluster: ClusterClient) -> bool:
-    from webhook.cluster.client import ClusterError  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
+    # These modules import the Kubernetes client, which takes a second.
     from webhook.cluster.migrations import supports_added_node_selector  # noqa: PLC0415
+    from webhook.cluster.reading import answered  # noqa: PLC0415
 
-    try:
+    with answered():
         supported = supports_added_node_selector(cluster)
-    except ClusterError as error:
-        raise BadInput(f"the cluster does not answer: {error}") from None
     if supported is None:
         raise BadInput(NO_KUBEVIRT)
     return supported
@@ -155,15 +154,13 @@ def _is_supported(cluster: ClusterClient) -> bool:
 def _propose(
     cluster: ClusterClient, selection: Selection, settings: Settings, progress: Progress, *, supported: bool
 ) -> list[Proposal]:
-    from webhook.cluster.client import ClusterError  # noqa: PLC0415
     from webhook.cluster.listing import read_inventory  # noqa: PLC0415
     from webhook.cluster.migrations import list_migrations, read_disks  # noqa: PLC0415
+    from webhook.cluster.reading import answered  # noqa: PLC0415
 
     inventory = read_inventory(cluster, settings, lambda kind, count: progress(f"reading {kind}", count, None))
-    try:
+    with answered():
         disks, migrations = read_disks(cluster), list_migrations(cluster)
-    except ClusterError as error:
-        raise BadInput(f"the cluster does not answer: {error}") from None
     unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
     found = Surroundings(inventory, disks, unfinished, supported)
     scope = selection.scope(cluster.namespace)

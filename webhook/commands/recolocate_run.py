@@ -12,7 +12,8 @@ from types import FrameType
 from webhook.cluster import migrations
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
-from webhook.cluster.one_vm import read_one_vm
+from webhook.cluster.reading import answered
+from webhook.cluster.running import read_one_vm
 from webhook.commands.recolocate_plan import view_of
 from webhook.commands.recolocate_progress import Reporter, reporter
 from webhook.placement import recolocation_run
@@ -40,10 +41,8 @@ def migrate(
 
     Raises BadInput if KubeVirt's limits can't be read.
     """
-    try:
+    with answered():
         own = migrations.read_limits(cluster)
-    except ClusterError as error:
-        raise BadInput(f"the cluster does not answer: {error}") from None
     limits = replace(limits, cluster=own.cluster, per_node=own.per_node)
     with interrupts() as presses, reporter(len(moves), as_json=as_json) as report:
         return MigrationRun(cluster, Run(tuple(moves)), limits, settings, report, presses).run()

@@ -12,7 +12,7 @@ from webhook.placement.injector import candidate_for
 from webhook.placement.migration import HOSTNAME
 from webhook.placement.resolve import resolve_all
 from webhook.placement.settings import OptIn, Settings
-from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.placement.shape import JsonObject, condition, mapping, text
 from webhook.placement.target_pod import target_pod
 
 NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
@@ -116,11 +116,6 @@ def _refused_by_guard(view: VmView, hostname: str, catalog: Catalog) -> Refusal 
     claims = resolve_all(pod, machine.namespace, catalog, view.settings)
     failed = first_failed_check(candidate_for(pod, machine.namespace, target, claims, catalog))
     return Refusal(Hindrance.GUARD, f"{target} can't run it: {failed.detail}", failed.reason) if failed else None
-
-
-def condition(item: JsonObject, kind: str) -> JsonObject:
-    """Return a condition of an object, empty if there is none."""
-    return next((each for each in mappings(item, "status", "conditions") if each.get("type") == kind), {})
 
 
 def _not_apart(view: VmView) -> Refusal | None:

@@ -41,6 +41,11 @@ def text(value: Any, *path: str) -> str:
     return value if type(value) is str else ""
 
 
+def condition(item: Any, kind: str) -> JsonObject:
+    """Return a condition of an object's status, or an empty map."""
+    return next((each for each in mappings(item, "status", "conditions") if each.get("type") == kind), {})
+
+
 def map_in(parent: JsonObject, key: str) -> JsonObject:
     """Return the map under `key` for a change; empty if it is null or absent.
 

@@ -1,35 +1,33 @@
 """The cluster as the checks read it: objects as dicts, and a missing right as an exception of its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.documents import BadInput
 from webhook.cluster.kinds import Kind
 from webhook.cluster.objects import Fact
+from webhook.cluster.reading import answered, list_raw, read_object
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed, mapping
 
 REQUEST_TIMEOUT = 15.0  # seconds
 _FORBIDDEN, _NOT_FOUND = 403, 404
 
-T = TypeVar("T")
-
 
 class Denied(Exception):
     """The user may not make a request that a check needs. The message is the API server's."""
 
 
-def _request(send: Callable[[], T]) -> T:
+@contextmanager
+def _allowed() -> Iterator[None]:
     try:
-        return send()
+        with answered(tolerated=_FORBIDDEN):
+            yield
     except ClusterError as error:
-        if error.code == _FORBIDDEN:
-            raise Denied(str(error)) from None
-        raise BadInput(f"the cluster does not answer: {error}") from None
+        raise Denied(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +47,8 @@ class Inspection:
 
     def get(self, path: str) -> JsonObject | None:
         """Read one object; None if it or its kind doesn't exist."""
-        body = _request(lambda: self.cluster.get(path, REQUEST_TIMEOUT))
-        return None if body is None else msgspec.json.decode(body, type=JsonObject)
+        with _allowed():
+            return read_object(self.cluster, path, REQUEST_TIMEOUT)
 
     def items(self, path: str, **query: str) -> list[JsonObject]:
         """List objects; none if their kind doesn't exist."""
@@ -68,7 +66,8 @@ class Inspection:
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
         """Create an object that the API server answers and doesn't store, such as a SubjectAccessReview."""
-        return _request(lambda: self.cluster.send("POST", path, body, REQUEST_TIMEOUT))
+        with _allowed():
+            return self.cluster.send("POST", path, body, REQUEST_TIMEOUT)
 
     def allows(self, review: str, attributes: JsonObject, **subject: object) -> bool:
         """Return whether a user may do something: the caller by a SelfSubjectAccessReview, or the `subject`."""
@@ -77,12 +76,10 @@ class Inspection:
         return mapping(answer, "status").get("allowed") is True
 
     def _raw_items(self, path: str, query: dict[str, str]) -> list[msgspec.Raw]:
-        def pages() -> list[msgspec.Raw]:
+        with _allowed():
             try:
-                return [item for _, page in self.cluster.pages(path, **query) for item in page]
+                return list_raw(self.cluster, path, **query)
             except ClusterError as error:
                 if error.code != _NOT_FOUND:
                     raise
-            return []
-
-        return _request(pages)
+        return []

@@ -14,7 +14,7 @@ from webhook.commands.checks.installation import Installation, serving_container
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
 from webhook.placement.feasibility import STALE_MINUTES
 from webhook.placement.settings import Action, OptIn
-from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.placement.shape import JsonObject, condition, mapping, mappings, text
 
 EXPIRES_SOON = timedelta(days=7)
 _VERSION_LABEL = "app.kubernetes.io/version"
@@ -50,8 +50,7 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
 
 def is_ready(pod: JsonObject) -> bool:
     """Return whether a pod has the condition Ready."""
-    conditions = mappings(pod, "status", "conditions")
-    return any((each.get("type"), each.get("status")) == ("Ready", "True") for each in conditions)
+    return condition(pod, "Ready").get("status") == "True"
 
 
 def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
