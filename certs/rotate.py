@@ -22,9 +22,12 @@ from certs.steps import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT, apply_step
 # Seconds between passes. An emptied caBundle is repaired after one interval; two GETs per interval cost little.
 PASS_INTERVAL = 3.0
 CONFLICT_RETRY = 0.5  # seconds
+# Seconds that a starting replica gives the API servers to see the caBundle that it has published.
+PROPAGATION_DELAY = 1.0
 FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
 # The kubelets update a mounted Secret within about a minute and a half, each at its own time.
 MOUNT_DELAY = timedelta(minutes=2)
+NOT_READ = "the caBundle is not read yet"
 
 Clock = Callable[[], datetime]
 
@@ -130,7 +133,8 @@ class CertificateController:
 
     Without `secret`, another source fills the folder, and the controller publishes its `ca.crt`. Without
     `configuration`, the controller publishes nothing. `steps`, `failures` and `repairs` are counters. `problem` is the
-    current error message, empty without an error.
+    current error message, empty without an error. `untrusted` is the reason why API servers may reject the certificate
+    of a starting replica. It is empty from the first pass that publishes nothing or fails.
     """
 
     def __init__(  # noqa: PLR0913 (each is a choice of the installation)
@@ -153,6 +157,7 @@ class CertificateController:
         self.failures: Counter[Cause] = Counter()
         self.repairs = 0
         self.problem = self._last_logged = ""
+        self.untrusted = NOT_READ if configuration else ""
 
     def run(self, stop: threading.Event) -> None:
         """Run passes until stopped."""
@@ -162,10 +167,7 @@ class CertificateController:
     def run_pass(self) -> float:
         """Run a pass and return the seconds until the next one. Raises nothing: errors are logged and counted."""
         try:
-            if self._objects.secret:
-                self._reconcile_secret()
-            elif self._objects.configuration:
-                self._publish_provided_ca()
+            published = self._reconcile()
         except CertificateError as error:
             return self._record_failure(error)
         except Exception as unexpected:  # noqa: BLE001 (logged and counted: without this thread, nothing is renewed)
@@ -175,9 +177,19 @@ class CertificateController:
         if self.problem:
             log.info("certificate passes succeed again")
         self.problem, self._last_logged, self._backoff = "", "", FIRST_BACKOFF
+        if published and self.untrusted == NOT_READ:
+            self.untrusted = "API servers may not have seen the new caBundle yet"
+            return PROPAGATION_DELAY
+        self.untrusted = ""
         return PASS_INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311 (jitter)
 
-    def _reconcile_secret(self) -> None:
+    def _reconcile(self) -> bool:
+        """Run one pass, and return whether a caBundle had to be published."""
+        if self._objects.secret:
+            return self._reconcile_secret()
+        return self._objects.configuration is not None and self._publish_provided_ca()
+
+    def _reconcile_secret(self) -> bool:
         served_ca = files.own_trust_anchor(self._folder, self._now())
         passed = run_pass(self._objects, self._policy, self._now, served_ca=served_ca)
         if passed.invalid and passed.invalid.cause is Cause.DAMAGED:
@@ -194,26 +206,28 @@ class CertificateController:
             files.write(self._folder, passed.bundle)
         if passed.configuration_error:
             raise passed.configuration_error
+        return not passed.trusted
 
-    def _publish_provided_ca(self) -> None:
+    def _publish_provided_ca(self) -> bool:
         configuration = self._objects.read_configuration() or {}
         ca_bundle, published = files.ca_certificates(self._folder), set(ca_bundles(configuration).values())
         if all(one == ca_bundle for one in published):
             self._stale_since = NEVER
-            return
+            return False
         if all(published) and not files.has_matching_key(self._folder):  # the served, older pair may need the old CA
-            return
+            return False
         # Replicas whose kubelets have not all updated the mounted Secret would overwrite each other's caBundle.
         if all(files.trust_anchor_in(self._folder, one) for one in published):
             self._stale_since = min(self._stale_since, self._now())
             if self._now() - self._stale_since < MOUNT_DELAY:
-                return
+                return False
         else:  # publish the new CA now, and keep the published ones for the same delay
             others = {ca for one in published for ca in valid_cas(one, self._now())} - set(split(ca_bundle))
             ca_bundle += b"".join(sorted(others)[:MAX_RETIRING])
         self._objects.write_configuration(with_ca_bundle(configuration, ca_bundle))
         self._stale_since = NEVER
         self._record_repair()
+        return True
 
     def _record_repair(self) -> None:
         self.repairs += 1
@@ -225,7 +239,7 @@ class CertificateController:
             return CONFLICT_RETRY * random.uniform(0.5, 1)  # noqa: S311 (jitter)
         # The message of a connection error varies between attempts, so compare only its cause.
         to_log = error.cause if error.cause is Cause.UNREACHABLE else str(error)
-        self.problem = str(error)
+        self.problem, self.untrusted = str(error), ""  # an unready replica would not help
         if to_log != self._last_logged:
             self._last_logged = to_log
             log.warning("certificate pass failed", cause=error.cause, reason=self.problem, exc_info=unexpected)

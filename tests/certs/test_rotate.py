@@ -19,7 +19,15 @@ from certs.bundle import ANNOTATION
 from certs.by_hand import rotate as rotate_by_hand
 from certs.cluster import ApiError, Cause, CertificateObjects
 from certs.renewal import Policy, Step
-from certs.rotate import CONFLICT_RETRY, MAX_BACKOFF, MOUNT_DELAY, PASS_INTERVAL, CertificateController, run_pass
+from certs.rotate import (
+    CONFLICT_RETRY,
+    MAX_BACKOFF,
+    MOUNT_DELAY,
+    PASS_INTERVAL,
+    PROPAGATION_DELAY,
+    CertificateController,
+    run_pass,
+)
 from certs.serving import ServingCertificate, load_context
 from certs.steps import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT
 from tests.support.fake_certificate_cluster import (
@@ -94,8 +102,7 @@ def run_passes(controller, count=3):
 
 def test_the_first_pass_fills_the_secret_publishes_the_ca_and_writes_the_served_files(api, clock, new_controller):
     controller = new_controller()
-    wait = controller.run_pass()
-    assert PASS_INTERVAL * 0.8 <= wait <= PASS_INTERVAL * 1.2
+    controller.run_pass()
     assert api.writes == ["secrets", "mutatingwebhookconfigurations"]
     assert api.secret["metadata"]["annotations"][ANNOTATION] == "self"
     assert api.secret["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "Helm"}
@@ -114,6 +121,29 @@ def test_the_served_files_are_private_and_no_temporary_file_is_left(new_controll
     assert {file.name: file.stat().st_mode & 0o777 for file in folder_of(controller).iterdir()} == dict.fromkeys(
         ("tls.crt", "tls.key", "ca.crt"), 0o600
     )
+
+
+def test_a_starting_replica_is_untrusted_until_the_api_servers_have_seen_its_ca(api, new_controller):
+    first, second = new_controller(), new_controller()
+    assert first.untrusted == "the caBundle is not read yet"
+    assert first.run_pass() == PROPAGATION_DELAY
+    assert first.untrusted == "API servers may not have seen the new caBundle yet"
+    for controller in first, second:  # the first replica has published the CA of the second one
+        assert PASS_INTERVAL * 0.8 <= controller.run_pass() <= PASS_INTERVAL * 1.2
+        assert controller.untrusted == ""
+    api.publish(b"")
+    assert first.run_pass() > PROPAGATION_DELAY
+    assert first.untrusted == ""  # unready replicas could not repair it faster
+
+
+def test_a_replica_that_can_not_read_the_ca_bundle_is_not_reported_as_untrusted(api, new_controller):
+    controller = new_controller()
+    api.fail_before = {0: ApiError(409, "no")}
+    controller.run_pass()
+    assert controller.untrusted
+    api.fail_before = {len(api.calls): ApiError(403, "no")}
+    controller.run_pass()
+    assert (controller.untrusted, controller.failures[Cause.FORBIDDEN]) == ("", 1)
 
 
 def test_a_pass_without_a_due_step_writes_nothing(api, new_controller):
@@ -775,7 +805,10 @@ def provided(tmp_path, clock):
 def test_a_provided_ca_is_published_without_reading_a_secret(api, clock, new_controller, provided):
     folder, _ = provided
     controller = new_controller(folder, secret=None, policy=Policy())
+    assert controller.run_pass() == PROPAGATION_DELAY
+    assert controller.untrusted
     run_passes(controller)
+    assert not controller.untrusted
     assert api.ca_bundles() == [folder.joinpath("ca.crt").read_bytes()] * 2
     assert {path for _, path in api.calls} == {CONFIGURATION_PATH}
     assert len(api.writes) == 1

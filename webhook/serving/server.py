@@ -154,12 +154,12 @@ class Server:
         _Gunicorn(self.options(https) | {"post_worker_init": post_worker_init, "worker_exit": worker_exit}).run()
 
     def _cert_problem(self) -> str:
-        return (
-            "" if self.certificate.context() else f"there is no certificate yet; {self.controller.problem}".rstrip("; ")
-        )
+        if not self.certificate.context():
+            return f"there is no certificate yet; {self.controller.problem}".rstrip("; ")
+        return self.controller.untrusted
 
     def _announce_when_ready(self, ready_line: str) -> None:
-        while not (self.backend.synced() and self.certificate.context()):
+        while self._cert_problem() or not self.backend.synced():
             time.sleep(0.02)
         # The caches stay alive. Freezing them keeps later collections from scanning them: 0.1 s on a large cluster.
         gc.collect()
