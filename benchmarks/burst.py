@@ -4,7 +4,8 @@ The API server, default scheduler and controller manager are real. kwok stands i
 tests/support/longhorn.py for Longhorn. There are two trials:
 
 - 100 VMs whose share-managers are on one node with room for 40. Other nodes have room for all. The same pods are
-  created without the webhook as well, so that the difference holds on a machine whose speed drifts.
+  also created without a webhook and, with --peer, with the webhook in Go of benchmarks/serve.py, in another order each
+  time. So the differences hold on a machine whose speed drifts.
 - pairs of VMs that share a disk and repel each other.
 
 A Service without session affinity sends each call to any replica. With it, one replica gets all calls: it is registered
@@ -14,15 +15,26 @@ by its URL, so that no proxy in Python takes part. The latencies of the other co
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 
 import click
+from peer.build import programs
 from stage import Object, Replicas, Scenario, Stage, burst, progress, running_longhorn, start_stage
 
+from tests.support.burst import Creation
+from tests.support.controlplane.api import LOOPBACK
+from tests.support.controlplane.process import Process, free_ports, running
+from tests.support.webhook_process import REGISTRATIONS
+
 VMS, ROOM, VOLUMES, OTHER_NODES, CLIENTS = 100, 40, 20, 4, 10
+TIMEOUT = 3  # seconds: timeoutSeconds of the chart
+OURS, WITHOUT, PEER = "ours", "without", "in Go"
+VM_PODS = "labelSelector=kubevirt.io/created-by"
 GAPS = (0.0, 0.010, 0.030)  # seconds between the two VMs of a pair
 
 
@@ -57,8 +69,7 @@ class Burst:
     undecided: int
     pending: int
     on_node: int
-    latencies: tuple[float, float]  # p50 and p99 in seconds
-    latencies_without: tuple[float, float]
+    latencies: dict[str, tuple[float, float]]  # of each side: p50 and p99 in seconds
     reasons: Counter[str]
 
 
@@ -98,20 +109,23 @@ class Trial:
             self.replicas.wait_until_all(lambda: bool(scenario.target_node(claim)), f"a decision for claim {claim}")
             self.replicas.route_per_connection()
 
-    def burst(self, clients: int) -> Burst:
-        """Create 100 VMs with the webhook and 100 without, and return what became of them."""
+    def burst(self, clients: int, sides: Sequence[str]) -> Burst:
+        """Create 100 VMs for each side in this order, and return where those of our webhook ended up."""
         with self.scenario() as scenario:
             claims = [f"disk{number}" for number in range(VOLUMES)]
             (node,) = scenario.add_nodes(1, "served", kvm=str(ROOM))
             burst.serve_volumes(scenario, claims)
             scenario.add_nodes(OTHER_NODES, "other")
             self.wait_served(scenario, claims[-1])
-            pods = [scenario.vm_pod(f"vm{number}", claims[number % VOLUMES]) for number in range(VMS)]
-            created = burst.create(scenario, pods, clients)
-            found = burst.outcome(scenario, created, self.seconds)
-            self.stage.plane.delete_pods(scenario.pods)
-            time.sleep(1)  # for the scheduler and kwok
-            reference = burst.create(scenario, [without_webhook(pod) for pod in pods], clients)
+            bursts = {}
+            for turn, side in enumerate(sides):
+                # New names: a VM whose pinned pod went away before it was bound is not pinned again for an hour.
+                pods = [scenario.vm_pod(f"vm{turn}-{number}", claims[number % VOLUMES]) for number in range(VMS)]
+                bursts[side] = self._create(scenario, side, pods, clients)
+                if side == OURS:
+                    found = burst.outcome(scenario, bursts[side], self.seconds)
+                self._delete_vms(scenario)
+        created = bursts[OURS]
         return Burst(
             self.configuration.name,
             clients,
@@ -119,10 +133,23 @@ class Trial:
             sum(not each.reason and not each.error for each in created),
             len(found.pending),
             found.nodes[node],
-            burst.latencies(created),
-            burst.latencies(reference),
+            {side: burst.latencies(created) for side, created in bursts.items()},
             Counter(each.reason for each in created),
         )
+
+    def _create(self, scenario: Scenario, side: str, pods: list[Object], clients: int) -> list[Creation]:
+        if side == OURS:
+            return burst.create(scenario, pods, clients)
+        if side == WITHOUT:
+            return burst.create(scenario, [without_webhook(pod) for pod in pods], clients)
+        with peer_registered(self.stage, self.replicas):
+            return burst.create(scenario, pods, clients)
+
+    def _delete_vms(self, scenario: Scenario) -> None:
+        time.sleep(2)  # for the scheduler and kwok, which handle the last pods
+        path = f"{scenario.pods}?gracePeriodSeconds=0&{VM_PODS}"
+        self.stage.plane.wait(lambda: self.stage.plane.request("DELETE", path), 120, "the end of the VMs' pods")
+        time.sleep(1)
 
     def pairs(self, number: int, gap: float) -> int:
         """Create pairs of VMs that share a disk and repel each other; return how many have a VM that doesn't run."""
@@ -141,12 +168,37 @@ class Trial:
             return len(burst.outcome(scenario, created, self.seconds).pending)
 
 
+@contextmanager
+def peer_registered(stage: Stage, replicas: Replicas) -> Iterator[None]:
+    """Run the webhook in Go on the cluster as it is now, and let the API server call it instead of ours."""
+    plane, tls, (https, http) = stage.plane, replicas.first.tls, free_ports(2)
+    snapshot = plane.folder / "peer.json"
+    snapshot.write_text(plane.kubectl("get", "pvc,pv,nodes,pods,sharemanagers.longhorn.io", "-A", "-o", "json"))
+    options = [f"-snapshot={snapshot}", f"-https-port={https}", f"-http-port={http}", f"-tls-dir={tls}"]
+    command = [str(programs(("peer",))["peer"]), *options]
+    path = f"{REGISTRATIONS}/{replicas.first.name}"
+    before = plane.request("GET", path)["webhooks"][0]["clientConfig"]
+    bundle = b64encode((tls / "ca.crt").read_bytes()).decode()
+    peer = Process("peer", command, f"http://{LOOPBACK}:{http}/metrics", plane.folder)
+    with running(peer):
+        register(stage, path, {"url": f"https://localhost:{https}/mutate", "caBundle": bundle})
+        try:
+            yield
+        finally:
+            register(stage, path, before)
+
+
+def register(stage: Stage, path: str, client: Object) -> None:
+    """Let the API server call this webhook for VMs, and wait until it does."""
+    stage.plane.request("PATCH", path, [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}])
+    time.sleep(1)
+
+
 def describe(found: Burst) -> str:
     """Return the result of a burst in one line."""
     names = ("refused", "undecided", "pending", "on_node")
     counts = ", ".join(f"{getattr(found, name)} {name.replace('_', ' the ')}" for name in names)
-    (p50, p99), (p50_without, p99_without) = found.latencies, found.latencies_without
-    times = f"p50 {p50:.2f} s (without {p50_without:.2f} s), p99 {p99:.2f} s (without {p99_without:.2f} s)"
+    times = ", ".join(f"{side} p50 {p50:.2f} s p99 {p99:.2f} s" for side, (p50, p99) in sorted(found.latencies.items()))
     reasons = ", ".join(f"{name or 'none'} {number}" for name, number in found.reasons.most_common())
     return f"replicas {found.configuration}, {found.clients} clients: {counts}; {times}; {reasons}"
 
@@ -158,25 +210,27 @@ def describe(found: Burst) -> str:
     multiple=True,
     help="Measure only this configuration. Can be repeated.",
 )
+@click.option("--peer", is_flag=True, help="Also measure a webhook in Go, where one replica gets all calls.")
 @click.option("--runs", default=3, show_default=True, help="Bursts of each kind.")
 @click.option("--pairs", default=30, show_default=True, help="Pairs of VMs for each gap.")
 @click.option("--seconds", default=90.0, show_default=True, help="Time until a VM that does not run counts as Pending.")
-@click.option("--timeout", default=3, show_default=True, help="The webhook's timeoutSeconds.")
-def main(only: tuple[str, ...], runs: int, pairs: int, seconds: float, timeout: int) -> None:
+def main(only: tuple[str, ...], peer: bool, runs: int, pairs: int, seconds: float) -> None:
     """Measure bursts of VMs with each configuration, and print the results."""
     with progress() as show_step, start_stage() as stage, running_longhorn(stage.longhorn):
         for configuration in [each for each in CONFIGURATIONS if not only or each.name in only]:
             name = f"burst{CONFIGURATIONS.index(configuration)}"
             settings = {"session_affinity": str(configuration.session_affinity).lower()}
             with Replicas(
-                stage.plane, name, stage.kubeconfig, configuration.replicas, settings, timeout=timeout
+                stage.plane, name, stage.kubeconfig, configuration.replicas, settings, timeout=TIMEOUT
             ) as replicas:
                 trial = Trial(stage, replicas, configuration, seconds)
                 if configuration.calls_one:
                     replicas.register_one()
-                for clients in (VMS, CLIENTS) * runs:
+                sides = (OURS, WITHOUT, *[PEER] * (peer and configuration.calls_one))
+                for run, clients in product(range(runs), (VMS, CLIENTS)):
                     show_step(f"replicas {configuration.name}: {VMS} VMs by {clients} clients")
-                    print(describe(trial.burst(clients)), flush=True)
+                    first = run % len(sides)
+                    print(describe(trial.burst(clients, sides[first:] + sides[:first])), flush=True)
                 for gap in GAPS if pairs and configuration.replicas == 2 else ():
                     show_step(f"replicas {configuration.name}: {pairs} pairs, {gap * 1000:.0f} ms apart")
                     stuck = trial.pairs(pairs, gap)
