@@ -18,8 +18,9 @@ from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement import wording
 from webhook.placement.decision import ClaimFinding, Decision, Reason
 from webhook.placement.injector import namespace_of
+from webhook.placement.kubevirt import vmi_name, vmi_uid
 from webhook.placement.settings import is_dns_subdomain
-from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.shape import JsonObject, mapping
 
 COMPONENT = "kubevirt-scheduler"
 MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB
@@ -65,9 +66,8 @@ class PendingTopic(NamedTuple):
 
 def subject_of(request: JsonObject, decision: Decision) -> Subject | None:
     """Return the VMI that a decision is about. Return None for a dry run, and for the pod of no opted-in VM."""
-    metadata, namespace = mapping(request, "object", "metadata"), namespace_of(request)
-    vmi = text(mapping(metadata, "annotations"), "kubevirt.io/domain")
-    uid = text(mapping(metadata, "labels"), "kubevirt.io/created-by")
+    pod, namespace = mapping(request, "object"), namespace_of(request)
+    vmi, uid = vmi_name(pod), vmi_uid(pod)
     # The API server hasn't validated the pod yet: a field may hold any text of any length.
     of_a_vmi = is_dns_subdomain(namespace) and is_dns_subdomain(vmi) and 0 < len(uid) <= UID_LENGTH
     return Subject(namespace, vmi, uid) if of_a_vmi and decision.recorded and not request.get("dryRun") else None

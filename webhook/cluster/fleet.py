@@ -8,8 +8,8 @@ from typing import Self
 from webhook.cluster.store import NO_KEY, Store
 from webhook.cluster.tables import vm_key
 from webhook.placement.catalog import Key, Pod, VirtualMachine
-from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.fleet import Machine
+from webhook.placement.kubevirt import is_virt_launcher
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed, condition, text
@@ -79,11 +79,7 @@ def _hotplugged_claims(hotplug_pods: Iterable[Pod]) -> dict[str, list[str]]:
 def _current(pods: Iterable[Pod]) -> Pod | None:
     """Return the pod that runs the VM: during a live migration the source, which is older than the target."""
     alive = [pod for pod in pods if pod.alive]
-    return min(alive, key=lambda pod: (not pod.node, pod.created, _is_target(pod), pod.name), default=None)
-
-
-def _is_target(pod: Pod) -> bool:
-    return bool(pod.labels.get("kubevirt.io/migrationJobUID"))
+    return min(alive, key=lambda pod: (not pod.node, pod.created, pod.is_migration_target, pod.name), default=None)
 
 
 @dataclass(frozen=True, slots=True)

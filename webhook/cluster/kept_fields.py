@@ -8,19 +8,19 @@ annotations such as kubectl's last-applied-configuration.
 from collections.abc import Callable, Collection
 from typing import Any
 
-from webhook.placement.migration import EVICTION_SOURCE
+from webhook.placement.kubevirt import (
+    EVICTION_SOURCE,
+    MIGRATION_NAME_ANNOTATION,
+    PROVISIONING_ANNOTATION,
+    VMI_NAME_ANNOTATION,
+)
 from webhook.placement.shape import JsonObject
 
 Keep = Callable[[Any], Any]
 
 OWN_PREFIXES = ("kubevirt-scheduler/", "scheduler.kubevirt-scheduler.io/")
 ANNOTATIONS = frozenset(
-    {
-        "kubevirt.io/domain",
-        "kubevirt.io/ephemeral-provisioning",
-        "kubevirt.io/migrationJobName",
-        EVICTION_SOURCE,
-    }
+    {VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE}
 )
 
 

@@ -10,7 +10,7 @@ from webhook.cluster.fleet import Inventory
 from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, opt_in_kinds
 from webhook.cluster.reading import answered
 from webhook.placement.catalog import Pod
-from webhook.placement.eligibility import is_virt_launcher
+from webhook.placement.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed
 

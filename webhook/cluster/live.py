@@ -17,6 +17,7 @@ from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, Volum
 from webhook.placement.decision import Outcome
 from webhook.placement.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
+from webhook.placement.kubevirt import vmi_uid
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 
@@ -193,6 +194,5 @@ class Live:
 
 def _vm_key_of(request: JsonObject) -> Key:
     """Return the key that `vm_key` will give the created pod. A pod without a VMI and a name gets the request's uid."""
-    metadata = mapping(request, "object", "metadata")
-    vmi = text(mapping(metadata, "labels"), "kubevirt.io/created-by")
-    return namespace_of(request), vmi or text(metadata, "name") or text(request, "uid")
+    pod = mapping(request, "object")
+    return namespace_of(request), vmi_uid(pod) or text(pod, "metadata", "name") or text(request, "uid")

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from webhook.placement.affinity import pinned_node
 from webhook.placement.catalog import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
-from webhook.placement.eligibility import is_virt_launcher, pinned_by_webhook
+from webhook.placement.eligibility import pinned_by_webhook
+from webhook.placement.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in_sources import OPT_IN_KEY, Namespace, StorageClass
 from webhook.placement.podfacts import is_terminating, keys_with, labels_of, pod_facts
 from webhook.placement.resources import amounts
@@ -95,7 +96,7 @@ def read_pod(item: JsonObject) -> Pod | None:
 
 def read_pending_pin(item: JsonObject) -> PendingPin | None:
     """Extract the pin of an unbound virt-launcher pod; return None if the webhook did not pin the pod."""
-    vm = text(item, "metadata", "annotations", "kubevirt.io/domain")
+    vm = vmi_name(item)
     # Namespace users control annotations: a name of any length must not fill the memory.
     if text(item, "spec", "nodeName") or not is_virt_launcher(item) or not is_dns_subdomain(vm):
         return None

@@ -12,11 +12,7 @@ F = TypeVar("F", bound=Fact)
 
 def vm_key(pod: Pod) -> Key:
     """Return the namespace and the VMI's uid, else the pod's name. Unlike the pod's uid, both exist before the pod."""
-    return pod.namespace, pod.labels.get("kubevirt.io/created-by") or pod.name
-
-
-def _is_launcher(pod: Pod) -> bool:
-    return pod.labels.get("kubevirt.io") == "virt-launcher"
+    return pod.namespace, pod.vmi_uid or pod.name
 
 
 class Table(Generic[F]):
@@ -108,7 +104,7 @@ class Pods(Table[Pod]):
         super().put(fact)
         for index in self._indexes(fact):
             index[fact.key] = fact
-        if _is_launcher(fact):
+        if fact.is_virt_launcher:
             self._by_uid[fact.uid] = fact
             self._by_vm[vm_key(fact)] = fact
         self._count(fact, 1)
@@ -145,9 +141,9 @@ class Pods(Table[Pod]):
             yield self._unbound
         if pod.pin and pod.pin.unschedulable_since:
             yield self._stuck
-        if _is_launcher(pod):
+        if pod.is_virt_launcher:
             yield self._launchers
-        if pod.labels.get("kubevirt.io") == "hotplug-disk":
+        if pod.is_hotplug_pod:
             yield self._hotplug_pods
         for table, entry in self._index_entries(pod):
             yield table[entry]
@@ -212,6 +208,6 @@ class Pods(Table[Pod]):
             # A terminating hotplug pod unplugs its disk.
             owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid] if pod.alive else []
             for launcher in (pod, *owners):
-                if _is_launcher(launcher):
+                if launcher.is_virt_launcher:
                     found[launcher.key] = launcher
         return list(found.values())

@@ -13,6 +13,7 @@ import click
 from webhook.cluster.documents import BadInput, printable
 from webhook.commands.options import connect, live_options
 from webhook.placement.affinity import DECISION
+from webhook.placement.kubevirt import APP_LABEL, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
 from webhook.placement.settings import read_settings
 from webhook.placement.shape import JsonObject, text
 from webhook.placement.wording import OBSERVED
@@ -131,8 +132,8 @@ def probe_pod(key: str) -> JsonObject:
         "kind": "Pod",
         "metadata": {
             "generateName": f"virt-launcher-{NAME}-",
-            "labels": {"kubevirt.io": "virt-launcher"},
-            "annotations": {key: "true", "kubevirt.io/domain": NAME},
+            "labels": {APP_LABEL: VIRT_LAUNCHER},
+            "annotations": {key: "true", VMI_NAME_ANNOTATION: NAME},
         },
         "spec": {
             "restartPolicy": "Never",

@@ -14,8 +14,8 @@ from webhook.cluster.fleet import Inventory
 from webhook.cluster.objects import read_pod
 from webhook.cluster.store import Store
 from webhook.commands.options import connect, load_snapshot
-from webhook.placement.eligibility import is_virt_launcher
 from webhook.placement.fleet import Machine
+from webhook.placement.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in import new_applicant
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, text
@@ -174,7 +174,7 @@ class _Live:
 
 
 def _vm_name(pod: JsonObject) -> str:
-    return text(pod, "metadata", "annotations", "kubevirt.io/domain") or text(pod, "metadata", "name")
+    return vmi_name(pod) or text(pod, "metadata", "name")
 
 
 def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:

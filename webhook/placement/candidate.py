@@ -5,12 +5,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from webhook.placement.catalog import Catalog, Key, Node, Pod, Volume
+from webhook.placement.kubevirt import vmi_uid
 from webhook.placement.podaffinity import InterPodAffinity
 from webhook.placement.podfacts import pod_facts
 from webhook.placement.resources import PODS
 from webhook.placement.selectors import required_terms
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.shape import JsonObject, text
 
 
 @dataclass(frozen=True)  # no slots: cached_property needs a __dict__
@@ -38,8 +39,7 @@ class Candidate:
 
         A pod without a name gets the UID of its VMI instead: the store's reservations use that UID, too.
         """
-        labels = mapping(self.pod, "metadata", "labels")
-        return self.namespace, text(self.pod, "metadata", "name") or text(labels, "kubevirt.io/created-by")
+        return self.namespace, text(self.pod, "metadata", "name") or vmi_uid(self.pod)
 
     @cached_property
     def pod_facts(self) -> Pod:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from webhook.placement.kubevirt import APP_LABEL, CREATED_BY_LABEL, HOTPLUG_POD, MIGRATION_LABEL, VIRT_LAUNCHER
 from webhook.placement.selectors import AffinityTerm
 from webhook.placement.shape import JsonObject
 
@@ -159,6 +160,26 @@ class Pod:
     def key(self) -> Key:
         """Return the namespace and name."""
         return self.namespace, self.name
+
+    @property
+    def vmi_uid(self) -> str:
+        """Return the UID of the VMI that the pod runs, or an empty string."""
+        return self.labels.get(CREATED_BY_LABEL, "")
+
+    @property
+    def is_virt_launcher(self) -> bool:
+        """Return whether the pod runs a VM."""
+        return self.labels.get(APP_LABEL) == VIRT_LAUNCHER
+
+    @property
+    def is_hotplug_pod(self) -> bool:
+        """Return whether the pod mounts hotplugged claims for a virt-launcher pod."""
+        return self.labels.get(APP_LABEL) == HOTPLUG_POD
+
+    @property
+    def is_migration_target(self) -> bool:
+        """Return whether KubeVirt created the pod as the target of a live migration."""
+        return bool(self.labels.get(MIGRATION_LABEL))
 
 
 class Catalog(Protocol):

@@ -65,5 +65,5 @@ def ranked_nodes(consumers: Consumers, avoided: frozenset[str]) -> tuple[str, ..
     In a tie, the node of a pod that is not a live-migration target is first, then the node of the oldest pod.
     """
     candidates = [pod for pod in consumers.pods if pod.node not in avoided]
-    candidates.sort(key=lambda pod: (bool(pod.labels.get("kubevirt.io/migrationJobUID")), pod.created, pod.key))
+    candidates.sort(key=lambda pod: (pod.is_migration_target, pod.created, pod.key))
     return ranked(pod.node for pod in candidates)[:MAX_CANDIDATES]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Mode, OptedInBy, Reason, Subject
-from webhook.placement.migration import is_migration_target
+from webhook.placement.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
 from webhook.placement.opt_in import is_handled
 from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, text
@@ -40,11 +40,6 @@ def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) ->
 def subject_of(pod: JsonObject, namespace: str, settings: Settings) -> Subject:
     """Return what the pod runs. A pod that isn't a share-manager counts as a VM."""
     return Subject.SHARE_MANAGER if is_share_manager_pod(pod, namespace, settings) else Subject.VM
-
-
-def is_virt_launcher(pod: JsonObject) -> bool:
-    """Return whether the pod runs a VM."""
-    return mapping(pod, "metadata", "labels").get("kubevirt.io") == "virt-launcher"
 
 
 def is_bound(pod: JsonObject) -> bool:
@@ -105,7 +100,7 @@ RULES = (
     Rule(
         Reason.EPHEMERAL_PROVISIONING,
         "not a dummy pod that only provisions a claim",
-        lambda pod, *_: "kubevirt.io/ephemeral-provisioning" not in mapping(pod, "metadata", "annotations"),
+        lambda pod, *_: PROVISIONING_ANNOTATION not in mapping(pod, "metadata", "annotations"),
     ),
     _BOUND,
     Rule(Reason.NO_CLAIMS, "mounts a claim", lambda pod, *_: bool(mounted_claims(pod))),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from webhook.placement.candidate import Candidate, resource_fits
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Reason
+from webhook.placement.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.resources import format_quantity
 from webhook.placement.selectors import REQUIRED, node_matches, selects_namespaces
 from webhook.placement.shape import JsonObject, mapping, mappings, text
@@ -169,10 +170,8 @@ def _unsupported(candidate: Candidate) -> str | None:
 
 
 def _released(candidate: Candidate) -> str | None:
-    metadata = mapping(candidate.pod, "metadata")
-    vm = text(metadata, "annotations", "kubevirt.io/domain")
-    is_launcher = mapping(metadata, "labels").get("kubevirt.io") == "virt-launcher"
-    if is_launcher and vm and candidate.catalog.was_released(candidate.namespace, vm):
+    vm = vmi_name(candidate.pod)
+    if is_virt_launcher(candidate.pod) and vm and candidate.catalog.was_released(candidate.namespace, vm):
         return "a pinned pod of this VM was deleted less than an hour ago, before the scheduler bound it"
     return None
 

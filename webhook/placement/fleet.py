@@ -17,7 +17,7 @@ from webhook.placement.release import why_pin_fails
 from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
-from webhook.placement.template import MIGRATION_LABEL, as_if_eligible, creation_request
+from webhook.placement.template import as_if_eligible, creation_request
 from webhook.placement.votes import choose, voters
 
 
@@ -144,10 +144,9 @@ def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage
     pod = machine.pod
     if pod is None:
         return _Storage(())
-    vmi = pod.labels.get("kubevirt.io/created-by", "")
     findings: tuple[ClaimFinding, ...] = ()
     for names in (pod.claims, machine.hotplugged):
-        own = resolve_claims(names, pod.namespace, vmi, catalog, settings)
+        own = resolve_claims(names, pod.namespace, pod.vmi_uid, catalog, settings)
         findings += own
         choice = choose(own, pod.deciding_claim)
         if choice and choice.certain:
@@ -199,7 +198,7 @@ def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, sett
         return Reason.SHARE_MANAGER_MOVED
     if reason is Reason.CO_SCHEDULED:
         return Reason.SCHEDULED_ELSEWHERE
-    if pod.labels.get(MIGRATION_LABEL):
+    if pod.is_migration_target:
         return Reason.MIGRATION_TARGET
     return reason or Reason.NOT_REVIEWED
 
@@ -219,7 +218,7 @@ def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog,
 
 def _serves_no_other_vm(machine: Machine, storage: _Storage, catalog: Catalog) -> bool:
     """Return whether this VM alone uses the share-manager of the claim that decides."""
-    vmi = machine.pod.labels.get("kubevirt.io/created-by", "") if machine.pod else ""
+    vmi = machine.pod.vmi_uid if machine.pod else ""
     handle = next(each.volume for each in storage.findings if each.claim == storage.claim)
     pods = (pod for claim in claims_of(handle or "", catalog) for pod in catalog.mounting_pods(*claim))
-    return all(pod.labels.get("kubevirt.io/created-by", "") == vmi for pod in pods if pod.alive)
+    return all(pod.vmi_uid == vmi for pod in pods if pod.alive)

@@ -13,12 +13,12 @@ from webhook.placement.eligibility import (
     ineligible_reason,
     is_pod_creation,
     is_share_manager_pod,
-    is_virt_launcher,
     mode_of,
     pinned_by_webhook,
 )
 from webhook.placement.feasibility import FailedCheck, contest, first_failed_check
-from webhook.placement.migration import is_migration_target, leads_elsewhere
+from webhook.placement.kubevirt import is_migration_target, is_virt_launcher
+from webhook.placement.migration import leads_elsewhere
 from webhook.placement.mutation import patch_for
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation

@@ -2,16 +2,10 @@
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import mounted_claims
-from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.kubevirt import EVICTION_SOURCE, vmi_uid
+from webhook.placement.shape import JsonObject, mapping
 
 HOSTNAME = "kubernetes.io/hostname"
-# A descheduler evicted the VM, so that KubeVirt migrates it away on purpose.
-EVICTION_SOURCE = "kubevirt.io/eviction-source"
-
-
-def is_migration_target(pod: JsonObject) -> bool:
-    """Return whether KubeVirt created the pod as the target of a live migration."""
-    return bool(mapping(pod, "metadata", "labels").get("kubevirt.io/migrationJobUID"))
 
 
 def leads_elsewhere(pod: JsonObject, namespace: str, node: str, catalog: Catalog) -> bool:
@@ -29,10 +23,10 @@ def leads_elsewhere(pod: JsonObject, namespace: str, node: str, catalog: Catalog
 
 def source_nodes(pod: JsonObject, namespace: str, catalog: Catalog) -> frozenset[str]:
     """Return the nodes where the target's VMI runs now: the migration's source, most often one."""
-    vmi = text(mapping(pod, "metadata", "labels"), "kubevirt.io/created-by")
+    vmi = vmi_uid(pod)
     return frozenset(
         other.node
         for claim in mounted_claims(pod)
         for other in catalog.mounting_pods(namespace, claim)
-        if other.node and other.alive and other.labels.get("kubevirt.io/created-by", "") == vmi
+        if other.node and other.alive and other.vmi_uid == vmi
     )

@@ -2,7 +2,7 @@
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_avoided_node, with_node, without_pin
 from webhook.placement.decision import Decision, OptedInBy, Outcome, Reason
-from webhook.placement.eligibility import is_virt_launcher
+from webhook.placement.kubevirt import is_virt_launcher
 from webhook.placement.patch import Operation, cached_patch, patch_between
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed, map_in, text

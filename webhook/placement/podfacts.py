@@ -5,6 +5,7 @@ from typing import Any
 
 from webhook.placement.catalog import Pod
 from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
+from webhook.placement.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
 from webhook.placement.resources import effective_requests
 from webhook.placement.selectors import required_terms
 from webhook.placement.settings import is_dns_subdomain
@@ -20,7 +21,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
     Raises Malformed for a quantity that can't be parsed.
     """
     labels = labels_of(item)
-    belongs_to_vm = labels.get("kubevirt.io") in ("virt-launcher", "hotplug-disk")
+    belongs_to_vm = labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD)
     annotations = mapping(item, "metadata", "annotations") if belongs_to_vm else {}
     owners = mappings(item, "metadata", "ownerReferences") if belongs_to_vm else []
     return Pod(
@@ -37,7 +38,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         claims=mounted_claims(item) if belongs_to_vm else (),
         true_annotations=keys_with(annotations, "true"),
         owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,
-        vm=_name_in(annotations, "kubevirt.io/domain"),
+        vm=_name_in(annotations, VMI_NAME_ANNOTATION),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=keys_with(annotations, "false"),
     )

@@ -7,14 +7,14 @@ from webhook.placement.catalog import Catalog, Claim, Volume
 from webhook.placement.claims import mounted_claims
 from webhook.placement.consumers import consumers_of, ranked_nodes
 from webhook.placement.decision import ClaimFinding, Reason, Source
+from webhook.placement.kubevirt import vmi_uid
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.shape import JsonObject
 
 
 def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
     """Follow each claim of the pod, in volume order."""
-    vmi = text(mapping(pod, "metadata", "labels"), "kubevirt.io/created-by")
-    return resolve_claims(mounted_claims(pod), namespace, vmi, catalog, settings)
+    return resolve_claims(mounted_claims(pod), namespace, vmi_uid(pod), catalog, settings)
 
 
 def resolve_claims(
@@ -92,7 +92,7 @@ def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | No
 def _is_mounted_by_others(namespace: str, claim: str, vmi: str, catalog: Catalog) -> bool:
     """Return whether the pod of another VMI mounts the claim. `vmi` is the UID of this VMI."""
     pods = catalog.mounting_pods(namespace, claim)
-    return any(pod.alive and pod.labels.get("kubevirt.io/created-by", "") != vmi for pod in pods)
+    return any(pod.alive and pod.vmi_uid != vmi for pod in pods)
 
 
 def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> Iterator[Volume]:

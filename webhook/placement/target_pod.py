@@ -5,12 +5,11 @@ KubeVirt's source: `createTargetPod` in pkg/virt-controller/watch/migration/migr
 
 from collections.abc import Mapping
 
+from webhook.placement.kubevirt import CREATED_BY_LABEL, MIGRATION_LABEL, vmi_uid
 from webhook.placement.migration import HOSTNAME
 from webhook.placement.selectors import REQUIRED
 from webhook.placement.shape import JsonObject, mapping, mappings, text
-from webhook.placement.template import MIGRATION_LABEL
 
-_CREATED_BY = "kubevirt.io/created-by"
 _VENDOR = "cpu-vendor.node.kubevirt.io/"
 _FEATURE = "cpu-feature.node.kubevirt.io/"
 _MODEL = "cpu-model-migration.node.kubevirt.io/"
@@ -33,7 +32,7 @@ def target_pod(
     selector |= _vendor(selector, source_labels)
     kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
     labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}
-    affinity = mapping(spec, "affinity") | {"podAntiAffinity": _apart_from_source(spec, text(labels, _CREATED_BY))}
+    affinity = mapping(spec, "affinity") | {"podAntiAffinity": _apart_from_source(spec, vmi_uid(template))}
     return template | {
         "metadata": kept | {"labels": labels},
         "spec": spec | {"nodeSelector": selector, "affinity": affinity},
@@ -41,7 +40,7 @@ def target_pod(
 
 
 def _apart_from_source(spec: JsonObject, vmi_uid: str) -> JsonObject:
-    term = {"labelSelector": {"matchLabels": {_CREATED_BY: vmi_uid}}, "topologyKey": HOSTNAME}
+    term = {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid}}, "topologyKey": HOSTNAME}
     anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
     return anti_affinity | {REQUIRED: [*mappings(anti_affinity, REQUIRED), term]}
 

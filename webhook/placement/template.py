@@ -10,15 +10,24 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoi
 from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
 from webhook.placement.decision import OptedInBy, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION
-from webhook.placement.migration import EVICTION_SOURCE, HOSTNAME, is_migration_target
+from webhook.placement.kubevirt import (
+    APP_LABEL,
+    CREATED_BY_LABEL,
+    EVICTION_SOURCE,
+    MIGRATION_LABEL,
+    MIGRATION_NAME_ANNOTATION,
+    VIRT_LAUNCHER,
+    VMI_NAME_ANNOTATION,
+    is_migration_target,
+    vmi_uid,
+)
+from webhook.placement.migration import HOSTNAME
 from webhook.placement.selectors import REQUIRED
 from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 from webhook.placement.vmpod import rendered_spec
 
-MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
-_CREATED_BY = "kubevirt.io/created-by"
-_OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, "kubevirt.io/migrationJobName", EVICTION_SOURCE})
+_OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 # KubeVirt narrows a migration target of a VM with the CPU model `host-model` to nodes like the source.
 _HOST_MODEL_SELECTORS = ("cpu-model-migration.node.kubevirt.io/", "host-model-required-features.node.kubevirt.io/")
 # Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
@@ -43,8 +52,8 @@ def next_pod(pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, set
     annotations = mapping(metadata, "annotations")
     if vm is not None:
         annotations = _with_template_annotations(annotations, vm, settings)
-    if text(metadata, "labels", MIGRATION_LABEL):
-        spec = _without_migration(spec, text(metadata, "labels", _CREATED_BY), vmi)
+    if is_migration_target(pod):
+        spec = _without_migration(spec, vmi_uid(pod), vmi)
     metadata = metadata | {
         "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
         "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
@@ -71,7 +80,7 @@ def _without_migration(spec: JsonObject, vmi_uid: str, vmi: JsonObject | None) -
 
 def _without_own_repulsion(anti_affinity: JsonObject, vmi_uid: str) -> JsonObject:
     """Remove the term that keeps the target off the node of its source."""
-    own = {"labelSelector": {"matchLabels": {_CREATED_BY: vmi_uid}}, "topologyKey": HOSTNAME}
+    own = {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid}}, "topologyKey": HOSTNAME}
     kept = [term for term in mappings(anti_affinity, REQUIRED) if term != own]
     rest = {key: value for key, value in anti_affinity.items() if key != REQUIRED}
     return rest | ({REQUIRED: kept} if kept else {})
@@ -103,8 +112,8 @@ def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject
     metadata = {
         "generateName": f"virt-launcher-{name}-",
         "namespace": namespace,
-        "labels": mapping(template, "metadata", "labels") | {"kubevirt.io": "virt-launcher"},
-        "annotations": annotations | {"kubevirt.io/domain": name},
+        "labels": mapping(template, "metadata", "labels") | {APP_LABEL: VIRT_LAUNCHER},
+        "annotations": annotations | {VMI_NAME_ANNOTATION: name},
     }
     spec = rendered_spec(mapping(template, "spec"), state_claims)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -5,6 +5,7 @@ Source: KubeVirt, pkg/virt-controller/services/template.go and renderresources.g
 
 from collections.abc import Iterable, Iterator
 
+from webhook.placement.kubevirt import SCHEDULABLE_NODE
 from webhook.placement.resources import amounts
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
@@ -21,7 +22,7 @@ def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str]) -> JsonObje
     """Return the pod's spec for a VMI's spec. Raises Malformed for a quantity that can't be parsed."""
     claims = [*template_claims(vmi_spec), *state_claims]
     volumes = [{"name": f"volume-{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
-    selector = mapping(vmi_spec, "nodeSelector") | {"kubevirt.io/schedulable": "true"}
+    selector = mapping(vmi_spec, "nodeSelector") | {SCHEDULABLE_NODE: "true"}
     compute = {"name": "compute", "resources": {"requests": _requests(mapping(vmi_spec, "domain"))}}
     copied = {key: vmi_spec[key] for key in _COPIED if vmi_spec.get(key)}
     return copied | {"nodeSelector": selector, "volumes": volumes, "containers": [compute]}

@@ -21,7 +21,8 @@ from webhook.placement.eligibility import (
 )
 from webhook.placement.feasibility import contest, run_checks
 from webhook.placement.injector import candidate_for, namespace_of
-from webhook.placement.migration import is_migration_target, leads_elsewhere
+from webhook.placement.kubevirt import is_migration_target
+from webhook.placement.migration import leads_elsewhere
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.settings import Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping

@@ -11,6 +11,7 @@ from webhook.cluster.backend import Backend
 from webhook.placement.decision import Decision, Reason
 from webhook.placement.eligibility import subject_of
 from webhook.placement.injector import Injection, inject, namespace_of
+from webhook.placement.kubevirt import vmi_name
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.wording import observed, unchanged
@@ -129,7 +130,7 @@ class Reviewer:
             uid=_truncate(admission["uid"]),
             namespace=_truncate(text(admission, "namespace")),
             pod=_truncate(text(pod, "metadata", "name") or text(pod, "metadata", "generateName")),
-            vm=_truncate(text(mapping(pod, "metadata", "annotations"), "kubevirt.io/domain")),
+            vm=_truncate(vmi_name(pod)),
             outcome=decision.outcome.value,
             reason=decision.reason.value,
             node=decision.node,

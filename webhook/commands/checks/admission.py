@@ -10,12 +10,13 @@ from webhook.commands.checks.installation import Installation
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
 from webhook.placement.catalog import Claim, VirtualMachine
 from webhook.placement.decision import OptedInBy
+from webhook.placement.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.opt_in import Applicant, opted_in_by
 from webhook.placement.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
-_VM_LABELS = {"kubevirt.io": "virt-launcher"}
+_VM_LABELS = {APP_LABEL: VIRT_LAUNCHER}
 _STORAGE_LABELS = {"longhorn.io/component": "share-manager"}
 
 
