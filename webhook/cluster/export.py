@@ -8,7 +8,7 @@ import msgspec
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.kept_fields import kept_fields
-from webhook.cluster.kinds import kinds
+from webhook.cluster.kinds import KUBEVIRT_API, kinds
 from webhook.cluster.reading import list_raw
 from webhook.placement.shape import JsonObject
 
@@ -49,7 +49,7 @@ def sources(longhorn: str) -> Iterator[Source]:
     yield Source("v1", "Namespace", "/api/v1/namespaces")
     yield Source("storage.k8s.io/v1", "StorageClass", "/apis/storage.k8s.io/v1/storageclasses")
     for name in ("VirtualMachine", "VirtualMachineInstance"):
-        yield Source("kubevirt.io/v1", name, f"/apis/kubevirt.io/v1/{name.lower()}s", product="KubeVirt")
+        yield Source("kubevirt.io/v1", name, f"{KUBEVIRT_API}/{name.lower()}s", product="KubeVirt")
 
 
 _API_OBJECTS = {

@@ -8,9 +8,14 @@ from urllib.parse import quote
 from webhook.cluster import objects, wire
 from webhook.cluster.objects import Fact
 from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER
 from webhook.placement.opt_in_sources import Namespace, StorageClass
 from webhook.placement.settings import OptIn, Settings
 from webhook.placement.shape import JsonObject
+
+KUBEVIRT_API = "/apis/kubevirt.io/v1"
+VMIS_PATH = f"{KUBEVIRT_API}/virtualmachineinstances"
+VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Kind:
 VIRTUAL_MACHINES = Kind(
     VirtualMachine,
     "virtualmachines",
-    "/apis/kubevirt.io/v1/virtualmachines",
+    f"{KUBEVIRT_API}/virtualmachines",
     wire.VirtualMachine,
     objects.read_virtual_machine,
     optional=True,

@@ -7,14 +7,12 @@ import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.fleet import Inventory
-from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, opt_in_kinds
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS_PATH, Kind, kinds, opt_in_kinds
 from webhook.cluster.reading import answered
 from webhook.placement.catalog import Pod
 from webhook.placement.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed
-
-VMIS = "/apis/kubevirt.io/v1/virtualmachineinstances"
 
 
 def read_inventory(
@@ -32,7 +30,7 @@ def read_inventory(
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
                 report_progress(kind.plural, len(items))
-        for items in _pages(cluster, VMIS, {}, optional=True):
+        for items in _pages(cluster, VMIS_PATH, {}, optional=True):
             for item in items:
                 inventory.keep("VirtualMachineInstance", msgspec.json.decode(item))
             report_progress("virtualmachineinstances", len(items))

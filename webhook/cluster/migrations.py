@@ -7,6 +7,7 @@ import msgspec
 
 from webhook.cluster import wire
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.cluster.reading import list_objects, list_raw, read_object
 from webhook.placement.catalog import Key
 from webhook.placement.migration import HOSTNAME
@@ -19,7 +20,6 @@ LABEL = "kubevirt-scheduler/recolocate"
 # A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
 ANNOTATIONS = {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
 KIND, PLURAL = "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"
-GROUP = "/apis/kubevirt.io/v1"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.kubevirt.io"
 PARALLEL_PER_CLUSTER, OUTBOUND_PER_NODE = 5, 2  # KubeVirt's defaults
 WRITE_TIMEOUT = 15.0  # seconds
@@ -59,7 +59,7 @@ def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
 
 def read_limits(cluster: ClusterClient) -> KubeVirtLimits:
     """Read the limits of KubeVirt's configuration. Raises ClusterError."""
-    found = list(list_objects(cluster, f"{GROUP}/kubevirts"))
+    found = list(list_objects(cluster, f"{KUBEVIRT_API}/kubevirts"))
     migrations = mapping(found[0], "spec", "configuration", "migrations") if found else {}
     cluster_limit = migrations.get("parallelMigrationsPerCluster", PARALLEL_PER_CLUSTER)
     per_node = migrations.get("parallelOutboundMigrationsPerNode", OUTBOUND_PER_NODE)
@@ -94,12 +94,12 @@ def _size(claim: Any) -> int:
 
 def list_migrations(cluster: ClusterClient) -> list[Migration]:
     """List all migrations of the cluster. Raises ClusterError."""
-    return [_migration(item) for item in list_objects(cluster, f"{GROUP}/{PLURAL}")]
+    return [_migration(item) for item in list_objects(cluster, f"{KUBEVIRT_API}/{PLURAL}")]
 
 
 def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migration | None:
     """Read a migration; None if it doesn't exist. Raises ClusterError."""
-    item = read_object(cluster, f"{GROUP}/namespaces/{namespace}/{PLURAL}/{name}")
+    item = read_object(cluster, f"{KUBEVIRT_API}/namespaces/{namespace}/{PLURAL}/{name}")
     return None if item is None else _migration(item)
 
 
@@ -120,7 +120,7 @@ def _migration(item: JsonObject) -> Migration:
 
 def read_vmi(cluster: ClusterClient, key: Key) -> JsonObject | None:
     """Read a VMI; None if it doesn't exist. Raises ClusterError."""
-    return read_object(cluster, f"{GROUP}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
+    return read_object(cluster, f"{KUBEVIRT_API}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
 
 
 def sight_of(vmi: JsonObject) -> Sight:
@@ -141,7 +141,7 @@ def create_migration(cluster: ClusterClient, move: Move, name: str) -> None:
     spec = {"vmiName": move.name, "addedNodeSelector": {HOSTNAME: move.hostname}}
     body = {"apiVersion": "kubevirt.io/v1", "kind": KIND, "metadata": metadata, "spec": spec}
     try:
-        cluster.send("POST", f"{GROUP}/namespaces/{move.namespace}/{PLURAL}", body, WRITE_TIMEOUT)
+        cluster.send("POST", f"{KUBEVIRT_API}/namespaces/{move.namespace}/{PLURAL}", body, WRITE_TIMEOUT)
     except ClusterError as error:
         if error.code != 409:  # 409: an earlier request that got no answer has created it
             raise
@@ -151,7 +151,7 @@ def delete_migration(cluster: ClusterClient, migration: Migration) -> None:
     """Delete a migration, which cancels it, unless it has changed since it was read. Raises ClusterError."""
     precondition = {"preconditions": {"resourceVersion": migration.version}}
     try:
-        path = f"{GROUP}/namespaces/{migration.namespace}/{PLURAL}/{migration.name}"
+        path = f"{KUBEVIRT_API}/namespaces/{migration.namespace}/{PLURAL}/{migration.name}"
         cluster.send("DELETE", path, precondition, WRITE_TIMEOUT)
     except ClusterError as error:
         if error.code not in (404, 409):  # 404: it is gone; 409: it has changed

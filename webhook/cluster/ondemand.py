@@ -6,7 +6,15 @@ from typing import Any
 import msgspec
 
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES, VIRTUAL_MACHINES, Kind, kinds, object_path
+from webhook.cluster.kinds import (
+    NAMESPACES,
+    STORAGE_CLASSES,
+    VIRTUAL_MACHINES,
+    VM_POD_SELECTOR,
+    Kind,
+    kinds,
+    object_path,
+)
 from webhook.cluster.objects import Fact
 from webhook.cluster.reading import answered, list_raw
 from webhook.cluster.store import Store
@@ -77,8 +85,7 @@ class OnDemand(Store):
 
     def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
         """Read the VM pods of a namespace, and return the virt-launcher pods that mount a claim."""
-        selector = "kubevirt.io in (virt-launcher,hotplug-disk)"
-        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR)
         return super().mounting_pods(namespace, claim)
 
     def namespace_opt_in(self, name: str) -> bool | None:

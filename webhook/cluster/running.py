@@ -7,6 +7,7 @@ from webhook.cluster import objects
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.fleet import Inventory
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS_PATH
 from webhook.cluster.ondemand import OnDemand
 from webhook.cluster.reading import answered, list_objects, read_object
 from webhook.placement.catalog import Key
@@ -14,8 +15,8 @@ from webhook.placement.shape import JsonObject, text
 from webhook.placement.vmpod import needs_state_claim
 
 PATHS = {
-    "vm": "/apis/kubevirt.io/v1/virtualmachines",
-    "vmi": "/apis/kubevirt.io/v1/virtualmachineinstances",
+    "vm": VIRTUAL_MACHINES.path,
+    "vmi": VMIS_PATH,
     "pod": "/api/v1/pods",
 }
 _KINDS = {"vm": "VirtualMachine", "vmi": "VirtualMachineInstance"}
@@ -66,8 +67,7 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
             claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
             for claim in _listed(cluster, claims, labelSelector=f"persistent-state-for={name}"):
                 inventory.store.put(objects.read_claim(claim))
-    selector = "kubevirt.io in (virt-launcher,hotplug-disk)"
-    for pod in _listed(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector):
+    for pod in _listed(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR):
         inventory.keep("Pod", pod)
         if fact := objects.read_pod(pod):
             inventory.store.put(fact)

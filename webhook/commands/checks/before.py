@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from webhook.cluster.kinds import kinds
+from webhook.cluster.kinds import KUBEVIRT_API, kinds
 from webhook.commands.checks.inspection import Inspection
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
 from webhook.placement.catalog import Claim, Volume
@@ -53,7 +53,7 @@ def kubernetes(inspection: Inspection) -> Iterator[Result]:
 
 def kubevirt(inspection: Inspection) -> Iterator[Result]:
     """Check that KubeVirt is installed."""
-    found = inspection.items("/apis/kubevirt.io/v1/kubevirts")
+    found = inspection.items(f"{KUBEVIRT_API}/kubevirts")
     if not found:
         yield failure("KubeVirt is not installed", "Install KubeVirt: the webhook handles only its VMs.")
         return
