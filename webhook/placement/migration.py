@@ -1,11 +1,19 @@
-"""Whether a live-migration target may prefer the node of its share-manager."""
+"""The nodes of a live migration: its sources, and whether the target may prefer the node of its share-manager."""
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import mounted_claims
-from webhook.placement.kubevirt import EVICTION_SOURCE, vmi_uid
+from webhook.placement.kubevirt import CREATED_BY_LABEL, EVICTION_SOURCE, vmi_uid
 from webhook.placement.shape import JsonObject, mapping
 
 HOSTNAME = "kubernetes.io/hostname"
+
+
+def source_anti_affinity(pod: JsonObject) -> JsonObject:
+    """Return the pod anti-affinity term that keeps the target of a VMI's pod off the node of its source.
+
+    KubeVirt's source: `createMigrationPodAntiAffinityRule` in pkg/virt-controller/watch/migration/migration.go.
+    """
+    return {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid(pod)}}, "topologyKey": HOSTNAME}
 
 
 def leads_elsewhere(pod: JsonObject, namespace: str, node: str, catalog: Catalog) -> bool:

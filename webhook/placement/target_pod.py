@@ -5,8 +5,8 @@ KubeVirt's source: `createTargetPod` in pkg/virt-controller/watch/migration/migr
 
 from collections.abc import Mapping
 
-from webhook.placement.kubevirt import CREATED_BY_LABEL, MIGRATION_LABEL, vmi_uid
-from webhook.placement.migration import HOSTNAME
+from webhook.placement.kubevirt import MIGRATION_LABEL
+from webhook.placement.migration import HOSTNAME, source_anti_affinity
 from webhook.placement.selectors import REQUIRED
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
@@ -32,17 +32,13 @@ def target_pod(
     selector |= _vendor(selector, source_labels)
     kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
     labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}
-    affinity = mapping(spec, "affinity") | {"podAntiAffinity": _apart_from_source(spec, vmi_uid(template))}
+    anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
+    terms = [*mappings(anti_affinity, REQUIRED), source_anti_affinity(template)]
+    affinity = mapping(spec, "affinity") | {"podAntiAffinity": anti_affinity | {REQUIRED: terms}}
     return template | {
         "metadata": kept | {"labels": labels},
         "spec": spec | {"nodeSelector": selector, "affinity": affinity},
     }
-
-
-def _apart_from_source(spec: JsonObject, vmi_uid: str) -> JsonObject:
-    term = {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid}}, "topologyKey": HOSTNAME}
-    anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
-    return anti_affinity | {REQUIRED: [*mappings(anti_affinity, REQUIRED), term]}
 
 
 def _cpu_model(current: JsonObject, vmi: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:

@@ -12,16 +12,14 @@ from webhook.placement.decision import OptedInBy, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.kubevirt import (
     APP_LABEL,
-    CREATED_BY_LABEL,
     EVICTION_SOURCE,
     MIGRATION_LABEL,
     MIGRATION_NAME_ANNOTATION,
     VIRT_LAUNCHER,
     VMI_NAME_ANNOTATION,
     is_migration_target,
-    vmi_uid,
 )
-from webhook.placement.migration import HOSTNAME
+from webhook.placement.migration import HOSTNAME, source_anti_affinity
 from webhook.placement.selectors import REQUIRED
 from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
@@ -53,7 +51,7 @@ def next_pod(pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, set
     if vm is not None:
         annotations = _with_template_annotations(annotations, vm, settings)
     if is_migration_target(pod):
-        spec = _without_migration(spec, vmi_uid(pod), vmi)
+        spec = _spec_before_migration(created, vmi)
     metadata = metadata | {
         "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
         "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
@@ -69,19 +67,18 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
     return kept | {key: value for key, value in template.items() if key in own}
 
 
-def _without_migration(spec: JsonObject, vmi_uid: str, vmi: JsonObject | None) -> JsonObject:
+def _spec_before_migration(pod: JsonObject, vmi: JsonObject | None) -> JsonObject:
+    spec = mapping(pod, "spec")
     affinity = {key: value for key, value in mapping(spec, "affinity").items() if key != "podAntiAffinity"}
-    if anti_affinity := _without_own_repulsion(mapping(spec, "affinity", "podAntiAffinity"), vmi_uid):
+    if anti_affinity := _without_term(mapping(spec, "affinity", "podAntiAffinity"), source_anti_affinity(pod)):
         affinity["podAntiAffinity"] = anti_affinity
     selector = _selector_before_migration(mapping(spec, "nodeSelector"), vmi)
     rest = {key: value for key, value in spec.items() if key not in {"affinity", "nodeSelector"}}
     return rest | ({"affinity": affinity} if affinity else {}) | {"nodeSelector": selector}
 
 
-def _without_own_repulsion(anti_affinity: JsonObject, vmi_uid: str) -> JsonObject:
-    """Remove the term that keeps the target off the node of its source."""
-    own = {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid}}, "topologyKey": HOSTNAME}
-    kept = [term for term in mappings(anti_affinity, REQUIRED) if term != own]
+def _without_term(anti_affinity: JsonObject, removed: JsonObject) -> JsonObject:
+    kept = [term for term in mappings(anti_affinity, REQUIRED) if term != removed]
     rest = {key: value for key, value in anti_affinity.items() if key != REQUIRED}
     return rest | ({REQUIRED: kept} if kept else {})
 
