@@ -133,11 +133,22 @@ SELECTORS_OF_A_TARGET = {
     "kubevirt.io/schedulable": "true",
     "kubernetes.io/arch": "amd64",
     "cpu-model-migration.node.kubevirt.io/Skylake": "true",
-    "host-model-required-features.node.kubevirt.io/vmx": "true",
+    "cpu-feature.node.kubevirt.io/vmx": "true",
+    "cpu-feature.node.kubevirt.io/svm": "true",
+    "cpu-vendor.node.kubevirt.io/Intel": "true",
     HOSTNAME: "node-a",
     "disk": "ssd",
 }
 OWN_SELECTORS = {"kubevirt.io/schedulable": "true", "kubernetes.io/arch": "amd64"}
+VMX, VENDOR = {"cpu-feature.node.kubevirt.io/vmx": "true"}, {"cpu-vendor.node.kubevirt.io/Intel": "true"}
+
+
+def with_features(*features: Object, model: str = "host-model") -> Object:
+    return vmi(domain={"cpu": {"model": model, "features": list(features)}})
+
+
+def with_evmcs(**fields: bool) -> Object:
+    return vmi(domain={"features": {"hyperv": {"evmcs": fields}}})
 
 
 @pytest.mark.parametrize(
@@ -146,8 +157,24 @@ OWN_SELECTORS = {"kubevirt.io/schedulable": "true", "kubernetes.io/arch": "amd64
         (None, OWN_SELECTORS | {"disk": "ssd"}),
         (vmi(), OWN_SELECTORS),
         (vmi(nodeSelector={"disk": "ssd", HOSTNAME: "node-a"}), OWN_SELECTORS | {"disk": "ssd", HOSTNAME: "node-a"}),
+        (vmi(nodeSelector=VMX), OWN_SELECTORS | VMX),
+        (with_features({"name": "vmx"}, {"name": "svm", "policy": "optional"}), OWN_SELECTORS | VMX),
+        (with_features({"name": "vmx", "policy": "require"}), OWN_SELECTORS | VMX),
+        (with_features({"name": "vmx"}, model=""), OWN_SELECTORS),
+        (with_evmcs(), OWN_SELECTORS | VENDOR),
+        (with_evmcs(enabled=False), OWN_SELECTORS),
     ],
-    ids=["without the VMI", "with the VMI", "a selector of the VMI"],
+    ids=[
+        "without the VMI",
+        "with the VMI",
+        "a selector of the VMI",
+        "a CPU selector of the VMI",
+        "a CPU feature",
+        "a required CPU feature",
+        "a CPU feature without a model",
+        "a feature of Intel CPUs",
+        "no feature of Intel CPUs",
+    ],
 )
 def test_the_selectors_of_a_migration_are_removed(vmi: Object | None, kept: Object) -> None:
     assert next_of(migrated(nodeSelector=SELECTORS_OF_A_TARGET), None, vmi)["spec"]["nodeSelector"] == kept

@@ -82,6 +82,7 @@ _DOMAIN = _fields(
     resources=_fields("requests", "limits", "overcommitGuestOverhead"),
     memory=_fields("guest", "hugepages"),
     devices=_fields(tpm=_fields("persistent", "enabled")),
+    features=_fields(hyperv=_fields("evmcs")),
     firmware=_fields(bootloader=_fields(efi=_fields("persistent"))),
 )
 _VMI_SPEC = _fields(*_CONSTRAINTS, "resourceClaims", "evictionStrategy", domain=_DOMAIN, volumes=_claim_volumes)

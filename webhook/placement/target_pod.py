@@ -5,16 +5,12 @@ KubeVirt's source: `createTargetPod` in pkg/virt-controller/watch/migration/migr
 
 from collections.abc import Mapping
 
+from webhook.placement.cpu_selectors import target_selectors
 from webhook.placement.kubevirt import MIGRATION_LABEL
 from webhook.placement.migration import HOSTNAME, source_anti_affinity
 from webhook.placement.selectors import REQUIRED
-from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.placement.shape import JsonObject, mapping, mappings
 
-_VENDOR = "cpu-vendor.node.kubevirt.io/"
-_FEATURE = "cpu-feature.node.kubevirt.io/"
-_MODEL = "cpu-model-migration.node.kubevirt.io/"
-# The labels of a source node, and the selectors of a `host-model` VM that KubeVirt derives from them.
-_FROM_SOURCE = {"host-model-cpu.node.kubevirt.io/": _MODEL, "host-model-required-features.node.kubevirt.io/": _FEATURE}
 _OF_ONE_POD = frozenset({"name", "uid", "creationTimestamp", "resourceVersion"})
 
 
@@ -28,8 +24,8 @@ def target_pod(
     """
     metadata, spec = mapping(template, "metadata"), mapping(template, "spec")
     # KubeVirt lets the selector of the VM win.
-    selector = {HOSTNAME: hostname} | mapping(spec, "nodeSelector") | _cpu_model(current, vmi, source_labels)
-    selector |= _vendor(selector, source_labels)
+    selector = {HOSTNAME: hostname} | mapping(spec, "nodeSelector")
+    selector |= target_selectors(current, vmi, selector, source_labels)
     kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
     labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}
     anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
@@ -39,24 +35,3 @@ def target_pod(
         "metadata": kept | {"labels": labels},
         "spec": spec | {"nodeSelector": selector, "affinity": affinity},
     }
-
-
-def _cpu_model(current: JsonObject, vmi: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:
-    if text(vmi, "spec", "domain", "cpu", "model") != "host-model":
-        return {}
-    selector = mapping(current, "spec", "nodeSelector")
-    if kept := {key: value for key, value in selector.items() if key.startswith((_FEATURE, _MODEL))}:
-        return kept  # the VM has migrated before
-    return {
-        selected + key.removeprefix(prefix): value
-        for key, value in source_labels.items()
-        for prefix, selected in _FROM_SOURCE.items()
-        if key.startswith(prefix)
-    }
-
-
-def _vendor(selector: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:
-    """Keep the VM on CPUs of one vendor."""
-    if any(key.startswith(_VENDOR) for key in selector):
-        return {}
-    return dict([(key, "true") for key in source_labels if key.startswith(_VENDOR)][:1])

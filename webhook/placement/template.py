@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
 from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
+from webhook.placement.cpu_selectors import MIGRATION_SELECTORS, lasting_selectors
 from webhook.placement.decision import OptedInBy, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.kubevirt import (
@@ -26,8 +27,6 @@ from webhook.placement.shape import JsonObject, mapping, mappings, text
 from webhook.placement.vmpod import rendered_spec
 
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
-# KubeVirt narrows a migration target of a VM with the CPU model `host-model` to nodes like the source.
-_HOST_MODEL_SELECTORS = ("cpu-model-migration.node.kubevirt.io/", "host-model-required-features.node.kubevirt.io/")
 # Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
 _SELECTORS_OF_KUBEVIRT = frozenset({"kubernetes.io/arch", "cpumanager"})
 
@@ -84,14 +83,13 @@ def _without_term(anti_affinity: JsonObject, removed: JsonObject) -> JsonObject:
 
 
 def _selector_before_migration(selector: Mapping[str, str], vmi: JsonObject | None) -> JsonObject:
-    """Keep what the VMI asks for and what KubeVirt adds. The migration object may have added any other key."""
-    own = mapping(vmi, "spec", "nodeSelector") if vmi else {key: "" for key in selector if key != HOSTNAME}
-    return {
-        key: value
-        for key, value in selector.items()
-        if (key in own or "kubevirt.io/" in key or key in _SELECTORS_OF_KUBEVIRT)
-        and not key.startswith(_HOST_MODEL_SELECTORS)
-    }
+    """Keep what KubeVirt adds to every pod and what the VMI asks for. The migration may have added any other key."""
+    unmigrated = {key: value for key, value in selector.items() if not key.startswith(MIGRATION_SELECTORS)}
+    if vmi is None:
+        return {key: value for key, value in unmigrated.items() if key != HOSTNAME}
+    own = mapping(vmi, "spec", "nodeSelector").keys() | lasting_selectors(vmi)
+    of_kubevirt = {key for key in unmigrated if "kubevirt.io/" in key or key in _SELECTORS_OF_KUBEVIRT}
+    return {key: value for key, value in selector.items() if key in own | of_kubevirt}
 
 
 def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject:
