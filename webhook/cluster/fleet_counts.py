@@ -1,33 +1,26 @@
 """Count the fleet by state for the metrics, from the caches that the decisions use."""
 
+from __future__ import annotations
+
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from webhook.cluster.fleet import Facts, machines
 from webhook.cluster.store import Store
 from webhook.placement.fleet import Machine, State, assess
 from webhook.placement.settings import Settings
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
+    from webhook.cluster.live import Live
 
 # Machines that are assessed under the lock in one go, in about 3 ms. Meanwhile, decisions wait.
 BATCH_SIZE = 100
 # Seconds for which a count is reused: a client that scrapes all the time must not take the CPU from the decisions.
 COUNT_SECONDS = 10.0
-
-
-class Caches(Protocol):
-    """The caches of a live cluster (see `Live`)."""
-
-    def synced(self) -> bool:
-        """Return whether each required kind was listed at least once."""
-
-    def query(self, question: Callable[[Store], T]) -> T:
-        """Ask the store while no other thread changes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +34,8 @@ class Counts:
 class FleetCounter:
     """Counts the fleet on request. Thread-safe."""
 
-    def __init__(self, caches: Caches, settings: Settings, clock: Callable[[], float]) -> None:
-        self._caches, self._settings, self._clock = caches, settings, clock
+    def __init__(self, live: Live, settings: Settings, clock: Callable[[], float]) -> None:
+        self._live, self._settings, self._clock = live, settings, clock
         self._lock = threading.Lock()
         self._counts: Counts | None = None
         self._counted_at = 0.0
@@ -51,15 +44,15 @@ class FleetCounter:
         """Return the counts, at most `COUNT_SECONDS` old. None before the caches are synced."""
         with self._lock:
             now = self._clock()
-            if self._caches.synced() and (self._counts is None or now - self._counted_at >= COUNT_SECONDS):
+            if self._live.synced() and (self._counts is None or now - self._counted_at >= COUNT_SECONDS):
                 self._counts, self._counted_at = self._count(), now
             return self._counts
 
     def _count(self) -> Counts:
-        found = machines(self._caches.query(Facts.of))
+        found = machines(self._live.query(Facts.of))
         counts = Counts()
         for start in range(0, len(found), BATCH_SIZE):
-            self._caches.query(partial(self._add, counts, found[start : start + BATCH_SIZE]))
+            self._live.query(partial(self._add, counts, found[start : start + BATCH_SIZE]))
         return counts
 
     def _add(self, counts: Counts, batch: list[Machine], store: Store) -> None:
