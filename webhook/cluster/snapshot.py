@@ -13,6 +13,7 @@ from webhook.placement.shape import JsonObject, Malformed, mapping, mappings, te
 COMMAND = "kubevirt-scheduler snapshot"
 
 Reader = Callable[[JsonObject], Fact | None]
+Keep = Callable[[str, JsonObject], None]
 
 _READERS: dict[Kind, Reader] = {
     ("v1", "PersistentVolumeClaim"): objects.read_claim,
@@ -24,8 +25,8 @@ _READERS: dict[Kind, Reader] = {
 }
 
 
-def _ignore(_kind: str, _item: JsonObject) -> None:
-    pass
+def keep_nothing(_kind: str, _item: JsonObject) -> None:
+    """Ignore an object."""
 
 
 def load(paths: Sequence[Path]) -> Store:
@@ -33,7 +34,7 @@ def load(paths: Sequence[Path]) -> Store:
     return read(paths)[0]
 
 
-def read(paths: Sequence[Path], keep: Callable[[str, JsonObject], None] = _ignore) -> tuple[Store, Counter[str]]:
+def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> tuple[Store, Counter[str]]:
     """Fill a store like `load`, and count the skipped objects by kind. Raises BadInput.
 
     `keep` is called with the kind and the manifest of each pod, and of each object of KubeVirt.

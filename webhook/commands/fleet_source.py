@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from webhook.cluster.fleet import Inventory
-from webhook.commands.options import connect, read_snapshot
+from webhook.cluster.snapshot import Keep, keep_nothing
+from webhook.commands.options import connect, load_snapshot
 from webhook.commands.progress import Progress
 from webhook.placement.fleet import Machine, Status, survey
 from webhook.placement.selectors import labels_match
@@ -33,11 +34,15 @@ class Scope:
         return labels_match(self.selector, mapping(owner, "metadata", "labels"))
 
 
-def read_files(paths: Sequence[Path]) -> Inventory:
-    """Read the fleet from files. Raises BadInput."""
+def read_files(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool = False) -> Inventory:
+    """Read the fleet from files. `keep` and `verbose` are those of `load_snapshot`. Raises BadInput."""
     found = Inventory()
-    store, _ = read_snapshot(paths, found.keep)
-    return Inventory(store, found.vms, found.vmis, found.pods)
+
+    def keep_both(kind: str, item: JsonObject) -> None:
+        found.keep(kind, item)
+        keep(kind, item)
+
+    return replace(found, store=load_snapshot(paths, keep_both, verbose=verbose))
 
 
 def read_live(

@@ -13,6 +13,7 @@ import click
 
 from webhook.cluster import documents, snapshot
 from webhook.cluster.documents import BadInput
+from webhook.cluster.snapshot import Keep, keep_nothing
 from webhook.cluster.store import Store
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject
@@ -94,9 +95,7 @@ def namespace_and_name(value: str, option: str) -> tuple[str, str]:
     return namespace, name
 
 
-def read_snapshot(
-    paths: Sequence[Path], keep: Callable[[str, JsonObject], None] = lambda _kind, _item: None
-) -> tuple[Store, Counter[str]]:
+def _read_snapshot(paths: Sequence[Path], keep: Keep) -> tuple[Store, Counter[str]]:
     """Read files like `snapshot.read`, and warn once if a file has the environment of share-manager pods."""
     has_secrets = False
 
@@ -125,11 +124,9 @@ def load_cluster(
     return load_snapshot(snapshots, verbose=verbose)
 
 
-def load_snapshot(
-    paths: Sequence[Path], keep: Callable[[str, JsonObject], None] = lambda _kind, _item: None, *, verbose: bool
-) -> Store:
-    """Read files like `read_snapshot`; with `verbose`, list the kinds that nothing reads."""
-    store, ignored = read_snapshot(paths, keep)
+def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool) -> Store:
+    """Read files like `snapshot.load`; with `verbose`, list the kinds that nothing reads."""
+    store, ignored = _read_snapshot(paths, keep)
     if verbose and ignored:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         click.echo(documents.printable(f"The snapshot also holds, and nobody asks for it: {counted}"), err=True)

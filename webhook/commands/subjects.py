@@ -13,7 +13,8 @@ from webhook.cluster.documents import BadInput
 from webhook.cluster.fleet import Inventory
 from webhook.cluster.objects import read_pod
 from webhook.cluster.store import Store
-from webhook.commands.options import connect, load_snapshot
+from webhook.commands.fleet_source import read_files
+from webhook.commands.options import connect
 from webhook.placement.fleet import Machine
 from webhook.placement.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in import new_applicant
@@ -87,16 +88,13 @@ def open_source(
     """Open the snapshot, or the live cluster without one. Raises BadInput."""
     if not snapshots:
         return _Live(connect(kubeconfig, context), settings)
-    found = Inventory()
     pods: list[JsonObject] = []
 
     def keep(kind: str, item: JsonObject) -> None:
-        found.keep(kind, item)
         if kind == "Pod":
             pods.append(item)
 
-    store = load_snapshot(snapshots, keep, verbose=verbose)
-    return _Snapshot(Inventory(store, found.vms, found.vmis, found.pods), pods, settings)
+    return _Snapshot(read_files(snapshots, keep, verbose=verbose), pods, settings)
 
 
 @dataclass(frozen=True, slots=True)
