@@ -50,6 +50,20 @@ def scenario_with_vm(plane: ControlPlane, longhorn: Longhorn, nodes: int, templa
     return scenario
 
 
+def vm_of(pod: Object, run_strategy: str = "Always") -> Object:
+    """Return the VM of a virt-launcher pod, with the pod's opt-in annotations and claims in its template."""
+    metadata = pod["metadata"]
+    annotations = {key: value for key, value in metadata["annotations"].items() if "co-schedule" in key}
+    volumes = [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each]
+    template = {"metadata": {"annotations": annotations}, "spec": {"volumes": volumes}}
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": metadata["annotations"]["kubevirt.io/domain"]},
+        "spec": {"runStrategy": run_strategy, "template": template},
+    }
+
+
 def launcher_pod(scenario: Scenario, name: str, review: str = "vm-start") -> Object:
     """Return the pod that virt-controller would create: with the template's annotations, claims and scheduler."""
     template = scenario.plane.request("GET", vm_path(scenario, name))["spec"]["template"]

@@ -8,26 +8,20 @@ and avoids that node. A volume with `volumeMode: Block` never gets a ShareManage
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from typing import TypeVar
+from contextlib import AbstractContextManager, suppress
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.paths import REVIEWS
+from tests.support.reconcile_loop import ReconcileLoop
 
-T = TypeVar("T")
 DRIVER = "driver.longhorn.io"
 GROUP = "/apis/longhorn.io/v1beta2"
 STORAGE = "/apis/storage.k8s.io/v1"
 VOLUMES = "/api/v1/persistentvolumes"
-TICK = 0.1  # seconds
 RECORDED = REVIEWS / "share-manager.json"
 # The controller manager attaches volumes only to nodes with this annotation, and only if a CSIDriver exists.
 ATTACHABLE = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
@@ -55,10 +49,7 @@ class Longhorn:
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._volumes: dict[str, Object] = {}
         self._lost_nodes: dict[str, str] = {}  # by volume
-        self._last_error = "none"
-        self._pass_lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"longhorn-{namespace}", daemon=True)
+        self._loop = ReconcileLoop(f"longhorn-{namespace}", self._reconcile)
 
     def install(self) -> None:
         self._create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", CRD)
@@ -69,17 +60,14 @@ class Longhorn:
         self._plane.wait(lambda: self._plane.request("GET", self._managers), 20, "the ShareManager CRD")
 
     def start(self) -> None:
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
+        self._loop.stop()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Pause the thread inside the block: the real Longhorn notices a lost node only after a while."""
-        with self._pass_lock:
-            yield
+        return self._loop.paused()
 
     def provision(self, namespace: str, claim: str, volume: str, storage_class: str = "", **fields: object) -> None:
         """Create an RWX volume: a PV, whose name differs from the volume's, and a claim that will be bound to it.
@@ -119,7 +107,7 @@ class Longhorn:
             node = str(status.get("ownerID", ""))
             return node if status.get("state") == "running" and node != other_than else ""
 
-        return self._wait(owner, 20, f"the share-manager of {volume} running")
+        return self._loop.wait(self._plane, owner, 20, f"the share-manager of {volume} running")
 
     def wait_stopped(self, volume: str) -> None:
         """Wait until the share-manager is `stopped` and its pod is gone."""
@@ -128,24 +116,7 @@ class Longhorn:
             manager = self.share_manager(volume) or {}
             return manager.get("status", {}).get("state") == "stopped" and self.pod(volume) is None
 
-        self._wait(has_stopped, 30, f"the share-manager of {volume} stopped")
-
-    def _wait(self, predicate: Callable[[], T], seconds: float, what: str) -> T:
-        try:
-            return self._plane.wait(predicate, seconds, what)
-        except AssertionError as error:
-            state = "is running" if self._thread.is_alive() else "has ended"
-            error.add_note(f"{self._thread.name} {state}; its last error: {self._last_error}")
-            raise
-
-    def _run(self) -> None:
-        while not self._stopped.wait(TICK):
-            # If the API server is unavailable or a write conflicts, the next pass starts from the cluster's state.
-            with self._pass_lock:
-                try:
-                    self._reconcile()
-                except (ApiError, OSError, http.client.HTTPException) as error:
-                    self._last_error = f"{datetime.now(UTC):%H:%M:%S} {error!r}"
+        self._loop.wait(self._plane, has_stopped, 30, f"the share-manager of {volume} stopped")
 
     def _reconcile(self) -> None:
         attached = self._attach()

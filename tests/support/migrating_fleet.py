@@ -49,7 +49,7 @@ class MigratingFleet:
     def run(self, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
         """Run the command line, and check its exit status."""
         result = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, timeout=LIMIT)
-        assert result.returncode == expected, f"{result.stdout}\n{result.stderr}\n{self.controller.last_error}"
+        assert result.returncode == expected, f"{result.stdout}\n{result.stderr}\n{self.controller.loop.last_error}"
         assert "Traceback" not in result.stderr
         return result
 

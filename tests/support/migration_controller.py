@@ -9,8 +9,6 @@ pkg/virt-controller/watch/drain/evacuation: a VMI with an `evacuationNodeName` g
 
 from __future__ import annotations
 
-import http.client
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,11 +16,11 @@ from contextlib import suppress
 from copy import deepcopy
 
 from tests.support.controlplane.api import ApiError, Object
-from tests.support.kubevirt import CRDS, install_crds
+from tests.support.kubevirt import CRDS, install_crds, vm_of
 from tests.support.migrations import OPEN, kubevirt_crd, migration_crd
+from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import HOSTNAME, Scenario
 
-TICK = 0.1  # seconds
 SLOTS, SLOTS_PER_NODE = 5, 2
 FINAL = ("Succeeded", "Failed")
 FINALIZER = "kubevirt.io/migrationJobFinalize"
@@ -49,11 +47,9 @@ class MigrationController:
         self.held: set[str] = set()
         self.on_phase: Callable[[str, str], None] = lambda _vm, _phase: None
         self.peak: Counter[str] = Counter()
-        self.last_error = "none"
         self._began: dict[str, float] = {}
         self._nodes: dict[str, str] = {}
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"migrations-{scenario.namespace}", daemon=True)
+        self.loop = ReconcileLoop(f"migrations-{scenario.namespace}", self._reconcile)
         install_crds(self._plane)
         for crd in (migration_crd(), kubevirt_crd("KubeVirt", {"spec": OPEN, "status": OPEN})):
             with suppress(ApiError):
@@ -61,12 +57,11 @@ class MigrationController:
         self._plane.wait(lambda: self._plane.request("GET", self.path), 20, "the CRD of migrations")
 
     def __enter__(self) -> MigrationController:
-        self._thread.start()
+        self.loop.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
+        self.loop.stop()
         for path in (self.path, self._vmi_path, self._vm_path):
             for item in self._list(path):
                 with suppress(ApiError):
@@ -76,12 +71,7 @@ class MigrationController:
 
     def add_vm(self, pod: Object, node: str, **status: object) -> None:
         """Create the VM of a virt-launcher pod, its VMI, and the pod on a node. `status` overrides the VMI's."""
-        name = str(pod["metadata"]["annotations"]["kubevirt.io/domain"])
-        annotations = {key: value for key, value in pod["metadata"]["annotations"].items() if "co-schedule" in key}
-        volumes = [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each]
-        template = {"metadata": {"annotations": annotations}, "spec": {"volumes": volumes}}
-        vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
-        self._plane.request("POST", self._vm_path, vm | {"spec": {"runStrategy": "Always", "template": template}})
+        name = str(self._plane.request("POST", self._vm_path, vm_of(pod))["metadata"]["name"])
         vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}
         uid = self._plane.request("POST", self._vmi_path, vmi | {"spec": {}})["metadata"]["uid"]
         conditions = [{"type": kind, "status": "True"} for kind in ("Ready", "LiveMigratable")]
@@ -100,13 +90,6 @@ class MigrationController:
 
     def migrations(self) -> list[Object]:
         return self._list(self.path)
-
-    def _run(self) -> None:
-        while not self._stopped.wait(TICK):
-            try:
-                self._reconcile()
-            except (ApiError, OSError, http.client.HTTPException) as error:
-                self.last_error = repr(error)
 
     def _reconcile(self) -> None:
         vmis = {each["metadata"]["name"]: each for each in self._list(self._vmi_path)}

@@ -8,22 +8,17 @@ started again. `Halted` deletes the VMI and clears the count.
 
 from __future__ import annotations
 
-import http.client
 import random
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from tests.support.controlplane.api import ApiError, Object
-from tests.support.kubevirt import install_crds
+from tests.support.kubevirt import install_crds, vm_of
+from tests.support.reconcile_loop import ReconcileLoop
 from tests.support.scenario import Scenario
 
-T = TypeVar("T")
-TICK = 0.1  # seconds
 DELETION = 0.3  # seconds from a VMI's failure to its deletion
 BACK_OFF = 10.0  # seconds after the first failure
 MAX_BACK_OFF = 300.0
@@ -57,19 +52,15 @@ class VirtController:
         path = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}"
         self._vm_path, self._vmi_path = f"{path}/virtualmachines", f"{path}/virtualmachineinstances"
         self._vms: dict[str, _Vm] = {}
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._last_error = "none"
-        self._thread = threading.Thread(target=self._run, name=f"virt-controller-{scenario.namespace}", daemon=True)
+        self._loop = ReconcileLoop(f"virt-controller-{scenario.namespace}", self._reconcile)
         install_crds(scenario.plane)
 
     def __enter__(self) -> VirtController:
-        self._thread.start()
+        self._loop.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
+        self._loop.stop()
         for name in self._vms:
             for path in (self._vm_path, self._vmi_path):
                 self._delete(f"{path}/{name}")
@@ -77,14 +68,14 @@ class VirtController:
     def add(self, pod: Object, run_strategy: str = "Always") -> str:
         """Create the VM of a virt-launcher pod and return its name. The controller creates the pod."""
         name = self._create_vm(pod, run_strategy)
-        with self._lock:
+        with self._loop.paused():
             self._vms[name] = _Vm(pod)
         return name
 
     def prepare(self, pod: Object, run_strategy: str = "Always") -> Object:
         """Create the VM and its VMI, and return the pod, so that the test can create it at a time of its choice."""
         name = self._create_vm(pod, run_strategy)
-        with self._lock:
+        with self._loop.paused():
             vm = self._vms[name] = _Vm(pod, held=True)
             self._create_vmi(name, vm)
             return self._owned_pod(name, vm)
@@ -114,7 +105,7 @@ class VirtController:
         def running() -> Object:
             return self.pod(vm) if self._vms[vm].has_run else {}
 
-        return self._wait(running, seconds, f"a running pod of VM {vm}")
+        return self._loop.wait(self._plane, running, seconds, f"a running pod of VM {vm}")
 
     def wait_all_running(self, seconds: float) -> dict[str, str]:
         """Wait until all VMs run, and return the node of each."""
@@ -125,24 +116,7 @@ class VirtController:
             pods = self._pods_by_vmi()
             return {name: pods[vm.vmi]["spec"]["nodeName"] for name, vm in self._vms.items()}
 
-        return self._wait(nodes, seconds, f"all {len(self._vms)} VMs running")
-
-    def _wait(self, predicate: Callable[[], T], seconds: float, what: str) -> T:
-        try:
-            return self._plane.wait(predicate, seconds, what)
-        except AssertionError as error:
-            state = "is running" if self._thread.is_alive() else "has ended"
-            error.add_note(f"{self._thread.name} {state}; its last error: {self._last_error}")
-            raise
-
-    def _run(self) -> None:
-        while not self._stopped.wait(TICK):
-            # If the API server is unavailable or a write conflicts, the next pass starts from the cluster's state.
-            with self._lock:
-                try:
-                    self._reconcile()
-                except (ApiError, OSError, http.client.HTTPException) as error:
-                    self._last_error = repr(error)
+        return self._loop.wait(self._plane, nodes, seconds, f"all {len(self._vms)} VMs running")
 
     def _reconcile(self) -> None:
         strategies = {vm["metadata"]["name"]: vm["spec"]["runStrategy"] for vm in self._list(self._vm_path)}
@@ -201,14 +175,8 @@ class VirtController:
         vm.vmi, vm.has_pod, vm.has_run, vm.failed_at = "", False, False, None
 
     def _create_vm(self, pod: Object, run_strategy: str) -> str:
-        name = str(pod["metadata"]["annotations"]["kubevirt.io/domain"])
-        annotations = {key: value for key, value in pod["metadata"]["annotations"].items() if "co-schedule" in key}
-        volumes = [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each]
-        template = {"metadata": {"annotations": annotations}, "spec": {"volumes": volumes}}
-        vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
-        spec = {"runStrategy": run_strategy, "template": template}
-        self._plane.request("POST", self._vm_path, vm | {"spec": spec})
-        return name
+        created = self._plane.request("POST", self._vm_path, vm_of(pod, run_strategy))
+        return str(created["metadata"]["name"])
 
     def _create_vmi(self, name: str, vm: _Vm) -> None:
         vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": name}}

@@ -1,0 +1,58 @@
+"""The thread of a fake controller: it reconciles ten times a second, until it is stopped."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+
+T = TypeVar("T")
+TICK = 0.1  # seconds
+
+
+class ReconcileLoop:
+    """Calls `reconcile` from `start` to `stop`. `last_error` is the last failure of a pass."""
+
+    def __init__(self, name: str, reconcile: Callable[[], None]) -> None:
+        self.last_error = "none"
+        self._reconcile = reconcile
+        self._pass_lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Run no pass inside the block."""
+        with self._pass_lock:
+            yield
+
+    def wait(self, plane: ControlPlane, predicate: Callable[[], T], seconds: float, what: str) -> T:
+        """Wait like `ControlPlane.wait`. The error of a timeout says whether the thread runs, and its last error."""
+        try:
+            return plane.wait(predicate, seconds, what)
+        except AssertionError as error:
+            state = "is running" if self._thread.is_alive() else "has ended"
+            error.add_note(f"{self._thread.name} {state}; its last error: {self.last_error}")
+            raise
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK):
+            # If the API server is unavailable or a write conflicts, the next pass starts from the cluster's state.
+            with self._pass_lock:
+                try:
+                    self._reconcile()
+                except (ApiError, OSError, http.client.HTTPException) as error:
+                    self.last_error = f"{datetime.now(UTC):%H:%M:%S} {error!r}"
