@@ -1,6 +1,6 @@
 """Tests of the live backend: which threads and caches run, and what the plain port reports of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 from typing import Any
 
@@ -20,6 +20,8 @@ from webhook.placement.settings import Action
 from webhook.serving.app import create_probes
 from webhook.serving.metrics import Metrics
 
+MakeBackend = Callable[..., LiveBackend]
+
 LEASE = ("kubevirt-scheduler", "webhook")
 TIMEOUT = 20.0  # seconds; many times what any step needs
 RELEASE_OFF = pytest.mark.parametrize(
@@ -27,23 +29,29 @@ RELEASE_OFF = pytest.mark.parametrize(
 )
 
 
-BACKENDS: list[LiveBackend] = []
-
-
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer() as server:
         server.put({"kind": "Lease", "metadata": {"namespace": LEASE[0], "name": LEASE[1]}})
         yield server
-        # A failed test must not leave threads behind: their use of `random` fails the properties of later tests.
-        while BACKENDS:
-            BACKENDS.pop().stop()
 
 
-def make_backend(server: ApiServer, lease: tuple[str, str] | None = LEASE, **overrides: Any) -> LiveBackend:
-    backend = LiveBackend(ClusterClient(lambda: Configuration(host=server.url)), settings(**overrides), lease)
-    BACKENDS.append(backend)
-    return backend
+@pytest.fixture
+def make_backend(server: ApiServer) -> Iterator[MakeBackend]:
+    """Create backends of the server, and stop them at the end.
+
+    A failed test must not leave threads behind: their use of `random` fails the properties of later tests.
+    """
+    created = list[LiveBackend]()
+
+    def make(lease: tuple[str, str] | None = LEASE, **overrides: Any) -> LiveBackend:
+        cluster = ClusterClient(lambda: Configuration(host=server.url))
+        created.append(LiveBackend(cluster, settings(**overrides), lease))
+        return created[-1]
+
+    yield make
+    for backend in created:
+        backend.stop()
 
 
 def all_synced(backend: LiveBackend) -> bool:
@@ -65,9 +73,11 @@ def samples(backend: LiveBackend) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
 
 
-def test_a_replica_with_a_lease_leads_and_gives_the_lease_up_at_its_end(server: ApiServer) -> None:
+def test_a_replica_with_a_lease_leads_and_gives_the_lease_up_at_its_end(
+    server: ApiServer, make_backend: MakeBackend
+) -> None:
     server.put(*storage(), node())
-    before, backend = own_threads(), make_backend(server)
+    before, backend = own_threads(), make_backend()
     backend.start()
     until(backend.leads)
     until(backend.live.synced)
@@ -79,8 +89,10 @@ def test_a_replica_with_a_lease_leads_and_gives_the_lease_up_at_its_end(server: 
     until(lambda: server.end_watches() or own_threads() <= before)
 
 
-def test_without_a_lease_no_pins_are_released_or_reported_and_the_log_says_so(server: ApiServer) -> None:
-    before, backend = own_threads(), make_backend(server, lease=None)
+def test_without_a_lease_no_pins_are_released_or_reported_and_the_log_says_so(
+    server: ApiServer, make_backend: MakeBackend
+) -> None:
+    before, backend = own_threads(), make_backend(lease=None)
     with capture_logs() as lines:
         backend.start()
         names = {thread.name for thread in own_threads() - before}
@@ -94,13 +106,15 @@ def test_without_a_lease_no_pins_are_released_or_reported_and_the_log_says_so(se
 
 
 @RELEASE_OFF
-def test_a_replica_that_releases_no_pins_still_caches_vms_to_count_them(server: ApiServer, overrides: Any) -> None:
-    assert "virtualmachines" in [cache.resource for cache in make_backend(server, **overrides).caches()]
+def test_a_replica_that_releases_no_pins_still_caches_vms_to_count_them(
+    make_backend: MakeBackend, overrides: Any
+) -> None:
+    assert "virtualmachines" in [cache.resource for cache in make_backend(**overrides).caches()]
 
 
-def test_the_fleet_is_exported_once_the_caches_are_synced(server: ApiServer) -> None:
+def test_the_fleet_is_exported_once_the_caches_are_synced(server: ApiServer, make_backend: MakeBackend) -> None:
     server.put(*storage(), node("node-b"), vm("vm1"), vm_pod("vm1", "node-b", opt_in=None), vm("off", opt_in=False))
-    backend = make_backend(server, lease=None)
+    backend = make_backend(lease=None)
     assert not [name for name in samples(backend) if "_vms{" in name]
     backend.start()
     until(backend.live.synced)
@@ -118,8 +132,8 @@ def test_the_fleet_is_exported_once_the_caches_are_synced(server: ApiServer) -> 
     backend.stop()
 
 
-def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(server: ApiServer) -> None:
-    backend = make_backend(server)
+def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(make_backend: MakeBackend) -> None:
+    backend = make_backend()
     vms = next(each for each in backend.live.reflectors if each.kind.plural == "virtualmachines")
     for each in backend.live.reflectors:
         each.health.synced = each is not vms
@@ -132,16 +146,16 @@ def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(ser
 
 
 @pytest.mark.parametrize("lease", [LEASE, None], ids=["with a lease", "without a lease"])
-def test_each_reason_of_a_release_starts_at_0(server: ApiServer, lease: tuple[str, str] | None) -> None:
-    found = samples(make_backend(server, lease))
+def test_each_reason_of_a_release_starts_at_0(make_backend: MakeBackend, lease: tuple[str, str] | None) -> None:
+    found = samples(make_backend(lease))
     for reason in RELEASE_REASONS:
         assert found[f'kubevirt_scheduler_pending_pins{{reason="{reason}"}}'] == 0
         assert found[f'kubevirt_scheduler_released_total{{reason="{reason}"}}'] == 0
     assert found["kubevirt_scheduler_release_leader"] == 0
 
 
-def test_pending_and_released_pins_are_counted_by_reason(server: ApiServer) -> None:
-    backend = make_backend(server)
+def test_pending_and_released_pins_are_counted_by_reason(make_backend: MakeBackend) -> None:
+    backend = make_backend()
     backend.releaser.pending[Reason.NODE_FULL] = 3
     backend.releaser.released[Reason.NODE_NOT_READY] = 2
     found = samples(backend)
@@ -151,10 +165,10 @@ def test_pending_and_released_pins_are_counted_by_reason(server: ApiServer) -> N
 
 @RELEASE_OFF
 def test_without_the_release_the_leader_reports_a_stuck_pod_and_never_deletes_it(
-    server: ApiServer, overrides: Any
+    server: ApiServer, make_backend: MakeBackend, overrides: Any
 ) -> None:
     server.put(*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine())
-    backend = make_backend(server, release_after=0, **overrides)
+    backend = make_backend(release_after=0, **overrides)
     backend.start()
     until(lambda: backend.leads() and all_synced(backend))
     for _ in range(2):
@@ -171,9 +185,11 @@ def test_without_the_release_the_leader_reports_a_stuck_pod_and_never_deletes_it
     assert not backend.releaser.released
 
 
-def test_a_stuck_pod_is_released_by_the_leader_of_two_replicas_once(server: ApiServer) -> None:
+def test_a_stuck_pod_is_released_by_the_leader_of_two_replicas_once(
+    server: ApiServer, make_backend: MakeBackend
+) -> None:
     server.put(*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine())
-    replicas = [make_backend(server, release_after=0) for _ in range(2)]
+    replicas = [make_backend(release_after=0) for _ in range(2)]
     for replica in replicas:
         replica.start()
     until(lambda: any(replica.leads() for replica in replicas))
