@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,14 @@ def unguarded_webhook(plane: ControlPlane, kubeconfig: Path) -> Iterator[Webhook
 
 
 @pytest.fixture
+def plain_scenario(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
+    """A namespace for this test only, for which no webhook is registered."""
+    with closing(Scenario(plane, longhorn, None)) as scenario:
+        yield scenario
+
+
+@pytest.fixture
 def scenario(plane: ControlPlane, longhorn: Longhorn, webhook: Webhook) -> Iterator[Scenario]:
     """A namespace for this test only, whose VMs the webhook handles."""
-    scenario = Scenario(plane, longhorn, webhook)
-    yield scenario
-    scenario.close()
+    with closing(Scenario(plane, longhorn, webhook)) as scenario:
+        yield scenario

@@ -78,9 +78,10 @@ def options(replicas: Replicas) -> list[str]:
     return ["--webhook-configuration", replicas.release.fullname]
 
 
-def test_a_healthy_installation_passes_the_checks(plane: ControlPlane, longhorn: Longhorn, installed: Replicas) -> None:
-    scenario = Scenario(plane, longhorn, None)
-    scenario.add_nodes(2)
+def test_a_healthy_installation_passes_the_checks(
+    plane: ControlPlane, plain_scenario: Scenario, installed: Replicas
+) -> None:
+    plain_scenario.add_nodes(2)
     _, found = run_doctor(plane.kubeconfig, *options(installed))
     assert found["replicas"] == [("ok", "2 of 2 replicas are ready")]
     for check in ("caches", "certificates", "calls", "rights", "selection"):
@@ -88,7 +89,6 @@ def test_a_healthy_installation_passes_the_checks(plane: ControlPlane, longhorn:
     assert found["caches"][0][1].startswith("the caches of all ready replicas are current: the oldest news is ")
     assert found["calls"] == [("ok", "the API server calls the webhook for VMs in namespace default")]
     assert [level for level, _ in found["nodes"]] == ["ok"] * 3
-    scenario.close()
 
 
 def test_missing_rights_and_an_untrusted_certificate_are_failures(plane: ControlPlane, installed: Replicas) -> None:

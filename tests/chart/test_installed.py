@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas, build_both_helms
-from tests.support.longhorn import Longhorn
 from tests.support.object_history import History
 from tests.support.scenario import CO_SCHEDULED, Scenario
 from tests.support.webhook_process import REGISTRATIONS
@@ -31,20 +30,18 @@ def installed(plane: ControlPlane) -> Iterator[Replicas]:
 
 
 def test_the_installed_chart_issues_a_certificate_and_places_a_vm(
-    plane: ControlPlane, longhorn: Longhorn, installed: Replicas
+    plane: ControlPlane, plain_scenario: Scenario, installed: Replicas
 ) -> None:
     plane.wait(installed.release.has_ca_bundle, 20, "the caBundle of both webhooks")
-    scenario = Scenario(plane, longhorn, None)
-    scenario.add_nodes(8)
-    _, node = scenario.add_attached_volume()
+    plain_scenario.add_nodes(8)
+    _, node = plain_scenario.add_attached_volume()
 
     def pinned() -> bool:
-        pod = plane.request("POST", f"{scenario.pods}?dryRun=All", scenario.vm_pod("vm1", "disk1"))
+        pod = plane.request("POST", f"{plain_scenario.pods}?dryRun=All", plain_scenario.vm_pod("vm1", "disk1"))
         return bool(pod["metadata"]["annotations"].get(CO_SCHEDULED) == node)
 
     plane.wait(pinned, 20, "a decision based on the share-manager")
-    assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == node
-    scenario.close()
+    assert plain_scenario.wait_running(plain_scenario.start_vm("vm1", "disk1")) == node
     assert installed.error_lines() == []
 
 

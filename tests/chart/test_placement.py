@@ -12,7 +12,6 @@ from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, Object, find_one, render, template
 from tests.support.helm_release import Release
-from tests.support.longhorn import Longhorn
 from tests.support.scenario import POOL, Scenario
 
 pytestmark = pytest.mark.controlplane
@@ -83,10 +82,8 @@ def test_host_network_changes_only_the_replicas() -> None:
 
 
 @pytest.fixture
-def scenario(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    scenario = Scenario(plane, longhorn, None)
-    yield scenario
-    scenario.close()
+def scenario(plain_scenario: Scenario) -> Scenario:
+    return plain_scenario
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from tests.support import kubevirt
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_release import Release, Replicas
-from tests.support.longhorn import Longhorn
 from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
 
 pytestmark = pytest.mark.controlplane
@@ -23,10 +22,8 @@ OWNER = {
 
 
 @pytest.fixture
-def scenario(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    scenario = Scenario(plane, longhorn, None)
-    yield scenario
-    scenario.close()
+def scenario(plain_scenario: Scenario) -> Scenario:
+    return plain_scenario
 
 
 @pytest.fixture

@@ -47,23 +47,19 @@ def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
 
 
 def test_ten_upgrades_in_a_row_fail_no_creation_and_miss_no_vm(
-    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas, measured: Measured
+    plane: ControlPlane, plain_scenario: Scenario, replicas: Replicas, measured: Measured
 ) -> None:
-    scenario = Scenario(plane, longhorn, None)
-    try:
-        plane.wait(lambda: scenario.decision("no-such-claim"), 20, "a decision")
-        before = fail_open_count(plane)
-        with PodStream.of_scenario(scenario) as stream:
-            replaced = []
-            for change, _ in UPGRADES:
-                replicas.release.upgrade(change, "--reuse-values" if "set=" in change else LONG_TIMEOUT)
-                replaced.append(replicas.reconcile())
-            exit_codes = replicas.exit_codes()
-            last = stream.count
-            plane.wait(lambda: stream.count > last + 10, 20, "VMs after the last replica has exited")
-        missed = fail_open_count(plane) - before
-    finally:
-        scenario.close()
+    plane.wait(lambda: plain_scenario.decision("no-such-claim"), 20, "a decision")
+    before = fail_open_count(plane)
+    with PodStream.of_scenario(plain_scenario) as stream:
+        replaced = []
+        for change, _ in UPGRADES:
+            replicas.release.upgrade(change, "--reuse-values" if "set=" in change else LONG_TIMEOUT)
+            replaced.append(replicas.reconcile())
+        exit_codes = replicas.exit_codes()
+        last = stream.count
+        plane.wait(lambda: stream.count > last + 10, 20, "VMs after the last replica has exited")
+    missed = fail_open_count(plane) - before
     measured(
         f"ten upgrades, {sum(replaced)} replicas replaced: of {stream.count} creations "
         f"{len(stream.failed)} failed, {len(stream.missed)} were not seen (the API server counts {missed:g})"

@@ -6,7 +6,6 @@ import configparser
 import json
 import re
 import shlex
-from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -14,7 +13,6 @@ import yaml
 from tests.docs.test_install import commands
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.longhorn import Longhorn
 from tests.support.paths import DOCS, EXAMPLES
 from tests.support.scenario import POOL, Scenario
 
@@ -38,10 +36,8 @@ def jsonpaths() -> list[list[str]]:
 
 
 @pytest.fixture
-def scenario(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    scenario = Scenario(plane, longhorn, None)
-    yield scenario
-    scenario.close()
+def scenario(plain_scenario: Scenario) -> Scenario:
+    return plain_scenario
 
 
 def test_the_table_of_operations_left_is_calculated_correctly() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 
 import pytest
 
 from tests.docs.test_install import commands
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.longhorn import Longhorn
 from tests.support.paths import DOCS
 from tests.support.scenario import CO_SCHEDULED, Scenario
 
@@ -23,10 +21,8 @@ def kubectl_commands() -> list[list[str]]:
 
 
 @pytest.fixture
-def scenario(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    scenario = Scenario(plane, longhorn, None)
-    yield scenario
-    scenario.close()
+def scenario(plain_scenario: Scenario) -> Scenario:
+    return plain_scenario
 
 
 def test_the_first_command_lists_a_pinned_pod_with_the_schedulers_words(

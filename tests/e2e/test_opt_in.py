@@ -23,14 +23,6 @@ KEY = OPT_IN_ANNOTATIONS[0]
 WATCHED = (("", "namespaces", ("list", "watch")), ("storage.k8s.io", "storageclasses", ("list", "watch")))
 
 
-@pytest.fixture
-def unserved(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    """A scenario without a webhook."""
-    scenario = Scenario(plane, longhorn, None)
-    yield scenario
-    scenario.close()
-
-
 @pytest.fixture(scope="module")
 def by_namespace(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Webhook]:
     """A webhook with the opt-in by namespace, and exactly the rights that the chart grants for it."""
@@ -53,8 +45,8 @@ def wait_for(scenario: Scenario, ending: str) -> None:
                         20, f"a decision that ends with {ending!r}")  # fmt: skip
 
 
-def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(unserved: Scenario, by_namespace: Webhook) -> None:
-    scenario, request = unserved, unserved.plane.request
+def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(plain_scenario: Scenario, by_namespace: Webhook) -> None:
+    scenario, request = plain_scenario, plain_scenario.plane.request
     scenario.add_nodes(2)
     scenario.use_webhook(by_namespace)
     _, node = scenario.add_attached_volume()
@@ -86,9 +78,9 @@ def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(unserved: Scenario
 
 
 def test_without_the_new_rights_annotated_vms_are_still_placed(
-    plane: ControlPlane, unserved: Scenario, longhorn: Longhorn
+    plane: ControlPlane, plain_scenario: Scenario, longhorn: Longhorn
 ) -> None:
-    scenario, settings = unserved, {"opt_in": "namespace", "longhorn_namespace": longhorn.namespace}
+    scenario, settings = plain_scenario, {"opt_in": "namespace", "longhorn_namespace": longhorn.namespace}
     token = create_service_account(plane, "old-role")
     kubeconfig = plane.write_kubeconfig(plane.folder / "old-role-kubeconfig", token)
     with Webhook(plane, "old-role", kubeconfig, settings) as webhook:
@@ -100,9 +92,9 @@ def test_without_the_new_rights_annotated_vms_are_still_placed(
 
 
 def test_an_observer_decides_on_every_vm_and_changes_none(
-    plane: ControlPlane, unserved: Scenario, longhorn: Longhorn, kubeconfig: Path
+    plane: ControlPlane, plain_scenario: Scenario, longhorn: Longhorn, kubeconfig: Path
 ) -> None:
-    scenario, settings = unserved, {"action": "observe", "longhorn_namespace": longhorn.namespace}
+    scenario, settings = plain_scenario, {"action": "observe", "longhorn_namespace": longhorn.namespace}
     scenario.add_nodes(1)
     with Webhook(plane, "observer", kubeconfig, settings) as webhook:
         label = {"metadata": {"labels": {"test/served-by": webhook.name}}}
@@ -120,24 +112,24 @@ def test_an_observer_decides_on_every_vm_and_changes_none(
         assert webhook.metric("kubevirt_scheduler_vm_pods_total") == 1
 
 
-def test_the_commands_annotate_the_templates_of_vms(unserved: Scenario) -> None:
-    plane = unserved.plane
+def test_the_commands_annotate_the_templates_of_vms(plain_scenario: Scenario) -> None:
+    plane = plain_scenario.plane
     install_crds(plane)
     managed = {"labels": {"kustomize.toolkit.fluxcd.io/name": "shop", "app": "db"}}
     for name, metadata in ("vm1", {"labels": {"app": "db"}}), ("vm2", managed), ("vm3", {}):
         vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name} | metadata}
-        plane.request("POST", vm_path(unserved), vm | {"spec": {"template": {"spec": {"volumes": []}}}})
+        plane.request("POST", vm_path(plain_scenario), vm | {"spec": {"template": {"spec": {"volumes": []}}}})
 
     def run(*arguments: str) -> int:
         found = CliRunner().invoke(
-            commands, [*arguments, "-n", unserved.namespace, "--kubeconfig", str(plane.kubeconfig)]
+            commands, [*arguments, "-n", plain_scenario.namespace, "--kubeconfig", str(plane.kubeconfig)]
         )
         print(found.output)
         return found.exit_code
 
     def opt_ins() -> list[str | None]:
         templates = [
-            plane.request("GET", vm_path(unserved, name))["spec"]["template"] for name in ("vm1", "vm2", "vm3")
+            plane.request("GET", vm_path(plain_scenario, name))["spec"]["template"] for name in ("vm1", "vm2", "vm3")
         ]
         assert all(template["spec"] == {"volumes": []} for template in templates)
         return [template.get("metadata", {}).get("annotations", {}).get(KEY) for template in templates]

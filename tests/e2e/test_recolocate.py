@@ -13,7 +13,6 @@ import pytest
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, find_one, render
-from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.migrating_fleet import LIMIT, MigratingFleet
 from tests.support.migration_controller import MigrationController
@@ -46,10 +45,8 @@ def kubeconfig(plane: ControlPlane) -> Path:
 
 
 @pytest.fixture
-def scenario(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    scenario = Scenario(plane, longhorn, None)
-    yield scenario
-    scenario.close()
+def scenario(plain_scenario: Scenario) -> Scenario:
+    return plain_scenario
 
 
 @pytest.fixture

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
-
-
-@pytest.fixture
-def scenario_without_webhook(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    """A namespace for which no webhook is called."""
-    scenario = Scenario(plane, longhorn, None)
-    yield scenario
-    scenario.close()
 
 
 def as_stored(pod: Object) -> str:
@@ -52,7 +42,7 @@ def reason_logged(webhook: Webhook, plane: ControlPlane, vm: str) -> str:
 )
 def test_the_webhook_leaves_the_pod_unchanged(
     scenario: Scenario,
-    scenario_without_webhook: Scenario,
+    plain_scenario: Scenario,
     plane: ControlPlane,
     webhook: Webhook,
     *,
@@ -67,7 +57,7 @@ def test_the_webhook_leaves_the_pod_unchanged(
     pod = scenario.vm_pod(vm, "disk1", review=review, opt_in=opt_in)
     pod["metadata"]["annotations"] |= annotations
     plane.wait(lambda: scenario.target_node("disk1"), 20, "a decision for an opted-in VM")
-    assert as_stored(scenario.dry_run(pod)) == as_stored(scenario_without_webhook.dry_run(pod))
+    assert as_stored(scenario.dry_run(pod)) == as_stored(plain_scenario.dry_run(pod))
     assert reason_logged(webhook, plane, vm) == reason
     assert scenario.wait_running(scenario.create(pod))
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.controlplane.api import Object
-from tests.support.controlplane.plane import ControlPlane
-from tests.support.longhorn import Longhorn
 from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.virt_controller import VirtController
 
@@ -19,17 +17,15 @@ BACK_OFF = 0.5  # seconds instead of 10
 
 
 @pytest.fixture
-def unserved(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Scenario]:
-    """A scenario without a webhook."""
-    scenario = Scenario(plane, longhorn, None)
-    scenario.add_nodes(1)
-    yield scenario
-    scenario.close()
+def scenario(plain_scenario: Scenario) -> Scenario:
+    """One node, and no webhook."""
+    plain_scenario.add_nodes(1)
+    return plain_scenario
 
 
 @pytest.fixture
-def controller(unserved: Scenario) -> Iterator[VirtController]:
-    with VirtController(unserved, BACK_OFF) as controller:
+def controller(scenario: Scenario) -> Iterator[VirtController]:
+    with VirtController(scenario, BACK_OFF) as controller:
         yield controller
 
 
@@ -49,34 +45,34 @@ def delete_pending_pod(scenario: Scenario, controller: VirtController) -> float:
 
 
 def test_a_pod_deleted_while_pending_delays_the_next_one_more_each_time(
-    unserved: Scenario, controller: VirtController
+    scenario: Scenario, controller: VirtController
 ) -> None:
-    controller.add(unschedulable_pod(unserved))
-    seconds = [delete_pending_pod(unserved, controller) for _ in range(2)]
+    controller.add(unschedulable_pod(scenario))
+    seconds = [delete_pending_pod(scenario, controller) for _ in range(2)]
     assert seconds[0] == pytest.approx(1.25 * BACK_OFF, abs=0.25 * BACK_OFF + 1)
     assert seconds[1] >= 4 * BACK_OFF
     status = controller.vm("vm1")["status"]
     assert status["startFailure"]["consecutiveFailCount"] == 2
     controller.set_run_strategy("vm1", "Halted")
-    unserved.plane.wait(lambda: "startFailure" not in controller.vm("vm1")["status"], 20, "a cleared count")
+    scenario.plane.wait(lambda: "startFailure" not in controller.vm("vm1")["status"], 20, "a cleared count")
 
 
-def test_a_vm_that_has_run_restarts_immediately(unserved: Scenario, controller: VirtController) -> None:
-    controller.add(unserved.vm_pod("vm1"))
+def test_a_vm_that_has_run_restarts_immediately(scenario: Scenario, controller: VirtController) -> None:
+    controller.add(scenario.vm_pod("vm1"))
     first = controller.wait_running("vm1", 20)["metadata"]["name"]
-    unserved.delete(first)
-    unserved.plane.wait(lambda: len(controller.starts("vm1")) == 2, 20, "the next pod")
+    scenario.delete(first)
+    scenario.plane.wait(lambda: len(controller.starts("vm1")) == 2, 20, "the next pod")
     controller.wait_running("vm1", 20)
     assert "startFailure" not in controller.vm("vm1")["status"]
 
 
 @pytest.mark.parametrize("run_strategy", ["Manual", "Once"])
 def test_other_run_strategies_do_not_restart_the_vm(
-    unserved: Scenario, controller: VirtController, run_strategy: str
+    scenario: Scenario, controller: VirtController, run_strategy: str
 ) -> None:
-    pod = unserved.create(controller.prepare(unschedulable_pod(unserved), run_strategy))
-    unserved.plane.wait(lambda: controller.pod("vm1"), 20, "the pod")
+    pod = scenario.create(controller.prepare(unschedulable_pod(scenario), run_strategy))
+    scenario.plane.wait(lambda: controller.pod("vm1"), 20, "the pod")
     time.sleep(0.3)
-    unserved.delete(pod)
-    unserved.plane.wait(lambda: controller.phase("vm1") == "Failed", 20, "the VMI's failure")
+    scenario.delete(pod)
+    scenario.plane.wait(lambda: controller.phase("vm1") == "Failed", 20, "the VMI's failure")
     assert not controller.pod("vm1")
