@@ -5,18 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+from webhook.cluster.objects import key_of
 from webhook.cluster.store import NO_KEY, Store
 from webhook.cluster.tables import vm_key
 from webhook.placement.catalog import Key, Pod, VirtualMachine
 from webhook.placement.fleet import Machine
-from webhook.placement.kubevirt import is_virt_launcher
+from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, Malformed, condition, text
+from webhook.placement.shape import JsonObject, Malformed, condition
 from webhook.placement.template import next_pod, rendered_pod
 from webhook.placement.vmpod import needs_state_claim
 
-STATE_CLAIM_PREFIX = "persistent-state-for-"
+STATE_CLAIM_PREFIX = f"{STATE_CLAIM_LABEL}-"
 _SHARED_RESOURCES = ("cpu", "memory", "pods")
 
 
@@ -99,7 +100,7 @@ class Inventory:
         """Keep the manifest of a VM, a VMI or a virt-launcher pod; ignore others."""
         table = {"VirtualMachine": self.vms, "VirtualMachineInstance": self.vmis, "Pod": self.pods}.get(kind)
         if table is not None and (kind != "Pod" or is_virt_launcher(item)):
-            table[text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")] = item
+            table[key_of(item)] = item
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""

@@ -12,6 +12,7 @@ from webhook.placement.kubevirt import (
     EVICTION_SOURCE,
     MIGRATION_NAME_ANNOTATION,
     PROVISIONING_ANNOTATION,
+    STATE_CLAIM_LABEL,
     VMI_NAME_ANNOTATION,
 )
 from webhook.placement.shape import JsonObject
@@ -139,7 +140,7 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
     template = _fields(metadata=_fields("labels", annotations=annotations), spec=_VMI_SPEC)
     return {
         "PersistentVolumeClaim": reduced(
-            _fields(*names, labels=_fields("persistent-state-for")),
+            _fields(*names, labels=_fields(STATE_CLAIM_LABEL)),
             spec=_fields("accessModes", "volumeMode", "volumeName", "storageClassName"),
             status=_fields("phase"),
         ),

@@ -6,9 +6,9 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 from dataclasses import replace
 
 from webhook.placement.affinity import pinned_node
-from webhook.placement.catalog import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.catalog import Claim, Key, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.eligibility import pinned_by_webhook
-from webhook.placement.kubevirt import is_virt_launcher, vmi_name
+from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
 from webhook.placement.opt_in_sources import OPT_IN_KEY, Namespace, StorageClass
 from webhook.placement.podfacts import is_terminating, keys_with, labels_of, pod_facts
 from webhook.placement.resources import amounts
@@ -24,13 +24,14 @@ RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
 Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine | Namespace | StorageClass
 
 
-def _key(item: JsonObject) -> tuple[str, str]:
+def key_of(item: JsonObject) -> Key:
+    """Return the namespace and name of a namespaced object."""
     return text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")
 
 
 def read_claim(item: JsonObject) -> Claim:
     """Extract the facts of a PersistentVolumeClaim."""
-    namespace, name = _key(item)
+    namespace, name = key_of(item)
     modes = mapping(item, "spec").get("accessModes")
     modes = modes if isinstance(modes, list) else []
     shared = "ReadWriteMany" in modes
@@ -39,7 +40,7 @@ def read_claim(item: JsonObject) -> Claim:
         name,
         text(item, "spec", "volumeName"),
         shared,
-        persistent_state=bool(mapping(item, "metadata", "labels").get("persistent-state-for")),
+        persistent_state=bool(mapping(item, "metadata", "labels").get(STATE_CLAIM_LABEL)),
         read_only_many="ReadOnlyMany" in modes and not shared,
         block=text(item, "spec", "volumeMode") == "Block",
         storage_class=text(item, "spec", "storageClassName"),
@@ -66,7 +67,7 @@ def read_volume(item: JsonObject) -> Volume:
 def read_share_manager(item: JsonObject) -> ShareManager:
     """Extract the facts of a ShareManager."""
     status = mapping(item, "status")
-    return ShareManager(*_key(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
+    return ShareManager(*key_of(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
 
 
 def read_node(item: JsonObject) -> Node:
@@ -89,7 +90,7 @@ def read_pod(item: JsonObject) -> Pod | None:
         return None
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
     nominated = text(item, "status", "nominatedNodeName")
-    facts = pod_facts(item, *_key(item), text(item, "spec", "nodeName") or pinned_node(item) or nominated)
+    facts = pod_facts(item, *key_of(item), text(item, "spec", "nodeName") or pinned_node(item) or nominated)
     pin = read_pending_pin(item)
     return replace(facts, pin=pin) if pin else facts
 
@@ -118,7 +119,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
     failures = mapping(item, "status", "startFailure").get("consecutiveFailCount")
     annotations = mapping(spec, "template", "metadata", "annotations")
     return VirtualMachine(
-        *_key(item),
+        *key_of(item),
         restarts=spec.get("runStrategy") in RESTARTING_STRATEGIES or spec.get("running") is True,
         start_failures=failures if isinstance(failures, int) else 0,
         true_annotations=keys_with(annotations, "true"),

@@ -19,6 +19,7 @@ from webhook.cluster.objects import Fact
 from webhook.cluster.reading import answered, list_raw
 from webhook.cluster.store import Store
 from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in_sources import Namespace, StorageClass
 
 
@@ -79,7 +80,7 @@ class OnDemand(Store):
 
     def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
         """Read the share-manager pods of a volume."""
-        selector = f"longhorn.io/component=share-manager,longhorn.io/share-manager={volume}"
+        selector = f"{COMPONENT_LABEL}={SHARE_MANAGER},{VOLUME_LABEL}={volume}"
         self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
         return super().share_manager_pods(namespace, volume)
 

@@ -11,6 +11,7 @@ from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS_PATH
 from webhook.cluster.ondemand import OnDemand
 from webhook.cluster.reading import answered, list_objects, read_object
 from webhook.placement.catalog import Key
+from webhook.placement.kubevirt import STATE_CLAIM_LABEL
 from webhook.placement.shape import JsonObject, text
 from webhook.placement.vmpod import needs_state_claim
 
@@ -65,7 +66,7 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
         inventory.store.put(objects.read_virtual_machine(vm))
         if needs_state_claim(vm):
             claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
-            for claim in _listed(cluster, claims, labelSelector=f"persistent-state-for={name}"):
+            for claim in _listed(cluster, claims, labelSelector=f"{STATE_CLAIM_LABEL}={name}"):
                 inventory.store.put(objects.read_claim(claim))
     for pod in _listed(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR):
         inventory.keep("Pod", pod)

@@ -8,6 +8,7 @@ from webhook.cluster import objects
 from webhook.cluster.documents import BadInput, Document, Kind, printable, read_all
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
+from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.shape import JsonObject, Malformed, mapping, mappings, text
 
 COMMAND = "kubevirt-scheduler snapshot"
@@ -60,7 +61,7 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> tuple[Store, Count
 
 def has_share_manager_environment(kind: str, item: JsonObject) -> bool:
     """Return whether this is a share-manager pod with its containers' environment, which may hold a passphrase."""
-    if kind != "Pod" or mapping(item, "metadata", "labels").get("longhorn.io/component") != "share-manager":
+    if kind != "Pod" or mapping(item, "metadata", "labels").get(COMPONENT_LABEL) != SHARE_MANAGER:
         return False
     return any(container.get("env") for container in mappings(item, "spec", "containers"))
 

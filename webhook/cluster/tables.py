@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from webhook.cluster.objects import Fact
 from webhook.placement.catalog import Key, Pod, Volume
+from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 
 F = TypeVar("F", bound=Fact)
 
@@ -157,8 +158,8 @@ class Pods(Table[Pod]):
                 yield self._by_repelled_namespace, namespace
         for claim in pod.claims:
             yield self._by_claim, (pod.namespace, claim)
-        if pod.labels.get("longhorn.io/component") == "share-manager":
-            yield self._serving, (pod.namespace, pod.labels.get("longhorn.io/share-manager", ""))
+        if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
+            yield self._serving, (pod.namespace, pod.labels.get(VOLUME_LABEL, ""))
 
     def _count(self, pod: Pod, sign: int) -> None:
         if pod.effective_node:

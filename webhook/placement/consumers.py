@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog, Key, Pod
+from webhook.placement.longhorn import VOLUME_LABEL
 from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
 from webhook.placement.selectors import NODE_NAME_FIELD
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mapping, mappings, text
+from webhook.placement.shape import JsonObject, mappings, text
 from webhook.placement.votes import ranked
 
 # The guard evaluates the candidates in turn, and a check can take 50 ms. A volume has few VMs, on even fewer nodes.
@@ -24,7 +25,7 @@ class Consumers:
 
 def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Consumers:
     """Find the opted-in virt-launcher pods that are bound, alive, and mount the claim of the share-manager's volume."""
-    return consumers_of(text(mapping(pod, "metadata", "labels"), "longhorn.io/share-manager"), catalog, settings)
+    return consumers_of(text(pod, "metadata", "labels", VOLUME_LABEL), catalog, settings)
 
 
 def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> Consumers:

@@ -7,6 +7,7 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferre
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Mode, OptedInBy, Reason, Subject
 from webhook.placement.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
+from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in import is_handled
 from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, text
@@ -32,8 +33,8 @@ def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) ->
     labels = mapping(pod, "metadata", "labels")
     return (
         namespace == settings.longhorn_namespace
-        and labels.get("longhorn.io/component") == "share-manager"
-        and bool(text(labels, "longhorn.io/share-manager"))
+        and labels.get(COMPONENT_LABEL) == SHARE_MANAGER
+        and bool(text(labels, VOLUME_LABEL))
     )
 
 

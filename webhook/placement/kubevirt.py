@@ -20,6 +20,9 @@ PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"  # a dummy pod th
 # A label or an annotation: a descheduler evicted the VM, so that KubeVirt migrates it away on purpose.
 EVICTION_SOURCE = "kubevirt.io/eviction-source"
 
+# A label of the claim that keeps a VM's vTPM or EFI state. The value is the VM's name.
+STATE_CLAIM_LABEL = "persistent-state-for"
+
 # A label of the nodes that can run VMs.
 SCHEDULABLE_NODE = "kubevirt.io/schedulable"
 

@@ -11,13 +11,14 @@ from webhook.commands.checks.result import Result, failure, listed, ok, warning
 from webhook.placement.catalog import Claim, VirtualMachine
 from webhook.placement.decision import OptedInBy
 from webhook.placement.kubevirt import APP_LABEL, VIRT_LAUNCHER
+from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.opt_in import Applicant, opted_in_by
 from webhook.placement.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 _VM_LABELS = {APP_LABEL: VIRT_LAUNCHER}
-_STORAGE_LABELS = {"longhorn.io/component": "share-manager"}
+_STORAGE_LABELS = {COMPONENT_LABEL: SHARE_MANAGER}
 
 
 def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
