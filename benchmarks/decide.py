@@ -19,7 +19,7 @@ from rich.table import Table
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
 from webhook.placement import patch
-from webhook.placement.catalog import Claim, Node, Pod, ShareManager, Volume
+from webhook.placement.facts import Claim, Node, Pod, ShareManager, Volume
 from webhook.placement.injector import decide, inject
 from webhook.placement.mutation import patch_for
 from webhook.placement.resources import amounts

@@ -22,7 +22,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cluster import objects
-from webhook.placement.catalog import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.facts import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.selectors import AffinityTerm
 from webhook.placement.shape import Malformed
 

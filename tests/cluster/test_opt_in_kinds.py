@@ -32,7 +32,7 @@ from webhook.cluster.manifests import to_yaml
 from webhook.cluster.ondemand import OnDemand
 from webhook.placement.decision import OptedInBy, Reason
 from webhook.placement.injector import decide
-from webhook.placement.opt_in_sources import Namespace, StorageClass
+from webhook.placement.facts import Namespace, StorageClass
 from webhook.placement.settings import OptIn
 
 SOURCES = "namespaces", "storageclasses"

@@ -38,7 +38,7 @@ from webhook.cluster.objects import (
 )
 from webhook.cluster.releaser import Releaser
 from webhook.placement.affinity import pinned_node
-from webhook.placement.catalog import Pod
+from webhook.placement.facts import Pod
 
 READERS = {
     "Node": read_node,

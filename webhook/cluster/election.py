@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.placement.catalog import Key
+from webhook.placement.facts import Key
 from webhook.placement.shape import JsonObject, mapping, text
 
 # Seconds, as in client-go. The others wait for LEASE_DURATION after they saw a renewal. The leader stops after

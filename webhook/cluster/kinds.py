@@ -7,9 +7,8 @@ from urllib.parse import quote
 
 from webhook.cluster import objects, wire
 from webhook.cluster.objects import Fact
-from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 from webhook.placement.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER
-from webhook.placement.opt_in_sources import Namespace, StorageClass
 from webhook.placement.settings import OptIn, Settings
 from webhook.placement.shape import JsonObject
 

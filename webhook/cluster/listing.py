@@ -9,7 +9,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.fleet import Inventory
 from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS_PATH, Kind, kinds, opt_in_kinds
 from webhook.cluster.reading import answered
-from webhook.placement.catalog import Pod
+from webhook.placement.facts import Pod
 from webhook.placement.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, Malformed

@@ -11,7 +11,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.token_bucket import TokenBucket
-from webhook.placement.catalog import Key, Volume
+from webhook.placement.facts import Key, Volume
 from webhook.placement.settings import is_dns_subdomain
 
 READ_TIMEOUT = 0.5  # seconds for one read; the creation of the VM waits for it

@@ -9,7 +9,7 @@ from webhook.cluster import wire
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.cluster.reading import list_objects, list_raw, read_object
-from webhook.placement.catalog import Key
+from webhook.placement.facts import Key
 from webhook.placement.migration import HOSTNAME
 from webhook.placement.recolocation import Move
 from webhook.placement.relocation import Migration, Sight

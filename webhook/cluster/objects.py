@@ -6,13 +6,12 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 from dataclasses import replace
 
 from webhook.placement.affinity import pinned_node
-from webhook.placement.catalog import Claim, Key, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.facts import Claim, Key, Namespace, Node, PendingPin, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 from webhook.placement.eligibility import pinned_by_webhook
 from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
-from webhook.placement.opt_in_sources import OPT_IN_KEY, Namespace, StorageClass
 from webhook.placement.podfacts import is_terminating, keys_with, labels_of, pod_facts
 from webhook.placement.resources import amounts
-from webhook.placement.settings import is_dns_subdomain
+from webhook.placement.settings import OPT_IN_KEY, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 from webhook.placement.vmpod import template_claims
 

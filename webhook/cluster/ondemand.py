@@ -18,9 +18,8 @@ from webhook.cluster.kinds import (
 from webhook.cluster.objects import Fact
 from webhook.cluster.reading import answered, list_raw
 from webhook.cluster.store import Store
-from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
-from webhook.placement.opt_in_sources import Namespace, StorageClass
 
 
 class OnDemand(Store):

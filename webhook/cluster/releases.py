@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from webhook.placement.catalog import Key
+from webhook.placement.facts import Key
 
 # Seconds. KubeVirt waits at most 300 s before it starts a VM again, so the next start is well within the hour.
 MEMORY_SECONDS = 3600.0

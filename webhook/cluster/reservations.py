@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from webhook.cluster.store import Store
-from webhook.placement.catalog import Key, Pod
+from webhook.placement.facts import Key, Pod
 from webhook.placement.decision import Decision
 
 # Seconds until a reservation expires if the pod doesn't show up in the cache: the pod may have been rejected after the

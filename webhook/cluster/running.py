@@ -10,7 +10,7 @@ from webhook.cluster.fleet import Inventory
 from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS_PATH
 from webhook.cluster.ondemand import OnDemand
 from webhook.cluster.reading import answered, list_objects, read_object
-from webhook.placement.catalog import Key
+from webhook.placement.facts import Key
 from webhook.placement.kubevirt import STATE_CLAIM_LABEL
 from webhook.placement.shape import JsonObject, text
 from webhook.placement.vmpod import needs_state_claim

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from webhook.cluster.objects import Fact
 from webhook.cluster.releases import ReleaseMemory
 from webhook.cluster.tables import Pods, Table, Volumes, vm_key
-from webhook.placement.catalog import Claim, Key, Node, Pod, ShareManager, VirtualMachine, Volume
-from webhook.placement.opt_in_sources import Namespace, StorageClass
+from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 
 TABLE_NAMES: dict[type[Fact], str] = {
     Claim: "claims",

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from webhook.cluster.objects import Fact
-from webhook.placement.catalog import Key, Pod, Volume
+from webhook.placement.facts import Key, Pod, Volume
 from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 
 F = TypeVar("F", bound=Fact)

@@ -13,7 +13,7 @@ from webhook.cluster.documents import BadInput, printable
 from webhook.cluster.fleet import Inventory
 from webhook.commands.fleet_source import Scope, assess_all
 from webhook.commands.progress import Progress
-from webhook.placement.catalog import Key
+from webhook.placement.facts import Key
 from webhook.placement.fleet import State, Status
 from webhook.placement.recolocation import TRANSIENT, Hindrance, Move, Refusal, VmView, gain, plan_move
 from webhook.placement.recolocation_run import ordered

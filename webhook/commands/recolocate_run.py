@@ -17,7 +17,7 @@ from webhook.cluster.running import read_one_vm
 from webhook.commands.recolocate_plan import view_of
 from webhook.commands.recolocate_progress import Reporter, reporter
 from webhook.placement import recolocation_run
-from webhook.placement.catalog import Key
+from webhook.placement.facts import Key
 from webhook.placement.fleet import assess
 from webhook.placement.recolocation import Hindrance, Move, Refusal, plan_move
 from webhook.placement.relocation import Limits, Migration, Relocation, Run, View

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from webhook.placement.catalog import Catalog, Key, Node, Pod, Volume
+from webhook.placement.catalog import Catalog
+from webhook.placement.facts import Key, Node, Pod, Volume
 from webhook.placement.kubevirt import vmi_uid
 from webhook.placement.podaffinity import InterPodAffinity
 from webhook.placement.podfacts import pod_facts

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from webhook.placement.catalog import Catalog, Key, Pod
+from webhook.placement.catalog import Catalog
+from webhook.placement.facts import Key, Pod
 from webhook.placement.longhorn import VOLUME_LABEL
 from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
 from webhook.placement.selectors import NODE_NAME_FIELD

@@ -6,7 +6,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from webhook.placement.catalog import Pod
+from webhook.placement.facts import Pod
 
 
 class Outcome(StrEnum):

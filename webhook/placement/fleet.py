@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
-from webhook.placement.catalog import Catalog, Pod
+from webhook.placement.catalog import Catalog
+from webhook.placement.facts import Pod
 from webhook.placement.consumers import claims_of
 from webhook.placement.decision import ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.injector import without_patch

@@ -6,7 +6,8 @@ Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filteri
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from webhook.placement.catalog import Catalog, Pod
+from webhook.placement.catalog import Catalog
+from webhook.placement.facts import Pod
 from webhook.placement.selectors import AffinityTerm
 
 # Limit for comparisons of a pod with a value in a term. 100,000 take about 50 ms and block all other requests.

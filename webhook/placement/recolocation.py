@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from webhook.placement.catalog import Catalog, Key
+from webhook.placement.catalog import Catalog
+from webhook.placement.facts import Key
 from webhook.placement.decision import Reason
 from webhook.placement.feasibility import first_failed_check
 from webhook.placement.fleet import State, Status

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from webhook.placement.catalog import Key
+from webhook.placement.facts import Key
 from webhook.placement.recolocation import Move
 
 # Drains and upgrades need migrations too. KubeVirt queues a migration beyond its limit, which would delay theirs.

@@ -16,6 +16,9 @@ PREFIX = "CO_SCHEDULE_"
 
 # The webhook's own annotation, and the Go scheduler's annotation, which its users still have in their VM templates.
 OPT_IN_ANNOTATIONS = ("kubevirt-scheduler/co-schedule", "scheduler.kubevirt-scheduler.io/co-schedule")
+# The label of namespaces and the annotation of StorageClasses that opt in VMs. The setting
+# CO_SCHEDULE_OPT_IN_ANNOTATIONS renames only the annotation of VMs.
+OPT_IN_KEY = OPT_IN_ANNOTATIONS[0]
 
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")

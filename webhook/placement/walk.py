@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from webhook.placement import consumers, resolve, votes
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.candidate import Candidate, ResourceFit, pinning_replicas, resource_fits
-from webhook.placement.catalog import Catalog, Claim, Pod, ShareManager, Volume
+from webhook.placement.catalog import Catalog
+from webhook.placement.facts import Claim, Pod, ShareManager, Volume
 from webhook.placement.claims import deciding_claim
 from webhook.placement.decision import ClaimFinding, Mode, OptedInBy, Reason
 from webhook.placement.eligibility import (

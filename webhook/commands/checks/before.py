@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from webhook.cluster.kinds import KUBEVIRT_API, kinds
 from webhook.commands.checks.inspection import Inspection
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
-from webhook.placement.catalog import Claim, Volume
+from webhook.placement.facts import Claim, Volume
 from webhook.placement.shape import text
 
 OLDEST_KUBERNETES = (1, 30)  # as in the chart's kubeVersion: ValidatingAdmissionPolicy v1

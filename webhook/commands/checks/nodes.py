@@ -7,7 +7,7 @@ from webhook.cluster.store import NO_KEY, Store
 from webhook.commands.checks.inspection import Inspection
 from webhook.commands.checks.installation import Installation
 from webhook.commands.checks.result import Result, listed, ok, warning
-from webhook.placement.catalog import Node, Pod
+from webhook.placement.facts import Node, Pod
 from webhook.placement.resources import PODS
 
 LOW_SHARE = 0.05  # of a node's allocatable pods
