@@ -59,8 +59,8 @@ from webhook.cluster.live_reader import (
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reservations import MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.store import OTHER_REPLICAS_SECONDS, Store
-from webhook.placement.facts import Claim, Pod, ShareManager, Volume
 from webhook.placement.decision import Decision, Mode, Outcome, Reason
+from webhook.placement.facts import Claim, Pod, ShareManager, Volume
 from webhook.placement.injector import Injection
 from webhook.placement.settings import Action
 

@@ -31,8 +31,8 @@ from webhook.cluster.live_backend import LiveBackend
 from webhook.cluster.manifests import to_yaml
 from webhook.cluster.ondemand import OnDemand
 from webhook.placement.decision import OptedInBy, Reason
-from webhook.placement.injector import decide
 from webhook.placement.facts import Namespace, StorageClass
+from webhook.placement.injector import decide
 from webhook.placement.settings import OptIn
 
 SOURCES = "namespaces", "storageclasses"

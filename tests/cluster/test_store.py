@@ -28,8 +28,8 @@ from tests.support.builders import (
 from webhook.cluster.objects import read_node, read_pod
 from webhook.cluster.store import Store
 from webhook.cluster.tables import Pods, vm_key
-from webhook.placement.facts import Node, Pod
 from webhook.placement.decision import Reason
+from webhook.placement.facts import Node, Pod
 from webhook.placement.injector import decide
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}

@@ -20,9 +20,7 @@ from webhook.placement.shape import JsonObject
 Keep = Callable[[Any], Any]
 
 OWN_PREFIXES = ("kubevirt-scheduler/", "scheduler.kubevirt-scheduler.io/")
-ANNOTATIONS = frozenset(
-    {VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE}
-)
+ANNOTATIONS = frozenset({VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 
 
 def _whole(value: Any) -> Any:

@@ -13,8 +13,8 @@ from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import Reflector
 from webhook.cluster.reservations import Reservations
 from webhook.cluster.store import Store
-from webhook.placement.facts import Claim, Key, Node, Pod, ShareManager, Volume
 from webhook.placement.decision import Outcome
+from webhook.placement.facts import Claim, Key, Node, Pod, ShareManager, Volume
 from webhook.placement.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
 from webhook.placement.kubevirt import vmi_uid

@@ -6,8 +6,19 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 from dataclasses import replace
 
 from webhook.placement.affinity import pinned_node
-from webhook.placement.facts import Claim, Key, Namespace, Node, PendingPin, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 from webhook.placement.eligibility import pinned_by_webhook
+from webhook.placement.facts import (
+    Claim,
+    Key,
+    Namespace,
+    Node,
+    PendingPin,
+    Pod,
+    ShareManager,
+    StorageClass,
+    VirtualMachine,
+    Volume,
+)
 from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
 from webhook.placement.podfacts import is_terminating, keys_with, labels_of, pod_facts
 from webhook.placement.resources import amounts

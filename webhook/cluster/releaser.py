@@ -15,8 +15,8 @@ from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.objects import read_pending_pin
 from webhook.placement import wording
-from webhook.placement.facts import PendingPin, Pod
 from webhook.placement.decision import Decision, Mode, Outcome, Reason
+from webhook.placement.facts import PendingPin, Pod
 from webhook.placement.feasibility import FailedCheck
 from webhook.placement.podfacts import is_terminating
 from webhook.placement.release import why_kept, why_pin_fails

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from webhook.cluster.store import Store
-from webhook.placement.facts import Key, Pod
 from webhook.placement.decision import Decision
+from webhook.placement.facts import Key, Pod
 
 # Seconds until a reservation expires if the pod doesn't show up in the cache: the pod may have been rejected after the
 # webhook's response.

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
-from webhook.placement.facts import PendingPin, Pod
 from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
+from webhook.placement.facts import PendingPin, Pod
 from webhook.placement.feasibility import FailedCheck
 from webhook.placement.fleet import Status
 from webhook.placement.injector import Injection

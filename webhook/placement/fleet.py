@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import Pod
 from webhook.placement.consumers import claims_of
 from webhook.placement.decision import ClaimFinding, Decision, OptedInBy, Outcome, Reason
+from webhook.placement.facts import Pod
 from webhook.placement.injector import without_patch
 from webhook.placement.opt_in import Applicant, new_applicant, opted_in_by, stored_applicant
 from webhook.placement.release import why_pin_fails

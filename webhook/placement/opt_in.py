@@ -4,9 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import Pod
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import OptedInBy
+from webhook.placement.facts import Pod
 from webhook.placement.settings import Action, OptIn, Settings
 from webhook.placement.shape import JsonObject, mapping
 

@@ -3,8 +3,8 @@
 from sys import intern
 from typing import Any
 
-from webhook.placement.facts import Pod
 from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
+from webhook.placement.facts import Pod
 from webhook.placement.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
 from webhook.placement.resources import effective_requests
 from webhook.placement.selectors import required_terms

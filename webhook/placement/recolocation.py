@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import Key
 from webhook.placement.decision import Reason
+from webhook.placement.facts import Key
 from webhook.placement.feasibility import first_failed_check
 from webhook.placement.fleet import State, Status
 from webhook.placement.injector import candidate_for

@@ -7,10 +7,10 @@ KubeVirt then starts the VM again.
 from webhook.placement import resolve
 from webhook.placement.candidate import Candidate
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import VirtualMachine
 from webhook.placement.claims import deciding_claim
 from webhook.placement.decision import GUARD_REASONS, Mode, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
+from webhook.placement.facts import VirtualMachine
 from webhook.placement.feasibility import FailedCheck, run_checks
 from webhook.placement.injector import candidate_for
 from webhook.placement.settings import Action, Settings

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import Claim, Volume
 from webhook.placement.claims import mounted_claims
 from webhook.placement.consumers import consumers_of, ranked_nodes
 from webhook.placement.decision import ClaimFinding, Reason, Source
+from webhook.placement.facts import Claim, Volume
 from webhook.placement.kubevirt import vmi_uid
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject

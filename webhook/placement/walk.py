@@ -7,7 +7,6 @@ from webhook.placement import consumers, resolve, votes
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.candidate import Candidate, ResourceFit, pinning_replicas, resource_fits
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import Claim, Pod, ShareManager, Volume
 from webhook.placement.claims import deciding_claim
 from webhook.placement.decision import ClaimFinding, Mode, OptedInBy, Reason
 from webhook.placement.eligibility import (
@@ -20,6 +19,7 @@ from webhook.placement.eligibility import (
     mode_of,
     pinned_by_webhook,
 )
+from webhook.placement.facts import Claim, Pod, ShareManager, Volume
 from webhook.placement.feasibility import contest, run_checks
 from webhook.placement.injector import candidate_for, namespace_of
 from webhook.placement.kubevirt import is_migration_target

@@ -8,8 +8,8 @@ from webhook.cluster.store import Store
 from webhook.commands.checks.inspection import Inspection
 from webhook.commands.checks.installation import Installation
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
-from webhook.placement.facts import Claim, VirtualMachine
 from webhook.placement.decision import OptedInBy
+from webhook.placement.facts import Claim, VirtualMachine
 from webhook.placement.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.opt_in import Applicant, opted_in_by
