@@ -59,7 +59,8 @@ from webhook.cluster.live_reader import (
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reservations import MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.store import OTHER_REPLICAS_SECONDS, Store
-from webhook.placement.decision import Decision, Mode, Outcome, Reason
+from webhook.placement.decision import Decision, Outcome, Reason
+from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.facts import Claim, Pod, ShareManager, Volume
 from webhook.placement.injector import Injection
 from webhook.placement.settings import Action
@@ -489,17 +490,35 @@ def test_a_dry_run_reserves_nothing(small_live: Live) -> None:
     assert len(small_live.store.reservations) == 0
 
 
-@pytest.mark.parametrize(
-    "options", [{"action": Action.OBSERVE}, {"affinity_mode": Mode.PREFERRED}, {"node_guard": False}]
-)
-def test_observe_mode_preferred_affinity_and_a_disabled_guard_reserve_nothing(
-    server: ApiServer, options: Object
-) -> None:
+@pytest.mark.parametrize("options", [{"action": Action.OBSERVE}, {"node_guard": False}])
+def test_observe_mode_and_a_disabled_guard_reserve_nothing(server: ApiServer, options: Object) -> None:
     live = make_live(server, **options)
     server.put(*storage(), node(allocatable=CAPACITY_FOR_TEN))
     sync_caches(live, server)
     assert burst(live, range(30)) == {Reason.CO_SCHEDULED: 30}
     assert len(live.store.reservations) == 0
+
+
+def test_a_vm_that_prefers_the_node_leaves_a_pinned_vm_its_place(small_live: Live) -> None:
+    """Without a reservation, the scheduler bound the preferring VM first, and one pinned VM stayed Pending."""
+    preferring = vm(99, requests={"cpu": "1"}, annotations={MODE_ANNOTATION: "preferred"})
+    injection = small_live.inject(request(preferring))
+    assert injection.decision.outcome is Outcome.PREFERRED
+    assert burst(small_live, range(10)) == {Reason.CO_SCHEDULED: 9, Reason.NODE_FULL: 1}
+    pods, stored = reflector(small_live, "pods"), stored_pod(preferring, injection, "vm-99")
+    pods._apply("ADDED", json.dumps(stored).encode())
+    assert burst(small_live, [10]) == {Reason.NODE_FULL: 1}
+    stored["spec"]["nodeName"] = "node-b"  # the scheduler has chosen another node
+    pods._apply("MODIFIED", json.dumps(stored).encode())
+    assert burst(small_live, [10, 11]) == {Reason.CO_SCHEDULED: 1, Reason.NODE_FULL: 1}
+
+
+def test_a_vm_that_only_prefers_the_node_counts_as_no_pin(small_live: Live) -> None:
+    preferring = vm(99, requests={"cpu": "10"}, annotations={MODE_ANNOTATION: "preferred"})
+    assert decision(small_live, preferring).outcome is Outcome.PREFERRED
+    assert len(small_live.store.recent_pins) == 0
+    found = decision(small_live, vm(1, requests={"cpu": "1"}))
+    assert (found.outcome, found.reason) == (Outcome.PREFERRED, Reason.NODE_FULL)  # no other node is preferred
 
 
 def test_a_relist_with_the_pod_ends_its_reservation(server: ApiServer, small_live: Live) -> None:

@@ -15,6 +15,7 @@ from tests.support.builders import (
     pod,
     pod_anti_affinity,
     pod_term,
+    preferring_fields,
     share_manager,
     share_manager_pod,
     virt_launcher,
@@ -155,6 +156,9 @@ ORDINARY_POD = Pod(
 )
 VM_FIELDS = {"labels": {"kubevirt.io": "virt-launcher"}, "claims": ("disk1",)}
 OPTED_IN_FIELDS = {**VM_FIELDS, "true_annotations": frozenset({"kubevirt-scheduler/co-schedule"})}
+UNPLACED_VM = {**OPTED_IN_FIELDS, "node": "", "effective_node": ""}
+PREFERS_B = preferring_fields("node-b")
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "now"}
 ANTI_AFFINITY = (
     AffinityTerm(
         frozenset({"default"}),
@@ -180,6 +184,31 @@ ANTI_AFFINITY = (
             {"node": "", "effective_node": "node-b"},
             id="nominated by the scheduler",
         ),
+        pytest.param(
+            virt_launcher("one", **PREFERS_B),
+            OPTED_IN_FIELDS | {"node": "", "effective_node": "node-b", "prefers": True},
+            id="prefers a node",
+        ),
+        pytest.param(virt_launcher("one", node="node-a", **PREFERS_B), OPTED_IN_FIELDS, id="bound, prefers a node"),
+        pytest.param(
+            virt_launcher("one", **PREFERS_B) | {"status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}},
+            UNPLACED_VM,
+            id="prefers a node and is unschedulable",
+        ),
+        pytest.param(
+            virt_launcher("one", **PREFERS_B, schedulingGates=[{"name": "quota"}]),
+            UNPLACED_VM,
+            id="prefers a node and has a scheduling gate",
+        ),
+        pytest.param(
+            virt_launcher("one", **preferring_fields("node-b", "NodeFull: a sentence")),
+            UNPLACED_VM,
+            id="prefers a full node",
+        ),
+        pytest.param(
+            virt_launcher("one", annotations=PREFERS_B["annotations"]), UNPLACED_VM, id="without the preferred term"
+        ),
+        pytest.param(pod("one", **PREFERS_B), {"node": "", "effective_node": ""}, id="not a VM's pod, prefers a node"),
         pytest.param(pod("one", node="node-a", deleting=True), {"alive": False}, id="terminating"),
         pytest.param(pod("one", node="node-a", phase="Pending"), {}, id="Pending"),
         pytest.param(pod("one", node="node-a", phase="Unknown"), {"alive": False}, id="phase Unknown"),

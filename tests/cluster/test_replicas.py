@@ -38,6 +38,15 @@ def test_a_vm_whose_place_another_pod_took_is_released_within_the_bound(seed: in
 
 
 @thorough
+@given(SEEDS, st.integers(1, 30), st.integers(1, 12))
+def test_vms_that_prefer_the_node_take_no_place_of_a_pinned_vm(seed: int, vms: int, capacity: int) -> None:
+    model = Model(Random(seed), 1, vms, capacity, preferring=0.4)
+    model.run()
+    assert not model.pending()
+    assert model.nodes()[SERVING] <= capacity
+
+
+@thorough
 @given(SEEDS, st.integers(1, 3))
 def test_vms_that_repel_each_other_all_run(seed: int, replicas: int) -> None:
     model = Model(Random(seed), replicas, 12, 100, repelling=True)

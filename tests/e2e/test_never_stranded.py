@@ -84,6 +84,21 @@ def test_a_vm_with_a_scheduling_gate_runs_elsewhere_if_the_node_fills_up_meanwhi
     assert scenario.wait_running(gated) != node
 
 
+def test_a_vm_that_prefers_the_node_takes_no_place_of_a_pinned_vm(scenario: Scenario, plane: ControlPlane) -> None:
+    (node,) = scenario.add_nodes(1, "small", kvm="2")
+    scenario.add_attached_volume()
+    scenario.add_nodes(2)
+    with plane.stopped_scheduler():
+        preferring = scenario.vm_pod("vm1", "disk1")
+        preferring["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-mode"] = "preferred"
+        first = scenario.create(preferring)
+        second, third = (scenario.create(scenario.vm_pod(name, "disk1")) for name in ("vm2", "vm3"))
+    assert [reason(scenario, pod) for pod in (first, second, third)] == ["CoScheduled", "CoScheduled", "NodeFull"]
+    nodes = [scenario.wait_running(pod) for pod in (first, second, third)]
+    assert nodes[:2] == [node, node]
+    assert nodes[2] != node
+
+
 def test_a_vm_leaves_its_place_to_a_pod_that_the_scheduler_nominated(scenario: Scenario, plane: ControlPlane) -> None:
     (node,) = scenario.add_nodes(1, "small", kvm="1")
     scenario.add_attached_volume()

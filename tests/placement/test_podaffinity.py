@@ -15,6 +15,7 @@ from tests.support.builders import (
     pod_affinity,
     pod_anti_affinity,
     pod_term,
+    preferring_fields,
     storage,
     virt_launcher,
 )
@@ -42,10 +43,16 @@ def unbound_web(node_name: str, *, affinity: Object | None = None) -> Object:
     return pod("web", labels=WEB, **(fields | {"affinity": fields["affinity"] | (affinity or {})}))
 
 
+def preferring_web(node_name: str) -> Object:
+    """Build an unscheduled VM pod that only prefers the node."""
+    return virt_launcher("web", labels=WEB, **preferring_fields(node_name))
+
+
 @pytest.mark.parametrize(
     ("affinity", "other", "rejected"),
     [
         pytest.param(REPELS_WEB, web("node-a"), True, id="a match on the node is rejected"),
+        pytest.param(REPELS_WEB, preferring_web("node-a"), True, id="a match that prefers the node is rejected"),
         pytest.param(REPELS_WEB, web("node-b"), False, id="a match on another node passes"),
         pytest.param(REPELS_WEB, web("node-a", namespace="other"), False, id="a match in another namespace passes"),
         pytest.param(

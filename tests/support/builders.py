@@ -247,6 +247,13 @@ def pinned_fields(node: str) -> Object:
     return {"annotations": {"kubevirt-scheduler/co-scheduled-node": node}, "affinity": affinity}
 
 
+def preferring_fields(node: str, decision: str = "Released: a sentence") -> Object:
+    """Return the keyword arguments that build a pod as the webhook leaves it if it only prefers `node`."""
+    preferred = [{"weight": 100, "preference": {"matchFields": [name_requirement(node)]}}]
+    annotations = {"kubevirt-scheduler/co-scheduled-node": node, "kubevirt-scheduler/decision": decision}
+    return {"annotations": annotations, "affinity": {"nodeAffinity": {PREFERRED: preferred}}}
+
+
 def pod_term(labels: Object | None, topology: str = HOSTNAME, **rest: Any) -> Object:
     """Build a required pod (anti-)affinity term; `labels=None` omits its selector."""
     return {"topologyKey": topology} | ({} if labels is None else {"labelSelector": {"matchLabels": labels}}) | rest

@@ -38,6 +38,7 @@ from webhook.cluster.objects import (
 )
 from webhook.cluster.releaser import Releaser
 from webhook.placement.affinity import pinned_node
+from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.facts import Pod
 
 READERS = {
@@ -75,6 +76,7 @@ class Model:
     `capacity` is the number of VMs that fit on the share-manager's node. With `repelling`, the VMs come in pairs that
     share a disk and must not share a node; another node has room for all. `foreign` pods, which no webhook knows of in
     advance, take capacity from the share-manager's node. With `session_affinity`, `called` decides on all VMs.
+    `preferring` is the share of the VMs that only prefer the node.
     """
 
     def __init__(
@@ -87,9 +89,11 @@ class Model:
         foreign: int = 0,
         repelling: bool = False,
         session_affinity: bool = False,
+        preferring: float = 0.0,
     ) -> None:
         self.random, self.clock, self.repelling = random, FakeClock(), repelling
         self.session_affinity, self.called = session_affinity, 0
+        self.preferring = preferring
         self.log: list[tuple[str, Object]] = []
         self.pods: dict[str, Object] = {}
         self.admitted: list[Object] = []  # pods between the webhook's response and the storage
@@ -187,7 +191,10 @@ class Model:
         if self.repelling:
             labels["pair"] = str(int(name.removeprefix("vm-")) // 2)
             affinity = {"affinity": pod_anti_affinity(pod_term({"pair": labels["pair"]}))}
-        pod = virt_launcher(labels=labels, annotations={"kubevirt.io/domain": name}, **ONE_CPU, **affinity)
+        annotations = {"kubevirt.io/domain": name}
+        if self.random.random() < self.preferring:
+            annotations[MODE_ANNOTATION] = "preferred"
+        pod = virt_launcher(labels=labels, annotations=annotations, **ONE_CPU, **affinity)
         pod["metadata"]["generateName"] = f"virt-launcher-{name}-"
         pod["metadata"]["ownerReferences"] = [{"kind": "VirtualMachineInstance", "name": name}]
         return pod

@@ -87,11 +87,11 @@ class Overlay(Store):
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """A decision without its patch, the VM's earlier reservation, and whether the decision has reserved anew."""
+    """A decision without its patch, the VM's earlier reservation, and whether the decision has a new one."""
 
     injection: Injection
     withdrawn: tuple[Pod | None, Pod | None]
-    pins: bool
+    reserves: bool
 
 
 class Live:
@@ -133,7 +133,7 @@ class Live:
             return question(self.store)
 
     def inject(self, request: JsonObject, seconds: float = READ_BUDGET) -> Injection | None:
-        """Decide on a request, and reserve the resources of a pinned pod immediately.
+        """Decide on a request, and reserve the resources of a pinned pod, or of one that prefers a node, immediately.
 
         Objects that the caches lack are read live, within `seconds` and at most READING. With 0 seconds nothing is
         read, and the result is None if an object is missing.
@@ -144,7 +144,7 @@ class Live:
             return None
         # Outside the lock: a patch of a large affinity takes a second, and other decisions would wait.
         injection = with_patch(found.injection, request, self._settings)
-        if found.pins and not injection.patch:
+        if found.reserves and not injection.patch:
             with self._lock:
                 self._reservations.give_back(vm, found.withdrawn)
         return injection
@@ -174,12 +174,15 @@ class Live:
         if overlay.missed and not accept_missing:
             self._reservations.restore(withdrawn)
             return None
-        pins = injection.decision.outcome is Outcome.PINNED and self._settings.action is not Action.OBSERVE
+        changes_pod = (
+            injection.decision.outcome is not Outcome.UNCHANGED and self._settings.action is not Action.OBSERVE
+        )
+        reserves = changes_pod and injection.decision.reservation is not None
         if request.get("dryRun") is True:
             self._reservations.restore(withdrawn)
-            return _Decided(injection, withdrawn, pins=False)
-        self._reservations.settle(vm, withdrawn, injection.decision, pins=pins)
-        return _Decided(injection, withdrawn, pins)
+            return _Decided(injection, withdrawn, reserves=False)
+        self._reservations.settle(vm, withdrawn, injection.decision, reserves=reserves)
+        return _Decided(injection, withdrawn, reserves)
 
     def _stale_resources(self) -> tuple[str, ...]:
         now, kinds_to_check = self._clock(), (Node, Pod)

@@ -6,7 +6,7 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 from dataclasses import replace
 
 from webhook.placement.affinity import pinned_node
-from webhook.placement.eligibility import pinned_by_webhook
+from webhook.placement.eligibility import pinned_by_webhook, preferred_by_webhook
 from webhook.placement.facts import (
     Claim,
     Key,
@@ -100,9 +100,10 @@ def read_pod(item: JsonObject) -> Pod | None:
         return None
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
     nominated = text(item, "status", "nominatedNodeName")
-    facts = pod_facts(item, *key_of(item), text(item, "spec", "nodeName") or pinned_node(item) or nominated)
-    pin = read_pending_pin(item)
-    return replace(facts, pin=pin) if pin else facts
+    node = text(item, "spec", "nodeName") or pinned_node(item) or nominated
+    preferred = "" if node or not is_virt_launcher(item) or _unschedulable_since(item) else preferred_by_webhook(item)
+    facts, pin = pod_facts(item, *key_of(item), node or preferred), read_pending_pin(item)
+    return replace(facts, pin=pin, prefers=bool(preferred)) if pin or preferred else facts
 
 
 def read_pending_pin(item: JsonObject) -> PendingPin | None:

@@ -1,4 +1,4 @@
-"""Count a pinned pod on its node as soon as it is pinned: the caches show the pod some milliseconds later."""
+"""Count a pod on the node that it requires or prefers at once: the caches show the pod some milliseconds later."""
 
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Reservations:
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
-        self._pinned_at: dict[Key, float] = {}
+        self._reserved_at: dict[Key, float] = {}
         # When the cache showed a pin of this replica, and after which delay.
         self._delays: deque[tuple[float, float]] = deque(maxlen=100)
 
@@ -44,20 +44,20 @@ class Reservations:
         if recent:
             self._store.recent_pins.put(recent)
 
-    def settle(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None], decision: Decision, *, pins: bool) -> None:
-        """Reserve for the VM what the final decision pins. Another decision leaves an earlier reservation as it was.
+    def settle(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None], decision: Decision, *, reserves: bool) -> None:
+        """Reserve for the VM what the final decision reserves. Otherwise, an earlier reservation continues unchanged.
 
-        `pins` means that the decision will get a patch; if it gets none, call `give_back`.
+        `reserves` means that the decision will get a patch; if it gets none, call `give_back`.
         """
         pod = decision.reservation
         if decision.unpins:
             return
-        if pod is None or not (pins or withdrawn[0]):
+        if pod is None or not (reserves or withdrawn[0]):
             self.restore(withdrawn)
             return
         pod = pod if pod.key == vm else replace(pod, name=vm[1])
-        self._pinned_at[vm] = self._clock()
-        self.restore((pod, pod))
+        self._reserved_at[vm] = self._clock()
+        self.restore((pod, None if pod.prefers else pod))
 
     def give_back(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None]) -> None:
         """Undo `settle` for a VM that does not get its patch."""
@@ -70,7 +70,7 @@ class Reservations:
             arrival = self._store.arrived_pins.popleft()
             self._store.last_pins[arrival.node] = arrival.at
             if arrival.reserved:
-                self._delays.append((arrival.at, arrival.at - self._pinned_at.get(arrival.vm, arrival.at)))
+                self._delays.append((arrival.at, arrival.at - self._reserved_at.get(arrival.vm, arrival.at)))
             else:
                 self._store.other_replica_pinned_at = arrival.at
         while self._delays and self._delays[0][0] <= now - DELAY_SECONDS:
@@ -83,10 +83,10 @@ class Reservations:
         for node in [node for node, at in last_pins.items() if now - at >= recent_seconds]:
             del last_pins[node]
         reservations, recent_pins = self._store.reservations, self._store.recent_pins
-        for vm, pinned_at in list(self._pinned_at.items()):
-            age = now - pinned_at
+        for vm, reserved_at in list(self._reserved_at.items()):
+            age = now - reserved_at
             if age >= RESERVATION_SECONDS:
                 reservations.remove(vm)
             if age >= recent_seconds and reservations.get(vm) is None:
                 recent_pins.remove(vm)
-                del self._pinned_at[vm]
+                del self._reserved_at[vm]

@@ -138,7 +138,7 @@ class Pods(Table[Pod]):
         return self._stuck.values()
 
     def _indexes(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
-        if pod.effective_node and not pod.node:
+        if pod.effective_node and not pod.node and not pod.prefers:
             yield self._unbound
         if pod.pin and pod.pin.unschedulable_since:
             yield self._stuck
@@ -179,7 +179,7 @@ class Pods(Table[Pod]):
         return (pod for namespace in namespaces for pod in self._by_namespace.get(namespace, {}).values())
 
     def has_unbound(self, node: str, excluding: Key) -> bool:
-        """Return whether a pod other than `excluding` has this effective node and isn't bound yet."""
+        """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
         return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
 
     def with_anti_affinity(self, namespace: str) -> Iterable[Pod]:

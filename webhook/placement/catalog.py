@@ -57,8 +57,8 @@ class Catalog(Protocol):
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods other than `excluding` are about to run on `node`.
 
-        That is so while a pod has this effective node but isn't bound yet, and for a moment after the last pin to the
-        node: other replicas may have pinned pods that the cache does not show yet.
+        That is so while a pod is pinned or nominated to the node but isn't bound yet, and for a moment after the last
+        pin to the node: other replicas may have pinned pods that the cache does not show yet.
         """
 
     def stale_resources(self) -> Collection[str]:

@@ -142,6 +142,18 @@ GUARD_REASONS = (
     Reason.UNJUDGED,
 )
 
+# The reasons of a pod that only prefers a node, but may be bound there.
+MAY_FIT_REASONS = frozenset(
+    {
+        Reason.CO_SCHEDULED,
+        Reason.SHARE_MANAGER_STARTING,
+        Reason.CACHE_STALE,
+        Reason.NODE_SCARCE,
+        Reason.RELEASED,
+        Reason.UNJUDGED,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimFinding:
@@ -164,7 +176,8 @@ class Decision:
     """The decision on one pod.
 
     `node` is the target node, even if the guard rejected it. If `recorded`, the pod gets the decision annotation.
-    `reservation` holds the facts of a pinned pod on its target node, if the guard evaluated that node. `unpins` means
+    `reservation` holds the facts of a pod on its target node, if the guard evaluated that node and the pod is pinned or
+    prefers the node and may fit. `unpins` means
     that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
     makes the pod prefer all nodes but `node`, because pinned pods need what is free there.
     `opted_in_by` is `NOTHING` for a pod that runs no VM.

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.claims import mounted_claims
-from webhook.placement.decision import Mode, OptedInBy, Reason, Subject
+from webhook.placement.decision import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
 from webhook.placement.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
 from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in import is_handled
-from webhook.placement.settings import MigrationTargets, Settings
+from webhook.placement.settings import MigrationTargets, Settings, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, text
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
@@ -64,6 +64,19 @@ def pinned_by_webhook(pod: JsonObject) -> str:
     """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
     decision = text(pod, "metadata", "annotations", DECISION)
     return pinned_node(pod) if decision.startswith(Reason.CO_SCHEDULED) else ""
+
+
+def preferred_by_webhook(pod: JsonObject) -> str:
+    """Return the node that an earlier call of the webhook preferred for the pod and that may fit it, or ""."""
+    annotations = mapping(pod, "metadata", "annotations")
+    reason, node = text(annotations, DECISION).partition(":")[0], text(annotations, CO_SCHEDULED_NODE)
+    may_fit = reason in MAY_FIT_REASONS and is_dns_subdomain(node) and has_preferred_term(pod, node)
+    return node if may_fit and not is_gated(pod) else ""
+
+
+def is_gated(pod: JsonObject) -> bool:
+    """Return whether the scheduler ignores the pod until its scheduling gates are removed."""
+    return bool(mapping(pod, "spec").get("schedulingGates"))
 
 
 def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:

@@ -127,7 +127,8 @@ class Pod:
     """A pod that has not finished.
 
     `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
-    to, or else the node that the scheduler nominated.
+    to, or else the node that the scheduler nominated. `prefers` means that it is only the node that the webhook prefers
+    for a pod that the scheduler has not evaluated yet.
     `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` and
     `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin` is set
     while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and `deciding_claim`
@@ -151,6 +152,7 @@ class Pod:
     vm: str = ""
     deciding_claim: str = ""
     false_annotations: frozenset[str] = frozenset()
+    prefers: bool = False
 
     @property
     def key(self) -> Key:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from webhook.placement.candidate import Candidate, resource_fits
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Reason
+from webhook.placement.eligibility import is_gated
 from webhook.placement.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.resources import format_quantity
 from webhook.placement.selectors import REQUIRED, node_matches, selects_namespaces
@@ -154,8 +155,8 @@ def _unbound_claim(candidate: Candidate) -> str | None:
 
 
 def _scheduling_gates(candidate: Candidate) -> str | None:
-    # The scheduler considers the pod only after the gates are removed. By then, the node may be full.
-    return "the pod's spec.schedulingGates" if mapping(candidate.pod, "spec").get("schedulingGates") else None
+    # By the time when the gates are removed, the node may be full.
+    return "the pod's spec.schedulingGates" if is_gated(candidate.pod) else None
 
 
 def _unsupported(candidate: Candidate) -> str | None:

@@ -7,10 +7,11 @@ from webhook.placement.affinity import matches_no_node
 from webhook.placement.candidate import Candidate, pinning_replicas
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import deciding_claim, unknown_deciding_claim
-from webhook.placement.decision import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
+from webhook.placement.decision import MAY_FIT_REASONS, ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.eligibility import (
     STEERING_RULES,
     ineligible_reason,
+    is_gated,
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
@@ -135,7 +136,7 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog, pinning_replicas(catalog, settings))
     obstacle = _first_obstacle(candidate, choice, mode, settings)
     if obstacle or mode is Mode.PREFERRED:
-        return _prefer(candidate, claims, choice, obstacle, mode, settings)
+        return _reserving(_prefer(candidate, claims, choice, obstacle, mode, settings), candidate, settings)
     return Decision(
         Outcome.PINNED,
         Reason.CO_SCHEDULED,
@@ -180,6 +181,14 @@ def _prefer(  # noqa: PLR0913, PLR0917 (what the decision on the pin already kno
     conflict = bool(choice.others)
     avoids = bool(contested) and reason is not Reason.NODE_NOT_FOUND
     return Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, avoids=avoids)
+
+
+def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> Decision:
+    """Reserve resources for a pod that prefers the node: the scheduler may bind it before a pod that is pinned next."""
+    may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
+    if not settings.node_guard or not may_fit or is_gated(candidate.pod):
+        return decision
+    return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 
 
 def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)

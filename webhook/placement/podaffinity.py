@@ -106,6 +106,7 @@ class InterPodAffinity:
             other
             for other in self._others(self.catalog.placed_pods(namespaces), weight)
             if self.catalog.node(other.effective_node)  # the scheduler ignores pods on deleted nodes
+            and not other.prefers  # it may be bound to another node
             and all(term.selects(other.namespace, other.labels) for term in self.affinity_terms)
         ]
         # A pinned, unbound pod may be scheduled before or after this pod: the affinity must be met either way.
