@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from tests.support.paths import ROOT
-from tests.support.webhook_process import RIGHTS
 from webhook.placement.decision import Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
 
@@ -53,12 +52,6 @@ def run(command: str) -> str:
     environment = {**os.environ, "COLUMNS": "100"}
     result = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=60)
     return result.stdout
-
-
-def test_the_documented_rights_are_those_that_the_tests_use() -> None:
-    (role,) = (yaml.safe_load(block) for block in blocks(ROOT / "docs/explanation/live-cluster.md", "yaml"))
-    documented = [(rule["apiGroups"][0], rule["resources"][0], tuple(rule["verbs"])) for rule in role["rules"]]
-    assert documented == list(RIGHTS)
 
 
 @pytest.mark.parametrize(("command", "shown"), examples(), ids=[command for command, _ in examples()])

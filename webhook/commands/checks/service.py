@@ -139,9 +139,7 @@ def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
         if not inspection.allows("SubjectAccessReview", attributes, user=account, groups=groups)
     ]
     if missing:
-        advice = (
-            "Install the chart again with rbac.create, or grant the rights that docs/explanation/live-cluster.md lists."
-        )
+        advice = "Install the chart again with rbac.create, or grant the rights that docs/reference/rights.md lists."
         yield failure(f"{account} may not {listed(missing, len(missing))}", advice)
     else:
         yield ok(f"{account} has the rights that the webhook needs")

@@ -1,0 +1,92 @@
+"""The page about rights lists each right that the chart grants, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.helm_chart import CI_VALUES, NAME, Object, render
+from tests.support.paths import DOCS
+
+PAGE = DOCS / "reference/rights.md"
+Role = tuple[str, str]  # its kind and its name
+Right = tuple[str, str, str]  # a resource, a verb, and the name of the only object or "all"
+EVERYTHING: Object = {
+    "settings": {"optIn": "namespace"},
+    "rbac": {"recolocate": {"create": True}},
+    "scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}, "loadAware": {"enabled": True}},
+}
+
+
+def quoted(cell: str) -> list[str]:
+    return [word.replace("<name>", NAME) for word in re.findall("`([^`]+)`", cell)]
+
+
+def documented() -> dict[Role, set[Right]]:
+    """The rights in the page's tables, by the role in the heading."""
+    found: dict[Role, set[Right]] = {}
+    for section in re.split("^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        heading, _, body = section.partition("\n")
+        for row in re.findall(r"^\| `.*\|$", body, re.MULTILINE) if "| resource |" in body else ():
+            resources, verbs, objects, *_ = (cell.strip() for cell in row.strip("|").split(" | "))
+            name = NAME if objects == "the value of `scheduler.name`" else (quoted(objects) or [objects])[0]
+            rights = {(resource, verb, name) for resource in quoted(resources) for verb in verbs.split(", ")}
+            found.setdefault((heading.split()[0], quoted(heading)[0]), set()).update(rights)
+    return found
+
+
+def granted(objects: list[Object]) -> dict[Role, set[Right]]:
+    """The rights of the rendered roles."""
+    return {
+        (each["kind"], each["metadata"]["name"]): {right for rule in each["rules"] for right in rights_of(rule)}
+        for each in objects
+        if each["kind"] in {"Role", "ClusterRole"}
+    }
+
+
+def rights_of(rule: dict[str, Any]) -> set[Right]:
+    (group,) = rule["apiGroups"]
+    resources = [f"{resource}.{group}".rstrip(".") for resource in rule["resources"]]
+    names = rule.get("resourceNames", ["all"])
+    return {(resource, verb, name) for resource in resources for verb in rule["verbs"] for name in names}
+
+
+@pytest.mark.controlplane  # Helm is built together with the control plane
+def test_the_page_lists_the_rights_that_the_chart_grants_with_all_options() -> None:
+    assert documented() == granted(render(EVERYTHING))
+
+
+@pytest.mark.controlplane  # Helm is built together with the control plane
+@pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
+def test_no_values_grant_a_right_that_the_page_lacks(file: Path) -> None:
+    listed = set().union(*documented().values())
+    resources = {(resource, verb) for resource, verb, _ in listed}
+    for role, rights in granted(render(file)).items():
+        assert {(resource, verb) for resource, verb, _ in rights} <= resources, role
+
+
+@pytest.mark.controlplane  # Helm is built together with the control plane
+def test_the_page_lists_the_roles_of_kubernetes_that_the_chart_binds() -> None:
+    objects = render(EVERYTHING)
+    own = {name for _, name in granted(objects)}
+    bound = {each["roleRef"]["name"] for each in objects if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}}
+    _, _, table = PAGE.read_text().partition("\n| role of Kubernetes |")
+    rows = table.partition("\n\n")[0].splitlines()[2:]
+    assert {quoted(row)[0] for row in rows} == bound - own
+
+
+@pytest.mark.controlplane  # Helm is built together with the control plane
+def test_the_page_lists_the_admission_policies() -> None:
+    names = {each["metadata"]["name"] for each in render() if each["kind"] == "ValidatingAdmissionPolicy"}
+    _, _, table = PAGE.read_text().partition("\n| policy |")
+    assert {quoted(row)[0] for row in table.partition("\n\n")[0].splitlines()[2:]} == names
+
+
+def test_each_right_has_a_reason_and_an_effect_of_its_absence() -> None:
+    rows = [row for row in PAGE.read_text().splitlines() if re.match(r"\| `[a-z]+[.`]", row)]
+    assert rows
+    for row in rows:
+        assert all(cell.strip() for cell in row.strip("|").split(" | ")), row
