@@ -1,4 +1,4 @@
-"""The documentation is accurate: commands and their output, links, settings, and reasons."""
+"""The documentation is accurate: commands and their output, links, and settings."""
 
 import os
 import re
@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from tests.support.paths import ROOT
-from webhook.placement.decision import Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
 
 README = ROOT / "README.md"
@@ -113,8 +112,3 @@ def test_each_setting_is_documented_with_its_default() -> None:
     assert set(defaults) == set(variables())
     for variable, default in defaults.items():
         assert read_settings({variable: default}) == Settings(), variable
-
-
-def test_each_reason_is_documented_and_no_other() -> None:
-    documented = [cells[0].strip("`") for cells in rows(ROOT / "docs/explanation/how-it-decides.md", "reason")]
-    assert [reason for reason in documented if reason] == list(Reason)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import kubevirt, reasons_table
+from tests.support import kubevirt
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import CHART, NAME, NAMESPACE, container, env_values, find_one, render
@@ -184,7 +184,3 @@ def test_the_argo_cd_example_ignores_what_the_webhook_writes() -> None:
         assert group == each["group"]
     paths = [each.get("jqPathExpressions") or each["jsonPointers"] for each in ignored]
     assert paths == [[".webhooks[]?.clientConfig.caBundle"], ["/data"], ["/spec"]]
-
-
-def test_the_table_of_reasons_is_up_to_date() -> None:
-    assert reasons_table.PAGE.file.read_text() == reasons_table.PAGE.render()

@@ -1,37 +1,48 @@
-"""The table of reasons in docs/guides/troubleshooting.md. Run as a program, this module writes it.
+"""The table in docs/reference/reasons.md. Run as a program, this module writes its last column.
 
-The meaning of a reason comes from how-it-decides.md, the remedy from the program's ADVICE: each has one source.
+The columns before it are written by hand. The last one comes from the program's ADVICE, so that the page and the
+program give the same advice.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
-from tests.support.generated_pages import Page
 from tests.support.paths import DOCS
 from webhook.placement.decision import Reason
 from webhook.placement.wording import ADVICE
 
-BEGIN, END = "<!-- reasons: generated from how-it-decides.md by `make docs` -->\n", "<!-- end of reasons -->\n"
+PAGE = DOCS / "reference/reasons.md"
+HEADING = "| reason | when | outcome | what to do |"
 
 
-def reason_rows() -> Iterator[tuple[str, str]]:
-    """Yield each row of the table of reasons: the reason and its meaning, or "" and a heading."""
-    _, _, rest = (DOCS / "explanation/how-it-decides.md").read_text().partition("\n| reason |")
-    for row in rest.partition("\n\n")[0].splitlines()[2:]:
-        reason, meaning, *_ = (cell.strip() for cell in row.strip("|").split(" | "))
-        yield reason.strip("`"), meaning
+def render() -> str:
+    """Return the page with the current advice."""
+    head, heading, rest = PAGE.read_text().partition(f"{HEADING}\n")
+    rule, *rows = rest.splitlines()
+    return head + heading + "\n".join([rule, *map(with_advice, rows)]) + "\n"
 
 
-def table() -> str:
-    """Return the Markdown table: a row for each reason, with its meaning and its remedy."""
-    rows = ["| reason | what it means | what to do |", "| --- | --- | --- |"]
-    for reason, meaning in reason_rows():
-        rows.append(f"| `{reason}` | {meaning} | {ADVICE[Reason(reason)]} |" if reason else f"| | {meaning} | |")
-    return "\n".join(rows) + "\n"
+def with_advice(row: str) -> str:
+    """Return a row with the current advice for its reason. A row without a reason is a heading."""
+    reason, when, outcome, *_ = cells(row)
+    return f"| {reason} | {when} | {outcome} | {ADVICE[Reason(reason.strip('`'))]} |" if reason else row
 
 
-PAGE = Page(DOCS / "guides/troubleshooting.md", BEGIN, END, table)
+def cells(row: str) -> list[str]:
+    """Split a row of a Markdown table."""
+    return [cell.strip() for cell in row.strip("|").split(" | ")]
+
+
+def documented_reasons() -> Iterator[str]:
+    """Yield the reasons in the order of the table."""
+    _, _, rest = PAGE.read_text().partition(f"{HEADING}\n")
+    for row in rest.splitlines()[1:]:
+        if reason := cells(row)[0]:
+            yield reason.strip("`")
+
 
 if __name__ == "__main__":
-    PAGE.write()
+    PAGE.write_text(render())
+    print(f"written: {PAGE}", file=sys.stderr)
