@@ -1,0 +1,43 @@
+"""The page about versions names the versions that the tests use and that the code requires."""
+
+from __future__ import annotations
+
+import configparser
+import re
+
+import yaml
+
+from tests.docs.test_commands import rows
+from tests.support.paths import CHART, DOCS, ROOT
+from webhook.commands.checks.before import DELETES_PODS_FROM, OLDEST_KUBERNETES
+
+PAGE = DOCS / "reference/versions.md"
+REQUIRED = {cells[0]: cells[1] for cells in rows(PAGE, "component")}
+TESTED = {cells[0]: cells[2] for cells in rows(PAGE, "component")}
+
+
+def pinned(module: str) -> str:
+    """The version of a Go module that the tests build."""
+    files = ROOT.glob("tests/support/*/go.mod")
+    (version,) = {found for file in files for found in re.findall(rf"^\s*{module} v(\S+)", file.read_text(), re.M)}
+    return version
+
+
+def test_the_tested_versions_are_those_that_the_tests_build() -> None:
+    assert TESTED["Kubernetes"].startswith(f"{pinned('k8s.io/kubernetes')}:")
+    assert TESTED["Helm"] == f"{pinned('helm.sh/helm/v4')} and {pinned('helm.sh/helm/v3')}"
+    assert TESTED["cert-manager (optional)"] == pinned("github.com/cert-manager/cert-manager")
+
+
+def test_the_required_versions_are_those_of_the_chart_the_package_and_doctor() -> None:
+    oldest = ".".join(map(str, OLDEST_KUBERNETES))
+    assert REQUIRED["Kubernetes"] == f"{oldest} or newer"
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"] == f">={oldest}.0-0"
+    package = configparser.ConfigParser()
+    package.read(ROOT / "setup.cfg")
+    assert f">={REQUIRED['Python, for the command'].split()[0]}" == package["options"]["python_requires"]
+
+
+def test_the_versions_of_longhorn_that_delete_pods_are_those_of_doctor() -> None:
+    versions = [cells[0] for cells in rows(PAGE, "Longhorn")]
+    assert versions[-1] == "{}.{} or newer".format(*DELETES_PODS_FROM)
