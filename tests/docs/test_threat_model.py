@@ -17,7 +17,7 @@ def defenses() -> Iterator[tuple[str, list[str]]]:
                 yield file, names
 
 
-@pytest.mark.parametrize(("file", "names"), defenses())
+@pytest.mark.parametrize(("file", "names"), list(defenses()))
 def test_each_named_test_exists(file: str, names: list[str]) -> None:
     path = ROOT / file if file.startswith("benchmarks/") else ROOT / f"tests/{file}.py"
     functions = re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)

@@ -39,5 +39,5 @@ def test_the_required_versions_are_those_of_the_chart_the_package_and_doctor() -
 
 
 def test_the_versions_of_longhorn_that_delete_pods_are_those_of_doctor() -> None:
-    versions = [cells[0] for cells in rows(PAGE, "Longhorn")]
+    versions = [cells[0] for cells in rows(PAGE, "Longhorn | the running VM")]
     assert versions[-1] == "{}.{} or newer".format(*DELETES_PODS_FROM)
