@@ -19,7 +19,9 @@ TESTED = {cells[0]: cells[2] for cells in rows(PAGE, "component")}
 def pinned(module: str) -> str:
     """The version of a Go module that the tests build."""
     files = ROOT.glob("tests/support/*/go.mod")
-    (version,) = {found for file in files for found in re.findall(rf"^\s*{module} v(\S+)", file.read_text(), re.M)}
+    (version,) = {
+        found for file in files for found in re.findall(rf"^\s*{module} v(\S+)", file.read_text(), re.MULTILINE)
+    }
     return version
 
 
