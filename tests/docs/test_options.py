@@ -19,7 +19,7 @@ SECTIONS = "\n".join(re.findall(r"^## .*", PAGE.read_text(), re.MULTILINE))
 
 
 def key_paths(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of each key whose value is no object: `decision.claims[].claim`. A patch and warnings are values."""
+    """Yield the path of each key, such as `decision.claims[].claim`. A patch and warnings are values."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from key_paths(inner, f"{path}.{key}" if path else key)
