@@ -1,4 +1,4 @@
-"""The install pages work: their commands run verbatim, in a fresh folder.
+"""The guides to install, upgrade and uninstall work: their commands run verbatim, in a fresh folder.
 
 The reader has kubectl, Helm, the `kubevirt-scheduler` command and a kubeconfig. No kubelet and no KubeVirt run here:
 local processes stand in for the replicas and the pod of `helm test` (helm_release.py), a script for `virtctl`.
@@ -9,29 +9,31 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from tests.support import kubevirt
+from tests.support import kubevirt, reasons_table
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import CHART, NAME, NAMESPACE, container, env_values, find_one, render
+from tests.support.helm_chart import NAME, NAMESPACE, container, env_values
 from tests.support.helm_release import Release, Replicas, run_test_pod
 from tests.support.longhorn import Longhorn
-from tests.support.paths import ROOT
+from tests.support.paths import DOCS, ROOT
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
-INSTALL = ROOT / "docs/guides/install.md"
-SECTIONS = ("Install", "Opt a VM in", "Upgrade", "Uninstall")
+# The sections whose commands run, in this order.
+JOURNEY = {
+    "install": ("Install", "Opt a VM in"),
+    "opt-in": ("One VM",),
+    "upgrade": ("Upgrade", "Roll back"),
+    "uninstall": ("Uninstall",),
+}
 VIRTCTL = """#!/bin/sh
 case $1 in
 create) echo '{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "'$4'"}, "spec": {}}' ;;
@@ -39,6 +41,10 @@ restart) ;;
 *) exit 2 ;;
 esac
 """
+
+
+def guide(name: str) -> Path:
+    return DOCS / "guides" / f"{name}.md"
 
 
 def commands(page: Path, *sections: str) -> list[str]:
@@ -126,12 +132,12 @@ def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Cluster]:
 
 
 @pytest.mark.controlplane
-def test_the_page_commands_install_opt_in_upgrade_and_uninstall(tmp_path: Path, cluster: Cluster) -> None:
+def test_the_commands_of_the_guides_install_opt_in_upgrade_and_uninstall(tmp_path: Path, cluster: Cluster) -> None:
     scenario, release = cluster.scenario, cluster.release
     _, node = scenario.add_attached_volume()
     workstation = Workstation(tmp_path, cluster)
     outputs, modes = {}, []
-    for command in commands(INSTALL, *SECTIONS):
+    for command in itertools.chain(*(commands(guide(page), *sections) for page, sections in JOURNEY.items())):
         outputs[command] = workstation.run(command)
         if command.startswith(("helm install", "helm upgrade", "helm rollback")):
             modes.append(env_values(container(release.deployment()))["CO_SCHEDULE_AFFINITY_MODE"])
@@ -153,34 +159,17 @@ def test_the_page_commands_install_opt_in_upgrade_and_uninstall(tmp_path: Path, 
     )
 
 
-@pytest.mark.controlplane  # Helm is built together with the control plane
-@pytest.mark.parametrize("page", [INSTALL, CHART / "README.md"], ids=lambda page: page.stem)
-def test_each_helm_command_uses_existing_values(page: Path) -> None:
-    all_commands = [shlex.split(command, comments=True) for command in commands(page)]
-    helm = [words for words in all_commands if words[0] == "helm" and words[1] in ("install", "upgrade")]
-    assert len(helm) >= 4
-    for words in helm:
-        options = [f"--set={setting}" for option, setting in itertools.pairwise(words) if option == "--set"]
-        assert words[3] == "charts/kubevirt-scheduler"
-        assert render({}, *options)
+@pytest.mark.controlplane
+def test_the_air_gapped_guide_installs_from_a_mirror_with_a_pull_secret(tmp_path: Path, cluster: Cluster) -> None:
+    workstation = Workstation(tmp_path, cluster)
+    for command in commands(guide("air-gapped"), "Install"):
+        if command != f"kubectl create namespace {NAMESPACE}":  # the tests have created it
+            workstation.run(command)
+    pod = cluster.release.deployment()["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "mirror"}]
+    assert container(cluster.release.deployment())["image"].startswith("mirror.example:5000/kubevirt-scheduler:")
+    cluster.plane.kubectl("delete", "secret", "mirror", "-n", NAMESPACE)
 
 
-def test_the_page_manifests_use_the_opt_in_annotation() -> None:
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", INSTALL.read_text(), re.MULTILINE | re.DOTALL)
-    vm, preference, config, operator = (each for block in blocks for each in yaml.safe_load_all(block))
-    annotations: list[dict[str, Any]] = [vm["spec"]["template"]["metadata"], preference["spec"]]
-    assert [each["annotations"] for each in annotations] == [{OPT_IN_ANNOTATIONS[0]: "true"}] * 2
-    assert operator["spec"]["schedulerConfig"] == config["metadata"]["name"]
-    assert "token" not in config["data"]["config.yaml"]
-
-
-@pytest.mark.controlplane  # Helm is built together with the control plane
-def test_the_argo_cd_example_ignores_what_the_webhook_writes() -> None:
-    """Not tested with Argo CD itself."""
-    (block,) = re.findall(r"^```\n(spec:\n.*?)^```$", INSTALL.read_text(), re.MULTILINE | re.DOTALL)
-    objects, ignored = render(), yaml.safe_load(block)["spec"]["ignoreDifferences"]
-    for each in ignored:
-        group, _, _ = find_one(objects, each["kind"], each["name"])["apiVersion"].rpartition("/")
-        assert group == each["group"]
-    paths = [each.get("jqPathExpressions") or each["jsonPointers"] for each in ignored]
-    assert paths == [[".webhooks[]?.clientConfig.caBundle"], ["/data"], ["/spec"]]
+def test_the_table_of_reasons_is_up_to_date() -> None:
+    assert reasons_table.PAGE.file.read_text() == reasons_table.PAGE.render()

@@ -1,0 +1,114 @@
+"""The manifests and the Helm commands of the guides fit the chart.
+
+test_install.py and test_gitops.py run the commands that need an API server.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tests.docs.test_commands import blocks
+from tests.docs.test_install import commands, guide
+from tests.support.controlplane import build
+from tests.support.controlplane.api import Object
+from tests.support.helm_chart import CHART, NAME, find_one, render
+from tests.support.paths import DOCS, ROOT
+from webhook.cli import cli
+from webhook.placement.settings import OPT_IN_ANNOTATIONS
+
+HELM_COMMANDS = [
+    (page.stem, shlex.split(command, comments=True))
+    for page in [*sorted(DOCS.glob("guides/*.md")), CHART / "README.md"]
+    for command in commands(page)
+    if command.startswith(("helm install", "helm upgrade", "helm template"))
+]
+needs_helm = pytest.mark.controlplane  # Helm is built together with the control plane
+
+
+def manifests(name: str) -> list[Object]:
+    """The objects of a guide's YAML blocks."""
+    return [each for block in blocks(guide(name), "yaml") for each in yaml.safe_load_all(block)]
+
+
+def run_helm(folder: Path, command: str) -> str:
+    """Run a command of a guide in the repository, without a cluster, and return its output."""
+    folder.joinpath("helm").symlink_to(build.binaries()["helm"])
+    environment = {"PATH": f"{folder}:{os.defpath}", "HOME": str(folder)}
+    shell = ["/bin/sh", "-ec", command]
+    return subprocess.run(shell, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+@needs_helm
+@pytest.mark.parametrize("command", HELM_COMMANDS, ids=[f"{page}-{words[1]}" for page, words in HELM_COMMANDS])
+def test_each_helm_command_uses_existing_values(command: tuple[str, list[str]]) -> None:
+    _, words = command
+    options = [f"--set={setting}" for option, setting in itertools.pairwise(words) if option == "--set"]
+    assert words[2:4] == [NAME, "charts/kubevirt-scheduler"]
+    assert options
+    assert render({}, *options)
+
+
+def test_the_opt_in_guide_shows_the_opt_in_annotation() -> None:
+    vm, preference = manifests("opt-in")
+    annotated: list[dict[str, Any]] = [vm["spec"]["template"]["metadata"], preference["spec"]]
+    assert [each["annotations"] for each in annotated] == [{OPT_IN_ANNOTATIONS[0]: "true"}] * 2
+
+
+@needs_helm
+def test_the_air_gapped_guide_shows_the_images_that_the_chart_renders(tmp_path: Path) -> None:
+    (block,) = (each for each in blocks(guide("air-gapped"), "console") if "helm template" in each)
+    command, shown = block.removeprefix("$ ").split("sort -u\n")
+    assert run_helm(tmp_path, f"{command}sort -u") == shown
+
+
+@needs_helm
+def test_the_openshift_guide_renders_pods_without_a_user_and_a_group(tmp_path: Path) -> None:
+    (command,) = commands(guide("openshift"), "Install")
+    rendered = [each for each in yaml.safe_load_all(run_helm(tmp_path, command)) if each]
+    context = find_one(rendered, "Deployment")["spec"]["template"]["spec"]["securityContext"]
+    assert set(context) == {"runAsNonRoot", "seccompProfile"}
+    assert not [each for each in rendered if each["metadata"]["name"].endswith("-test")]
+
+
+def test_the_openshift_guide_keeps_the_token_out_of_the_operators_configuration() -> None:
+    config, operator = manifests("openshift")
+    assert operator["spec"]["schedulerConfig"] == config["metadata"]["name"]
+    assert "token" not in config["data"]["config.yaml"]
+    (profile,) = yaml.safe_load(config["data"]["config.yaml"])["profiles"]
+    (mapping,) = re.findall(r"schedulerNames\.default-scheduler=(\S+)", guide("openshift").read_text())
+    assert profile["schedulerName"] == mapping
+
+
+@needs_helm
+def test_the_trimaran_guide_prints_a_configuration_to_which_a_token_can_be_added(tmp_path: Path) -> None:
+    (command,) = (each for each in commands(guide("trimaran"), "With Prometheus") if each.startswith("helm template"))
+    config = yaml.safe_load(yaml.safe_load(run_helm(tmp_path, command))["data"]["config.yaml"])
+    (plugin,) = config["profiles"][0]["pluginConfig"]
+    assert plugin["name"] == "LoadVariationRiskBalancing"
+    assert plugin["args"]["metricProvider"]["address"] == "https://prometheus-k8s.monitoring.svc:9090"
+
+
+@needs_helm
+def test_the_uninstall_guide_deletes_what_a_failed_test_leaves_in_another_namespace() -> None:
+    left = {each["kind"].lower() for each in render() if each["metadata"].get("namespace") == "default"}
+    (command,) = (each for each in commands(guide("uninstall")) if "-n default" in each)
+    assert set(shlex.split(command)[2].split(",")) == left
+
+
+def test_the_harvester_guide_shows_a_storage_class_that_has_a_share_manager_and_commands_that_exist() -> None:
+    (storage_class,) = manifests("harvester")
+    assert "migratable" not in storage_class["parameters"]
+    calls = [shlex.split(each)[1:] for each in commands(guide("harvester")) if each.startswith(NAME)]
+    assert len(calls) == 2
+    for name, *options in calls:
+        assert CliRunner().invoke(cli, [name, *options, "--help"]).exit_code == 0
