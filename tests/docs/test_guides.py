@@ -21,9 +21,9 @@ from tests.docs.test_commands import blocks
 from tests.docs.test_install import commands, guide
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object
-from tests.support.helm_chart import CHART, NAME, find_one, render
-from tests.support.paths import DOCS, ROOT
-from webhook.cli import cli
+from tests.support.helm_chart import NAME, find_one, render
+from tests.support.paths import CHART, DOCS, ROOT
+from webhook import cli
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 HELM_COMMANDS = [
@@ -111,4 +111,4 @@ def test_the_harvester_guide_shows_a_storage_class_that_has_a_share_manager_and_
     calls = [shlex.split(each)[1:] for each in commands(guide("harvester")) if each.startswith(NAME)]
     assert len(calls) == 2
     for name, *options in calls:
-        assert CliRunner().invoke(cli, [name, *options, "--help"]).exit_code == 0
+        assert CliRunner().invoke(cli.commands, [name, *options, "--help"]).exit_code == 0
