@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import kubevirt, reasons_table
+from tests.support import kubevirt
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, NAMESPACE, container, env_values
@@ -169,7 +169,3 @@ def test_the_air_gapped_guide_installs_from_a_mirror_with_a_pull_secret(tmp_path
     assert pod["imagePullSecrets"] == [{"name": "mirror"}]
     assert container(cluster.release.deployment())["image"].startswith("mirror.example:5000/kubevirt-scheduler:")
     cluster.plane.kubectl("delete", "secret", "mirror", "-n", NAMESPACE)
-
-
-def test_the_table_of_reasons_is_up_to_date() -> None:
-    assert reasons_table.PAGE.file.read_text() == reasons_table.PAGE.render()
