@@ -150,7 +150,7 @@ def test_both_tools_ignore_exactly_what_the_webhook_writes() -> None:
 
 
 @pytest.mark.controlplane
-def test_no_apply_reverts_what_the_webhook_writes(tmp_path: Path, cluster: Cluster) -> None:
+def test_only_a_replacement_reverts_what_the_webhook_writes(tmp_path: Path, cluster: Cluster) -> None:
     plane, release, everything = cluster.plane, cluster.release, yaml.safe_dump_all(rendered())
     without_lease = yaml.safe_dump_all([each for each in rendered() if each["kind"] != "Lease"])
     server_side = ("apply", "--server-side", "--force-conflicts", "--field-manager=helm-controller", "-f", "-")
@@ -176,3 +176,10 @@ def test_no_apply_reverts_what_the_webhook_writes(tmp_path: Path, cluster: Clust
         one = yaml.safe_dump(find_one(rendered(), kind, name))
         applied = plane.kubectl(*server_side, "--dry-run=server", "-o", "json", input=one)
         assert without_times(json.loads(applied)) == live
+
+    # Argo CD with Replace=true
+    for _, kind, name in WRITTEN:
+        plane.kubectl("replace", "-f", "-", input=yaml.safe_dump(find_one(rendered(), kind, name)))
+    configuration, secret, _ = live_objects(release)
+    assert configuration != before[0]
+    assert secret != before[1]
