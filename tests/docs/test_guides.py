@@ -19,11 +19,13 @@ from click.testing import CliRunner
 
 from tests.docs.test_commands import blocks
 from tests.docs.test_install import commands, guide
+from tests.support.builders import claim, decision_for, node, storage, virt_launcher, volume
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object
 from tests.support.helm_chart import NAME, find_one, render
 from tests.support.paths import CHART, DOCS, ROOT
 from webhook import cli
+from webhook.placement.decision import Outcome, Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 HELM_COMMANDS = [
@@ -112,3 +114,11 @@ def test_the_harvester_guide_shows_a_storage_class_that_has_a_share_manager_and_
     assert len(calls) == 2
     for name, *options in calls:
         assert CliRunner().invoke(cli.commands, [name, *options, "--help"]).exit_code == 0
+
+
+def test_a_persistent_state_alone_pins_a_vm_whose_disks_are_block_volumes_as_the_harvester_guide_warns() -> None:
+    disk = [claim("disk", volumeMode="Block"), volume("disk")]
+    state = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-b")[1:]]
+    decision = decision_for(virt_launcher(claims=["disk", "state"]), *disk, *state, node("node-b"))
+    assert (decision.outcome, decision.node) == (Outcome.PINNED, "node-b")
+    assert [each.reason for each in decision.claims] == [Reason.NO_SHARE_MANAGER_EVER, None]
