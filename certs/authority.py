@@ -138,7 +138,7 @@ def read(pem: bytes) -> Certificate:
             fingerprint=certificate.fingerprint(SHA256()).hex(),
         )
     except _UNREADABLE:
-        raise BadCertificate("holds a certificate that can't be read") from None
+        raise BadCertificate("contains an unreadable certificate") from None
 
 
 def split(pem: bytes) -> tuple[bytes, ...]:
@@ -146,7 +146,7 @@ def split(pem: bytes) -> tuple[bytes, ...]:
     try:
         return tuple(one.public_bytes(Encoding.PEM) for one in x509.load_pem_x509_certificates(pem))
     except _UNREADABLE:
-        raise BadCertificate("holds no certificate in PEM") from None
+        raise BadCertificate("contains no PEM certificate") from None
 
 
 def key_matches(issued: Issued) -> bool:
@@ -201,20 +201,20 @@ def _load_certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except _UNREADABLE:
-        raise BadCertificate("holds no certificate in PEM") from None
+        raise BadCertificate("contains no PEM certificate") from None
 
 
 def _load_key(pem: bytes) -> PrivateKeyTypes:
     try:
         return load_pem_private_key(pem, password=None)
     except _UNREADABLE:
-        raise BadCertificate("holds no private key in PEM, free of a passphrase") from None
+        raise BadCertificate("contains no unencrypted PEM private key") from None
 
 
 def _load_signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
     key = _load_key(ca.key)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise BadCertificate("the CA's key is no elliptic-curve key")
+        raise BadCertificate("the CA's key is not an elliptic-curve key")
     return key
 
 

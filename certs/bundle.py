@@ -14,8 +14,8 @@ from certs.serving import CA, CERTIFICATE, KEY
 
 ANNOTATION, SELF_MANAGED = "kubevirt-scheduler/certificates", "self"
 
-# The Secret also holds tls.crt, tls.key and ca.crt, like any Secret with a serving certificate, so that an operator can
-# mount it.
+# The Secret also contains tls.crt, tls.key and ca.crt, like any Secret of type kubernetes.io/tls, so that a pod can mount
+# it.
 CA_KEY, NEXT_CA, NEXT_CA_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
 
 
@@ -65,13 +65,13 @@ def read(secret: JsonObject) -> Bundle | InvalidBundle:
     metadata, data = secret.get("metadata") or {}, secret.get("data") or {}
     name = f"Secret {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     if not any(data.values()):
-        return InvalidBundle(Cause.MISSING, "data", f"{name}: it is empty; the first replica fills it")
+        return InvalidBundle(Cause.MISSING, "data", f"{name} is empty; the first replica fills it")
     if (metadata.get("annotations") or {}).get(ANNOTATION) != SELF_MANAGED:
         return InvalidBundle(
             Cause.FOREIGN,
             "metadata",
-            f"{name}: it holds {', '.join(sorted(data))} without our annotation {ANNOTATION}, so it is left as it is; "
-            "name another Secret, or take this one's data away, or choose the certificates' source `provided`",
+            f"{name} contains {', '.join(sorted(data))} but lacks the annotation {ANNOTATION}, so the webhook does not "
+            "overwrite it; name another Secret, remove the data of this one, or use certificate source `provided`",
         )
     try:
         return _decode({field: _decode_base64(field, value) for field, value in data.items()})
@@ -126,7 +126,7 @@ def _decode(data: dict[str, bytes]) -> Bundle:
 
 
 def _signing_ca(data: dict[str, bytes]) -> Issued:
-    """Return the CA in ca.crt, which holds all CAs, that ca.key belongs to."""
+    """Find the CA in `ca.crt` that `ca.key` belongs to. `ca.crt` contains all trusted CAs."""
     key = _required(data, CA_KEY)
     for certificate in _checked(CA, authority.split, _required(data, CA)):
         _checked(CA, authority.read, certificate)
@@ -134,35 +134,35 @@ def _signing_ca(data: dict[str, bytes]) -> Issued:
         if _checked(CA_KEY, authority.key_matches, pair):
             _require_ca(CA, certificate)
             return pair
-    raise _damaged(CA_KEY, f"is the key of no certificate in {CA}")
+    raise _damaged(CA_KEY, f"does not match any certificate in {CA}")
 
 
 def _key_pair(data: dict[str, bytes], certificate: str, key: str) -> Issued:
     pair = Issued(_required(data, certificate), _required(data, key))
     _checked(certificate, authority.read, pair.certificate)
     if not _checked(key, authority.key_matches, pair):
-        raise _damaged(key, f"is not the key of {certificate}")
+        raise _damaged(key, f"does not match {certificate}")
     return pair
 
 
 def _require_ca(field: str, certificate: bytes) -> None:
     if not _checked(field, authority.read, certificate).is_ca:
-        raise _damaged(field, "is no CA's certificate")
+        raise _damaged(field, "not a CA certificate")
 
 
 def _decode_state(data: dict[str, bytes]) -> dict[str, Any]:
     try:
         state = json.loads(_required(data, STATE))
     except (ValueError, RecursionError):
-        raise _damaged(STATE, "is no JSON") from None
+        raise _damaged(STATE, "invalid JSON") from None
     if not isinstance(state, dict) or not isinstance(state.get("leaving") or [], list):
-        raise _damaged(STATE, "has another shape")
+        raise _damaged(STATE, "unexpected structure")
     return state
 
 
 def _retiring_ca(entry: Any) -> RetiringCA:
     if not isinstance(entry, dict):
-        raise _damaged(STATE, "has another shape")
+        raise _damaged(STATE, "unexpected structure")
     certificate = str(entry.get("certificate")).encode()
     _require_ca(STATE, certificate)
     return RetiringCA(certificate, _parse_time(entry.get("until")))
@@ -172,15 +172,15 @@ def _parse_time(value: Any) -> datetime:
     try:
         time = datetime.fromisoformat(value)
     except (ValueError, TypeError):
-        raise _damaged(STATE, "holds a time that is none") from None
+        raise _damaged(STATE, "invalid time") from None
     if time.tzinfo is None:
-        raise _damaged(STATE, "holds a time without its zone")
+        raise _damaged(STATE, "time without a time zone")
     return time
 
 
 def _required(data: dict[str, bytes], field: str) -> bytes:
     if not data.get(field):
-        raise _damaged(field, "is missing")
+        raise _damaged(field, "missing")
     return data[field]
 
 
@@ -188,7 +188,7 @@ def _decode_base64(field: str, value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (ValueError, TypeError):
-        raise _damaged(field, "is no base64") from None
+        raise _damaged(field, "invalid base64") from None
 
 
 def _checked(field: str, function: Any, argument: Any) -> Any:

@@ -30,9 +30,9 @@ def renew(objects: CertificateObjects, policy: Policy, now: Clock, wait: Wait) -
 def rotate(objects: CertificateObjects, policy: Policy, now: Clock, wait: Wait, *, drop_old: bool) -> Iterator[str]:
     """Begin or continue a rotation of the CA, and yield a line for each step and each wait. Raises CertificateError.
 
-    The rotation ends when the new CA signs. With `drop_old`, it ends when neither the old CA, nor a next CA that was
-    there before, is trusted any longer. It may be interrupted at any time: the Secret holds the state of the rotation,
-    and the replicas continue it.
+    The rotation ends when the new CA signs. With `drop_old`, it ends when no webhook trusts the old CA, or a next CA
+    that existed before. The caller may stop at any time: the Secret stores the state of the rotation, and the replicas
+    continue it.
     """
     bundle, last_wait = _read_bundle(objects), ""
     # Fail before the first write. Otherwise, replicas would continue a rotation that this command reports as failed.
@@ -46,19 +46,19 @@ def rotate(objects: CertificateObjects, policy: Policy, now: Clock, wait: Wait, 
         if passed.due and step.step is not Step.PUBLISH:
             yield f"{step.step}: {step.why}"
             continue
-        if _is_complete(bundle, old, drop_old=drop_old):  # a replica took the last step; `step` is after the rotation
+        if _is_complete(bundle, old, drop_old=drop_old):  # a replica took the last step, so `step` is a later one
             break
         if last_wait != step.step:
             last_wait = step.step
-            yield f"waiting for {step.step} until {step.due:%Y-%m-%d %H:%M:%S} UTC at least"
+            yield f"waiting for {step.step}, not before {step.due:%Y-%m-%d %H:%M:%S} UTC"
         wait(min(PASS_INTERVAL, max(CONFLICT_RETRY, (step.due - now()).total_seconds())))
-    yield from (f"trusted until {one.until:%Y-%m-%d %H:%M:%S} UTC: the CA that has left" for one in bundle.retiring)
+    yield from (f"the old CA stays trusted until {one.until:%Y-%m-%d %H:%M:%S} UTC" for one in bundle.retiring)
 
 
 def _old_cas(bundle: Bundle, *, drop_old: bool) -> frozenset[bytes]:
     """Return the CAs to replace: the signing CA, and with `drop_old` also the next CA.
 
-    The Secret holds both keys, so a thief has both. A next CA with `drop_old_early` stays: an earlier call of this
+    The Secret contains both keys, so a thief has both. A next CA with `drop_old_early` stays: an earlier call of this
     command introduced it.
     """
     next_ca = {bundle.next_ca.certificate} if drop_old and bundle.next_ca and not bundle.drop_old_early else set()
@@ -72,7 +72,7 @@ def _forced_step(bundle: Bundle, old: frozenset[bytes], *, drop_old: bool) -> St
         return Step.INTRODUCE
     if bundle.next_ca.certificate in old:
         return Step.REPLACE
-    return Step.HURRY if drop_old and not bundle.drop_old_early else None
+    return Step.DROP_EARLY if drop_old and not bundle.drop_old_early else None
 
 
 def _is_complete(bundle: Bundle, old: frozenset[bytes], *, drop_old: bool) -> bool:
@@ -90,7 +90,7 @@ def plan(found: Bundle, now: datetime, policy: Policy, *, drop_old: bool) -> Ite
         forced = _forced_step(bundle, old, drop_old=drop_old)
         step = next_step(bundle, [bundle.ca_bundle()], time, policy)
         if forced:
-            step = PlannedStep(forced, "it was asked for", time)
+            step = PlannedStep(forced, "requested by a command", time)
         time = max(time, step.due)
         bundle = apply_step(step.step, bundle, time, policy)
         yield replace(step, due=time)

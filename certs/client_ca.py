@@ -60,13 +60,13 @@ def _read_cas(file: Path) -> str:
     try:
         certificates = split(content)
         if len(certificates) < content.count(BEGIN):  # `split` skips a half-written one at the end
-            raise UnusableCertificate(f"{file}: holds an incomplete certificate")
+            raise UnusableCertificate(f"{file}: contains an incomplete certificate")
         cas = b"".join(one for one in certificates if read(one).is_ca).decode()
         if not cas:
-            raise UnusableCertificate(f"{file}: holds no CA certificate in PEM")
+            raise UnusableCertificate(f"{file}: contains no PEM CA certificate")
         trust_clients(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cas)
     except BadCertificate as error:
         raise UnusableCertificate(f"{file}: {error}") from None
     except ssl.SSLError:
-        raise UnusableCertificate(f"{file}: holds a certificate that TLS can't read") from None
+        raise UnusableCertificate(f"{file}: contains a certificate that OpenSSL cannot read") from None
     return cas

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 JsonObject = dict[str, Any]
 T = TypeVar("T")
 
-RETRY_NOTE = "; it is asked again"  # true for a replica only: a command removes it
+RETRY_NOTE = "; the replica retries"  # true for a replica only: a command removes it
 TIMEOUT = 5.0  # seconds per request; a pass is due every three
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
@@ -99,11 +99,11 @@ class CertificateObjects:
     def _read(self, path: str, name: str) -> JsonObject:
         body = _request(name, "get", lambda: self.api.get(path, TIMEOUT))
         if body is None:
-            raise CertificateError(Cause.MISSING, f"there is no {name}; helm upgrade makes it")
+            raise CertificateError(Cause.MISSING, f"{name} not found; helm upgrade creates it")
         try:
             found: JsonObject = json.loads(body)
         except (ValueError, RecursionError):
-            raise CertificateError(Cause.UNREACHABLE, f"{name}: the answer is not what an API server sends") from None
+            raise CertificateError(Cause.UNREACHABLE, f"{name}: the response is not JSON") from None
         return found
 
     def _write(self, path: str, name: str, body: JsonObject) -> JsonObject:
@@ -123,15 +123,15 @@ def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
         case 401 | 403:
             return (
                 Cause.FORBIDDEN,
-                f"{name}: {error}; give this service account the right to {verb} it, as the chart does",
+                f"{name}: {error}; grant this service account the right to {verb} it, as the chart does",
             )
         case 404:  # deleted since it was read
-            return Cause.MISSING, f"there is no {name}; helm upgrade makes it"
+            return Cause.MISSING, f"{name} not found; helm upgrade creates it"
         case 409:
-            return Cause.CONFLICT, f"{name} was changed by somebody else since it was read"
+            return Cause.CONFLICT, f"another client has changed {name} since it was read"
         case 400 | 405 | 413 | 415 | 422:
-            return Cause.REFUSED, f"{name}: the API server does not take it: {error}"
-    return Cause.UNREACHABLE, f"{name}: the API server does not answer as it should: {error}{RETRY_NOTE}"
+            return Cause.REFUSED, f"{name}: the API server rejected it: {error}"
+    return Cause.UNREACHABLE, f"{name}: the request to the API server failed: {error}{RETRY_NOTE}"
 
 
 def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:

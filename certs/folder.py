@@ -20,7 +20,7 @@ def write(folder: Path, bundle: Bundle) -> bool:
             _replace(file, content)
         except OSError as error:
             raise CertificateError(
-                Cause.FOLDER, f"{file}: {error.strerror}; a memory-backed folder of ours is wanted"
+                Cause.FOLDER, f"{file}: {error.strerror}; the replica needs a writable folder in memory"
             ) from None
     return bool(changed)
 
@@ -44,7 +44,7 @@ def ca_certificates(folder: Path) -> bytes:
             Cause.MISSING, f"{folder / CA}: {error.strerror}; the Secret needs the field {CA}"
         ) from None
     except BadCertificate as error:
-        raise CertificateError(Cause.DAMAGED, f"{folder / CA}: {error}; mend the Secret's field {CA}") from None
+        raise CertificateError(Cause.DAMAGED, f"{folder / CA}: {error}; correct the field {CA} of the Secret") from None
 
 
 def own_trust_anchor(folder: Path, now: datetime) -> bytes | None:

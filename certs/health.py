@@ -54,8 +54,8 @@ def status(objects: CertificateObjects, now: datetime, policy: Policy) -> Status
 
 def _rows(bundle: Bundle) -> list[tuple[str, Certificate]]:
     rows = [("serving certificate", bundle.leaf.certificate), ("CA", bundle.authority.certificate)]
-    rows += [("coming CA", bundle.next_ca.certificate)] if bundle.next_ca else []
-    rows += [("leaving CA", one.certificate) for one in bundle.retiring]
+    rows += [("next CA", bundle.next_ca.certificate)] if bundle.next_ca else []
+    rows += [("retiring CA", one.certificate) for one in bundle.retiring]
     return [(what, read(pem)) for what, pem in rows]
 
 
@@ -70,7 +70,7 @@ def _foreign_rows(leaf: bytes, ca_bundle: bytes) -> list[tuple[str, Certificate]
 def _overdue_problem(step: PlannedStep, leaf: Certificate, now: datetime) -> str:
     if leaf.is_valid(now) and now - step.due < (SIGN_OVERDUE if step.step is Step.SIGN else OVERDUE):
         return ""
-    return f"no replica has done what is due: {step.step}, {step.why}; /readyz?verbose of each says why"
+    return f"step {step.step} is overdue ({step.why}); /readyz?verbose of each replica shows the cause"
 
 
 def _invalid_problem(invalid: InvalidBundle, leaf: bytes, key: bytes, now: datetime) -> str:
@@ -78,8 +78,8 @@ def _invalid_problem(invalid: InvalidBundle, leaf: bytes, key: bytes, now: datet
         return str(invalid)
     try:
         if not key_matches(Issued(leaf, key)):
-            return f"{KEY}: is not the key of {CERTIFICATE}"
-        return "" if read(leaf).is_valid(now) else f"{CERTIFICATE}: has expired, or is not valid yet; renew it"
+            return f"{KEY}: does not match {CERTIFICATE}"
+        return "" if read(leaf).is_valid(now) else f"{CERTIFICATE}: expired or not valid yet; renew it"
     except BadCertificate as error:
         return f"{CERTIFICATE} or {KEY}: {error}"
 
@@ -88,7 +88,7 @@ def _names_problem(webhook_hosts: set[str], leaf: bytes) -> str:
     with suppress(BadCertificate):
         names = {name.lower() for name in read(leaf).names}
         missing = sorted(host for host in webhook_hosts if not names & {host, f"*.{host.partition('.')[2]}"})
-        return f"{CERTIFICATE}: is not for {', '.join(missing)}, by which the API server calls" if missing else ""
+        return f"{CERTIFICATE}: lacks {', '.join(missing)}, the name that the API server calls" if missing else ""
     return ""
 
 
@@ -100,7 +100,7 @@ def _compare(published: bytes, ca_bundle: bytes, leaf: bytes, now: datetime) -> 
     if not published:
         return "empty", trusts
     same = published == ca_bundle or _certificates(published) == _certificates(ca_bundle) != b""
-    return ("as in the Secret" if same else "not as in the Secret"), trusts
+    return ("matches the Secret" if same else "differs from the Secret"), trusts
 
 
 def _certificates(pem: bytes) -> bytes:

@@ -45,8 +45,9 @@ def _bad_name(name: str) -> BadName:
     shown = (
         ascii(name)
         if len(name) <= MAX_QUOTED_LENGTH
-        else f"{name[:MAX_QUOTED_LENGTH]!a} and {len(name) - MAX_QUOTED_LENGTH} characters more"
+        else f"{name[:MAX_QUOTED_LENGTH]!a} and {len(name) - MAX_QUOTED_LENGTH} more characters"
     )
     return BadName(
-        f"{shown} is neither a DNS name nor an IP address; write it alone, as webhook.shop.svc, 10.0.0.1 or ::1"
+        f"{shown} is neither a DNS name nor an IP address; omit scheme, port and path, for example webhook.shop.svc, "
+        "10.0.0.1 or ::1"
     )

@@ -25,7 +25,7 @@ class Step(StrEnum):
     WITHDRAWN = "withdrawn"
     SIGN = "sign"
     DROP = "drop"
-    HURRY = "hurry"
+    DROP_EARLY = "drop-early"
     REPLACE = "replace"
     NOTHING = "nothing"
 
@@ -83,7 +83,7 @@ def next_step(
     """
     if isinstance(found, InvalidBundle):
         if found.cause is Cause.FOREIGN:
-            return PlannedStep(Step.NOTHING, "the Secret is not ours", NEVER)
+            return PlannedStep(Step.NOTHING, "the webhook does not own the Secret", NEVER)
         return PlannedStep(Step.START, str(found), now)
     immediate = next(_immediate_steps(found, published, now, policy), None)
     if immediate:
@@ -99,21 +99,21 @@ def _immediate_steps(
     if not ca.is_valid(now):
         yield Step.START, _why_invalid("the CA", ca, now)
     if bundle.published and _any_differs(bundle, published):
-        yield Step.WITHDRAWN, "a caBundle was changed while it spread: the wait begins anew"
+        yield Step.WITHDRAWN, "a caBundle changed during the wait, so the wait starts again"
     # Tolerate an hour: otherwise a replica whose clock is slightly behind would withdraw again and again what the other
     # replicas record.
     if bundle.published and bundle.published > now + BACKDATED:
-        yield Step.WITHDRAWN, "the clock went back while the caBundle spread: the wait begins anew"
+        yield Step.WITHDRAWN, "the clock was set back during the wait, so the wait starts again"
     if policy.names and not any(ca.permits([name]) for name in policy.names):
-        yield Step.START, "the CA may sign for none of the names that are wanted"
+        yield Step.START, "the CA's name constraints exclude every requested name"
     if bundle.next_ca:
         yield from _next_ca_steps(bundle, read(bundle.next_ca.certificate), published, now)
     elif not ca.permits(policy.names):
-        yield Step.INTRODUCE, "the CA may not sign for the names that are wanted"
+        yield Step.INTRODUCE, "the CA's name constraints exclude a requested name"
     if not leaf.is_valid(now):
         yield Step.RENEW, _why_invalid("the certificate", leaf, now)
     if not signed_by(bundle.leaf.certificate, bundle.authority.certificate):
-        yield Step.RENEW, "the certificate was not signed by the CA"
+        yield Step.RENEW, "the CA did not sign the certificate"
     if missing := [name for name in policy.missing_names(leaf) if ca.permits([name])]:
         yield Step.RENEW, f"the certificate lacks {', '.join(missing)}"
 
@@ -122,9 +122,9 @@ def _next_ca_steps(
     bundle: Bundle, next_ca: Certificate, published: Sequence[bytes] | None, now: datetime
 ) -> Iterator[tuple[Step, str]]:
     if not next_ca.is_valid(now):
-        yield Step.INTRODUCE, _why_invalid("the coming CA", next_ca, now)
+        yield Step.INTRODUCE, _why_invalid("the next CA", next_ca, now)
     if not bundle.published and published is not None and not _any_differs(bundle, published):
-        yield Step.PUBLISHED, "every webhook trusts the coming CA: from now on it spreads"
+        yield Step.PUBLISHED, "every webhook trusts the next CA, so the wait for the API servers starts"
 
 
 def _scheduled_steps(
@@ -132,20 +132,20 @@ def _scheduled_steps(
 ) -> Iterator[PlannedStep]:
     ca, leaf = read(bundle.authority.certificate), read(bundle.leaf.certificate)
     if leaf.not_after < ca.not_after:  # otherwise a new leaf would not live longer
-        yield PlannedStep(Step.RENEW, "a third of the certificate's life is left", _renewal_time(leaf))
+        yield PlannedStep(Step.RENEW, "a third of the certificate's lifetime is left", _renewal_time(leaf))
     else:
-        yield PlannedStep(Step.NOTHING, "the certificate ends with its CA", leaf.not_after)
+        yield PlannedStep(Step.NOTHING, "the certificate expires with its CA", leaf.not_after)
     for one in bundle.retiring:
-        yield PlannedStep(Step.DROP, "the old CA is needed no more", one.until)
+        yield PlannedStep(Step.DROP, "the last certificate of the old CA has expired", one.until)
     if not bundle.next_ca:
-        yield PlannedStep(Step.INTRODUCE, "a third of the CA's life is left", _renewal_time(ca))
+        yield PlannedStep(Step.INTRODUCE, "a third of the CA's lifetime is left", _renewal_time(ca))
     elif bundle.published and published is not None:
         yield PlannedStep(
-            Step.SIGN, "every API server has had the time to see the coming CA", bundle.published + policy.spread
+            Step.SIGN, "every API server has had time to read the next CA", bundle.published + policy.spread
         )
     else:
         why = (
-            "not every webhook trusts the coming CA yet" if published is not None else "what is published can't be read"
+            "not every webhook trusts the next CA yet" if published is not None else "the published CAs cannot be read"
         )
         yield PlannedStep(Step.PUBLISH, why, now)
 
@@ -163,4 +163,4 @@ def _any_differs(bundle: Bundle, published: Sequence[bytes] | None) -> bool:
 def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
     if now >= certificate.not_after:
         return f"{what} has expired"
-    return f"{what} is not valid yet: the clock went back"
+    return f"{what} is not valid yet: the clock was set back"

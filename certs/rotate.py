@@ -75,7 +75,7 @@ def run_pass(
     published = None if error else tuple(ca_bundles(configuration or {}).values())
     step = next_step(found, published, time, policy)
     if forced and _may_be_forced(forced, found, step.step):
-        step = PlannedStep(forced, "it was asked for", time)
+        step = PlannedStep(forced, "requested by a command", time)
     retiring = {served_ca: time + READ_BY_ALL} if served_ca else {}
     # During a change of certificate source, the replica that answers may still use the old source.
     if invalid and invalid.cause is Cause.MISSING:
@@ -172,7 +172,7 @@ class CertificateController:
             return self._record_failure(error)
         except Exception as unexpected:  # noqa: BLE001 (logged and counted: without this thread, nothing is renewed)
             return self._record_failure(
-                CertificateError(Cause.INTERNAL, f"a surprise inside ({type(unexpected).__name__})"), unexpected
+                CertificateError(Cause.INTERNAL, f"unexpected error ({type(unexpected).__name__})"), unexpected
             )
         if self.problem:
             log.info("certificate passes succeed again")

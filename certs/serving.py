@@ -27,7 +27,7 @@ CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (mkdtemp creates a private folder in it)
 PREFIX = "kubevirt-scheduler.keys-"  # older versions use `kubevirt-scheduler-`, and lock nothing
 UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise another start could remove it
-MEMORY_FOLDER_ADVICE = "make {} a writable folder in memory, as a container runtime does"
+MEMORY_FOLDER_ADVICE = "mount writable memory at {}, as container runtimes do"
 
 log = structlog.get_logger("certs")
 
@@ -120,8 +120,8 @@ def load_context(folder: Path) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise UnusableCertificate(f"{key}: is not the key of {certificate}") from None
-        raise UnusableCertificate(f"{key}: holds no private key in PEM, free of a passphrase") from None
+            raise UnusableCertificate(f"{key}: does not match {certificate}") from None
+        raise UnusableCertificate(f"{key}: contains no unencrypted PEM private key") from None
     return context
 
 
@@ -142,7 +142,7 @@ def _certificate_file(file: Path) -> Path:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
     except ssl.SSLError:
-        raise UnusableCertificate(f"{file}: holds no certificate in PEM") from None
+        raise UnusableCertificate(f"{file}: contains no PEM certificate") from None
     return file
 
 
@@ -201,7 +201,7 @@ def _create_folder(place: str | None, memory: str, disk: str | None) -> Path:
         if place:  # for example, the memory-backed folder is full
             return _create_folder(None, memory, disk)
         raise UnusableCertificate(
-            f"there is no folder for keys: {error.strerror}; {MEMORY_FOLDER_ADVICE.format(memory)}"
+            f"cannot create a folder for private keys: {error.strerror}; {MEMORY_FOLDER_ADVICE.format(memory)}"
         ) from None
     if not place:
         log.warning("private keys are on disk", folder=str(folder), advice=MEMORY_FOLDER_ADVICE.format(memory))
@@ -210,7 +210,7 @@ def _create_folder(place: str | None, memory: str, disk: str | None) -> Path:
 
 @contextmanager
 def self_signed_folder(names: Sequence[str], now: datetime) -> Iterator[Path]:
-    """Create a temporary folder with a CA and a serving certificate. Both live for a year; neither is renewed."""
+    """Create a temporary folder with a CA and a serving certificate. Nothing renews them."""
     with temporary_folder() as folder:
         ca = issue_ca(now)
         leaf = issue_leaf(ca, names, now, CA_LIFETIME)
@@ -224,4 +224,4 @@ def _write(file: Path, content: bytes) -> None:
         file.touch(mode=0o600)
         file.write_bytes(content)
     except OSError as error:
-        raise UnusableCertificate(f"{file}: {error.strerror}; three small files must have room there") from None
+        raise UnusableCertificate(f"{file}: {error.strerror}; three small files must fit there") from None

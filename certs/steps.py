@@ -21,7 +21,7 @@ MAX_RETIRING = 8
 def apply_step(
     step: Step, found: Bundle | InvalidBundle, now: datetime, policy: Policy, served_cas: tuple[RetiringCA, ...] = ()
 ) -> Bundle:
-    """Return the bundle after a step. Raises BadCertificate if no name is left to issue a certificate for.
+    """Return the bundle after a step. Raises BadCertificate if the new certificate would have no name.
 
     `served_cas` are the CAs of the certificates that replicas serve now. They matter for an invalid bundle only.
     """
@@ -52,7 +52,7 @@ def apply_step(
             )
         case Step.DROP:
             return replace(found, retiring=_unexpired(found.retiring, now))
-        case Step.HURRY:  # no next CA: a replica has just signed with it
+        case Step.DROP_EARLY:  # no next CA: a replica has just signed with it
             return (
                 replace(found, drop_old_early=True)
                 if found.next_ca

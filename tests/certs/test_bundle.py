@@ -102,7 +102,7 @@ def test_an_empty_secret_is_read_as_missing():
         assert isinstance(found, InvalidBundle)
         assert (found.cause, str(found)) == (
             Cause.MISSING,
-            f"Secret {NAMESPACE}/{NAME}: it is empty; the first replica fills it",
+            f"Secret {NAMESPACE}/{NAME} is empty; the first replica fills it",
         )
 
 
@@ -112,7 +112,7 @@ def test_a_secret_without_the_annotation_is_read_as_foreign(annotation):
     found["metadata"]["annotations"] = {} if annotation is None else {ANNOTATION: annotation}
     result = read(found)
     assert (result.cause, result.field) == (Cause.FOREIGN, "metadata")
-    assert f"Secret {NAMESPACE}/{NAME}: it holds ca.crt, ca.key, " in str(result)
+    assert f"Secret {NAMESPACE}/{NAME} contains ca.crt, ca.key, " in str(result)
     assert ANNOTATION in str(result)
 
 
@@ -122,46 +122,46 @@ def state(**content):
 
 RETIRING = {"certificate": OLD.certificate.decode(), "until": START.isoformat()}
 DAMAGED = {
-    **{f"no {field}": (field, None, field, "is missing") for field in decoded(stored())},
-    **{f"an empty {field}": (field, b"", field, "is missing") for field in ("tls.crt", "ca.key", "state.json")},
+    **{f"no {field}": (field, None, field, "missing") for field in decoded(stored())},
+    **{f"an empty {field}": (field, b"", field, "missing") for field in ("tls.crt", "ca.key", "state.json")},
     **{
-        f"garbage in {field}": (field, b"garbage", field, "in PEM")
+        f"garbage in {field}": (field, b"garbage", field, "PEM")
         for field in decoded(stored())
         if "json" not in field
     },
-    "the tls.key of another certificate": ("tls.key", CA.key, "tls.key", "is not the key of tls.crt"),
-    "the next-ca.key of another certificate": ("next-ca.key", CA.key, "next-ca.key", "is not the key of next-ca.crt"),
-    "the ca.key of another certificate": ("ca.key", LEAF.key, "ca.key", "is the key of no certificate in ca.crt"),
-    "the ca.crt of another key": ("ca.crt", OLD.certificate, "ca.key", "is the key of no certificate in ca.crt"),
-    "a state that is not JSON": ("state.json", b"{", "state.json", "is no JSON"),
-    "a deeply nested state": ("state.json", b"[" * 100_000, "state.json", "is no JSON"),
-    "a state that is a list": ("state.json", b"[]", "state.json", "has another shape"),
-    "leaving that is a number": ("state.json", state(leaving=1), "state.json", "has another shape"),
-    "leaving that holds a string": ("state.json", state(leaving=["x"]), "state.json", "has another shape"),
-    "a time that is not a date": ("state.json", state(published="soon"), "state.json", "holds a time that is none"),
+    "the tls.key of another certificate": ("tls.key", CA.key, "tls.key", "does not match tls.crt"),
+    "the next-ca.key of another certificate": ("next-ca.key", CA.key, "next-ca.key", "does not match next-ca.crt"),
+    "the ca.key of another certificate": ("ca.key", LEAF.key, "ca.key", "does not match any certificate in ca.crt"),
+    "the ca.crt of another key": ("ca.crt", OLD.certificate, "ca.key", "does not match any certificate in ca.crt"),
+    "a state that is not JSON": ("state.json", b"{", "state.json", "invalid JSON"),
+    "a deeply nested state": ("state.json", b"[" * 100_000, "state.json", "invalid JSON"),
+    "a state that is a list": ("state.json", b"[]", "state.json", "unexpected structure"),
+    "leaving that is a number": ("state.json", state(leaving=1), "state.json", "unexpected structure"),
+    "leaving that holds a string": ("state.json", state(leaving=["x"]), "state.json", "unexpected structure"),
+    "a time that is not a date": ("state.json", state(published="soon"), "state.json", "invalid time"),
     "a time that is a number": (
         "state.json",
         state(leaving=[RETIRING | {"until": 7}]),
         "state.json",
-        "a time that is none",
+        "invalid time",
     ),
     "a time without a time zone": (
         "state.json",
         state(published="2026-11-21T12:00:00"),
         "state.json",
-        "without its zone",
+        "time without a time zone",
     ),
     "a leaf in leaving": (
         "state.json",
         state(leaving=[RETIRING | {"certificate": LEAF.certificate.decode()}]),
         "state.json",
-        "is no CA's certificate",
+        "not a CA certificate",
     ),
     "an entry without a certificate in leaving": (
         "state.json",
         state(leaving=[{}]),
         "state.json",
-        "holds no certificate in PEM",
+        "contains no PEM certificate",
     ),
 }
 
@@ -194,15 +194,15 @@ def test_a_certificate_with_any_flipped_bit_is_read_or_reported_as_damaged(field
 def test_a_leaf_instead_of_a_ca_is_reported():
     leaf = issue_leaf(CA, NAMES, START)
     found = stored(replace(SETTLED, authority=leaf))
-    assert str(read(found)).endswith("ca.crt: is no CA's certificate")
+    assert str(read(found)).endswith("ca.crt: not a CA certificate")
     found = stored(replace(WITH_NEXT_CA, next_ca=leaf))
-    assert str(read(found)).endswith("next-ca.crt: is no CA's certificate")
+    assert str(read(found)).endswith("next-ca.crt: not a CA certificate")
 
 
 def test_invalid_base64_is_reported():
     found = stored()
     found["data"]["tls.crt"] = "!"
-    assert str(read(found)).endswith("tls.crt: is no base64")
+    assert str(read(found)).endswith("tls.crt: invalid base64")
 
 
 def test_unknown_keys_of_the_state_are_ignored():

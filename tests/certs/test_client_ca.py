@@ -56,11 +56,11 @@ def test_a_context_without_a_client_ca_requests_no_client_certificate(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "holds no certificate in PEM"),
-        (b"garbage", "holds no certificate in PEM"),
-        (OLD.certificate[:-60], "holds no certificate in PEM"),
-        (OLD.certificate + NEW.certificate[:200], "holds an incomplete certificate"),
-        (LEAF, "holds no CA certificate in PEM"),
+        (b"", "contains no PEM certificate"),
+        (b"garbage", "contains no PEM certificate"),
+        (OLD.certificate[:-60], "contains no PEM certificate"),
+        (OLD.certificate + NEW.certificate[:200], "contains an incomplete certificate"),
+        (LEAF, "contains no PEM CA certificate"),
     ],
     ids=["empty", "garbage", "cut", "cut within the second", "no CA"],
 )
@@ -107,10 +107,10 @@ def test_an_unusable_file_leaves_the_old_ca_and_is_logged_once(certificate, file
         {
             "event": "client CA unusable, keeping the old one",
             "log_level": "warning",
-            "reason": f"{file}: holds no certificate in PEM",
+            "reason": f"{file}: contains no PEM certificate",
         }
     ]
-    assert certificate.client_ca.problem == f"{file}: holds no certificate in PEM"
+    assert certificate.client_ca.problem == f"{file}: contains no PEM certificate"
     replace(file, NEW.certificate)
     assert trusted(certificate) == {NEW.certificate}
     assert certificate.client_ca.problem == ""

@@ -55,7 +55,7 @@ def test_a_write_with_an_old_resource_version_is_a_conflict_and_changes_nothing(
     objects.write_secret(first | {"data": {"a": "MQ=="}})
     assert raised_error(objects.write_secret, second | {"data": {"a": "Mg=="}}) == (
         Cause.CONFLICT,
-        f"{SECRET} was changed by somebody else since it was read",
+        f"another client has changed {SECRET} since it was read",
     )
     assert api.secret["data"] == {"a": "MQ=="}
 
@@ -64,20 +64,20 @@ def test_a_missing_object_is_reported_with_the_command_that_creates_it(api, obje
     secret = objects.read_secret()
     api.objects.clear()
     for call in (objects.read_secret, lambda: objects.write_secret(secret)):
-        assert raised_error(call) == (Cause.MISSING, f"there is no {SECRET}; helm upgrade makes it")
+        assert raised_error(call) == (Cause.MISSING, f"{SECRET} not found; helm upgrade creates it")
     assert raised_error(objects.read_configuration) == (
         Cause.MISSING,
-        f"there is no {REGISTRATION}; helm upgrade makes it",
+        f"{REGISTRATION} not found; helm upgrade creates it",
     )
 
 
 ERROR_RESPONSES = {
-    401: (Cause.FORBIDDEN, "give this service account the right to get it, as the chart does"),
-    403: (Cause.FORBIDDEN, "give this service account the right to get it, as the chart does"),
-    422: (Cause.REFUSED, "the API server does not take it: no"),
-    429: (Cause.UNREACHABLE, "it is asked again"),
-    500: (Cause.UNREACHABLE, "it is asked again"),
-    0: (Cause.UNREACHABLE, "it is asked again"),
+    401: (Cause.FORBIDDEN, "grant this service account the right to get it, as the chart does"),
+    403: (Cause.FORBIDDEN, "grant this service account the right to get it, as the chart does"),
+    422: (Cause.REFUSED, "the API server rejected it: no"),
+    429: (Cause.UNREACHABLE, "the replica retries"),
+    500: (Cause.UNREACHABLE, "the replica retries"),
+    0: (Cause.UNREACHABLE, "the replica retries"),
 }
 
 
@@ -105,7 +105,7 @@ def test_a_response_that_is_not_json_is_reported_as_unreachable(body):
             return body
 
     cause, text = raised_error(CertificateObjects(Proxy(), (NAMESPACE, NAME), None).read_secret)
-    assert (cause, text) == (Cause.UNREACHABLE, f"{SECRET}: the answer is not what an API server sends")
+    assert (cause, text) == (Cause.UNREACHABLE, f"{SECRET}: the response is not JSON")
 
 
 def test_the_error_of_the_client_is_an_api_error_of_certs():

@@ -57,7 +57,7 @@ REFUSED = {
 def test_an_invalid_name_raises_a_one_line_error(name):
     with pytest.raises(BadName) as raised:
         canonical(name)
-    assert "is neither a DNS name nor an IP address; write it alone" in str(raised.value)
+    assert "is neither a DNS name nor an IP address; omit scheme, port and path" in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
     assert len(str(raised.value)) < 250
 

@@ -208,7 +208,7 @@ def test_a_leaf_that_expires_with_its_ca_is_not_renewed():
     bundle = replace(LEAF_ENDS_WITH_CA, next_ca=OTHER, published=START + 10 * DAY)
     slow_policy = Policy(NAMES, spread=5 * DAY)
     found = step(bundle, START + 10 * DAY, slow_policy)
-    assert found == PlannedStep(Step.NOTHING, "the certificate ends with its CA", START + 11 * DAY)
+    assert found == PlannedStep(Step.NOTHING, "the certificate expires with its CA", START + 11 * DAY)
     assert apply_step(found.step, bundle, START + 10 * DAY, slow_policy) is bundle
 
 
@@ -220,7 +220,7 @@ def test_a_leaf_with_a_lifetime_of_a_minute_is_renewed_after_40_seconds():
 
 def test_a_foreign_secret_never_has_a_due_step():
     assert step(InvalidBundle(Cause.FOREIGN, "metadata", "x"), published_cas=()) == PlannedStep(
-        Step.NOTHING, "the Secret is not ours", NEVER
+        Step.NOTHING, "the webhook does not own the Secret", NEVER
     )
 
 
@@ -236,10 +236,10 @@ REASONS = {
     "leaf is not yet valid": (
         with_leaf_issued_at(START + DAY),
         {},
-        "the certificate is not valid yet: the clock went back",
+        "the certificate is not valid yet: the clock was set back",
     ),
     "leaf lacks a name": (SETTLED, {"policy": ONE_MORE_NAME}, "the certificate lacks other.kubevirt-scheduler.svc"),
-    "configuration unreadable": (WITH_NEXT_CA, {"published_cas": None}, "what is published can't be read"),
+    "configuration unreadable": (WITH_NEXT_CA, {"published_cas": None}, "the published CAs cannot be read"),
 }
 
 
@@ -371,7 +371,7 @@ def retired_ca(bundle):
 
 
 def test_drop_old_early_drops_all_old_cas_when_all_replicas_have_read_the_secret():
-    forced = apply_step(Step.HURRY, ROTATING, START, POLICY)
+    forced = apply_step(Step.DROP_EARLY, ROTATING, START, POLICY)
     assert forced == replace(ROTATING, drop_old_early=True)
     signed = apply_step(Step.SIGN, forced, START, POLICY)
     assert [one.until for one in signed.retiring] == [START + READ_BY_ALL] * 2

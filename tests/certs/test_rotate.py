@@ -350,7 +350,7 @@ def test_a_damaged_secret_is_replaced_and_logs_one_warning(api, clock, new_contr
         run_passes(controller)
     warnings = [line["reason"] for line in lines if line["log_level"] == "warning"]
     assert warnings == [
-        f"Secret {NAMESPACE}/{NAME}: tls.key: holds no private key in PEM, free of a passphrase",
+        f"Secret {NAMESPACE}/{NAME}: tls.key: contains no unencrypted PEM private key",
     ]
     assert controller.failures == {Cause.DAMAGED: 1}
     assert is_healthy(controller, api, clock)
@@ -388,7 +388,7 @@ def test_a_missing_secret_is_reported_and_the_served_files_stay(api, new_control
     before = content(controller)
     del api.objects[SECRET_PATH]
     controller.run_pass()
-    assert controller.problem == f"there is no Secret {NAMESPACE}/{NAME}; helm upgrade makes it"
+    assert controller.problem == f"Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it"
     assert content(controller) == before
 
 
@@ -493,7 +493,7 @@ def test_an_unexpected_exception_is_logged_with_its_traceback_and_the_next_pass_
     api.fail_before = {0: ZeroDivisionError("secret words")}
     with capture_logs() as lines:
         controller.run_pass()
-    assert controller.problem == "a surprise inside (ZeroDivisionError)"
+    assert controller.problem == "unexpected error (ZeroDivisionError)"
     assert isinstance(lines[0]["exc_info"], ZeroDivisionError)
     controller.run_pass()
     assert is_healthy(controller, api, clock)

@@ -128,7 +128,7 @@ def test_ends_returns_the_expiry_of_the_served_pair_and_not_of_unusable_files(tm
     certificate = ServingCertificate(write(tmp_path / "served", leaf_with_lifetime(10)))
     changed = write(tmp_path / "changed", leaf_with_lifetime(20))
     for name, ends, problem in (
-        ("tls.crt", TEN_DAYS, f"{tmp_path}/served/tls.key: is not the key of {tmp_path}/served/tls.crt"),
+        ("tls.crt", TEN_DAYS, f"{tmp_path}/served/tls.key: does not match {tmp_path}/served/tls.crt"),
         ("tls.key", TWENTY_DAYS, ""),
     ):
         changed.joinpath(name).rename(tmp_path / "served" / name)
@@ -189,7 +189,7 @@ def test_the_minimum_version_is_tls_1_2(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"nothing", b"\xff\x00", b"-----BEGIN CERTIFICATE-----\n"])
 def test_a_file_without_valid_pem_is_named_in_the_error(tmp_path, name, content):
     write(tmp_path).joinpath(name).write_bytes(content)
-    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / name}: holds no "):
+    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / name}: contains no "):
         load_context(tmp_path)
 
 
@@ -202,7 +202,7 @@ def test_a_directory_instead_of_a_file_is_named_in_the_error(tmp_path):
 
 def test_a_key_of_another_certificate_is_named_in_the_error(tmp_path):
     write(tmp_path).joinpath("tls.key").write_bytes(issue_leaf(CA, ["localhost"], NOW).key)
-    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: is not the key of {tmp_path / 'tls.crt'}"):
+    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: does not match {tmp_path / 'tls.crt'}"):
         load_context(tmp_path)
 
 
@@ -210,7 +210,7 @@ def test_an_encrypted_key_raises_an_error_without_a_prompt_for_the_passphrase(tm
     key = load_pem_private_key(write(tmp_path).joinpath("tls.key").read_bytes(), None)
     encrypted_key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
     tmp_path.joinpath("tls.key").write_bytes(encrypted_key)
-    with pytest.raises(UnusableCertificate, match="holds no private key in PEM, free of a passphrase"):
+    with pytest.raises(UnusableCertificate, match="contains no unencrypted PEM private key"):
         load_context(tmp_path)
 
 
@@ -255,7 +255,7 @@ def test_keys_in_memory_log_nothing_and_keys_on_disk_log_a_warning(tmp_path):
     memory.mkdir()
     disk.mkdir()
     assert folder_and_warnings(temporary_folder(str(memory), str(disk))) == (memory, [])
-    advice = f"make {nowhere} a writable folder in memory, as a container runtime does"
+    advice = f"mount writable memory at {nowhere}, as container runtimes do"
     warnings = [("warning", "private keys are on disk", advice)]
     assert folder_and_warnings(temporary_folder(str(nowhere), str(disk))) == (disk, warnings)
 
@@ -273,8 +273,8 @@ def test_no_writable_folder_raises_a_one_line_error_with_advice(tmp_path):
     with pytest.raises(UnusableCertificate) as raised, temporary_folder(nowhere, nowhere):
         pass
     assert str(raised.value) == (
-        "there is no folder for keys: No such file or directory; "
-        f"make {nowhere} a writable folder in memory, as a container runtime does"
+        "cannot create a folder for private keys: No such file or directory; "
+        f"mount writable memory at {nowhere}, as container runtimes do"
     )
 
 

@@ -152,9 +152,9 @@ def test_status_shows_the_certificates_the_next_step_and_the_trust_of_the_webhoo
     new_replica()
     shown = invoke("status").stdout
     assert f"Secret {NAMESPACE}/{NAME}" in shown
-    for words in ("CN=kubevirt-scheduler CA", *NAMES, "30.0", "365.0", "as in the Secret"):
+    for words in ("CN=kubevirt-scheduler CA", *NAMES, "30.0", "365.0", "matches the Secret"):
         assert words in shown
-    assert "Next: renew, a third of the certificate's life is left: " in shown
+    assert "Next: renew, a third of the certificate's lifetime is left: " in shown
     assert "Problem" not in shown
 
 
@@ -167,7 +167,7 @@ def test_status_in_json_has_the_same_content(api, invoke, new_replica):
     assert (ca["what"], ca["daysLeft"], found["problem"]) == ("CA", 365.0, "")
     assert found["next"]["step"] == "renew"
     assert found["webhooks"] == [
-        {"name": "vms.kubevirt-scheduler", "caBundle": "as in the Secret", "trusted": True},
+        {"name": "vms.kubevirt-scheduler", "caBundle": "matches the Secret", "trusted": True},
         {"name": "share-managers.kubevirt-scheduler", "caBundle": "empty", "trusted": False},
     ]
 
@@ -231,7 +231,7 @@ def test_status_shows_a_foreign_secret_without_a_next_step(api, invoke):
     api.publish(ca.certificate + issue_ca(now).certificate)
     shown = invoke("status").stdout
     assert "[red]a.example[/]" in shown
-    assert "not as in the Secret" in shown
+    assert "differs from the Secret" in shown
     assert "Next" not in shown
     assert "Problem" not in shown
 
@@ -241,7 +241,7 @@ def test_status_compares_only_the_certificates_of_a_ca_bundle(api, objects):
     put_foreign_secret(
         api, ca=Issued(b"subject=/CN=ours\n" + ca.certificate, ca.key), leaf=issue_leaf(ca, NAMES, START)
     )
-    for published, same in ((ca.certificate, "as in the Secret"), (b"garbage", "not as in the Secret")):
+    for published, same in ((ca.certificate, "matches the Secret"), (b"garbage", "differs from the Secret")):
         api.publish(published)
         assert {seen for seen, _ in status(objects, START, POLICY).webhooks.values()} == {same}
 
@@ -272,36 +272,36 @@ def test_a_certificate_is_trusted_through_its_intermediate_cas(api, objects, tmp
         assert bool(trust_anchor_in(tmp_path, root.certificate)) is trusted
 
 
-def test_status_shows_the_leaving_ca_after_a_rotation(objects, new_replica):
+def test_status_shows_the_retiring_ca_after_a_rotation(objects, new_replica):
     clock = CertificateClock()
     new_replica(clock)
     list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False))
     found = status(objects, clock(), POLICY)
-    assert [what for what, _ in found.certificates] == ["serving certificate", "CA", "leaving CA"]
+    assert [what for what, _ in found.certificates] == ["serving certificate", "CA", "retiring CA"]
     assert found.next.step is Step.RENEW
 
 
 PROBLEMS = {
-    "empty Secret": (lambda _: None, "it is empty; the first replica fills it"),
+    "empty Secret": (lambda _: None, "is empty; the first replica fills it"),
     "key of another certificate": (
         lambda api: put_foreign_secret(api, ca=issue_ca(START), leaf=issue_leaf_with_another_key()),
-        "tls.key: is not the key of tls.crt",
+        "tls.key: does not match tls.crt",
     ),
     "missing certificate": (
         lambda api: api.secret.update(data={"x": "eA=="}),
-        "tls.crt or tls.key: holds no certificate",
+        "tls.crt or tls.key: contains no PEM certificate",
     ),
     "missing configuration": (
         lambda api: api.objects.pop(CONFIGURATION_PATH),
-        "there is no MutatingWebhookConfiguration",
+        "MutatingWebhookConfiguration kubevirt-scheduler not found",
     ),
     "certificate for other names": (
         lambda api: put_secret_with_names(api, "webhook.svc", "*.svc"),
-        f"tls.crt: is not for {NAMES[0]}, by which",
+        f"tls.crt: lacks {NAMES[0]}, the name",
     ),
     "expired certificate in a foreign Secret": (
         lambda api: put_expired_certificate(api, self_managed=False),
-        "tls.crt: has expired, or is not valid yet",
+        "tls.crt: expired or not valid yet",
     ),
 }
 
@@ -317,7 +317,7 @@ def issue_leaf_with_another_key():
 
 
 def test_status_prints_the_problem_last(invoke):
-    assert invoke("status").stdout.replace("\n", " ").endswith("it is empty; the first replica fills it ")
+    assert invoke("status").stdout.replace("\n", " ").endswith("is empty; the first replica fills it ")
 
 
 @pytest.mark.parametrize(("change", "problem"), PROBLEMS.values(), ids=PROBLEMS)
@@ -334,17 +334,17 @@ def test_a_wildcard_name_matches_the_service(api, objects):
 def test_status_reports_all_problems(api, objects):
     del api.objects[CONFIGURATION_PATH]
     problem = status(objects, START, POLICY).problem
-    assert "there is no MutatingWebhookConfiguration" in problem
-    assert "it is empty; the first replica fills it" in problem
+    assert "MutatingWebhookConfiguration kubevirt-scheduler not found" in problem
+    assert "is empty; the first replica fills it" in problem
 
 
 OVERDUE = {
     "not due": (20 * DAY - timedelta(seconds=1), "", True),
     "due, but not overdue": (20 * DAY + timedelta(minutes=4), "", True),
-    "overdue": (20 * DAY + timedelta(minutes=6), "due: renew, a third of the certificate's life is left;", True),
-    "expired certificate": (30 * DAY, "due: renew, the certificate has expired;", False),
-    "expired certificate and CA": (365 * DAY, "due: start, the CA has expired;", False),
-    "not yet valid": (-DAY, "due: start, the CA is not valid yet", False),
+    "overdue": (20 * DAY + timedelta(minutes=6), "step renew is overdue (a third of the certificate's lifetime is left);", True),
+    "expired certificate": (30 * DAY, "step renew is overdue (the certificate has expired);", False),
+    "expired certificate and CA": (365 * DAY, "step start is overdue (the CA has expired);", False),
+    "not yet valid": (-DAY, "step start is overdue (the CA is not valid yet", False),
 }
 
 
@@ -365,7 +365,7 @@ def test_sign_is_overdue_only_after_a_day(objects, new_replica):
     found = status(objects, clock() + timedelta(hours=23), POLICY)
     assert (found.next.step, found.problem) == (Step.SIGN, "")
     found = status(objects, clock() + timedelta(hours=25), POLICY)
-    assert found.problem.startswith("no replica has done what is due: sign, ")
+    assert found.problem.startswith("step sign is overdue ")
 
 
 def test_an_expired_ca_does_not_trust_a_leaf_but_a_valid_ca_with_the_same_key_does(api, objects):
@@ -383,7 +383,7 @@ def test_an_expired_ca_does_not_trust_a_leaf_but_a_valid_ca_with_the_same_key_do
 def test_an_invalid_ca_bundle_does_not_trust_the_certificate(api, objects, new_replica):
     new_replica(CertificateClock())
     api.publish(b"garbage")
-    assert set(status(objects, START, POLICY).webhooks.values()) == {("not as in the Secret", False)}
+    assert set(status(objects, START, POLICY).webhooks.values()) == {("differs from the Secret", False)}
 
 
 # One-line errors
@@ -394,12 +394,12 @@ def test_each_command_reports_a_missing_secret_in_one_line(api, invoke):
     for command in (["status"], ["renew"], ["rotate-ca"], ["rotate-ca", "--dry-run"]):
         result = invoke(*command)
         assert result.exit_code == 2
-        assert result.stderr == f"Error: there is no Secret {NAMESPACE}/{NAME}; helm upgrade makes it\n"
+        assert result.stderr == f"Error: Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it\n"
 
 
 def test_a_command_does_not_announce_a_retry(api, invoke):
     api.on_request = lambda _method, _path: api.fail_before.update({len(api.calls): ApiError(500, "no")})
-    assert invoke("status").stderr.endswith(": the API server does not answer as it should: no\n")
+    assert invoke("status").stderr.endswith(": the request to the API server failed: no\n")
 
 
 @pytest.mark.parametrize("command", ["renew", "rotate-ca"])
@@ -408,12 +408,12 @@ def test_commands_do_not_write_a_foreign_secret(api, invoke, command):
     put_foreign_secret(api, ca=ca, leaf=issue_leaf(ca, NAMES, START))
     result = invoke(command)
     assert result.exit_code == 2
-    assert "so it is left as it is" in result.stderr
+    assert "the webhook does not overwrite it" in result.stderr
     assert api.writes == []
 
 
 def test_renew_does_not_write_an_empty_secret(api, invoke):
-    assert "it is empty; the first replica fills it" in invoke("renew").stderr
+    assert "is empty; the first replica fills it" in invoke("renew").stderr
     assert api.writes == []
 
 
@@ -463,7 +463,7 @@ def test_renew_warns_if_the_configuration_can_not_be_read(api, invoke, new_repli
     del api.objects[CONFIGURATION_PATH]
     result = invoke("renew")
     assert result.exit_code == 0
-    assert result.stderr.startswith("Warning: there is no MutatingWebhookConfiguration")
+    assert result.stderr.startswith("Warning: MutatingWebhookConfiguration kubevirt-scheduler not found")
 
 
 def test_renew_retries_after_a_conflict(api, objects, new_replica):
@@ -499,9 +499,9 @@ def test_rotate_yields_each_step_and_wait_and_ends_when_the_new_ca_signs(api, ob
     assert [line.partition(":")[0] for line in lines] == [
         "introduce",
         "published",
-        "waiting for sign until 2026-11-21 12",
+        "waiting for sign, not before 2026-11-21 12",
         "sign",
-        "trusted until 2026-12-21 12",
+        "the old CA stays trusted until 2026-12-21 12",
     ]
     assert clock() - START == timedelta(minutes=5)
     assert len(split(api.ca_bundles()[0])) == 2
@@ -513,9 +513,9 @@ def test_rotate_with_drop_old_ends_when_the_old_ca_is_no_longer_trusted(api, obj
     new_replica(clock)
     old = api.ca_bundles()[0]
     lines = list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
-    assert [line.partition(":")[0].split(" until")[0] for line in lines] == [
+    assert [line.partition(":")[0].split(",")[0] for line in lines] == [
         "introduce",
-        "hurry",
+        "drop-early",
         "published",
         "waiting for sign",
         "sign",
@@ -718,7 +718,7 @@ def test_rotate_without_a_readable_configuration_writes_nothing(api, objects, ne
     new_replica(CertificateClock())
     before = api.secret
     del api.objects[CONFIGURATION_PATH]
-    with pytest.raises(CertificateError, match="there is no MutatingWebhookConfiguration"):
+    with pytest.raises(CertificateError, match="^MutatingWebhookConfiguration kubevirt-scheduler not found"):
         list(rotate(objects, POLICY, CertificateClock(), fake_wait(CertificateClock()), drop_old=False))
     assert api.secret == before
 
@@ -757,7 +757,7 @@ def test_rotate_ca_reports_an_interruption_and_leaves_the_rotation_in_progress(a
     command = ["env", "--default-signal=INT", PROGRAM, "certs", "rotate-ca", "--kubeconfig", kubeconfig]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         lines = iter(process.stdout.readline, "")
-        assert any(line.startswith("waiting for sign until") for line in lines)
+        assert any(line.startswith("waiting for sign,") for line in lines)
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "interrupted; the replicas go on from here, and so does this command\n"
     assert process.returncode == 130

@@ -136,7 +136,7 @@ def test_a_ca_rotation_fails_no_pod_creation_while_a_replica_is_killed(
     both, new = published.ca_bundles(NAME)[1:]
     assert published.ca_bundles(NAME) == [old, both, new]
     assert set(split(both)) == {old, new}
-    assert output.splitlines()[-1].startswith("trusted until ")
+    assert output.splitlines()[-1].startswith("the old CA stays trusted until ")
     report(measured, "a CA rotation", stream, f"{opened} connections opened between its last two steps")
     assert stream.failed == []
     assert opened >= 1
@@ -201,7 +201,7 @@ def test_status_reports_the_certificates_and_that_each_webhook_trusts_them(
     status = json.loads(run("status", "-o", "json").stdout)
     assert status["problem"] == ""
     assert [each["fingerprint"] for each in status["certificates"][:2]] == [leaf.fingerprint, ca.fingerprint]
-    assert {(each["caBundle"], each["trusted"]) for each in status["webhooks"]} == {("as in the Secret", True)}
+    assert {(each["caBundle"], each["trusted"]) for each in status["webhooks"]} == {("matches the Secret", True)}
     assert len(status["webhooks"]) == PORTS
     result = run("status")
     assert result.exit_code == 0

@@ -111,7 +111,7 @@ def test_an_unusable_client_ca_is_reported_and_the_old_one_is_used(server, tmp_p
         with closing(connect(server, *files)) as connection:
             assert status_of_review(connection) == 200
         problems = json.loads(server.probe("/readyz?verbose")[1])["problems"]
-        assert problems == {"client CA": f"{ca_file}: holds no certificate in PEM"}
+        assert problems == {"client CA": f"{ca_file}: contains no PEM certificate"}
         assert metric(server, "kubevirt_scheduler_client_ca_unusable") == 1
     finally:
         replace(ca_file, CA.certificate)

@@ -324,7 +324,7 @@ def test_a_mismatched_pair_is_logged_once_while_the_old_pair_is_served(mounted_s
     before = server.served_serial()
     folder.joinpath("other", first).rename(folder / first)
     assert [server.served_serial() for _ in range(5)] == [before] * 5
-    assert problems_of(server) == {"serving certificate": f"{folder}/tls.key: is not the key of {folder}/tls.crt"}
+    assert problems_of(server) == {"serving certificate": f"{folder}/tls.key: does not match {folder}/tls.crt"}
     assert metric(server, "certificate_unusable") == 1
     [second] = {"tls.crt", "tls.key"} - {first}
     folder.joinpath("other", second).rename(folder / second)

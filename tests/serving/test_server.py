@@ -363,7 +363,7 @@ def test_a_key_of_another_certificate_is_reported(tmp_path):
     write_certificate_files(folder)
     folder.joinpath("tls.key").write_bytes(write_certificate_files(tmp_path / "other").key)
     assert (
-        startup_error_with(tmp_path, folder) == f"Error: {folder / 'tls.key'}: is not the key of {folder / 'tls.crt'}\n"
+        startup_error_with(tmp_path, folder) == f"Error: {folder / 'tls.key'}: does not match {folder / 'tls.crt'}\n"
     )
 
 

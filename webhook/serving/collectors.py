@@ -15,7 +15,7 @@ from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
 
 PREFIX = "kubevirt_scheduler_"
-STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.HURRY, Step.REPLACE)
+STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.DROP_EARLY, Step.REPLACE)
 
 
 def gauge(name: str, text: str, values: Mapping[str, float], label: str = "resource") -> GaugeMetricFamily:
