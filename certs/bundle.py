@@ -14,8 +14,7 @@ from certs.serving import CA, CERTIFICATE, KEY
 
 ANNOTATION, SELF_MANAGED = "kubevirt-scheduler/certificates", "self"
 
-# The Secret also contains tls.crt, tls.key and ca.crt, like any Secret of type kubernetes.io/tls, so that a pod can mount
-# it.
+# Like any Secret of type kubernetes.io/tls, it also contains tls.crt, tls.key and ca.crt, so that a pod can mount it.
 CA_KEY, NEXT_CA, NEXT_CA_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
 
 

@@ -341,7 +341,11 @@ def test_status_reports_all_problems(api, objects):
 OVERDUE = {
     "not due": (20 * DAY - timedelta(seconds=1), "", True),
     "due, but not overdue": (20 * DAY + timedelta(minutes=4), "", True),
-    "overdue": (20 * DAY + timedelta(minutes=6), "step renew is overdue (a third of the certificate's lifetime is left);", True),
+    "overdue": (
+        20 * DAY + timedelta(minutes=6),
+        "step renew is overdue (a third of the certificate's lifetime is left);",
+        True,
+    ),
     "expired certificate": (30 * DAY, "step renew is overdue (the certificate has expired);", False),
     "expired certificate and CA": (365 * DAY, "step start is overdue (the CA has expired);", False),
     "not yet valid": (-DAY, "step start is overdue (the CA is not valid yet", False),

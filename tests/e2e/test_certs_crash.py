@@ -78,7 +78,7 @@ def before_drop(now: datetime) -> InitialState:
     return InitialState(make_bundle(now, retiring=(RetiringCA(other_ca(now).certificate, now - SECOND),)))
 
 
-def before_hurry(now: datetime) -> InitialState:
+def before_drop_early(now: datetime) -> InitialState:
     return InitialState(make_bundle(now), by_hand=True)
 
 
@@ -95,7 +95,7 @@ STEPS: dict[str, tuple[Callable[[datetime], InitialState | None], int]] = {
     "withdrawn": (before_withdrawn, 2),
     "sign": (before_sign, 1),
     "drop": (before_drop, 2),
-    "hurry": (before_hurry, 3),  # three writes: `rotate-ca` introduces a CA first
+    "drop-early": (before_drop_early, 3),  # three writes: `rotate-ca` introduces a CA first
     "replace": (before_replace, 2),
 }
 KILLS = [(step, write + 1, done) for step, (_, writes) in STEPS.items() for write in range(writes) for done in (0, 1)]
