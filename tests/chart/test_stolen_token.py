@@ -180,8 +180,8 @@ def test_a_deletion_of_a_collection_spares_every_pod_that_the_policy_protects(
 Change = Callable[[Object], Any]
 METADATA = "The webhook may not change the metadata of its configuration."
 WEBHOOKS = "The webhook may not add, remove, rename or reorder the webhooks of its configuration."
-FIELDS = "The webhook may change no field of its configuration but clientConfig.caBundle."
-CLIENT = "The webhook may change no field of clientConfig but caBundle"
+FIELDS = "The webhook may change only clientConfig.caBundle in its configuration."
+CLIENT = "The webhook may change only caBundle in clientConfig"
 OWNER = {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "8a409563-c3a8-4ea4-b258-c559ed8a11d5"}
 
 

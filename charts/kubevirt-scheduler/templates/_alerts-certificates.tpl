@@ -2,7 +2,7 @@
 
 {{- define "kubevirt-scheduler.alerts.certificates" -}}
 {{- $of := include "kubevirt-scheduler.alerts.of" . }}
-{{- /* The certificate lives 30 days and is renewed when a third is left. The alerts fire at a quarter, and before a weekend. */}}
+{{- /* The certificate is valid for 30 days, and the renewal is due when a third is left. The alerts fire at a quarter, and at the length of a weekend. */}}
 {{- range $severity, $left := dict "warning" (list 648000 "7.5 days") "critical" (list 172800 "two days") }}
 - alert: KubevirtSchedulerCertificateEnds
   expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="leaf"}) < {{ first $left }}
@@ -20,7 +20,7 @@
     severity: warning
   annotations:
     summary: The webhook can't use its new serving certificate, and serves the old one until that expires.
-    description: "/readyz?verbose of {{ `{{ $labels.pod }}` }} names the file and the problem."
+    description: "Check /readyz?verbose of {{ `{{ $labels.pod }}` }}: it names the file and the problem."
 {{- if include "kubevirt-scheduler.clientCA" . }}
 - alert: KubevirtSchedulerClientCaEnds
   # After the expiry of the last client CA, the webhook accepts no API server.
@@ -38,7 +38,7 @@
     severity: warning
   annotations:
     summary: The webhook can't use its new client CA, and keeps the old one.
-    description: "/readyz?verbose of {{ `{{ $labels.pod }}` }} names the file and the problem."
+    description: "Check /readyz?verbose of {{ `{{ $labels.pod }}` }}: it names the file and the problem."
 {{- end }}
 {{- if eq .Values.certificates.source "self" }}
 {{- range $severity, $left := dict "warning" (list 7884000 "91 days") "critical" (list 2592000 "30 days, the lifetime of a certificate,") }}
@@ -57,13 +57,13 @@
   labels:
     severity: critical
   annotations:
-    summary: The webhook issues its certificate again and again ({{ `{{ $labels.step }}` }}).
-    description: Calls fail in between. Look for a node whose clock is wrong by weeks, and for another writer of the Secret.
+    summary: The webhook issues its certificate repeatedly ({{ `{{ $labels.step }}` }}).
+    description: Calls fail until the API server trusts the newest CA. Look for a node whose clock is wrong by weeks, and for another writer of the Secret.
 {{- end }}
 {{- if ne .Values.certificates.source "cert-manager" }}
 - alert: KubevirtSchedulerCertificateFails
   # A replica fails 6 times in 30 s if the API server is down, and 27 times in 15 minutes if the API server doesn't respond,
-  # because a pass then takes 10 s. Conflicts are how replicas agree.
+  # because a pass then takes 10 s. A conflict is normal: another replica wrote first.
   expr: max by (cause) (increase(kubevirt_scheduler_certificate_failures_total{ {{- $of -}} ,cause!="conflict"}[15m])) > 20
   labels:
     severity: warning
@@ -75,7 +75,7 @@
   labels:
     severity: warning
   annotations:
-    summary: Another program overwrites the caBundle again and again.
+    summary: Another program repeatedly overwrites the caBundle.
     description: Calls fail until the webhook repairs it. Look for a GitOps tool or an injector, and make it ignore the field.
 {{- end }}
 {{- end }}

@@ -24,7 +24,7 @@
   labels:
     severity: warning
   annotations:
-    summary: The webhook let pods through without a decision ({{ `{{ $labels.reason }}` }}).
+    summary: The API server created pods without a decision of the webhook ({{ `{{ $labels.reason }}` }}).
     description: These VMs may run apart from their storage. DeadlineExceeded means that the webhook was too slow. CacheNotSynced means that it had not read the cluster yet.
 - alert: KubevirtSchedulerSoftened
   # Five starts, so that a single VM on a quiet cluster doesn't fire the alert.
@@ -57,18 +57,18 @@
   annotations:
     summary: Pinned VMs can't be scheduled, and the webhook may not release them ({{ `{{ $labels.reason }}` }}).
     description: >-
-      They stay Pending until somebody acts. List them with `kubectl get pods -A -l kubevirt.io=virt-launcher
+      These VMs stay Pending until you act. List their pods with `kubectl get pods -A -l kubevirt.io=virt-launcher
       --field-selector status.phase=Pending`. Then stop and start each VM with virtctl, or repair its node.
 {{- $releases := include "kubevirt-scheduler.deletesPods" . }}
 {{- if $releases }}
 - alert: KubevirtSchedulerReleases
-  # Releases are rare: something must go wrong between a pod's creation and its binding.
+  # Releases are rare: a node or share-manager must change between a pod's creation and its binding.
   expr: sum by (reason) (increase(kubevirt_scheduler_released_total{ {{- $of -}} }[1h])) > 5
   labels:
     severity: info
   annotations:
     summary: The webhook released more than five pinned VMs within an hour ({{ `{{ $labels.reason }}` }}).
-    description: Each starts about a minute late, and may run apart from its storage. The reason says what kept the VMs from their node.
+    description: Each VM starts about a minute late, and may run apart from its storage. The label `reason` has the cause.
 {{- end }}
 - alert: KubevirtSchedulerNoReleaseLeader
   # A leader that has crashed is replaced within a minute.
@@ -77,13 +77,13 @@
   labels:
     severity: warning
   annotations:
-    summary: No replica reports pins that can't hold{{ if $releases }}, and none releases them{{ end }}.
-    description: Look in the replicas' logs for what keeps them from updating Lease {{ .Release.Namespace }}/{{ include "kubevirt-scheduler.fullname" . }}.
+    summary: No replica reports {{ if $releases }}or releases {{ end }}pins that can't hold.
+    description: The replicas' logs show why they can't update Lease {{ .Release.Namespace }}/{{ include "kubevirt-scheduler.fullname" . }}.
 - alert: KubevirtSchedulerInternalError
   expr: sum(increase(kubevirt_scheduler_decisions_total{ {{- $of -}} ,reason="InternalError"}[15m])) > 0
   labels:
     severity: warning
   annotations:
-    summary: The webhook met an unexpected error, and let a pod through unchanged.
+    summary: An unexpected error occurred in the webhook, and a pod was created unchanged.
     description: The log has the traceback. Please report it.
 {{- end }}

@@ -1,4 +1,4 @@
-{{/* Alerts about the replicas: missing, blind, slow. */}}
+{{/* Alerts about the replicas: absent, without data, or slow. */}}
 
 {{- define "kubevirt-scheduler.alerts.webhook" -}}
 {{- $of := include "kubevirt-scheduler.alerts.of" . }}
@@ -16,8 +16,8 @@
   labels:
     severity: critical
   annotations:
-    summary: The webhook may not list or watch {{ `{{ $labels.resource }}` }}.
-    description: "/readyz of {{ `{{ $labels.pod }}` }} names the missing right and the service account."
+    summary: The webhook lacks the right to list or watch {{ `{{ $labels.resource }}` }}.
+    description: "Check /readyz of {{ `{{ $labels.pod }}` }}: it names the missing right and the service account."
 - alert: KubevirtSchedulerNotSynced
   expr: min by (pod, resource) (kubevirt_scheduler_cache_synced{ {{- $of -}} }) == 0
   for: 10m
@@ -41,7 +41,7 @@
     severity: warning
   annotations:
     summary: The webhook can't read objects that its caches don't have yet.
-    description: It decides without them, so new VMs may run apart from their storage. The API server is slow or unreachable, or a right is missing.
+    description: The webhook decides without them, so new VMs may run apart from their storage. The API server is slow or unreachable, or a right is missing.
 - alert: KubevirtSchedulerSlow
   # A decision takes a millisecond. If one in a hundred takes a tenth of a second, something delays it.
   expr: histogram_quantile(0.99, sum by (le) (rate(kubevirt_scheduler_decision_duration_seconds_bucket{ {{- $of -}} }[10m]))) > 0.1

@@ -1,11 +1,11 @@
-{{/* What the alerts share: the selector of the replicas' series, and the increase of an API server's counter. */}}
+{{/* The common parts of the alerts: the selector of the replicas' series, and the increase of an API server's counter. */}}
 
 {{- define "kubevirt-scheduler.alerts.of" -}}
 {{ printf "namespace=%q,service=%q" .Release.Namespace (include "kubevirt-scheduler.fullname" .) }}
 {{- end }}
 
-{{/* An API server exports such a counter from its first increment on, and `increase` can't see that one. So a new series of an API server that
-     was scraped ten minutes ago counts with its value. */}}
+{{/* An API server exports such a counter only after the first increment, which `increase` can't see. So if the API server was scraped ten minutes
+     ago, a new series counts with its value. */}}
 {{- define "kubevirt-scheduler.alerts.apiserverIncrease" -}}
 {{- $series := printf "%s{name=~\"(vms|share-managers)[.]kubevirt-scheduler[.]io\"}" . -}}
 (increase({{ $series }}[10m]) > 0) or ({{ $series }} unless {{ $series }} offset 10m and on (job, instance) (up offset 10m == 1))

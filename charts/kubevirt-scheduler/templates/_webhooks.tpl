@@ -17,13 +17,13 @@ true
 has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnotations }}'].exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true')
 {{- end }}
 
-{{/* No annotation is "false", or one is "true" as well. Namespaces and StorageClasses decide on the rest, in the webhook. */}}
+{{/* No annotation is "false", or one is "true" as well. For pods without such an annotation, the webhook evaluates namespace and StorageClass. */}}
 {{- define "kubevirt-scheduler.notOptedOut" -}}
 {{- $keys := printf "['%s']" (join "', '" .Values.settings.optInAnnotations) -}}
 !has(object.metadata.annotations) || {{ $keys }}.exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true') || !{{ $keys }}.exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'false')
 {{- end }}
 
-{{/* Pods that the webhook would ignore don't wait for it, and an outage doesn't affect them. An observer sees every VM. */}}
+{{/* Pods that the webhook would ignore don't wait for it, and an outage doesn't affect them. In observe mode, the webhook reviews every VM. */}}
 {{- define "kubevirt-scheduler.matchConditions" -}}
 {{- if ne .Values.settings.action "observe" }}
 {{- if eq .Values.settings.optIn "namespace" }}
