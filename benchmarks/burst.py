@@ -3,13 +3,14 @@
 The API server, default scheduler and controller manager are real. kwok stands in for the kubelets, and
 tests/support/longhorn.py for Longhorn. There are two trials:
 
-- 100 VMs whose share-managers are on one node with room for 40. Other nodes have room for all. The same pods are
-  also created without a webhook and, with --peer, with the webhook in Go of benchmarks/serve.py, in another order each
-  time. So the differences hold on a machine whose speed drifts.
-- pairs of VMs that share a disk and repel each other.
+- 100 VMs whose share-managers are on one node that fits 40 VMs. The other nodes fit all VMs. The benchmark also creates
+  the same pods without a webhook and, with --peer, with the webhook in Go of benchmarks/serve.py, in another order each
+  time. So the comparison is valid on a machine whose speed drifts.
+- pairs of VMs that share a disk and have anti-affinity to each other.
 
-A Service without session affinity sends each call to any replica. With it, one replica gets all calls: it is registered
-by its URL, so that no proxy in Python takes part. The latencies of the other configurations contain that proxy.
+A Service without session affinity sends each call to any replica. With it, one replica gets all calls: the
+webhook configuration has its URL, so no Python proxy is involved. The latencies of the other configurations include that
+proxy.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ GAPS = (0.0, 0.010, 0.030)  # seconds between the two VMs of a pair
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How many replicas there are, and whether one of them gets all calls."""
+    """The number of replicas, and whether one of them gets all calls."""
 
     replicas: int
     session_affinity: bool = False
@@ -110,7 +111,7 @@ class Trial:
             self.replicas.route_per_connection()
 
     def burst(self, clients: int, sides: Sequence[str]) -> Burst:
-        """Create 100 VMs for each side in this order, and return where those of our webhook ended up."""
+        """Create 100 VMs for each side in this order, and return the outcome for our webhook."""
         with self.scenario() as scenario:
             claims = [f"disk{number}" for number in range(VOLUMES)]
             (node,) = scenario.add_nodes(1, "served", kvm=str(ROOM))
@@ -152,7 +153,7 @@ class Trial:
         time.sleep(1)
 
     def pairs(self, number: int, gap: float) -> int:
-        """Create pairs of VMs that share a disk and repel each other; return how many have a VM that doesn't run."""
+        """Create pairs of VMs with a shared disk and anti-affinity; return how many pairs have a VM that doesn't run."""
         with self.scenario() as scenario:
             scenario.add_nodes(4)
             claims = [f"disk{each}" for each in range(number)]

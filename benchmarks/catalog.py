@@ -249,7 +249,7 @@ def read_as_catalog(url: str) -> Any:
 
 
 def read_pages(url: str, keep: Callable[[str, bytes], Any]) -> list[Any]:
-    """Read the same pages sequentially, and return what `keep` makes of each."""
+    """Read the same pages sequentially, and return the result of `keep` for each object."""
     connection, kept = ClusterClient(lambda: Configuration(host=url)), []
     for kind in kinds("longhorn-system"):
         more = ""

@@ -57,7 +57,7 @@ def cluster() -> Store:
 
 
 def steps() -> dict[str, Callable[[], Any]]:
-    """Return the steps to time. The second to last is the whole decision, the last is the yardstick."""
+    """Return the steps to time. The second to last is the whole decision, the last is the baseline."""
     body, store, settings = REVIEW.read_bytes(), cluster(), Settings()
     request = read_review(body)
     injection = inject(request, store, settings)
@@ -79,7 +79,7 @@ def steps() -> dict[str, Callable[[], Any]]:
         "  of it, verify": lambda: patch.apply_patch(operations, before) == after,
         "encode": lambda: write_review("uid", injection),
         "all together": whole,
-        "yardstick: json.loads": lambda: json.loads(body),
+        "baseline: json.loads": lambda: json.loads(body),
     }
 
 
@@ -103,12 +103,12 @@ def main() -> None:
             if number >= 200:  # after the warm-up of the caches
                 found.setdefault(name, []).append(microseconds)
     table = Table(title=f"{ROUNDS:,} rounds, {CLAIMS:,} claims, {NODES:,} nodes; microseconds")
-    for heading in ("step", "p50", "p99", "p50 in yardsticks"):
+    for heading in ("step", "p50", "p99", "p50 in baselines"):
         table.add_column(heading, justify="left" if heading == "step" else "right")
-    yardstick = median(found["yardstick: json.loads"])
+    baseline = median(found["baseline: json.loads"])
     for name, values in found.items():
         p50, p99 = median(values), quantiles(values, n=100)[98]
-        table.add_row(name, f"{p50:.1f}", f"{p99:.1f}", f"{p50 / yardstick:.2f}")
+        table.add_row(name, f"{p50:.1f}", f"{p99:.1f}", f"{p50 / baseline:.2f}")
     Console().print(table)
 
 

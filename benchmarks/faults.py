@@ -114,7 +114,7 @@ class Run:
     def beside_peers(self) -> Iterator[Row]:
         """Yield the reviews alone, and beside each kind of misbehaving peer."""
         for kinds in ((), *((kind,) for kind in KINDS), tuple(KINDS)):
-            title = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "nobody else"
+            title = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "no other peers"
             progress(title)
             with misbehaving_peers(self.side, kinds, self.peers) as reconnects, self.reviews() as result:
                 pass
@@ -123,7 +123,7 @@ class Run:
     def probes_beside_peers(self) -> Iterator[Row]:
         """Yield the probes of the plain port, alone and beside the same kinds of peers of that port."""
         for kinds in ((), *((kind,) for kind in KINDS), tuple(KINDS)):
-            peers = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "nobody else"
+            peers = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "no other peers"
             title = f"probes beside {peers}"
             progress(title)
             with (

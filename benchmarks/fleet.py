@@ -161,7 +161,7 @@ def time_pass(file: Path) -> None:
 
 
 class StillCaches:
-    """Caches that don't change, and measure for how many seconds a question holds the lock."""
+    """Immutable caches that measure for how many seconds a query holds the lock."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.held = store, list[float]()
@@ -171,7 +171,7 @@ class StillCaches:
         return True
 
     def query(self, question: Callable[[Store], Any]) -> Any:
-        """Ask the store, and measure the time."""
+        """Query the store, and measure the time."""
         begin = time.perf_counter()
         answer = question(self.store)
         self.held.append(time.perf_counter() - begin)

@@ -48,7 +48,7 @@ class Setup:
 @contextmanager
 def start_setup(place: Path) -> Iterator[Setup]:
     """Start the server, with a disk in a new folder of `place`, and the relay. At the end, kill both by pid."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the folders are deleted too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # so that the folders are deleted too
     with TemporaryDirectory(prefix="benchmark-") as folder, TemporaryDirectory(prefix="benchmark-", dir=place) as disk:
         relay_cores = reserve_a_core()
         with running_server(Path(folder), Path(disk), DISK_SIZE) as port, running_relay(port) as relay:

@@ -236,7 +236,7 @@ class Setup:
 def start_setup(*, live: bool, needed: Sequence[str] = PROGRAMS) -> Iterator[Setup]:
     """Build the needed programs, issue a certificate, and move this process off the server's core."""
     # A normal exit, so that processes and folder are removed too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))
     tools, cores = programs(needed), Cores.choose()
     with TemporaryDirectory(prefix="benchmark-") as name, on_core(cores.rest):
         folder, now = Path(name), datetime.now(UTC)

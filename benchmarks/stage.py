@@ -108,7 +108,7 @@ class Stage:
 @contextmanager
 def start_stage() -> Iterator[Stage]:
     """Start a control plane on loopback. At the end, kill it by pid and delete its files."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the folder is deleted too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # so that the folder is deleted too
     build.binaries()  # takes minutes on the first run of a machine and prints its own progress
     with TemporaryDirectory(prefix="benchmark-") as folder, ControlPlane(Path(folder)) as plane:
         plane.create_namespace(NAMESPACE)

@@ -40,7 +40,7 @@ def obstacles(root: Path = Path("/")) -> list[str]:
         found.append(
             f"Debian packages are missing: {' '.join(missing)}. Install them with:\n"
             f"  apt-get install --no-install-recommends {' '.join(missing)}\n"
-            "With systemd, the package also starts a server of its own on port 2049; stop it with:\n"
+            "With systemd, the package also starts a server on port 2049; stop it with:\n"
             "  systemctl disable --now nfs-ganesha"
         )
     if os.geteuid():
