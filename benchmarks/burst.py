@@ -8,9 +8,8 @@ tests/support/longhorn.py for Longhorn. There are two trials:
   time. So the comparison is valid on a machine whose speed drifts.
 - pairs of VMs that share a disk and have anti-affinity to each other.
 
-A Service without session affinity sends each call to any replica. With it, one replica gets all calls: the
-webhook configuration has its URL, so no Python proxy is involved. The latencies of the other configurations include that
-proxy.
+A Service without session affinity sends each call to any replica. With it, one replica gets all calls: the webhook
+configuration has its URL, so no Python proxy is involved. The other latencies include that proxy.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ class Trial:
         time.sleep(1)
 
     def pairs(self, number: int, gap: float) -> int:
-        """Create pairs of VMs with a shared disk and anti-affinity; return how many pairs have a VM that doesn't run."""
+        """Create pairs of VMs with a shared disk and anti-affinity. Return how many pairs have a Pending VM."""
         with self.scenario() as scenario:
             scenario.add_nodes(4)
             claims = [f"disk{each}" for each in range(number)]
