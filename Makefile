@@ -55,12 +55,13 @@ test-unit: venv ## run the tests that need neither the control plane nor Debian 
 # $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)
 
-check: venv ## check format, lint, types, layers, laws, Dockerfile, spelling, known vulnerabilities
+check: venv ## check format, lint, types, layers, laws, words, Dockerfile, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)
 	$(call step,lint,$(BIN)/ruff check --quiet)
 	$(call step,types,$(BIN)/mypy --no-error-summary)
 	$(call step,layers,$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter >$(VENV)/layers || { cat $(VENV)/layers; false; })
 	$(call step,laws,$(BIN)/pytest -qq tests/test_architecture.py)
+	$(call step,words,$(BIN)/pytest -qq tests/test_words.py)
 	$(call step,Dockerfile,$(BIN)/hadolint Dockerfile)
 	$(call step,spelling,$(BIN)/codespell)
 	$(call step,known vulnerabilities,$(BIN)/python .ci/audit.py requirements-dev.lock)

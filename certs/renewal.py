@@ -34,7 +34,7 @@ class Step(StrEnum):
 class Policy:
     """The settings of certificates and rotations. Without `names`, a new leaf has the names of the old one.
 
-    `spread` is the time that every API server gets to see a published bundle.
+    `spread` is the time from the publication of a CA until it signs, so that every API server reads it.
     """
 
     names: tuple[str, ...] = ()
