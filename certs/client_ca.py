@@ -48,7 +48,7 @@ class ClientCa:
 
 
 def trust_clients(context: ssl.SSLContext, pem: str) -> None:
-    """Have a server's TLS context require a client certificate of one of these CAs."""
+    """Make a server's TLS context require a client certificate of one of these CAs."""
     context.load_verify_locations(cadata=pem)
     context.verify_mode = ssl.CERT_REQUIRED
     # As in Go: an intermediate CA in the file is trusted without its root.

@@ -1,4 +1,4 @@
-"""Decide the next step: from a bundle, the published CAs, the time and a policy to what is due, when and why."""
+"""Decide which step comes next, when and why: from a bundle, the published CAs, the time and a policy."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

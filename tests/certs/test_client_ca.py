@@ -138,7 +138,7 @@ def test_a_renewed_serving_certificate_is_served_beside_an_unusable_client_ca(ce
 
 
 def test_a_new_client_ca_waits_for_a_usable_serving_certificate(certificate, file, tmp_path):
-    """The context of the old pair can't be made anew: its key is no longer in a file."""
+    """The server can't recreate the context of the old pair, because its key is no longer in a file."""
     before = certificate.context()
     (tmp_path / "served" / "tls.key").write_bytes(b"garbage")
     replace(file, NEW.certificate)

@@ -371,7 +371,7 @@ def test_the_first_failed_rule_ends_the_walk(received: Object, overrides: Any, r
     ],
     ids=["not opted in", "a migration target", "both"],
 )  # fmt: skip
-def test_the_walk_goes_on_as_if_the_pod_were_eligible(changes: Any, broken: list[str], words: str) -> None:
+def test_explain_evaluates_a_pod_as_if_it_were_eligible(changes: Any, broken: list[str], words: str) -> None:
     lines = explained(virt_launcher(**changes), *storage(), node())
     assert [line.removeprefix("✗ ") for line in lines if line.startswith("✗")] == broken
     assert f"· from here on, as if it were {words}" in lines

@@ -26,8 +26,8 @@ PAIRS = 8
 BURST, ROOM, VOLUMES = 100, 40, 20
 NUMBERS = counter(1)
 LIMIT = 90  # seconds until all VMs of a burst run
-# How many VMs run on the node of their share-managers at least, if calls reach any replica. The bound leaves room for
-# a busy machine; benchmarks/burst.py measures how many there are.
+# How many VMs run on the node of their share-managers at least, if calls reach any replica. The bound allows for a busy
+# machine; benchmarks/burst.py measures how many there are.
 LEAST = 30
 # The number of replicas, how their Service routes calls, and the number of clients that create the VMs.
 SERVICES: dict[str, tuple[int, Callable[[Replicas], None], int]] = {

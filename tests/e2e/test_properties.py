@@ -188,12 +188,12 @@ def test_vms_that_are_schedulable_without_the_webhook_are_schedulable_with_it(
 ) -> None:
     measured(f"property: E2E_SEED={SEED}")
 
-    def judge(placement_case: Object) -> tuple[str, str]:
+    def verdict_on(placement_case: Object) -> tuple[str, str]:
         pair = namespaces.get()
         trial = Trial(plane, pair, placement_case)
         try:
             trial.build()
-            return _judge(trial)
+            return _verdict(trial)
         except ApiError as error:
             if error.status != 422:
                 raise
@@ -203,7 +203,7 @@ def test_vms_that_are_schedulable_without_the_webhook_are_schedulable_with_it(
             namespaces.put(pair)
 
     with ThreadPoolExecutor(PARALLEL) as pool:
-        verdicts = list(pool.map(judge, draw_cases()))
+        verdicts = list(pool.map(verdict_on, draw_cases()))
     counted = Counter(verdict for verdict, _ in verdicts)
     measured(f"property: {dict(counted)}")
     stranded = [(number, detail) for number, (verdict, detail) in enumerate(verdicts) if verdict == "STRANDED"]
@@ -214,7 +214,7 @@ def test_vms_that_are_schedulable_without_the_webhook_are_schedulable_with_it(
     assert counted["preferred"] >= 10
 
 
-def _judge(trial: Trial) -> tuple[str, str]:
+def _verdict(trial: Trial) -> tuple[str, str]:
     placed, patch = trial.schedulable("true")
     if placed:
         return patch, ""

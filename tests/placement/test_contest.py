@@ -91,7 +91,7 @@ def test_a_contested_vm_prefers_all_nodes_but_the_contested_one_once() -> None:
         pytest.param(
             vm("1"), [pod("o", requests={"cpu": "3"}, node="node-a")], {"replicas": 2}, Reason.NODE_SCARCE, id="quiet"
         ),
-        pytest.param(vm(resourceClaims=[{"name": "gpu"}]), [pinned("3")], {}, Reason.UNJUDGED, id="room for both"),
+        pytest.param(vm(resourceClaims=[{"name": "gpu"}]), [pinned("3")], {}, Reason.UNJUDGED, id="capacity for both"),
         pytest.param(vm("1"), [pinned("4", node="node-a")], {}, Reason.NODE_FULL, id="a pinned pod that is bound"),
         pytest.param(
             vm("2", annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
@@ -131,9 +131,9 @@ def decide_with_recent_pins(created: Object, replicas: int, *recent: Object) -> 
     [
         pytest.param("4", 1, "", Reason.CO_SCHEDULED, id="one replica takes all"),
         pytest.param("2", 2, "", Reason.CO_SCHEDULED, id="two replicas share"),
-        pytest.param("2001m", 2, "", Reason.NODE_SCARCE, id="two replicas leave room for each other"),
+        pytest.param("2001m", 2, "", Reason.NODE_SCARCE, id="two replicas leave capacity for each other"),
         pytest.param("1333m", 3, "", Reason.CO_SCHEDULED, id="three replicas share"),
-        pytest.param("1334m", 3, "", Reason.NODE_SCARCE, id="three replicas leave room for each other"),
+        pytest.param("1334m", 3, "", Reason.NODE_SCARCE, id="three replicas leave capacity for each other"),
         pytest.param("1", 2, "1", Reason.CO_SCHEDULED, id="a recent pin counts once for each other replica"),
         pytest.param("1001m", 2, "1", Reason.NODE_SCARCE, id="too little beside a recent pin"),
         pytest.param("0", 2, "4", Reason.CO_SCHEDULED, id="a resource that is not requested does not count"),

@@ -241,7 +241,7 @@ def test_an_observer_counts_every_vm_as_a_consumer_of_its_volume() -> None:
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
-def test_the_walk_of_an_observer_goes_on_as_if_the_vm_were_opted_in() -> None:
+def test_an_observer_evaluates_a_vm_as_if_it_were_opted_in() -> None:
     found = walk(request(virt_launcher(opt_in=None)), catalog(*cluster()), settings(**OBSERVE))
     assert found.assumes == (Reason.NOT_OPTED_IN,)
     assert found.choice

@@ -128,7 +128,7 @@ def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
     assert not once.finished(Limits())
 
 
-# --- what becomes of a migration ---
+# --- the outcome of a migration ---
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_share_manager_that_is_starting_has_not_moved() -> None:
     assert reason(pinned_vm_pod(), *starting, node(), node("node-b")) is None
 
 
-def test_a_pin_is_not_judged_by_stale_caches() -> None:
+def test_stale_caches_release_no_pin() -> None:
     stuck = pinned_vm_pod()
     store = catalog(stuck, *storage(node="node-b"), node(unschedulable=True))
     store.stale = ("nodes",)

@@ -124,7 +124,7 @@ def repeated(action, pause):
 
 @pytest.mark.usefixtures("raised_file_limit")
 def test_probes_are_answered_beside_1500_idle_half_sent_and_trickling_connections(server):
-    """500 connections once took all places of the plain port, and a byte now and then kept them."""
+    """500 connections once took all places of the plain port, and an occasional byte kept them."""
     with ExitStack() as stack:
         idle, half_sent, trickling = (
             [stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT)) for _ in range(PEERS)]

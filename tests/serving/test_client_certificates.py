@@ -226,7 +226,7 @@ def driver(tmp_path):
 
 def test_a_rejected_client_is_dropped_after_it_has_read_the_alert(driver):
     """An immediate close would answer the request that the client has already sent with a reset."""
-    # With TLS 1.3, the client's handshake is complete before the server has judged its certificate.
+    # With TLS 1.3, the client's handshake is complete before the server has verified its certificate.
     with capture_logs() as logs, driver.connect_tls() as sock:
         sock.send(POST)
         driver.turn(3)

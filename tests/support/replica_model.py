@@ -74,7 +74,7 @@ class Model:
     """The cluster. It also stands in for the releaser's API client: `pages` and `send`.
 
     `capacity` is the number of VMs that fit on the share-manager's node. With `repelling`, the VMs come in pairs that
-    share a disk and must not share a node; another node has room for all. `foreign` pods, which no webhook knows of in
+    share a disk and must not share a node; another node fits all VMs. `foreign` pods, which no webhook knows of in
     advance, take capacity from the share-manager's node. With `session_affinity`, `called` decides on all VMs.
     `preferring` is the share of the VMs that only prefer the node.
     """

@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 WORDS = ROOT / "tests" / "words.txt"
 FOLDERS = (".ci", ".github", "benchmarks", "certs", "charts", "docs", "examples", "tests", "webhook")
 FILES = ("*.md", "*.cfg", "*.toml", "Dockerfile", "Makefile")
-NOT_TEXT = {".png", ".pyc", ".sum", ".tgz"}
+NOT_TEXT = {".go", ".mod", ".png", ".pyc", ".sum", ".tgz"}  # a hash of the Go sources names their cached build
 GUIDANCE = "| not | but |"  # the header of the table in CONTRIBUTING.md, which quotes the words
 
 # A word, or punctuation that ends a phrase. An underscore or a comment's mark ends a word, but not a phrase.
