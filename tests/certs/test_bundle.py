@@ -124,11 +124,7 @@ RETIRING = {"certificate": OLD.certificate.decode(), "until": START.isoformat()}
 DAMAGED = {
     **{f"no {field}": (field, None, field, "missing") for field in decoded(stored())},
     **{f"an empty {field}": (field, b"", field, "missing") for field in ("tls.crt", "ca.key", "state.json")},
-    **{
-        f"garbage in {field}": (field, b"garbage", field, "PEM")
-        for field in decoded(stored())
-        if "json" not in field
-    },
+    **{f"garbage in {field}": (field, b"garbage", field, "PEM") for field in decoded(stored()) if "json" not in field},
     "the tls.key of another certificate": ("tls.key", CA.key, "tls.key", "does not match tls.crt"),
     "the next-ca.key of another certificate": ("next-ca.key", CA.key, "next-ca.key", "does not match next-ca.crt"),
     "the ca.key of another certificate": ("ca.key", LEAF.key, "ca.key", "does not match any certificate in ca.crt"),

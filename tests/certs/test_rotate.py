@@ -337,7 +337,7 @@ def test_a_foreign_secret_is_not_written_and_logs_one_warning(api, new_controlle
         run_passes(controller)
     assert api.writes == []
     assert controller.failures == {Cause.FOREIGN: 3}
-    assert "without our annotation" in controller.problem
+    assert "lacks the annotation" in controller.problem
     assert len(lines) == 1
     assert not list(folder_of(controller).iterdir())
 

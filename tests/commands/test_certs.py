@@ -713,7 +713,7 @@ def test_rotate_gives_up_after_a_minute_without_an_api_server(api, objects, new_
     api.on_request = lambda _method, _path: api.fail_before.update(
         {len(api.calls): ApiError(0, "cut")} if api.writes[2:] else {}
     )
-    with pytest.raises(CertificateError, match="does not answer"):
+    with pytest.raises(CertificateError, match="the request to the API server failed"):
         list(rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True))
     assert timedelta(minutes=1) <= clock() - START < timedelta(minutes=2)
 
@@ -722,7 +722,7 @@ def test_rotate_without_a_readable_configuration_writes_nothing(api, objects, ne
     new_replica(CertificateClock())
     before = api.secret
     del api.objects[CONFIGURATION_PATH]
-    with pytest.raises(CertificateError, match="^MutatingWebhookConfiguration kubevirt-scheduler not found"):
+    with pytest.raises(CertificateError, match="MutatingWebhookConfiguration kubevirt-scheduler not found"):
         list(rotate(objects, POLICY, CertificateClock(), fake_wait(CertificateClock()), drop_old=False))
     assert api.secret == before
 
@@ -735,7 +735,7 @@ def test_rotate_ca_prints_each_step_and_replaces_the_ca(api, invoke, new_replica
         "introduce",
         "published",
         "sign",
-        "trusted",
+        "the old CA stays trusted",
     ]
     replica.run_pass()
     assert not signed_by(replica._folder.joinpath("tls.crt").read_bytes(), old)

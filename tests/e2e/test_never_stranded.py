@@ -158,7 +158,9 @@ def test_a_second_vm_on_a_disk_whose_share_manager_starts_runs_beside_the_first(
     assert scenario.wait_running(second) == node
 
 
-def test_the_annotation_of_a_vm_with_a_block_volume_says_that_no_share_manager_will_serve_it(scenario: Scenario) -> None:
+def test_the_annotation_of_a_vm_with_a_block_volume_says_that_no_share_manager_will_serve_it(
+    scenario: Scenario,
+) -> None:
     scenario.add_nodes(2)
     volume = scenario.add_volume(volumeMode="Block")
     scenario.wait_bound("disk1")

@@ -362,9 +362,7 @@ def test_a_key_of_another_certificate_is_reported(tmp_path):
     folder = tmp_path / "tls"
     write_certificate_files(folder)
     folder.joinpath("tls.key").write_bytes(write_certificate_files(tmp_path / "other").key)
-    assert (
-        startup_error_with(tmp_path, folder) == f"Error: {folder / 'tls.key'}: does not match {folder / 'tls.crt'}\n"
-    )
+    assert startup_error_with(tmp_path, folder) == f"Error: {folder / 'tls.key'}: does not match {folder / 'tls.crt'}\n"
 
 
 def startup_error_with(tmp_path, folder):

@@ -16,7 +16,7 @@ NOT_TEXT = {".go", ".mod", ".png", ".pyc", ".sum", ".tgz"}  # a hash of the Go s
 GUIDANCE = "| not | but |"  # the header of the table in CONTRIBUTING.md, which quotes the words
 
 # A word, or punctuation that ends a phrase. An underscore or a comment's mark ends a word, but not a phrase.
-TOKEN = re.compile(r"[a-z0-9]+(?:['’][a-z0-9]+)*|[.,;:!?()|]", re.IGNORECASE)
+TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*|[.,;:!?()|]", re.IGNORECASE)
 STRING_PREFIX = re.compile(r"\b[fr]+(?=[\"'])")  # in a string that continues on the next line
 
 
