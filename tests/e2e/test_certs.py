@@ -226,7 +226,7 @@ def test_a_missing_secret_is_a_one_line_error(plane: ControlPlane, run: Callable
     del plane
     result = run(command, name="missing")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert f"there is no Secret {NAMESPACE}/missing-tls; helm upgrade makes it" in result.stderr
+    assert f"Secret {NAMESPACE}/missing-tls not found; helm upgrade creates it" in result.stderr
 
 
 def test_a_damaged_secret_is_refilled_and_fails_no_pod_creation(
