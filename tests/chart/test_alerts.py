@@ -201,9 +201,9 @@ CASES = {
             count,
         )
         for which, alert, at, limits in (
-            ("leaf", "CertificateEnds", "2h", {"warning": 7.5, "critical": 2}),
-            ("ca", "AuthorityEnds", "25h", {"warning": 91.25, "critical": 30}),
-            ("client-ca", "ClientCaEnds", "2h", {"warning": 14}),
+            ("leaf", "CertificateExpiring", "2h", {"warning": 7.5, "critical": 2}),
+            ("ca", "CaExpiring", "25h", {"warning": 91.25, "critical": 30}),
+            ("client-ca", "ClientCaExpiring", "2h", {"warning": 14}),
         )
         for severity, limit in limits.items()
         for left, count in ((limit - 0.5, 1), (limit + 0.5, 0))
@@ -219,10 +219,10 @@ CASES = {
         "ClientCaUnusable", "warning", {metric("client_ca_unusable"): "0x60"}, count=0
     ),
     "a certificate that is renewed each minute": Case(
-        "CertificateChurns", "critical", {metric("certificate_steps_total", step="renew"): "0+1x60"}
+        "CertificateReissued", "critical", {metric("certificate_steps_total", step="renew"): "0+1x60"}
     ),
     "one renewal": Case(
-        "CertificateChurns", "critical", {metric("certificate_steps_total", step="renew"): "0x19 1x60"}, count=0
+        "CertificateReissued", "critical", {metric("certificate_steps_total", step="renew"): "0x19 1x60"}, count=0
     ),
     "passes that fail": Case(
         "CertificateFails", "warning", {metric("certificate_failures_total", cause="refused"): "0+3x60"}

@@ -4,7 +4,7 @@
 {{- $of := include "kubevirt-scheduler.alerts.of" . }}
 {{- /* The certificate is valid for 30 days, and the renewal is due when a third is left. The alerts fire at a quarter, and at the length of a weekend. */}}
 {{- range $severity, $left := dict "warning" (list 648000 "7.5 days") "critical" (list 172800 "two days") }}
-- alert: KubevirtSchedulerCertificateEnds
+- alert: KubevirtSchedulerCertificateExpiring
   expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="leaf"}) < {{ first $left }}
   for: 1h
   labels:
@@ -22,7 +22,7 @@
     summary: The webhook can't use its new serving certificate, and serves the old one until that expires.
     description: "Check /readyz?verbose of {{ `{{ $labels.pod }}` }}: it names the file and the problem."
 {{- if include "kubevirt-scheduler.clientCA" . }}
-- alert: KubevirtSchedulerClientCaEnds
+- alert: KubevirtSchedulerClientCaExpiring
   # After the expiry of the last client CA, the webhook accepts no API server.
   expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="client-ca"}) < 1209600
   for: 1h
@@ -42,7 +42,7 @@
 {{- end }}
 {{- if eq .Values.certificates.source "self" }}
 {{- range $severity, $left := dict "warning" (list 7884000 "91 days") "critical" (list 2592000 "30 days, the lifetime of a certificate,") }}
-- alert: KubevirtSchedulerAuthorityEnds
+- alert: KubevirtSchedulerCaExpiring
   expr: min(kubevirt_scheduler_certificate_expiry_seconds{ {{- $of -}} ,certificate="ca"}) < {{ first $left }}
   for: 1d
   labels:
@@ -51,7 +51,7 @@
     summary: The CA was not rotated and expires in {{ `{{ $value | humanizeDuration }}` }}.
     description: Less than {{ last $left }} are left. `kubevirt-scheduler certs status` gives the cause.
 {{- end }}
-- alert: KubevirtSchedulerCertificateChurns
+- alert: KubevirtSchedulerCertificateReissued
   # One renewal is due in 20 days.
   expr: sum by (step) (increase(kubevirt_scheduler_certificate_steps_total{ {{- $of -}} ,step=~"start|renew"}[1h])) > 5
   labels:
