@@ -72,15 +72,15 @@ class _FieldReader:
         return fields
 
     def _read_field(self, name: str, part: msgspec.Raw, shape: Any) -> Any:
-        if not self._has_room(name, len(memoryview(part))):
+        if not self._fits(name, len(memoryview(part))):
             return _OMITTED
         value = _decode(part, shape)
         return _OMITTED if isinstance(value, list) and len(value) > MAX_ITEMS else value
 
-    def _has_room(self, name: str, size: int) -> bool:
-        has_room = size <= min(self._left, TOTAL_LIMIT if name in LARGE_FIELDS else FIELD_LIMIT)
-        self._left -= size if has_room else 0
-        return has_room
+    def _fits(self, name: str, size: int) -> bool:
+        fits = size <= min(self._left, TOTAL_LIMIT if name in LARGE_FIELDS else FIELD_LIMIT)
+        self._left -= size if fits else 0
+        return fits
 
 
 def _decode(part: msgspec.Raw, shape: Any) -> Any:
@@ -92,7 +92,7 @@ def _decode(part: msgspec.Raw, shape: Any) -> Any:
 
 @cache
 def _shape_of_raw_fields(shape: Any) -> Any:
-    """Return the shape with every field that is no object left as JSON."""
+    """Return the shape, with each field that is not an object kept as JSON."""
     if not is_typeddict(shape):
         return msgspec.Raw
     make_typed_dict: Any = TypedDict

@@ -13,7 +13,7 @@ READER_TIMEOUT = 10
 
 
 class LogStream:
-    """A file-like stream over a file descriptor. `dropped` counts the lines that were lost or cut off."""
+    """A file-like stream over a file descriptor. `dropped` counts the lines that were lost or truncated."""
 
     def __init__(self, descriptor: int) -> None:
         self.dropped = 0
