@@ -185,5 +185,5 @@ def test_with_node_is_idempotent(affinity: Any, pin: bool) -> None:
     ids=repr,
 )
 def test_a_field_of_the_wrong_type_raises_malformed(affinity: Any, field: str) -> None:
-    with pytest.raises(Malformed, match=f"^{field} is not a "):
+    with pytest.raises(Malformed, match=f"^{field}: expected a "):
         with_node(affinity, "node-a", pin=True)

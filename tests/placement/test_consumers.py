@@ -196,7 +196,7 @@ def test_an_avoided_node_loses_to_the_next_node() -> None:
         share_manager_pod(**avoiding_nodes("node-a")), *CLAIM_AND_PV, *vms, node("node-a"), node("node-b")
     )
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-b")
-    assert decision.message == "prefers node-b, where 1 VM of this volume runs"
+    assert decision.message == "prefers node-b, which runs 1 VM of this volume"
 
 
 def test_the_consumers_of_both_pvs_of_a_volume_count() -> None:
@@ -259,7 +259,7 @@ def test_a_share_manager_pod_prefers_and_never_requires_the_node_of_its_vms(mode
     assert after["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [*existing, added]}}
     assert after["metadata"]["annotations"] == {
         "kubevirt-scheduler/co-scheduled-node": "node-b",
-        "kubevirt-scheduler/decision": "CoScheduled: prefers node-b, where 2 VMs of this volume run",
+        "kubevirt-scheduler/decision": "CoScheduled: prefers node-b, which runs 2 VMs of this volume",
     }
     assert after | {"metadata": manager_pod["metadata"], "spec": manager_pod["spec"]} == manager_pod
     assert injection.warnings == ()

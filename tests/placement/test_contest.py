@@ -70,7 +70,7 @@ def test_a_vm_does_not_even_prefer_a_node_whose_room_pinned_pods_need(
 ) -> None:
     decision = decision_for(created, *storage(), FOUR_CPUS, *others, **overrides)
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, "node-a")
-    assert decision.message.endswith("; other nodes are preferred, as pinned VMs are about to start there")
+    assert decision.message.endswith(", so other nodes are preferred while pinned VMs wait to start there")
 
 
 def test_a_contested_vm_prefers_all_nodes_but_the_contested_one_once() -> None:
@@ -149,8 +149,8 @@ def test_each_replica_leaves_as_much_room_to_the_others_as_it_takes(
 @pytest.mark.parametrize(
     ("stale", "detail"),
     [
-        (("nodes",), "the webhook has had no news of nodes for 5 minutes"),
-        (("nodes", "pods"), "the webhook has had no news of nodes and pods for 5 minutes"),
+        (("nodes",), "may have changed: the webhook received no update of nodes for 5 minutes"),
+        (("nodes", "pods"), "may have changed: the webhook received no update of nodes and pods for 5 minutes"),
     ],
 )
 def test_a_stale_cache_softens_the_pin_and_is_the_first_reason(stale: tuple[str, ...], detail: str) -> None:

@@ -240,14 +240,14 @@ ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
         ({"schedulingGates": [{"name": "aaq"}]}, "spec.schedulingGates"),
         ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
         ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),
-        ({"affinity": pod_anti_affinity(ANY_NAMESPACE_TERM)}, "spec.affinity.podAntiAffinity's namespaceSelector"),
+        ({"affinity": pod_anti_affinity(ANY_NAMESPACE_TERM)}, "spec.affinity.podAntiAffinity with a namespaceSelector"),
         (
             {"labels": {"app": "web"}, "affinity": pod_affinity(ANY_NAMESPACE_TERM | {"namespaces": ["default"]})},
-            "spec.affinity.podAffinity's",
+            "spec.affinity.podAffinity with",
         ),
         (
             {"affinity": node_terms(*[ARCH_TERM] * (MAX_NODE_SELECTOR_TERMS + 1))},
-            f"spec.affinity.nodeAffinity, of more than {MAX_NODE_SELECTOR_TERMS} terms,",
+            f"spec.affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -261,7 +261,7 @@ def test_a_constraint_that_the_guard_cannot_evaluate_downgrades_the_pin(spec: Ob
 def test_a_claim_without_a_pv_beside_a_served_claim_downgrades_the_pin() -> None:
     decision = decision_for(virt_launcher(claims=["disk1", "state"]), *storage(), claim("state", volume=""), node())
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.UNJUDGED, "node-a")
-    assert "claim state, which has no PV yet, is not judged" in decision.message
+    assert "cannot be checked against claim state, which has no PV yet" in decision.message
 
 
 def test_pod_affinity_with_a_namespace_selector_is_unjudged() -> None:
@@ -337,9 +337,7 @@ def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_again() -> None:
     vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1"})
     decision = decide(request(vm), released_store(*storage(), node()), settings())
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")
-    assert (
-        "a pinned pod of this VM was deleted less than an hour ago, before the scheduler bound it" in decision.message
-    )
+    assert "may leave the VM Pending, because a pinned pod of the VM was deleted unbound" in decision.message
 
 
 @pytest.mark.parametrize(

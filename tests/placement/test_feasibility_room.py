@@ -45,28 +45,31 @@ def launcher_requesting(**requests: str) -> Object:
         pytest.param(
             launcher_requesting(cpu="2001m"),
             {"cpu": "2"},
-            "cpu: 2001m asked for, 2 free",
+            "cpu (requested 2001m, free 2)",
             id="one millicore too much is rejected",
         ),
         pytest.param(launcher_requesting(memory="1Gi"), {"memory": "1Gi"}, None, id="an exact fit of memory passes"),
         pytest.param(
-            launcher_requesting(memory="1073741825"), {"memory": "1Gi"}, "memory: ", id="one byte too much is rejected"
+            launcher_requesting(memory="1073741825"),
+            {"memory": "1Gi"},
+            "lacks memory ",
+            id="one byte too much is rejected",
         ),
         pytest.param(launcher_requesting(**{KVM: "1"}), {KVM: "1"}, None, id="the last device passes"),
         pytest.param(
             launcher_requesting(**{KVM: "1"}),
             {KVM: "0"},
-            f"{KVM}: 1 asked for, 0 free",
+            f"{KVM} (requested 1, free 0)",
             id="a node without a free device is rejected",
         ),
         pytest.param(
             launcher_requesting(**{KVM: "1"}),
             {"cpu": "1"},
-            f"{KVM}: 1 asked for, 0 free",
+            f"{KVM} (requested 1, free 0)",
             id="a device that the node lacks is rejected",
         ),
         pytest.param(
-            launcher_requesting(cpu="1"), {}, "cpu: 1 asked for, 0 free", id="an empty allocatable is rejected"
+            launcher_requesting(cpu="1"), {}, "cpu (requested 1, free 0)", id="an empty allocatable is rejected"
         ),
         pytest.param(launcher_requesting(cpu="1"), None, None, id="an absent allocatable passes"),
         pytest.param(launcher_requesting(cpu="0"), {"cpu": "0"}, None, id="a request of zero passes"),
@@ -74,7 +77,7 @@ def launcher_requesting(**requests: str) -> Object:
         pytest.param(
             launcher_requesting(),
             {"pods": "0"},
-            "pods: 1 asked for, 0 free",
+            "pods (requested 1, free 0)",
             id="a node without a pod slot is rejected",
         ),
         pytest.param(launcher_requesting(), {"cpu": "0"}, None, id="an absent pod limit passes"),
@@ -85,12 +88,12 @@ def launcher_requesting(**requests: str) -> Object:
             id="too much ephemeral storage is rejected",
         ),
         pytest.param(
-            virt_launcher(overhead={"cpu": "1"}), {"cpu": "999m"}, "cpu: 1 asked for, 999m free", id="overhead counts"
+            virt_launcher(overhead={"cpu": "1"}), {"cpu": "999m"}, "cpu (requested 1, free 999m)", id="overhead counts"
         ),
         pytest.param(
             virt_launcher(resources={"requests": {"cpu": "2"}}),
             {"cpu": "1"},
-            "cpu: 2 asked for",
+            "cpu (requested 2",
             id="pod-level requests count",
         ),
         pytest.param(
@@ -196,7 +199,7 @@ def test_resource_fits_lists_requested_and_free_per_resource() -> None:
         ResourceFit("cpu", 100, -1000),
         ResourceFit("memory", 1000, 999),
     ]
-    assert first_failed_check(candidate).detail == "it is full (cpu: 100m asked for, 0 free)"
+    assert first_failed_check(candidate).detail == "lacks cpu (requested 100m, free 0)"
 
 
 @pytest.mark.parametrize("size", ["1Gi", "20Gi", "200Mi"])
@@ -205,7 +208,7 @@ def test_a_shortage_is_never_rounded_to_equal_amounts(size: str) -> None:
     message = decision_for(
         launcher_requesting(memory=str(capacity + 1)), *SHARED_DISK, node(allocatable={"memory": size})
     ).message
-    requested, free = re.findall(r"(\S+) (?:asked for|free)", message)
+    requested, free = re.findall(r"(?:requested|free) (\w+)", message)
     assert requested != free
 
 
@@ -237,7 +240,7 @@ def test_a_rejected_pin_becomes_a_preference() -> None:
         "node-a",
         Mode.REQUIRED,
     )
-    assert decision.message == "node-a serves claim disk1, but it is not Ready; it is preferred, not required"
+    assert decision.message == "node-a serves claim disk1 but is not Ready, so it is preferred instead of required"
     preferred = [{"weight": 100, "preference": {"matchFields": [name_requirement("node-a")]}}]
     before = vm_pod["spec"]["affinity"]["nodeAffinity"]
     assert after["spec"]["affinity"]["nodeAffinity"] == before | {PREFERRED: preferred}
@@ -254,7 +257,7 @@ def test_a_nonexistent_node_adds_no_affinity(owner: str) -> None:
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, Reason.NODE_NOT_FOUND, owner)
     assert "affinity" not in after["spec"]
     assert "kubevirt-scheduler/co-scheduled-node" not in after["metadata"]["annotations"]
-    assert after["metadata"]["annotations"]["kubevirt-scheduler/decision"].endswith("nothing was added")
+    assert after["metadata"]["annotations"]["kubevirt-scheduler/decision"].endswith("so no node affinity is added")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("apart, and older than the opt-in", [*SERVED, vm(), vm_pod(node="node-b", opt_in=None), OTHER_USER],
      "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
     ("not opted in", [*SERVED, vm(opt_in=False), vm_pod(node="node-b", opt_in=None), OTHER_USER],
-     "Apart", "NotOptedIn", "disk1", "node-a", "not opted in; if it were: pinned to node-a"),
+     "Apart", "NotOptedIn", "disk1", "node-a", "not opted in; if opted in: pinned to node-a"),
     ("migrated", [*SERVED, vm(), vm_pod(node="node-b", labels=MIGRATED), OTHER_USER],
      "Apart", "MigrationTarget", "disk1", "node-a", "pinned to node-a"),
     ("migrating", [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), OTHER_USER,

@@ -25,7 +25,7 @@ CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
 OTHER = vm_pod("other", "node-a")
 OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
 RESTART = "estart the VM: its pod is then pinned to node-a."
-COLD = "its share-manager serves no other VM, so it stops with the VM and then follows the VM."
+COLD = "its share-manager serves no other VM, so it stops with the VM and restarts on the VM's node."
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 SCRIPTED: list[tuple[str, list[Object], str]] = [
@@ -40,23 +40,23 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, a hotplugged disk", [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain)],
      "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts."),
     ("migrating", [*SERVED, vm(), vm_pod(node="node-b"), vm_pod(suffix="x", created="2026-09-01T12:00:00Z")],
-     "Wait until the live migration ends."),
+     "Wait for the live migration to end."),
     ("waiting, stuck", [*CORDONED, vm(), pinned_vm_pod()],
-     f"Pinned to node-a, but it is cordoned; {restart_advice('default', 'vm1')}."),
+     f"Pinned to node-a, but node-a is cordoned; {restart_advice('default', 'vm1')}."),
     ("waiting", [*SERVED, vm(), vm_pod(node="")],
-     "Read why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."),
+     "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."),
     ("unserved", [claim(), volume(), share_manager(state="stopped"), vm(), vm_pod()],
      "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."),
     ("starting", [claim(), volume(), share_manager_pod(), vm(), vm_pod()], ADVICE["ShareManagerStarting"]),
     ("no claim object", [vm(), vm_pod()], ADVICE["ClaimNotFound"]),
     ("Block", [claim(volumeMode="Block"), vm(), vm_pod()],
-     f"{NO_ACTION} Block and migratable volumes are not served by a share-manager."),
+     f"{NO_ACTION} Block and migratable volumes have no share-manager."),
     ("no claims", [vm(), vm_pod(claims=[])], f"{NO_ACTION} The VM mounts no claim."),
     ("stopped", [*storage(), node("node-a", **ABLE), vm(**DISK)], f"{NO_ACTION} The next start is pinned to node-a."),
     ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"{OPT_IN} before the next start."),
     ("stopped, cold", [claim(), volume(), vm(**DISK)], ADVICE["NoShareManager"]),
     ("stopped, Block", [claim(volumeMode="Block"), vm(opt_in=False, **DISK)],
-     f"{NO_ACTION} Block and migratable volumes are not served by a share-manager."),
+     f"{NO_ACTION} Block and migratable volumes have no share-manager."),
     ("stopped, no claims", [vm()], f"{NO_ACTION} The VM mounts no claim."),
 ]  # fmt: skip
 

@@ -70,7 +70,7 @@ def test_a_pin_keeps_the_users_annotations(annotations: Object, kept: Object) ->
 def test_an_unpinned_pod_gets_the_reason_and_loses_a_stale_node_annotation() -> None:
     original = virt_launcher(annotations={NODE: "node-z"}, affinity={"nodeAffinity": {}})
     result = apply_injection(original, injection_for(original))
-    explanation = "NoShareManager: no claim has a node: disk1 (ClaimNotFound)"
+    explanation = "NoShareManager: no node serves claim disk1 (ClaimNotFound)"
     assert result["metadata"]["annotations"] == {OPT_IN: "true", DECISION: explanation}
     assert result["spec"] == original["spec"]
 

@@ -54,49 +54,50 @@ def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() ->
 APART = [*SERVED, *NODES, vm(), vm_pod(node="node-b")]
 NOT_MIGRATABLE = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable"}
 ROWS: list[tuple[str, list[Object], str, str]] = [
-    ("together", [*SERVED, *NODES, vm(), vm_pod(), migratable()], "NotApart", "it is Together"),
+    ("together", [*SERVED, *NODES, vm(), vm_pod(), migratable()], "NotApart", "the VM is Together"),
     ("opted out", [*SERVED, *NODES, vm(annotations={OPT_IN: "false"}), vm_pod(node="node-b"), migratable()],
-     "OptedOut", f'its annotation {OPT_IN} is "false"'),
-    ("without a VMI", APART, "NotRunning", "it has no VMI"),
-    ("not running", [*APART, migratable(phase="Scheduled")], "NotRunning", "its VMI is Scheduled"),
+     "OptedOut", f'the annotation {OPT_IN} is "false"'),
+    ("without a VMI", APART, "NotRunning", "the VM has no VMI"),
+    ("not running", [*APART, migratable(phase="Scheduled")], "NotRunning", "the VMI is Scheduled"),
     ("not live-migratable", [*APART, migratable(conditions=[NOT_MIGRATABLE | {"message": "it has a host device"}])],
      "NotLiveMigratable", "it has a host device"),
     ("not live-migratable, without a message", [*APART, migratable(conditions=[NOT_MIGRATABLE])],
      "NotLiveMigratable", "DisksNotLiveMigratable"),
     ("not known to be live-migratable", [*APART, migratable(conditions=[])],
-     "NotLiveMigratable", "its VMI has no condition LiveMigratable"),
+     "NotLiveMigratable", "the VMI has no condition LiveMigratable"),
     ("a hostname of its own", [*APART, migratable(spec={"nodeSelector": {HOSTNAME: "node-b"}})],
-     "HostnameSelector", "its own nodeSelector names node-b"),
+     "HostnameSelector", "the VM's nodeSelector names node-b"),
     ("the VMI prefers no eviction", [*APART, migratable(annotations={NO_EVICTION: ""})],
-     "PrefersNoEviction", f"it has the annotation {NO_EVICTION}"),
+     "PrefersNoEviction", f"the annotation {NO_EVICTION} is set"),
     ("the pod prefers no eviction",
      [*SERVED, *NODES, vm(), vm_pod(node="node-b", annotations={NO_EVICTION: "true"}), migratable()],
-     "PrefersNoEviction", f"it has the annotation {NO_EVICTION}"),
+     "PrefersNoEviction", f"the annotation {NO_EVICTION} is set"),
     ("to be evacuated", [*APART, migratable(evacuationNodeName="node-b")],
-     "Evacuating", "KubeVirt evacuates it from node-b"),
-    ("paused", [*APART, migratable("vm1", "node-b", {"type": "Paused", "status": "True"})], "Paused", "it is paused"),
+     "Evacuating", "KubeVirt evacuates the VM from node-b"),
+    ("paused", [*APART, migratable("vm1", "node-b", {"type": "Paused", "status": "True"})],
+     "Paused", "the VM is paused"),
     ("a target pod that runs already",
      [*APART, vm_pod(suffix="fghij", labels={"kubevirt.io/migrationJobUID": "job"}, created="2026-08-01T13:00:00Z"),
       migratable()],
-     "Migrating", "another live migration of it is unfinished"),
+     "Migrating", "another live migration of the VM is unfinished"),
     ("a target without the label", [*SERVED, node("node-b"), vm(), vm_pod(node="node-b"), migratable()],
      "NoHostnameLabel", f"node-a has no label {HOSTNAME}"),
     ("a target that is cordoned",
      [*SERVED, node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b"), migratable()],
-     "NodeCordoned", "node-a can't run it: it is cordoned"),
+     "NodeCordoned", "node-a is cordoned"),
     ("a target that is full",
      [*SERVED, node("node-a", allocatable={"memory": "1Gi", "pods": "9"}), vm(),
       vm_pod(node="node-b", requests={"memory": "2Gi"}), migratable()],
-     "NodeFull", "node-a can't run it: it is full (memory: 2048Mi asked for, 1024Mi free)"),
+     "NodeFull", "node-a lacks memory (requested 2048Mi, free 1024Mi)"),
     ("a target with CPUs of another vendor",
      [*SERVED, node("node-a", labels={"cpu-vendor.node.kubevirt.io/AMD": "true"}),
       node("node-b", labels={"cpu-vendor.node.kubevirt.io/Intel": "true"}), vm(), vm_pod(node="node-b"), migratable()],
      "NodeMismatch",
-     "node-a can't run it: the pod's nodeSelector cpu-vendor.node.kubevirt.io/Intel=true does not select it"),
+     "node-a does not match the pod's nodeSelector cpu-vendor.node.kubevirt.io/Intel=true"),
     ("anti-affinity that its own pod breaks, as both run during the migration",
      [*SERVED, *(node(name, labels={ZONE: "east"}) for name in ("node-a", "node-b")), vm(), migratable(),
       vm_pod(node="node-b", labels={"app": "db"}, affinity=pod_anti_affinity(pod_term({"app": "db"}, ZONE)))],
-     "PodAffinity", "node-a can't run it: "),
+     "PodAffinity", "node-a "),
 ]  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def test_a_pod_that_the_caches_know_only_in_part_is_not_moved() -> None:
     view = VmView(assess(machine, found.store, chosen), {}, found.vmis["default", "vm1"], False, chosen)
     refusal = plan_move(view, found.store)
     assert isinstance(refusal, Refusal)
-    assert refusal.detail == "its pod is unknown"
+    assert refusal.detail == "the VM's pod is unknown"
 
 
 def test_a_vm_moves_only_if_nothing_hinders_it() -> None:
@@ -192,4 +193,4 @@ def test_a_namespace_can_opt_its_vms_out(label: str | None, opt_in: str, annotat
     manifests = [*SERVED, *NODES, vm(opt_in=annotation), pod, migratable(), labeled_namespace(opt_in=label)]
     found = result(*manifests, opt_in=OptIn(opt_in))
     assert isinstance(found, Move) is moves
-    assert moves or found.detail == "the label of its namespace opts it out"  # type: ignore[union-attr]
+    assert moves or found.detail == "the label of the namespace opts the VM out"  # type: ignore[union-attr]

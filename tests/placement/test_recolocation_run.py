@@ -137,11 +137,11 @@ def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
         (view("Running"), Stage.MIGRATING, ""),
         (view("Succeeded", sight=Sight("b")), Stage.MOVED, ""),
         (view("Failed", failure="no bandwidth"), Stage.FAILED, "no bandwidth"),
-        (view("Failed"), Stage.FAILED, "its migration failed"),
-        (view("Failed", sight=Sight("a", evacuating=True)), Stage.SKIPPED, "KubeVirt evacuates it from its node"),
+        (view("Failed"), Stage.FAILED, "the migration failed"),
+        (view("Failed", sight=Sight("a", evacuating=True)), Stage.SKIPPED, "KubeVirt evacuates the VM from its node"),
         (View(1.0, (), {("shop", "vm1"): Sight("b")}), Stage.MOVED, ""),
-        (View(1.0, (), {("shop", "vm1"): Sight("a")}), Stage.FAILED, "its migration was deleted before it succeeded"),
-        (View(1.0), Stage.FAILED, "its migration was deleted before it succeeded"),
+        (View(1.0, (), {("shop", "vm1"): Sight("a")}), Stage.FAILED, "the migration was deleted before it succeeded"),
+        (View(1.0), Stage.FAILED, "the migration was deleted before it succeeded"),
     ],
 )
 def test_the_phase_of_a_migration_decides(seen: View, stage: Stage, detail: str) -> None:
@@ -193,10 +193,10 @@ def test_a_creation_without_an_answer_is_repeated_unless_the_migration_exists() 
         (Sight("b"), 60.0, Stage.SETTLING, ""),
         (Sight("b", ready=False), 60.0, Stage.SETTLING, ""),
         (Sight("b"), 61.0, Stage.MOVED, ""),
-        (Sight("b", ready=False), 61.0, Stage.FAILED, "not Ready 60 seconds after its migration"),
-        (Sight("b", paused="PausedIOError"), 2.0, Stage.FAILED, "it is paused after its migration: PausedIOError"),
-        (Sight("b", running=False), 2.0, Stage.FAILED, "it stopped running after its migration"),
-        (None, 2.0, Stage.FAILED, "it stopped running after its migration"),
+        (Sight("b", ready=False), 61.0, Stage.FAILED, "not Ready 60 seconds after the migration"),
+        (Sight("b", paused="PausedIOError"), 2.0, Stage.FAILED, "the VM is paused after the migration: PausedIOError"),
+        (Sight("b", running=False), 2.0, Stage.FAILED, "the VM stopped running after the migration"),
+        (None, 2.0, Stage.FAILED, "the VM stopped running after the migration"),
     ],
 )
 def test_the_first_vm_of_a_storage_class_is_watched(sight: Sight | None, now: float, stage: Stage, detail: str) -> None:

@@ -90,7 +90,7 @@ def test_a_pod_that_fits_its_node_may_stay_pending_for_five_minutes() -> None:
     stuck = pinned_vm_pod(requests={"cpu": "1"})  # its own request does not count twice
     assert reason(stuck, *cluster, seconds=PENDING_LIMIT) is None
     assert obstacle(stuck, *cluster, seconds=PENDING_LIMIT + 1) == FailedCheck(
-        Reason.PENDING_TOO_LONG, "the scheduler has not bound it for 5 minutes"
+        Reason.PENDING_TOO_LONG, "did not receive the pod from the scheduler within 5 minutes"
     )
 
 
@@ -106,7 +106,7 @@ def test_a_failed_check_of_the_guard_comes_before_a_moved_share_manager() -> Non
 
 def test_the_new_node_of_the_share_manager_is_named() -> None:
     found = obstacle(pinned_vm_pod(), *storage(node="node-b"), node())
-    assert found == FailedCheck(Reason.SHARE_MANAGER_MOVED, "its share-manager is on node-b now")
+    assert found == FailedCheck(Reason.SHARE_MANAGER_MOVED, "no longer runs the share-manager, which is now on node-b")
 
 
 def test_a_share_manager_that_is_starting_has_not_moved() -> None:
@@ -148,7 +148,7 @@ def test_only_a_pending_pod_that_the_webhook_pinned_is_evaluated(stuck: Object) 
 
 # Why the webhook may not delete a pod
 
-NO_GUARD = "the node guard is off, and without it the VM's next pod would be pinned again"
+NO_GUARD = "the node guard is disabled, so the webhook would pin the VM's next pod again"
 
 
 def kept(vm: Object | None, releases: int = 0, **overrides: Any) -> str:
@@ -172,16 +172,16 @@ def test_a_pod_may_be_deleted_if_kubevirt_starts_its_vm_again(vm: Object) -> Non
 @pytest.mark.parametrize(
     ("vm", "options", "why"),
     [
-        (virtual_machine(), {"release": False}, "the release is switched off"),
-        (virtual_machine(), {"action": Action.OBSERVE}, "the release is switched off"),
+        (virtual_machine(), {"release": False}, "the release of pins is disabled"),
+        (virtual_machine(), {"action": Action.OBSERVE}, "the release of pins is disabled"),
         (virtual_machine(), {"node_guard": False}, NO_GUARD),
-        (None, {}, "the webhook knows no VirtualMachine of this name"),
-        (virtual_machine(strategy="Manual"), {}, "its run strategy does not start it again"),
-        (virtual_machine(strategy="Once"), {}, "its run strategy does not start it again"),
-        (virtual_machine(strategy="Halted"), {}, "its run strategy does not start it again"),
-        (virtual_machine(strategy=None, running=False), {}, "its run strategy does not start it again"),
-        (virtual_machine(failures=2), {}, "it failed to start 2 times in a row"),
-        (virtual_machine(), {"releases": 2}, "it lost 2 pinned pods within an hour"),
+        (None, {}, "the webhook found no VirtualMachine of this name"),
+        (virtual_machine(strategy="Manual"), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(strategy="Once"), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(strategy="Halted"), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(strategy=None, running=False), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(failures=2), {}, "the VM failed to start 2 times in a row"),
+        (virtual_machine(), {"releases": 2}, "the VM lost 2 pinned pods within an hour"),
     ],
 )  # fmt: skip
 def test_a_pod_is_kept_if_its_vm_might_not_start_again(vm: Object | None, options: Any, why: str) -> None:

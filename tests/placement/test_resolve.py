@@ -249,7 +249,8 @@ def test_a_vm_prefers_the_node_of_the_other_vms_while_the_share_manager_starts()
     assert (decision.outcome, decision.node) == (Outcome.PREFERRED, "node-b")
     assert decision.reason is Reason.SHARE_MANAGER_STARTING
     assert decision.message == (
-        "node-b will probably serve claim disk1, but its share-manager is still starting; it is preferred, not required"
+        "node-b will probably serve claim disk1 but has no running share-manager yet, "
+        "so it is preferred instead of required"
     )
     assert decision.claims == (
         ClaimFinding("disk1", "vol-disk1", "node-b", Source.VIRT_LAUNCHER_POD, reason=Reason.SHARE_MANAGER_STARTING),
@@ -333,7 +334,7 @@ def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
     injection = injection_for(named("dsik1"), *storage(), node())
     assert injection.decision.node == "node-a"
     (warning,) = injection.warnings
-    assert "co-schedule-claim: the VM has no claim 'dsik1', so all of its claims vote" in warning
+    assert "co-schedule-claim: the VM mounts no claim 'dsik1', so all its claims have a vote" in warning
 
 
 @pytest.mark.parametrize(
@@ -374,7 +375,7 @@ def test_conflicting_claims_are_reported_and_the_majority_wins() -> None:
     objects = [*storage("a", "node-a"), *storage("b", "node-b"), *storage("c", "node-b")]
     decision = decision_for(virt_launcher(claims=["a", "b", "c"]), *objects, node("node-a"), node("node-b"))
     assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, "node-b", True)
-    assert decision.message == "pinned to node-b, which serves claims b and c; claim a is served by node-a"
+    assert decision.message == "pinned to node-b, which serves claims b and c; node-a serves claim a"
 
 
 def test_a_persistent_state_on_another_node_is_not_a_conflict() -> None:
@@ -387,11 +388,11 @@ def test_a_persistent_state_on_another_node_is_not_a_conflict() -> None:
 @pytest.mark.parametrize(
     ("objects", "reasons"),
     [
-        ([], "disk1 (ClaimNotFound), disk2 (ClaimNotFound)"),
-        ([claim(volume=""), claim("disk2", modes=["ReadWriteOnce"])], "disk1 (ClaimNotBound), disk2 (ClaimNotRWX)"),
+        ([], "disk1 (ClaimNotFound) and disk2 (ClaimNotFound)"),
+        ([claim(volume=""), claim("disk2", modes=["ReadWriteOnce"])], "disk1 (ClaimNotBound) and disk2 (ClaimNotRWX)"),
         (
             [*CLAIM_AND_PV, claim("disk2"), share_manager(state="stopped")],
-            "disk1 (ShareManagerStopped), disk2 (NoShareManager)",
+            "disk1 (ShareManagerStopped) and disk2 (NoShareManager)",
         ),
     ],
     ids=["two missing claims", "two reasons", "a cold start"],
@@ -399,4 +400,5 @@ def test_a_persistent_state_on_another_node_is_not_a_conflict() -> None:
 def test_without_any_node_the_message_lists_the_reason_of_each_claim(objects: list[Object], reasons: str) -> None:
     decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *objects, node())
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, Reason.NO_SHARE_MANAGER, None)
-    assert (decision.message, decision.conflict, len(decision.claims)) == (f"no claim has a node: {reasons}", False, 2)
+    assert decision.message == f"no node serves claims {reasons}"
+    assert (decision.conflict, len(decision.claims)) == (False, 2)

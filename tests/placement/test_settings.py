@@ -77,11 +77,11 @@ VALID = [
     *(("CO_SCHEDULE_LOG_LEVEL", level, LogLevel(level)) for level in ("debug", "info", "warning", "error")),
 ]
 
-BOOLEAN_HINT = "allowed is 'true' or 'false'"
-KEY_HINT = "allowed are "
-NAMESPACE_HINT = "allowed is the name of one namespace"
-MAP_HINT = 'allowed is a JSON map of names, such as {"kubevirt-scheduler": "default-scheduler"}'
-NAME_HINT = "is no scheduler's name (lower-case letters, digits, '-' and '.')"
+BOOLEAN_HINT = "expected 'true' or 'false'"
+KEY_HINT = "expected "
+NAMESPACE_HINT = "expected the name of one namespace"
+MAP_HINT = 'expected a JSON object of names, such as {"kubevirt-scheduler": "default-scheduler"}'
+NAME_HINT = "is not a scheduler name (lower-case letters, digits, '-' and '.')"
 
 INVALID = [
     *(
@@ -90,9 +90,9 @@ INVALID = [
     ),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a" * 64, KEY_HINT),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "Example.com/a", KEY_HINT),
-    ("CO_SCHEDULE_OPT_IN", "storage-class", "allowed is 'annotation' or 'namespace'"),
+    ("CO_SCHEDULE_OPT_IN", "storage-class", "expected 'annotation' or 'namespace'"),
     *(
-        ("CO_SCHEDULE_AFFINITY_MODE", value, "allowed is 'required' or 'preferred'")
+        ("CO_SCHEDULE_AFFINITY_MODE", value, "expected 'required' or 'preferred'")
         for value in ("Required", "soft", " ")
     ),
     *(("CO_SCHEDULE_NODE_GUARD", value, BOOLEAN_HINT) for value in ("True", "yes", "1", "true ")),
@@ -101,7 +101,7 @@ INVALID = [
         ("CO_SCHEDULE_LONGHORN_NAMESPACE", value, NAMESPACE_HINT)
         for value in ("A", "a.b", "-a", "a-", "a,b", "a" * 64, "a\n")
     ),
-    ("CO_SCHEDULE_ACTION", "dry-run", "allowed is 'inject' or 'observe'"),
+    ("CO_SCHEDULE_ACTION", "dry-run", "expected 'inject' or 'observe'"),
     *(
         ("CO_SCHEDULE_SCHEDULER_NAMES", value, MAP_HINT)
         for value in ("x", "[]", '{"a": 1}', '{"a": null}', "{'a': 'b'}")
@@ -113,23 +113,23 @@ INVALID = [
     (
         "CO_SCHEDULE_SCHEDULER_NAMES",
         '{"a": "b", "b": "c"}',
-        "'a' leads to 'b', which is mapped itself; map 'a' to where it ends",
+        "'a' maps to 'b', which is mapped itself; map 'a' to the final name",
     ),
     (
         "CO_SCHEDULE_SCHEDULER_NAMES",
         '{"a": "b", "b": "a"}',
-        "'a' leads to 'b', which is mapped itself; map 'a' to where it ends",
+        "'a' maps to 'b', which is mapped itself; map 'a' to the final name",
     ),
-    ("CO_SCHEDULE_MIGRATION_TARGETS", "require", "allowed is 'ignore' or 'prefer'"),
+    ("CO_SCHEDULE_MIGRATION_TARGETS", "require", "expected 'ignore' or 'prefer'"),
     *(
-        ("CO_SCHEDULE_REPLICAS", value, "allowed is a whole number from 1 to 100")
+        ("CO_SCHEDULE_REPLICAS", value, "expected an integer from 1 to 100")
         for value in ("0", "101", "-1", "1.5", "two", "\u0661")
     ),
-    ("CO_SCHEDULE_SESSION_AFFINITY", "ClientIP", "allowed is 'true' or 'false'"),
-    ("CO_SCHEDULE_RELEASE", "yes", "allowed is 'true' or 'false'"),
-    ("CO_SCHEDULE_RELEASE_AFTER", "4", "allowed is a whole number from 5 to 3600"),
-    ("CO_SCHEDULE_LOG_FORMAT", "yaml", "allowed is 'json' or 'text'"),
-    ("CO_SCHEDULE_LOG_LEVEL", "INFO", "allowed is 'debug' or 'info' or 'warning' or 'error'"),
+    ("CO_SCHEDULE_SESSION_AFFINITY", "ClientIP", "expected 'true' or 'false'"),
+    ("CO_SCHEDULE_RELEASE", "yes", "expected 'true' or 'false'"),
+    ("CO_SCHEDULE_RELEASE_AFTER", "4", "expected an integer from 5 to 3600"),
+    ("CO_SCHEDULE_LOG_FORMAT", "yaml", "expected 'json' or 'text'"),
+    ("CO_SCHEDULE_LOG_LEVEL", "INFO", "expected 'debug' or 'info' or 'warning' or 'error'"),
 ]
 
 
@@ -150,7 +150,7 @@ def test_an_invalid_value_is_rejected_with_its_variable_and_a_hint(variable: str
 
 
 def test_a_value_that_is_not_utf8_is_rejected_with_a_hint() -> None:
-    with pytest.raises(SettingsError, match="allowed is a JSON map"):
+    with pytest.raises(SettingsError, match="expected a JSON object"):
         read_settings({"CO_SCHEDULE_SCHEDULER_NAMES": "\udcff"})
 
 
@@ -168,7 +168,7 @@ def test_an_empty_variable_uses_the_default(variable: str) -> None:
 @pytest.mark.parametrize("variable", ["CO_SCHEDULE_", "CO_SCHEDULE_NODEGUARD", "CO_SCHEDULE_node_guard"])
 @pytest.mark.parametrize("value", ["true", ""])
 def test_an_unknown_variable_is_rejected_with_all_known_variables(variable: str, value: str) -> None:
-    with pytest.raises(SettingsError, match="there is no such setting") as raised:
+    with pytest.raises(SettingsError, match="unknown setting") as raised:
         read_settings({variable: value})
     assert str(raised.value).startswith(f"{variable}={value!r}: ")
     assert all(known in str(raised.value) for known in variables())

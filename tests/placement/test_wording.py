@@ -63,27 +63,27 @@ def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
         (wording.placed((A,), Choice("node-a"), Mode.PREFERRED), "prefers node-a, which serves claim a"),
         (
             wording.placed((B, A, C), Choice("node-b", ("node-a",)), Mode.REQUIRED),
-            "pinned to node-b, which serves claims b and c; claim a is served by node-a",
+            "pinned to node-b, which serves claims b and c; node-a serves claim a",
         ),
         (
-            wording.softened((A,), Choice("node-a"), "it is cordoned", Outcome.PREFERRED),
-            "node-a serves claim a, but it is cordoned; it is preferred, not required",
+            wording.softened((A,), Choice("node-a"), "is cordoned", Outcome.PREFERRED),
+            "node-a serves claim a but is cordoned, so it is preferred instead of required",
         ),
         (
-            wording.softened((A,), Choice("node-a"), "it does not exist", Outcome.UNCHANGED),
-            "node-a serves claim a, but it does not exist; nothing was added",
+            wording.softened((A,), Choice("node-a"), "does not exist", Outcome.UNCHANGED),
+            "node-a serves claim a but does not exist, so no node affinity is added",
         ),
         (
             wording.unserved(
                 [ClaimFinding("a", reason=Reason.CLAIM_NOT_RWX), ClaimFinding("b", reason=Reason.NOT_LONGHORN)]
             ),
-            "no claim has a node: a (ClaimNotRWX), b (NotLonghorn)",
+            "no node serves claims a (ClaimNotRWX) and b (NotLonghorn)",
         ),
-        (wording.steered("node-a", 1), "prefers node-a, where 1 VM of this volume runs"),
-        (wording.steered("node-a", 2), "prefers node-a, where 2 VMs of this volume run"),
+        (wording.steered("node-a", 1), "prefers node-a, which runs 1 VM of this volume"),
+        (wording.steered("node-a", 2), "prefers node-a, which runs 2 VMs of this volume"),
         (
-            wording.not_steered("node-a", "it is full"),
-            "node-a runs a VM of this volume, but it is full; nothing was added",
+            wording.not_steered("node-a", "is cordoned"),
+            "node-a runs a VM of this volume but is cordoned, so no node affinity is added",
         ),
     ],
 )
@@ -114,23 +114,23 @@ CLAIM_AND_PV = [claim(), volume()]
         pytest.param(
             virt_launcher(**UNKNOWN_MODE),
             storage(),
-            ["co-schedule-mode 'strict' is none; 'required' and 'preferred' are: required is used"],
+            ["co-schedule-mode: expected 'required' or 'preferred', using required instead of 'strict'"],
             id="an unknown mode warns",
         ),
         pytest.param(
             virt_launcher(claims=["a", "b"]),
             [*storage("a", "node-a"), *storage("b", "node-b")],
-            ["the claims are served by several nodes: node-a is meant, not node-b"],
+            ["several nodes serve the claims: node-a is the target node, not node-b"],
             id="conflicting claims warn",
         ),
         pytest.param(
             virt_launcher(),
             [*storage(), node(ready="False")],
-            ["NodeNotReady: node-a serves claim disk1, but it is not Ready; it is preferred, not required"],
+            ["NodeNotReady: node-a serves claim disk1 but is not Ready, so it is preferred instead of required"],
             id="a rejected pin warns",
         ),
         *(
-            pytest.param(virt_launcher(), objects, [f"no claim has a node: disk1 ({reason})"], id=f"{reason} warns")
+            pytest.param(virt_launcher(), objects, [f"no node serves claim disk1 ({reason})"], id=f"{reason} warns")
             for objects, reason in (
                 ([], Reason.CLAIM_NOT_FOUND),
                 ([claim(modes=["ReadWriteOnce"])], Reason.CLAIM_NOT_RWX),
@@ -199,7 +199,7 @@ def test_a_conflict_warning_names_only_the_nodes_that_got_votes() -> None:
     injection = injection_for(new_pod, *storage("a", "node-a"), *storage("b", "node-b"), *state)
     assert "node-c" not in injection.decision.message
     assert injection.warnings == (
-        "kubevirt-scheduler: the claims are served by several nodes: node-a is meant, not node-b",
+        "kubevirt-scheduler: several nodes serve the claims: node-a is the target node, not node-b",
     )
 
 

@@ -43,7 +43,7 @@ class Catalog(Protocol):
         """Return whether the catalog contains any node."""
 
     def was_released(self, namespace: str, vm: str) -> bool:
-        """Return whether a pinned pod of a VM went away within the last hour without ever having been bound."""
+        """Return whether a pinned pod of a VM was deleted within the last hour before it was bound."""
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
@@ -57,12 +57,12 @@ class Catalog(Protocol):
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods other than `excluding` are about to run on `node`.
 
-        That is so while a pod is pinned or nominated to the node but isn't bound yet, and for a moment after the last
-        pin to the node: other replicas may have pinned pods that the cache does not show yet.
+        True while a pod is pinned or nominated to the node but isn't bound yet, and shortly after the last pin to the
+        node: other replicas may have pinned pods that the cache doesn't show yet.
         """
 
     def stale_resources(self) -> Collection[str]:
-        """List what the cluster has not reported on for 5 minutes: "nodes", "pods", both or neither."""
+        """List the resources without an update for 5 minutes: "nodes", "pods", both or neither."""
 
     def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
         """List the pods in these namespaces that have an effective node."""

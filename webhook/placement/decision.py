@@ -10,7 +10,7 @@ from webhook.placement.facts import Pod
 
 
 class Outcome(StrEnum):
-    """What the pod's node affinity says of the target node after the decision.
+    """Whether the pod's node affinity requires or prefers the target node after the decision.
 
     `UNCHANGED` adds no term in favor of the node.
     """
@@ -35,7 +35,7 @@ class Subject(StrEnum):
 
 
 class OptedInBy(StrEnum):
-    """By what a VM is opted in. It is `UNKNOWN` until the cache is synced, and if the webhook fails."""
+    """The source of a VM's opt-in. It is `UNKNOWN` until the cache is synced, and if the webhook fails."""
 
     ANNOTATION = "annotation"
     NAMESPACE = "namespace"
@@ -179,7 +179,7 @@ class Decision:
     `reservation` holds the facts of a pod on its target node, if the guard evaluated that node and the pod is pinned or
     prefers the node and may fit. `unpins` means
     that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
-    makes the pod prefer all nodes but `node`, because pinned pods need what is free there.
+    makes the pod prefer all nodes but `node`, because pinned pods need its free resources.
     `opted_in_by` is `NOTHING` for a pod that runs no VM.
     """
 

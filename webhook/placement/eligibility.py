@@ -122,7 +122,7 @@ RULES = (
 )
 
 STEERING_RULES = (
-    Rule(Reason.STEERING_OFF, "share-manager pods are steered", lambda _pod, _by, settings: settings.steering),
+    Rule(Reason.STEERING_OFF, "steering of share-manager pods enabled", lambda _pod, _by, settings: settings.steering),
     _BOUND,
     _INJECTED,
 )

@@ -20,12 +20,19 @@ STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
 MAX_NODE_SELECTOR_TERMS = (
     1000  # limit per node affinity: to add the pin to a term and to verify the patch takes 0.05 ms
 )
+# Details of failures that other modules report, too.
+NOT_FOUND = "does not exist"
+INVALID_NAME = "is not a valid node name"
+NODE_AFFINITY_MISMATCH = "does not match the pod's required node affinity"
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """The first check that failed, and the failure in words."""
+    """The first check that failed.
+
+    `detail` describes the failure as a predicate of the node, such as "is cordoned": it follows the node's name.
+    """
 
     reason: Reason
     detail: str
@@ -46,28 +53,30 @@ def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
 
 def _stale(candidate: Candidate) -> str | None:
     stale = candidate.catalog.stale_resources()
-    return f"the webhook has had no news of {' and '.join(stale)} for {STALE_MINUTES} minutes" if stale else None
+    if not stale:
+        return None
+    return f"may have changed: the webhook received no update of {' and '.join(stale)} for {STALE_MINUTES} minutes"
 
 
 def _not_found(candidate: Candidate) -> str | None:
     if candidate.node is None and candidate.catalog.has_nodes():
-        return "it does not exist"
+        return NOT_FOUND
     return None
 
 
 def _not_ready(candidate: Candidate) -> str | None:
-    return "it is not Ready" if candidate.node and candidate.node.ready is False else None
+    return "is not Ready" if candidate.node and candidate.node.ready is False else None
 
 
 def _cordoned(candidate: Candidate) -> str | None:
     node = candidate.node
-    return "it is cordoned" if node and node.unschedulable and not tolerates(candidate.pod, CORDON) else None
+    return "is cordoned" if node and node.unschedulable and not tolerates(candidate.pod, CORDON) else None
 
 
 def _tainted(candidate: Candidate) -> str | None:
     for taint in candidate.node.taints if candidate.node else ():
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(candidate.pod, taint):
-            return f"it has the taint {text(taint, 'key')}:{taint['effect']}"
+            return f"has the untolerated taint {text(taint, 'key')}:{taint['effect']}"
     return None
 
 
@@ -77,11 +86,11 @@ def _node_mismatch(candidate: Candidate) -> str | None:
         return None
     for key, value in mapping(candidate.pod, "spec", "nodeSelector").items():
         if node.labels.get(key) != value:
-            return f"the pod's nodeSelector {key}={value} does not select it"
+            return f"does not match the pod's nodeSelector {key}={value}"
     affinity = mapping(candidate.pod, "spec", "affinity", "nodeAffinity")
     required = affinity.get(REQUIRED)
     if isinstance(required, dict) and not node_matches(required, node.name, node.labels):
-        return "the pod's required node affinity does not select it"
+        return NODE_AFFINITY_MISMATCH
     return None
 
 
@@ -91,7 +100,7 @@ def _volume_mismatch(candidate: Candidate) -> str | None:
         return None
     for volume in candidate.volumes:
         if volume.node_affinity is not None and not node_matches(volume.node_affinity, "", node.labels):
-            return f"the node affinity of PV {volume.name} does not select it"
+            return f"does not match the node affinity of PV {volume.name}"
     return None
 
 
@@ -104,13 +113,13 @@ def _full(candidate: Candidate) -> str | None:
             )
             if requested == free:  # rounding hides the difference, so print exact amounts
                 requested, free = str(item.requested), str(item.free)
-            return f"it is full ({item.resource}: {requested} asked for, {free} free)"
+            return f"lacks {item.resource} (requested {requested}, free {free})"
     return None
 
 
 def _scarce(candidate: Candidate) -> str | None:
-    # Replicas don't see each other's pins until a watch shows them. If each replica leaves room for as many pins of
-    # every other replica as it has just made itself, all of them together never pin more than fits.
+    # Replicas don't see each other's pins until a watch shows them. If each replica leaves free capacity for as many
+    # pins of every other replica as it has just made itself, all of them together never pin more than fits.
     other_replicas = candidate.replicas - 1
     if not other_replicas:
         return None
@@ -118,7 +127,7 @@ def _scarce(candidate: Candidate) -> str | None:
     for item in resource_fits(candidate):
         escrow = other_replicas * (recent.get(item.resource, 0) + item.requested)
         if item.requested and item.requested + escrow > item.free:
-            return f"its free {item.resource} may be needed by VMs that other replicas of the webhook pin to it"
+            return f"may lack {item.resource} if other replicas of the webhook also pin VMs to it"
     return None
 
 
@@ -137,11 +146,11 @@ def unsupported_field(pod: JsonObject) -> str | None:
         if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
             return f"{kind}[].ports[].hostPort"
     if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
-        return f"affinity.nodeAffinity, of more than {MAX_NODE_SELECTOR_TERMS} terms,"
+        return f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
     for kind in ("podAffinity", "podAntiAffinity"):
         terms = mappings(spec, "affinity", kind, REQUIRED)
         if any(selects_namespaces(term) for term in terms):
-            return f"affinity.{kind}'s namespaceSelector"
+            return f"affinity.{kind} with a namespaceSelector"
     return None
 
 
@@ -150,7 +159,7 @@ def _unbound_claim(candidate: Candidate) -> str | None:
     for name in mounted_claims(candidate.pod):
         claim = candidate.catalog.claim(candidate.namespace, name)
         if claim and not claim.volume_name:
-            return f"claim {name}, which has no PV yet,"
+            return f"claim {name}, which has no PV yet"
     return None
 
 
@@ -163,23 +172,23 @@ def _unsupported(candidate: Candidate) -> str | None:
     field = unsupported_field(candidate.pod)
     constraint = (
         (f"the pod's spec.{field}" if field else None)
-        or candidate.pod_affinity.unjudged()
+        or candidate.pod_affinity.unsupported()
         or _unbound_claim(candidate)
         or _scheduling_gates(candidate)
     )
-    return f"{constraint} is not judged" if constraint else None
+    return f"cannot be checked against {constraint}" if constraint else None
 
 
 def _released(candidate: Candidate) -> str | None:
     vm = vmi_name(candidate.pod)
     if is_virt_launcher(candidate.pod) and vm and candidate.catalog.was_released(candidate.namespace, vm):
-        return "a pinned pod of this VM was deleted less than an hour ago, before the scheduler bound it"
+        return "may leave the VM Pending, because a pinned pod of the VM was deleted unbound within the last hour"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition on the node. `find_failure` returns the failure in words, or None if the check passes.
+    """One condition on the node. `find_failure` returns the detail of a `FailedCheck`, or None if the check passes.
 
     `explain` shows a `quiet` check only if it fails.
     """
@@ -199,7 +208,7 @@ CHECKS = (
     Check(Reason.NODE_MISMATCH, "selected by nodeSelector and required node affinity", _node_mismatch),
     Check(Reason.VOLUME_MISMATCH, "selected by the node affinity of the claims' PVs", _volume_mismatch),
     Check(Reason.NODE_FULL, "enough free resources", _full),
-    Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas, too", _scarce, quiet=True),
+    Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas", _scarce, quiet=True),
     Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),
     Check(Reason.RELEASED, "no pinned pod of this VM deleted in the last hour", _released, quiet=True),
     Check(Reason.UNJUDGED, "nothing that the guard can't evaluate", _unsupported),
@@ -207,7 +216,7 @@ CHECKS = (
 
 
 def run_checks(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
-    """Yield each check with its failure in words, or with None if the check passes."""
+    """Yield each check with the detail of its failure, or with None if the check passes."""
     return ((check, check.find_failure(candidate)) for check in CHECKS)
 
 
@@ -217,7 +226,7 @@ def first_failed_check(candidate: Candidate) -> FailedCheck | None:
 
 
 def contest(candidate: Candidate) -> FailedCheck | None:
-    """Return the check that fails if pods that are about to run on the node need what this pod would take.
+    """Return the check that fails because pods that are about to run on the node need its free resources.
 
     A pod that only prefers the node might be bound first. Then one of the pinned pods could never be scheduled.
     """

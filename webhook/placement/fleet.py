@@ -1,4 +1,4 @@
-"""The whole fleet: where each VM runs, where its storage is served, and what a start would decide now.
+"""The whole fleet: the node of each VM, the node of its storage, and the decision if the VM started now.
 
 `report`, `explain`, the metrics and the dashboard use this module, so they never disagree.
 """
@@ -62,9 +62,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the webhook would decide if the VM were started or restarted now.
+    """The decision if the VM started or restarted now.
 
-    `stopped_by` names the rule of eligibility that would end the decision; the decision is made as if it did not.
+    `stopped_by` names the rule of eligibility that would end the decision. The decision itself ignores that rule.
     `cold` means that the share-manager serves no other VM: it stops with the VM, and follows the VM at the next start.
     `error` is the exception behind an `InternalError`.
     """

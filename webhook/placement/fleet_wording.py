@@ -1,4 +1,4 @@
-"""The sentences about a VM of the fleet: what a start would do, and what the operator can do."""
+"""The sentences about a VM of the fleet: the effect of a start, and the advice for the operator."""
 
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.fleet import Start, State, Status
@@ -10,16 +10,16 @@ OPT_IN = 'annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: 
 
 _NOT_CONCERNED = {
     Reason.NO_CLAIMS: f"{NO_ACTION} The VM mounts no claim.",
-    Reason.CLAIM_NOT_RWX: f"{NO_ACTION} Only ReadWriteMany volumes are served by a share-manager.",
-    Reason.NOT_LONGHORN: f"{NO_ACTION} Only Longhorn volumes are served by a share-manager.",
-    Reason.NO_SHARE_MANAGER_EVER: f"{NO_ACTION} Block and migratable volumes are not served by a share-manager.",
+    Reason.CLAIM_NOT_RWX: f"{NO_ACTION} Only ReadWriteMany volumes have a share-manager.",
+    Reason.NOT_LONGHORN: f"{NO_ACTION} Only Longhorn volumes have a share-manager.",
+    Reason.NO_SHARE_MANAGER_EVER: f"{NO_ACTION} Block and migratable volumes have no share-manager.",
 }
 # The VM runs, so Longhorn should be serving its claim.
 _UNSERVED = {
     Reason.CLAIM_NOT_FOUND: ADVICE[Reason.CLAIM_NOT_FOUND],
     Reason.CLAIM_NOT_BOUND: ADVICE[Reason.CLAIM_NOT_BOUND],
     Reason.SHARE_MANAGER_STARTING: ADVICE[Reason.SHARE_MANAGER_STARTING],
-    Reason.SHARE_MANAGER_UNASSIGNED: f"{NO_ACTION} Longhorn is about to choose an owner of the share-manager.",
+    Reason.SHARE_MANAGER_UNASSIGNED: f"{NO_ACTION} Longhorn has not chosen the share-manager's owner yet.",
 }
 _CHECK_LONGHORN = (
     "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."
@@ -27,7 +27,7 @@ _CHECK_LONGHORN = (
 
 
 def if_started(start: Start) -> str:
-    """Return in a few words what a start would do now, such as "not opted in; if it were: pinned to node-a"."""
+    """Return the effect of a start in a few words, such as "not opted in; if opted in: pinned to node-a"."""
     decision = start.decision
     if start.cold:
         result = "cold start"
@@ -37,7 +37,7 @@ def if_started(start: Start) -> str:
         result = f"prefers {decision.node} ({decision.reason})"
     else:
         result = f"unchanged ({decision.reason})"
-    return f"not opted in; if it were: {result}" if start.stopped_by else result
+    return f"not opted in; if opted in: {result}" if start.stopped_by else result
 
 
 def next_step(status: Status) -> str:
@@ -52,7 +52,7 @@ def next_step(status: Status) -> str:
 
 
 def advice(status: Status) -> str:
-    """Return one sentence, or two, about what the operator can do."""
+    """Return one or two sentences about what the operator can do."""
     machine = status.machine
     match status.state:
         case State.TOGETHER:
@@ -68,7 +68,7 @@ def advice(status: Status) -> str:
                 return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
             return _UNSERVED.get(status.reason or Reason.NO_SHARE_MANAGER, _CHECK_LONGHORN)
     if machine.migrating:
-        return "Wait until the live migration ends."
+        return "Wait for the live migration to end."
     return _advice_when_apart(status)
 
 
@@ -76,9 +76,10 @@ def _advice_while_waiting(status: Status) -> str:
     machine = status.machine
     if status.detail:
         pin = machine.pod.pin.node if machine.pod and machine.pod.pin else status.storage_node
-        return _sentence(f"pinned to {pin}, but {status.detail}; {restart_advice(machine.namespace, machine.name)}")
+        restart = restart_advice(machine.namespace, machine.name)
+        return _sentence(f"pinned to {pin}, but {pin} {status.detail}; {restart}")
     name = machine.pod.name if machine.pod else ""
-    return f"Read why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."
+    return f"Check why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."
 
 
 def _advice_before_start(status: Status) -> str:
@@ -108,7 +109,7 @@ def _advice_when_apart(status: Status) -> str:
     if start is None or not status.start_helps:
         return " ".join([*map(_sentence, steps), *([ADVICE[start.decision.reason]] if start else [])]) or NO_ACTION
     if start.cold:
-        result = "its share-manager serves no other VM, so it stops with the VM and then follows the VM"
+        result = "its share-manager serves no other VM, so it stops with the VM and restarts on the VM's node"
     else:
         result = f"its pod is then pinned to {start.decision.node}"
     restart = "restart the VM" if status.machine.is_vm else "delete and recreate the VMI"

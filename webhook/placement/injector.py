@@ -17,7 +17,14 @@ from webhook.placement.eligibility import (
     mode_of,
     pinned_by_webhook,
 )
-from webhook.placement.feasibility import FailedCheck, contest, first_failed_check
+from webhook.placement.feasibility import (
+    INVALID_NAME,
+    NODE_AFFINITY_MISMATCH,
+    NOT_FOUND,
+    FailedCheck,
+    contest,
+    first_failed_check,
+)
 from webhook.placement.kubevirt import is_migration_target, is_virt_launcher
 from webhook.placement.migration import leads_elsewhere
 from webhook.placement.mutation import patch_for
@@ -71,7 +78,7 @@ def with_patch(injection: Injection, request: JsonObject, settings: Settings) ->
 
 def _failed(error: Exception, settings: Settings) -> Injection:
     # Report only the exception's type: its message may quote the pod, and a pod may contain a passphrase.
-    sentence = f"the webhook failed ({type(error).__name__}) and left the pod as it was"
+    sentence = f"the webhook failed ({type(error).__name__}) and left the pod unchanged"
     return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)
 
 
@@ -206,16 +213,16 @@ def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
 
 def _first_obstacle(candidate: Candidate, choice: Choice, mode: Mode, settings: Settings) -> FailedCheck | None:
     if not is_dns_subdomain(candidate.node_name):  # the API server would reject the pod with such a term
-        return FailedCheck(Reason.NODE_NOT_FOUND, "that is no name of a node")
+        return FailedCheck(Reason.NODE_NOT_FOUND, INVALID_NAME)
     if not choice.certain:
         if candidate.node is None and candidate.catalog.has_nodes():
-            return FailedCheck(Reason.NODE_NOT_FOUND, "it does not exist")
+            return FailedCheck(Reason.NODE_NOT_FOUND, NOT_FOUND)
         return FailedCheck(Reason.SHARE_MANAGER_STARTING, wording.STARTING)
     if mode is Mode.PREFERRED:  # a preference can't leave the pod Pending
         return None
     found = first_failed_check(candidate) if settings.node_guard else None
     if found is None and matches_no_node(candidate.pod):  # no term can carry the pin
-        return FailedCheck(Reason.NODE_MISMATCH, "the pod's required node affinity matches no node at all")
+        return FailedCheck(Reason.NODE_MISMATCH, NODE_AFFINITY_MISMATCH)
     return found
 
 
@@ -225,7 +232,7 @@ def namespace_of(request: JsonObject) -> str:
 
 
 def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[str, ...]:
-    # An observer decides on VMs that are not opted in. Their users did not ask for it.
+    # In observe mode, the webhook also decides on VMs that are not opted in. Don't warn their users.
     unasked = settings.action is Action.OBSERVE and decision.opted_in_by is OptedInBy.NOTHING
     if not decision.recorded or unasked:
         return ()

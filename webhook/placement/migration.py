@@ -17,9 +17,9 @@ def source_anti_affinity(pod: JsonObject) -> JsonObject:
 
 
 def leads_elsewhere(pod: JsonObject, namespace: str, node: str, catalog: Catalog) -> bool:
-    """Return whether the migration is meant for a node other than `node`.
+    """Return whether the migration must go to a node other than `node`.
 
-    That is so if the VM runs there already, if the target names its node, and if a descheduler evicted the VM.
+    It must if the VM already runs on `node`, if the target names its own node, or if a descheduler evicted the VM.
     """
     metadata = mapping(pod, "metadata")
     return (

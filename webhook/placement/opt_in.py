@@ -1,4 +1,4 @@
-"""By what a VM is opted in: its own annotation, the label of its namespace, or the StorageClass of a claim."""
+"""The source of a VM's opt-in: its own annotation, the label of its namespace, or the StorageClass of a claim."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def stored_applicant(pod: Pod) -> Applicant:
 
 
 def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Settings) -> OptedInBy:
-    """Return by what a VM is opted in. The first of annotation, namespace and StorageClass that is set decides.
+    """Return the source of a VM's opt-in. The first of annotation, namespace and StorageClass that is set decides.
 
     A catalog of None means that the cache is not synced yet.
     """

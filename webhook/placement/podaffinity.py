@@ -30,13 +30,13 @@ class InterPodAffinity:
     _domains: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     def conflict(self) -> str | None:
-        """Return the pod (anti-)affinity that excludes the node, or None. `unjudged` reports an exceeded limit."""
+        """Return the conflict as the detail of a `FailedCheck`, or None. `unsupported` reports an exceeded limit."""
         try:
             return self._repelled_by_other() or self._repels_other() or self._unmet_affinity()
         except _LimitExceeded:
             return None
 
-    def unjudged(self) -> str | None:
+    def unsupported(self) -> str | None:
         """Return what the guard can't evaluate: a namespace selector of an anti-affinity, or too many comparisons."""
         try:
             self._spend(0)  # raises if `conflict` exceeded the limit
@@ -44,7 +44,7 @@ class InterPodAffinity:
                 if term.has_namespace_selector and self._charged(term).might_select(self.pod.labels):
                     return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
         except _LimitExceeded:
-            return "required pod (anti-)affinity with so many terms and pods"
+            return f"required pod (anti-)affinity that needs more than {MAX_COMPARISONS:,} comparisons"
         return None
 
     def _spend(self, comparisons: int) -> None:
@@ -85,14 +85,14 @@ class InterPodAffinity:
         for other, term in self._terms_of_others(self.pod.namespace):
             in_namespace = self.pod.namespace in term.namespaces
             if in_namespace and self._charged(term).selects(self.pod.namespace, self.pod.labels):
-                return f"{other.namespace}/{other.name} repels this pod (required pod anti-affinity)"
+                return f"conflicts with the required pod anti-affinity of {other.namespace}/{other.name}"
         return None
 
     def _repels_other(self) -> str | None:
         for term in self.pod.anti_affinity:
             for other in self._others(self.catalog.placed_pods(term.namespaces), term.cost):
                 if self._same_domain(other, term) and term.selects(other.namespace, other.labels):
-                    return f"this pod repels {other.namespace}/{other.name} (required pod anti-affinity)"
+                    return f"conflicts with the pod's required anti-affinity to {other.namespace}/{other.name}"
         return None
 
     def _unmet_affinity(self) -> str | None:
@@ -112,7 +112,7 @@ class InterPodAffinity:
         # A pinned, unbound pod may be scheduled before or after this pod: the affinity must be met either way.
         if self._affinity_met([other for other in placed if other.node]) and self._affinity_met(placed):
             return None
-        return "no pod that this pod requires (required pod affinity) is there"
+        return "does not match the pod's required pod affinity"
 
     def _affinity_met(self, matching: list[Pod]) -> bool:
         self._spend(len(self.affinity_terms) * len(matching))

@@ -42,7 +42,7 @@ TRANSIENT = frozenset({Hindrance.MIGRATING, Hindrance.EVACUATING, Hindrance.PAUS
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A hindrance, in one word and in words. `reason` is the guard's reason, None for other hindrances."""
+    """A hindrance and its detail for the operator. `reason` is the guard's reason, None for other hindrances."""
 
     hindrance: Hindrance
     detail: str
@@ -59,7 +59,7 @@ class Move:
     """A live migration of a VM to the node of its storage.
 
     `hostname` is the target node's label `kubernetes.io/hostname`, which may differ from the node's name. `claims` are
-    all claims of the VM. `ready` tells whether the VM was Ready before.
+    all claims of the VM. `ready` means that the VM was Ready before.
     """
 
     namespace: str
@@ -111,24 +111,24 @@ def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
 def _refused_by_guard(view: VmView, hostname: str, catalog: Catalog) -> Refusal | None:
     machine, target = view.status.machine, view.status.storage_node or ""
     if machine.manifest is None or machine.template is None:
-        return Refusal(Hindrance.NOT_RUNNING, "its pod is unknown")
+        return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     source = catalog.node(view.status.node or "")
     pod = target_pod(machine.template, machine.manifest, view.vmi, hostname, source.labels if source else {})
     claims = resolve_all(pod, machine.namespace, catalog, view.settings)
     failed = first_failed_check(candidate_for(pod, machine.namespace, target, claims, catalog))
-    return Refusal(Hindrance.GUARD, f"{target} can't run it: {failed.detail}", failed.reason) if failed else None
+    return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason) if failed else None
 
 
 def _not_apart(view: VmView) -> Refusal | None:
     state = view.status.state
-    return None if state is State.APART else Refusal(Hindrance.NOT_APART, f"it is {state}")
+    return None if state is State.APART else Refusal(Hindrance.NOT_APART, f"the VM is {state}")
 
 
 def _opted_out(view: VmView) -> Refusal | None:
     annotations = mapping(view.vm, "spec", "template", "metadata", "annotations")
     opted_out = (key for key in view.settings.opt_in_annotations if annotations.get(key) == "false")
     found = next(opted_out, None)
-    return Refusal(Hindrance.OPTED_OUT, f'its annotation {found} is "false"') if found else None
+    return Refusal(Hindrance.OPTED_OUT, f'the annotation {found} is "false"') if found else None
 
 
 def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
@@ -137,14 +137,14 @@ def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
     if opted_in or view.settings.opt_in is OptIn.ANNOTATION:
         return None
     opted_out = catalog.namespace_opt_in(view.status.machine.namespace) is False
-    return Refusal(Hindrance.OPTED_OUT, "the label of its namespace opts it out") if opted_out else None
+    return Refusal(Hindrance.OPTED_OUT, "the label of the namespace opts the VM out") if opted_out else None
 
 
 def _not_running(view: VmView) -> Refusal | None:
     phase = text(view.vmi, "status", "phase")
     if phase == "Running":
         return None
-    return Refusal(Hindrance.NOT_RUNNING, f"its VMI is {phase}" if phase else "it has no VMI")
+    return Refusal(Hindrance.NOT_RUNNING, f"the VMI is {phase}" if phase else "the VM has no VMI")
 
 
 def _not_migratable(view: VmView) -> Refusal | None:
@@ -152,33 +152,33 @@ def _not_migratable(view: VmView) -> Refusal | None:
     if found.get("status") == "True":
         return None
     cause = text(found, "message") or text(found, "reason")
-    return Refusal(Hindrance.NOT_MIGRATABLE, cause or "its VMI has no condition LiveMigratable")
+    return Refusal(Hindrance.NOT_MIGRATABLE, cause or "the VMI has no condition LiveMigratable")
 
 
 def _migrating(view: VmView) -> Refusal | None:
     if not (view.unfinished or view.status.machine.migrating):
         return None
-    return Refusal(Hindrance.MIGRATING, "another live migration of it is unfinished")
+    return Refusal(Hindrance.MIGRATING, "another live migration of the VM is unfinished")
 
 
 def _evacuating(view: VmView) -> Refusal | None:
     node = text(view.vmi, "status", "evacuationNodeName")
-    return Refusal(Hindrance.EVACUATING, f"KubeVirt evacuates it from {node}") if node else None
+    return Refusal(Hindrance.EVACUATING, f"KubeVirt evacuates the VM from {node}") if node else None
 
 
 def _paused(view: VmView) -> Refusal | None:
-    return Refusal(Hindrance.PAUSED, "it is paused") if view.status.machine.paused else None
+    return Refusal(Hindrance.PAUSED, "the VM is paused") if view.status.machine.paused else None
 
 
 def _own_hostname(view: VmView) -> Refusal | None:
     found = text(mapping(view.vmi, "spec", "nodeSelector"), HOSTNAME)
-    return Refusal(Hindrance.OWN_HOSTNAME, f"its own nodeSelector names {found}") if found else None
+    return Refusal(Hindrance.OWN_HOSTNAME, f"the VM's nodeSelector names {found}") if found else None
 
 
 def _no_eviction(view: VmView) -> Refusal | None:
     manifests = view.vmi, view.status.machine.manifest
     if any(NO_EVICTION in mapping(each, "metadata", "annotations") for each in manifests):
-        return Refusal(Hindrance.NO_EVICTION, f"it has the annotation {NO_EVICTION}")
+        return Refusal(Hindrance.NO_EVICTION, f"the annotation {NO_EVICTION} is set")
     return None
 
 

@@ -1,7 +1,7 @@
-"""A run of live migrations: which migration may be created now, and what became of those that were.
+"""A run of live migrations: which migration may be created now, and the results of the created migrations.
 
-Each function returns a new value. The caller looks at the cluster, asks for the next move, checks that VM again,
-creates the migration, and looks again.
+Each function returns a new value. The caller reads the cluster, asks for the next move, checks that VM again, creates
+the migration, and reads the cluster again.
 """
 
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ def begun(run: Run, relocation: Relocation, migration: str, now: float, *, uncer
 
 
 def skipped(run: Run, relocation: Relocation, detail: str) -> Run:
-    """Record that a VM is left where it is, and why."""
+    """Record that a VM is skipped, and why."""
     return updated(run, replace(relocation, stage=Stage.SKIPPED, detail=detail, migration="", canary=False))
 
 
@@ -91,7 +91,7 @@ def updated(run: Run, changed: Relocation) -> Run:
 
 
 def advance(run: Run, view: View, limits: Limits) -> Run:
-    """Return the run after a look at the cluster. A failed migration stops the run."""
+    """Return the run after the cluster was read again. A failed migration stops the run."""
     for relocation in run.in_flight:
         if relocation.stage is Stage.SETTLING:
             changed = _settled(relocation, view, 0.0 if run.stopped else limits.settle)
@@ -119,10 +119,10 @@ def _migrated(relocation: Relocation, view: View) -> Relocation:
     if (found is None and arrived) or (found is not None and found.phase == "Succeeded"):
         return replace(relocation, stage=Stage.SETTLING, since=view.now, detail="")
     if relocation.withdrawn or (sight and sight.evacuating):
-        return replace(relocation, stage=Stage.SKIPPED, detail="KubeVirt evacuates it from its node")
+        return replace(relocation, stage=Stage.SKIPPED, detail="KubeVirt evacuates the VM from its node")
     if found is None:
-        return replace(relocation, stage=Stage.FAILED, detail="its migration was deleted before it succeeded")
-    return replace(relocation, stage=Stage.FAILED, detail=found.failure or "its migration failed")
+        return replace(relocation, stage=Stage.FAILED, detail="the migration was deleted before it succeeded")
+    return replace(relocation, stage=Stage.FAILED, detail=found.failure or "the migration failed")
 
 
 def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
@@ -133,14 +133,14 @@ def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
     if view.now - relocation.since < settle:
         return relocation
     if sight and not sight.ready and relocation.move.ready:
-        return replace(relocation, stage=Stage.FAILED, detail=f"not Ready {settle:g} seconds after its migration")
+        return replace(relocation, stage=Stage.FAILED, detail=f"not Ready {settle:g} seconds after the migration")
     return replace(relocation, stage=Stage.MOVED)
 
 
 def _failure(sight: Sight | None) -> str:
     if sight is None or not sight.running:
-        return "it stopped running after its migration"
-    return f"it is paused after its migration: {sight.paused}" if sight.paused else ""
+        return "the VM stopped running after the migration"
+    return f"the VM is paused after the migration: {sight.paused}" if sight.paused else ""
 
 
 def ordered(relocations: Iterable[Relocation]) -> tuple[Relocation, ...]:

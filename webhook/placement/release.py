@@ -59,30 +59,31 @@ def _obstacle(candidate: Candidate) -> FailedCheck | None:
 def _moved(choice: Choice | None, node: str) -> FailedCheck | None:
     if choice is None or choice.node == node or not choice.certain:
         return None
-    return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"its share-manager is on {choice.node} now")
+    return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"no longer runs the share-manager, which is now on {choice.node}")
 
 
 def _pending_too_long(seconds: float) -> FailedCheck | None:
     if seconds <= PENDING_LIMIT:
         return None
-    return FailedCheck(Reason.PENDING_TOO_LONG, f"the scheduler has not bound it for {PENDING_LIMIT // 60} minutes")
+    minutes = PENDING_LIMIT // 60
+    return FailedCheck(Reason.PENDING_TOO_LONG, f"did not receive the pod from the scheduler within {minutes} minutes")
 
 
 def why_kept(vm: VirtualMachine | None, releases: int, settings: Settings) -> str:
-    """Return in words why the webhook may not delete a pinned pod of this VM, or an empty string if it may.
+    """Return a clause about why the webhook may not delete a pinned pod of this VM, empty if it may.
 
-    `vm` is None for a VMI without a VM. `releases` counts the VM's pinned pods that went away within the last hour.
+    `vm` is None for a VMI without a VM. `releases` counts the VM's pinned pods that were deleted within the last hour.
     """
     if not settings.release or settings.action is Action.OBSERVE:
-        return "the release is switched off"
+        return "the release of pins is disabled"
     if not settings.node_guard:  # only the guard knows that the VM was released
-        return "the node guard is off, and without it the VM's next pod would be pinned again"
+        return "the node guard is disabled, so the webhook would pin the VM's next pod again"
     if vm is None:
-        return "the webhook knows no VirtualMachine of this name"
+        return "the webhook found no VirtualMachine of this name"
     if not vm.restarts:
-        return "its run strategy does not start it again"
+        return "the VM's run strategy does not restart it"
     if vm.start_failures >= MAX_START_FAILURES:
-        return f"it failed to start {vm.start_failures} times in a row"
+        return f"the VM failed to start {vm.start_failures} times in a row"
     if releases >= MAX_RELEASES:
-        return f"it lost {releases} pinned pods within an hour"
+        return f"the VM lost {releases} pinned pods within an hour"
     return ""

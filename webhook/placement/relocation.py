@@ -95,7 +95,7 @@ class Limits:
 
     @property
     def slots(self) -> int:
-        """Return how many migrations may be unfinished in the cluster, whoever created them."""
+        """Return how many migrations may be unfinished in the cluster, including those of other clients."""
         return max(1, self.cluster - RESERVED_SLOTS)
 
     @property

@@ -78,21 +78,21 @@ def _enum_parser(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
         try:
             return kind(value)
         except ValueError:
-            raise ValueError(f"allowed is {allowed}") from None
+            raise ValueError(f"expected {allowed}") from None
 
     return parse
 
 
 def _parse_boolean(value: str) -> bool:
     if value not in ("true", "false"):
-        raise ValueError("allowed is 'true' or 'false'")
+        raise ValueError("expected 'true' or 'false'")
     return value == "true"
 
 
 def _integer_parser(lowest: int, highest: int) -> Callable[[str], int]:
     def parse(value: str) -> int:
         if not (value.isascii() and value.isdigit() and lowest <= int(value) <= highest):
-            raise ValueError(f"allowed is a whole number from {lowest} to {highest}")
+            raise ValueError(f"expected an integer from {lowest} to {highest}")
         return int(value)
 
     return parse
@@ -100,7 +100,7 @@ def _integer_parser(lowest: int, highest: int) -> Callable[[str], int]:
 
 def _parse_namespace(value: str) -> str:
     if len(value) > 63 or not re.fullmatch(_DNS_LABEL, value):
-        raise ValueError("allowed is the name of one namespace")
+        raise ValueError("expected the name of one namespace")
     return value
 
 
@@ -109,9 +109,9 @@ def _parse_annotations(value: str) -> tuple[str, ...]:
     for key in keys:
         prefix, slash, name = key.rpartition("/")
         if not _QUALIFIED_NAME.fullmatch(name) or (slash and not is_dns_subdomain(prefix)):
-            raise ValueError(f"{key!r} is no annotation key; allowed are keys such as {OPT_IN_ANNOTATIONS[0]!r}")
+            raise ValueError(f"{key!r} is not an annotation key; expected keys such as {OPT_IN_ANNOTATIONS[0]!r}")
     if not keys:
-        raise ValueError(f"allowed are annotation keys, separated by commas, such as {OPT_IN_ANNOTATIONS[0]!r}")
+        raise ValueError(f"expected annotation keys, separated by commas, such as {OPT_IN_ANNOTATIONS[0]!r}")
     return keys
 
 
@@ -121,14 +121,14 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
     except (msgspec.DecodeError, UnicodeError):
         names = None
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ValueError('allowed is a JSON map of names, such as {"kubevirt-scheduler": "default-scheduler"}')
+        raise ValueError('expected a JSON object of names, such as {"kubevirt-scheduler": "default-scheduler"}')
     for name in (*names.keys(), *names.values()):
         if not is_dns_subdomain(name):
-            raise ValueError(f"{name!r} is no scheduler's name (lower-case letters, digits, '-' and '.')")
+            raise ValueError(f"{name!r} is not a scheduler name (lower-case letters, digits, '-' and '.')")
     # The API server may call the webhook twice for one pod; the second call must not change the pod.
     for name, target in names.items():
         if names.get(target, target) != target:
-            raise ValueError(f"{name!r} leads to {target!r}, which is mapped itself; map {name!r} to where it ends")
+            raise ValueError(f"{name!r} maps to {target!r}, which is mapped itself; map {name!r} to the final name")
     return names
 
 
@@ -167,8 +167,8 @@ def variables() -> dict[str, str]:
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Load the settings from the environment. An empty variable means the default.
 
-    Raises SettingsError for a value that is not allowed, and for an unknown variable with our prefix: a misspelled
-    setting must not be ignored silently.
+    Raises SettingsError for an invalid value, and for an unknown variable with the prefix: a misspelled setting must
+    not be ignored silently.
     """
     known = variables()
     parsers = {item.name: item.metadata["parse"] for item in fields(Settings)}
@@ -177,7 +177,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         if not variable.startswith(PREFIX):
             continue
         if variable not in known:
-            raise SettingsError(f"{variable}={value!r}: there is no such setting; allowed are {', '.join(known)}")
+            raise SettingsError(f"{variable}={value!r}: unknown setting; the settings are {', '.join(known)}")
         if not value:
             continue
         try:

@@ -55,7 +55,7 @@ def map_in(parent: JsonObject, key: str) -> JsonObject:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Malformed(f"{key} is not a map")
+        raise Malformed(f"{key}: expected a mapping")
     return value
 
 
@@ -65,5 +65,5 @@ def list_in(parent: JsonObject, key: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Malformed(f"{key} is not a list")
+        raise Malformed(f"{key}: expected a list")
     return value

@@ -19,13 +19,13 @@ def place_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, setti
     """
     users = consumers.find_consumers(pod, catalog, settings)
     if not users.pods:
-        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM runs on volume {users.volume}")
+        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {users.volume}")
     candidates = consumers.ranked_nodes(users, consumers.avoided_nodes(pod))
     if not candidates:
-        sentence = f"the pod prefers not to be on the node where volume {users.volume} is used"
+        sentence = f"the pod prefers to avoid the nodes of the VMs that use volume {users.volume}"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
-    # In a drain, the node of the migration's source is cordoned, and the new server belongs beside the target.
+    # In a drain, the node of the migration's source is cordoned, and the new server belongs on the target's node.
     obstacles: dict[str, FailedCheck | None] = {}
     for node in candidates:
         obstacles[node] = _steering_obstacle(pod, namespace, node, catalog, settings)

@@ -1,4 +1,4 @@
-"""Trace a decision for `explain`: each question that the decision asks, and the answer."""
+"""Trace a decision for `explain`: each condition that the decision evaluates, and the result."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from webhook.placement.eligibility import (
     pinned_by_webhook,
 )
 from webhook.placement.facts import Claim, Pod, ShareManager, Volume
-from webhook.placement.feasibility import contest, run_checks
+from webhook.placement.feasibility import INVALID_NAME, NODE_AFFINITY_MISMATCH, contest, run_checks
 from webhook.placement.injector import candidate_for, namespace_of
 from webhook.placement.kubevirt import is_migration_target
 from webhook.placement.migration import leads_elsewhere
@@ -143,19 +143,19 @@ def _walk_virt_launcher(
     if choice is None:
         return Walk(rules, chains)
     if is_migration_target(pod) and leads_elsewhere(pod, namespace, choice.node, catalog):
-        answer = Answer("the migration may lead to the share-manager", False, SENTENCES[Reason.MIGRATION_TARGET])
+        answer = Answer("the migration may go to the share-manager's node", False, SENTENCES[Reason.MIGRATION_TARGET])
         return Walk((*rules, answer), chains, choice=choice)
     candidate = candidate_for(pod, namespace, choice.node, findings, catalog, pinning_replicas(catalog, settings))
     required = mode_of(pod, settings)[0] is Mode.REQUIRED and not is_migration_target(pod)
     checks = _checks(candidate, in_force=required and settings.node_guard and choice.certain)
     if not choice.certain:
-        checks.insert(0, ("a share-manager runs there", STARTING, True))
+        checks.insert(0, ("runs the share-manager", STARTING, True))
     if not is_dns_subdomain(choice.node):
-        checks.insert(0, ("valid node name", "no node can have this name", True))
+        checks.insert(0, ("valid node name", INVALID_NAME, True))
     if matches_no_node(pod):
-        checks.append(("a term that can carry the pin", "the pod's required node affinity has none", required))
+        checks.append(("a required node affinity that can match a node", NODE_AFFINITY_MISMATCH, required))
     if settings.node_guard and (contested := contest(candidate)):
-        checks.append(("may be preferred", f"pinned pods need its resources: {contested.detail}", True))
+        checks.append(("may be preferred", f"{contested.detail}, and pinned pods wait to start there", True))
     return Walk(rules, chains, choice=choice, guards=(_guard(candidate, checks),))
 
 
@@ -210,5 +210,6 @@ def _guard(candidate: Candidate, checks: Iterable[tuple[str, str | None, bool]])
     answers: list[Answer] = []
     for question, detail, in_force in checks:
         decided = any(answer.decisive and not answer.holds for answer in answers)
-        answers.append(Answer(question, detail is None, detail or "", in_force and not decided))
+        failure = f"{candidate.node_name} {detail}" if detail else ""
+        answers.append(Answer(question, not detail, failure, in_force and not decided))
     return Guard(candidate.node_name, tuple(answers), tuple(resource_fits(candidate)))

@@ -10,59 +10,59 @@ MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
 
 SENTENCES = {
     Reason.NOT_A_POD_CREATION: "the request does not create a pod",
-    Reason.NOT_VIRT_LAUNCHER: "the pod is no virt-launcher pod",
+    Reason.NOT_VIRT_LAUNCHER: "the pod is not a virt-launcher pod",
     Reason.NOT_OPTED_IN: "the VM is not opted in",
     Reason.MIGRATION_TARGET: "the pod is a live-migration target, and KubeVirt chooses its node",
-    Reason.EPHEMERAL_PROVISIONING: "the pod is KubeVirt's dummy that only provisions a claim",
-    Reason.ALREADY_BOUND: "the pod has its node already",
+    Reason.EPHEMERAL_PROVISIONING: "the pod is KubeVirt's dummy pod, which only provisions a claim",
+    Reason.ALREADY_BOUND: "the pod is already bound to a node",
     Reason.NO_CLAIMS: "the pod mounts no claim",
-    Reason.ALREADY_INJECTED: "our terms are in the pod already",
-    Reason.STEERING_OFF: "share-manager pods are not steered: the setting CO_SCHEDULE_STEERING is off",
+    Reason.ALREADY_INJECTED: "the pod already has the webhook's terms",
+    Reason.STEERING_OFF: "share-manager pods are not steered, because CO_SCHEDULE_STEERING is false",
     Reason.NOT_REVIEWED: "the webhook did not review the running pod",
-    Reason.SCHEDULED_ELSEWHERE: "the node was only preferred, and the scheduler chose another",
-    Reason.CACHE_NOT_SYNCED: "the cluster was not read completely yet, and the request could not wait longer",
-    Reason.DEADLINE_EXCEEDED: "the time that the API server grants was over before it was this request's turn",
+    Reason.SCHEDULED_ELSEWHERE: "the node was only preferred, and the scheduler chose another node",
+    Reason.CACHE_NOT_SYNCED: "the caches are not synced yet, and the request cannot wait any longer",
+    Reason.DEADLINE_EXCEEDED: "the request waited until the API server's timeout was nearly over",
 }
 
 ADVICE = {
     Reason.CO_SCHEDULED: "No action needed.",
     Reason.NOT_A_POD_CREATION: "No action needed: the webhook handles only the creation of pods.",
     Reason.NOT_VIRT_LAUNCHER: "No action needed: the webhook handles only virt-launcher pods.",
-    Reason.NOT_OPTED_IN: 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", and restart.',
+    Reason.NOT_OPTED_IN: 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true" and restart it.',
     Reason.MIGRATION_TARGET: "No action needed: the webhook decides again at the VM's next start.",
     Reason.EPHEMERAL_PROVISIONING: "No action needed: the webhook decides when KubeVirt creates the VM's own pod.",
     Reason.ALREADY_BOUND: "Remove spec.nodeName from the pod, or leave the pod where it is.",
     Reason.NO_CLAIMS: "Give the VM a disk from a PersistentVolumeClaim, or remove the annotation.",
     Reason.ALREADY_INJECTED: "No action needed. In a VM's template, the annotation and terms are stale: remove them.",
     Reason.CLAIM_NOT_FOUND: "Create the claim in the VM's namespace, or correct its name in the VM.",
-    Reason.CLAIM_NOT_RWX: "No action needed: only ReadWriteMany volumes are served over NFS, and others follow the VM.",
+    Reason.CLAIM_NOT_RWX: "No action needed: only ReadWriteMany volumes have a share-manager. Others follow the VM.",
     Reason.CLAIM_NOT_BOUND: "Check why the claim is not bound: kubectl describe pvc.",
     Reason.NOT_LONGHORN: "No action needed: only volumes of the CSI driver driver.longhorn.io have a share-manager.",
-    Reason.NO_SHARE_MANAGER_EVER: "No action needed: Block and migratable volumes are not served by a share-manager.",
+    Reason.NO_SHARE_MANAGER_EVER: "No action needed: Block and migratable volumes have no share-manager.",
     Reason.SHARE_MANAGER_STARTING: "No action needed: Longhorn is starting the share-manager.",
     Reason.SHARE_MANAGER_STOPPED: "No action needed at a cold start: the webhook steers the share-manager to the VM.",
     Reason.SHARE_MANAGER_FAILED: "Check why it failed: kubectl -n longhorn-system describe sharemanager VOLUME.",
-    Reason.SHARE_MANAGER_UNASSIGNED: "No action needed: Longhorn is about to choose the share-manager's owner.",
+    Reason.SHARE_MANAGER_UNASSIGNED: "No action needed: Longhorn has not chosen the share-manager's owner yet.",
     Reason.NO_SHARE_MANAGER: "No action needed at a cold start: the webhook steers the share-manager to the VM.",
     Reason.CACHE_STALE: "Check the webhook's connection to the API server: /readyz and the log report the error.",
-    Reason.NODE_NOT_FOUND: "Check the ShareManager's status.ownerID: the node that it names has left the cluster.",
-    Reason.NODE_NOT_READY: "Check the node; Longhorn moves the share-manager if the node stays unreachable.",
+    Reason.NODE_NOT_FOUND: "Check the ShareManager's status.ownerID: it names a node that the cluster does not have.",
+    Reason.NODE_NOT_READY: "Check the node. Longhorn moves the share-manager if the node stays unreachable.",
     Reason.NODE_CORDONED: "Uncordon the node, or stop all users of the volume so that its share-manager moves.",
-    Reason.NODE_TAINTED: "Give the VM a toleration, or keep share-managers off such nodes (Longhorn's node selector).",
-    Reason.NODE_MISMATCH: "Let the VM's nodeSelector or node affinity admit the node, or keep share-managers off it.",
-    Reason.VOLUME_MISMATCH: "Check the node affinity of the PVs: the node can't reach one of the VM's volumes.",
+    Reason.NODE_TAINTED: "Add a toleration to the VM, or keep share-managers off the node (Longhorn's node selector).",
+    Reason.NODE_MISMATCH: "Change the VM's nodeSelector or node affinity, or keep share-managers off the node.",
+    Reason.VOLUME_MISMATCH: "Check the node affinity of the PVs: the node cannot reach one of the VM's volumes.",
     Reason.NODE_FULL: "Free resources on the node, or stop all users of the volume so that its share-manager moves.",
-    Reason.NODE_SCARCE: "No action needed. To have the last free place pinned as well, run one replica of the webhook.",
-    Reason.POD_AFFINITY: "Make the VMs' anti-affinity preferred: pods that repel each other can't share one node.",
-    Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim; then the next start is pinned.",
+    Reason.NODE_SCARCE: "No action needed. To pin VMs to the last free capacity too, run one replica of the webhook.",
+    Reason.POD_AFFINITY: "Make the required pod (anti-)affinity preferred: it excludes the node of the share-manager.",
+    Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim. Then the next start is pinned.",
     Reason.RELEASED: "No action needed: the webhook may pin the VM again after an hour.",
     Reason.SHARE_MANAGER_MOVED: "Stop and start the VM: the webhook then pins it to the share-manager's new node.",
-    Reason.PENDING_TOO_LONG: "Check the pod's Events for what the scheduler lacks, or stop and start the VM.",
-    Reason.NOT_REVIEWED: "Restart the VM: its pod is older than the opt-in, or the webhook was not there.",
-    Reason.SCHEDULED_ELSEWHERE: "Restart the VM, or remove the mode preferred so that the node is required.",
+    Reason.PENDING_TOO_LONG: "Check the pod's Events for the scheduler's reason, or stop and start the VM.",
+    Reason.NOT_REVIEWED: "Restart the VM: its pod is older than the opt-in, or the webhook did not answer in time.",
+    Reason.SCHEDULED_ELSEWHERE: "Restart the VM. To have it pinned, remove the mode preferred.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true to have share-manager pods follow their VMs.",
     Reason.NO_CONSUMER: "No action needed unless an opted-in VM uses the volume; then check its PV's spec.claimRef.",
-    Reason.NODE_AVOIDED: "No action needed: Longhorn's failover has just left that node.",
+    Reason.NODE_AVOIDED: "No action needed: Longhorn's failover recently moved the share-manager off that node.",
     Reason.CACHE_NOT_SYNCED: "Check /readyz and the log of the webhook.",
     Reason.DEADLINE_EXCEEDED: "Give the webhook more CPU, or run another replica.",
     Reason.INTERNAL_ERROR: "Find this reason in the webhook's log, and report the traceback.",
@@ -79,7 +79,9 @@ OPT_IN_DETAILS = {
 }
 _FAILURES = frozenset({Reason.DEADLINE_EXCEEDED, Reason.INTERNAL_ERROR})
 _OPTED_IN_BY = {OptedInBy.NAMESPACE: "its namespace", OptedInBy.STORAGE_CLASS: "its StorageClass"}
-STARTING = "its share-manager is still starting"
+# Predicates of a node, which follow its name in a sentence (see `feasibility.FailedCheck`).
+STARTING = "has no running share-manager yet"
+PREFERRED_ONLY = "so it is preferred instead of required"
 
 # Warn only about what a user can change: warnings about normal operation train users to ignore warnings.
 _ACTIONABLE = frozenset(
@@ -113,7 +115,7 @@ def _served(findings: Iterable[ClaimFinding], node: str) -> str:
 
 
 def _elsewhere(findings: tuple[ClaimFinding, ...], choice: Choice) -> str:
-    return "".join(f"; {_served(findings, other)} is served by {other}" for other in choice.others)
+    return "".join(f"; {other} serves {_served(findings, other)}" for other in choice.others)
 
 
 def placed(findings: tuple[ClaimFinding, ...], choice: Choice, mode: Mode) -> str:
@@ -127,41 +129,42 @@ def softened(
 ) -> str:
     """Return the message for a VM that is not pinned to the node of its storage.
 
-    `contested` means that pods which are pinned to the node, but not bound yet, need its free resources.
+    `detail` is a predicate of the node, such as "is cordoned". `contested` means that pods which are pinned to the
+    node, but not bound yet, need its free resources.
     """
-    served = _served(findings, choice.node)
-    start = f"{choice.node} serves {served}" if choice.certain else f"{choice.node} will probably serve {served}"
+    verb = "serves" if choice.certain else "will probably serve"
     if outcome is Outcome.PREFERRED:
-        instead = "it is preferred, not required"
+        result = PREFERRED_ONLY
+    elif contested:
+        result = "so other nodes are preferred while pinned VMs wait to start there"
     else:
-        instead = (
-            "other nodes are preferred, as pinned VMs are about to start there" if contested else "nothing was added"
-        )
-    return f"{start}, but {detail}; {instead}"
+        result = "so no node affinity is added"
+    return f"{choice.node} {verb} {_served(findings, choice.node)} but {detail}, {result}"
 
 
 def unpinned(node: str, detail: str) -> str:
     """Return the message for a VM whose pin is removed, because its pod has changed since."""
-    return f"was pinned to {node}, but the pod has changed since and {detail}; it is preferred, not required"
+    return f"was pinned to {node}, but the pod has changed and {node} {detail}, {PREFERRED_ONLY}"
 
 
 def unserved(findings: Iterable[ClaimFinding]) -> str:
     """Return the message for a VM whose claims have no node, with the reason for each claim."""
-    return f"no claim has a node: {', '.join(f'{finding.claim} ({finding.reason})' for finding in findings)}"
+    reasons = [f"{finding.claim} ({finding.reason})" for finding in findings]
+    return f"no node serves {'claim' if len(reasons) == 1 else 'claims'} {_join(reasons)}"
 
 
 def steered(node: str, vms: int) -> str:
     """Return the message for a share-manager pod that prefers the node of its VMs."""
-    return f"prefers {node}, where {vms} {'VM' if vms == 1 else 'VMs'} of this volume {'runs' if vms == 1 else 'run'}"
+    return f"prefers {node}, which runs {vms} {'VM' if vms == 1 else 'VMs'} of this volume"
 
 
 def not_steered(node: str, detail: str) -> str:
     """Return the message for a share-manager pod that does not prefer the node of its VMs."""
-    return f"{node} runs a VM of this volume, but {detail}; nothing was added"
+    return f"{node} runs a VM of this volume but {detail}, so no node affinity is added"
 
 
 def observed(decision: Decision) -> str:
-    """Return the warning by which a dry run shows a decision that the webhook only observed."""
+    """Return the warning that reports a decision of observe mode in the response to a dry run."""
     return truncated(f"{OBSERVED}{decision.reason}: {decision.message}")
 
 
@@ -173,19 +176,19 @@ def with_opt_in(decision: Decision) -> Decision:
 
 def released(node: str, detail: str) -> str:
     """Return the message for a VM whose Pending pod the webhook deleted."""
-    return f"was pinned to {node}, but {detail}; the webhook deleted the Pending pod, so that the VM starts again"
+    return f"was pinned to {node}, but {node} {detail}; the webhook deleted the Pending pod so that the VM starts again"
 
 
 def stuck(namespace: str, vm: str, node: str, detail: str, why_kept: str) -> str:
     """Return the message for a VM whose Pending pod the webhook may not delete."""
     return (
-        f"pinned to {node}, but {detail}; the webhook does not delete this Pending pod, because {why_kept}; "
+        f"pinned to {node}, but {node} {detail}; the webhook does not delete this Pending pod, because {why_kept}; "
         + restart_advice(namespace, vm)
     )
 
 
 def restart_advice(namespace: str, vm: str) -> str:
-    """Return how a user releases a VM from its pin."""
+    """Return the commands with which a user releases a VM from its pin."""
     return f"stop and start the VM: virtctl stop {vm} -n {namespace}, then virtctl start {vm} -n {namespace}"
 
 
@@ -203,14 +206,14 @@ def warnings(decision: Decision, unknown_mode: str | None, unknown_claim: str = 
     found = []
     if unknown_mode is not None:
         found.append(
-            f"co-schedule-mode {unknown_mode!r} is none; 'required' and 'preferred' are: {decision.mode} is used"
+            f"co-schedule-mode: expected 'required' or 'preferred', using {decision.mode} instead of {unknown_mode!r}"
         )
     if unknown_claim:
-        found.append(f"co-schedule-claim: the VM has no claim {unknown_claim!r}, so all of its claims vote")
+        found.append(f"co-schedule-claim: the VM mounts no claim {unknown_claim!r}, so all its claims have a vote")
     if decision.conflict:
         nodes = dict.fromkeys(finding.node for finding in voters(decision.claims) if finding.node)
         others = ", ".join(node for node in nodes if node != decision.node)
-        found.append(f"the claims are served by several nodes: {decision.node} is meant, not {others}")
+        found.append(f"several nodes serve the claims: {decision.node} is the target node, not {others}")
     if decision.node and decision.reason is not Reason.CO_SCHEDULED and decision.reason not in _TRANSIENT:
         found.append(f"{decision.reason}: {decision.message}")
     reasons = {finding.reason for finding in decision.claims}
