@@ -136,7 +136,7 @@ def test_a_malformed_list_raises_an_error_with_code_0(
 ) -> None:
     server.script("list", "persistentvolumeclaims", body(content))
     error = error_from(cluster.pages, CLAIMS)
-    assert (error.code, str(error)) == (0, "the answer is not what an API server sends")
+    assert (error.code, str(error)) == (0, "unexpected response: not a Kubernetes object")
 
 
 def test_a_refused_list_raises_the_api_servers_message(server: ApiServer, cluster: ClusterClient) -> None:
@@ -236,17 +236,17 @@ def test_opening_a_forbidden_watch_raises_an_error(server: ApiServer, cluster: C
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        pytest.param(stream(event("ADDED", claim()), end=CUT), "broke off", id="connection cut"),
-        pytest.param(stream(event("ADDED", claim()), b"garbage"), "not what an API server sends", id="not JSON"),
-        pytest.param(stream(event("ADDED", claim()), b"{}"), "not what an API server sends", id="not a watch event"),
+        pytest.param(stream(event("ADDED", claim()), end=CUT), "was interrupted", id="connection cut"),
+        pytest.param(stream(event("ADDED", claim()), b"garbage"), "unexpected response", id="not JSON"),
+        pytest.param(stream(event("ADDED", claim()), b"{}"), "unexpected response", id="not a watch event"),
         pytest.param(
             stream(event("ADDED", claim()), b'{"type":"\xff","object":{}}'),
-            "not what an API server sends",
+            "unexpected response",
             id="invalid UTF-8",
         ),
         pytest.param(
             stream(event("ADDED", claim()), event("ERROR", {"code": None})),
-            "not what an API server sends",
+            "unexpected response",
             id="ERROR event with an invalid Status",
         ),
         pytest.param(
@@ -277,12 +277,12 @@ def open_silent_watch(server: ApiServer, cluster: ClusterClient) -> Iterator[tup
 
 def test_a_watch_that_goes_silent_times_out(server: ApiServer, short_timeout_cluster: ClusterClient) -> None:
     watch = open_silent_watch(server, short_timeout_cluster)
-    with pytest.raises(ClusterError, match="broke off"):
+    with pytest.raises(ClusterError, match="was interrupted"):
         next(watch)
 
 
 def test_a_line_over_the_size_limit_raises_an_error() -> None:
-    with pytest.raises(ValueError, match="does not end"):
+    with pytest.raises(ValueError, match="exceeds the limit"):
         list(lines([b"x" * 1024] * (MAX_LINE_BYTES // 1024 + 1)))
 
 
@@ -321,7 +321,7 @@ def test_a_truncated_response_raises_an_error(server: ApiServer, cluster: Cluste
         connection.end(cut=True)
 
     server.script("list", "persistentvolumeclaims", send_truncated_body, lambda connection: connection.end(cut=True))
-    assert str(error_from(cluster.pages, CLAIMS)) == f"GET {CLAIMS}: the answer broke off (ProtocolError)"
+    assert str(error_from(cluster.pages, CLAIMS)) == f"GET {CLAIMS}: the response was interrupted (ProtocolError)"
     assert str(error_from(cluster.pages, CLAIMS)) == f"GET {CLAIMS}: ProtocolError"
 
 
@@ -494,7 +494,7 @@ def test_missing_credentials_raise_an_error_that_names_the_searched_places(
     with pytest.raises(ClusterError) as caught:
         ClusterClient.connect()
     assert str(caught.value) == (
-        "no credentials for a cluster: no kubeconfig /nowhere, and no pod around us: Service host/port is not set."
+        "no cluster credentials: no kubeconfig /nowhere, and not running in a pod: Service host/port is not set."
     )
     assert capfd.readouterr() == ("", "")  # only the command writes to standard output
 
@@ -503,10 +503,10 @@ def test_missing_credentials_raise_an_error_that_names_the_searched_places(
     ("content", "problem"),
     [
         pytest.param("", "Invalid kube-config.", id="empty"),
-        pytest.param("{", "it can't be read (ParserError)", id="invalid YAML"),
-        pytest.param("- 1", "it can't be read (TypeError)", id="top-level list"),
+        pytest.param("{", "cannot read the file (ParserError)", id="invalid YAML"),
+        pytest.param("- 1", "cannot read the file (TypeError)", id="top-level list"),
         pytest.param("kind: Config", "Expected key current-context", id="no current context"),
-        pytest.param("\xff\xfe", "it can't be read", id="binary"),
+        pytest.param("\xff\xfe", "cannot read the file", id="binary"),
     ],
 )
 def test_a_broken_kubeconfig_raises_an_error_with_its_path(tmp_path: Path, content: str, problem: str) -> None:
@@ -514,7 +514,7 @@ def test_a_broken_kubeconfig_raises_an_error_with_its_path(tmp_path: Path, conte
     file.write_bytes(content.encode("latin-1"))
     with pytest.raises(ClusterError) as caught:
         ClusterClient.connect(str(file))
-    assert str(caught.value).startswith(f"no credentials for a cluster: kubeconfig {file}: {problem}")
+    assert str(caught.value).startswith(f"no cluster credentials: kubeconfig {file}: {problem}")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_dash_reads_standard_input(stdin: Any) -> None:
 
 def test_a_closed_standard_input_raises_an_error(stdin: Any) -> None:
     stdin(None)
-    assert error_message(Path("-")) == "standard input: it is closed; name a file, or - for standard input"
+    assert error_message(Path("-")) == "standard input: closed; specify a file, or - for standard input"
 
 
 def test_a_folder_is_read_in_name_order_without_hidden_and_other_files(tmp_path: Path) -> None:
@@ -91,37 +91,37 @@ def test_a_folder_is_read_in_name_order_without_hidden_and_other_files(tmp_path:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.yaml", f"{POD}---\na: [{SECRET}\n", "document 2, line 6: it is no YAML: did not find expected ',' or ']'"),
-        ("a.yaml", f"a: {SECRET}\x07", "document 1: it is no YAML: control characters are not allowed"),
-        ("a.yaml", f"1: {SECRET}", "document 1, line 1: a key is no string: put it in quotes"),
-        ("a.yaml", "[" * 100_000, "document 1, line 1: it is nested deeper than 100 levels"),
-        ("a.json", "[" * 100_000, "document 1: it is nested deeper than 100 levels"),
-        ("a.json", "[" * 101 + "]" * 101, "document 1: it is nested deeper than 100 levels"),
-        ("a.json", f'{{"a": "{SECRET}"', "document 1: it is no JSON: Input data was truncated"),
-        ("a.json", f"{SECRET}", "document 1: it is no JSON: JSON is malformed: invalid character (byte 0)"),
-        ("a.json", "9" * 5000, "document 1: it is no JSON: Integer value out of range"),
-        ("a.yaml", b"a: \xff\xfe", "byte 4 is not UTF-8; save it as YAML or JSON in UTF-8"),
-        ("a.yaml", SECRET, "document 1: it is no Kubernetes object: a map is wanted"),
-        ("a.json", "[{}]", "document 1: it is no Kubernetes object: a map is wanted"),
-        ("a.yaml", f"a: {SECRET}", "document 1: it is no Kubernetes object: give it an apiVersion and a kind"),
-        ("a.yaml", "kind: Pod", "document 1: it is no Kubernetes object: give it an apiVersion and a kind"),
-        ("a.yaml", "{kind: [], apiVersion: v1}", "document 1: it is no Kubernetes object: give it an apiVersion and"),
-        ("a.yaml", f"kind: List\napiVersion: v1\nitems: {SECRET}", "document 1: items is no list"),
+        ("a.yaml", f"{POD}---\na: [{SECRET}\n", "6: invalid YAML: did not find expected ',' or ']'"),
+        ("a.yaml", f"a: {SECRET}\x07", " document 1: invalid YAML: control characters are not allowed"),
+        ("a.yaml", f"1: {SECRET}", "1: mapping key is not a string: put it in quotes"),
+        ("a.yaml", "[" * 100_000, "1: nesting exceeds 100 levels"),
+        ("a.json", "[" * 100_000, " document 1: nesting exceeds 100 levels"),
+        ("a.json", "[" * 101 + "]" * 101, " document 1: nesting exceeds 100 levels"),
+        ("a.json", f'{{"a": "{SECRET}"', " document 1: invalid JSON: Input data was truncated"),
+        ("a.json", f"{SECRET}", " document 1: invalid JSON: JSON is malformed: invalid character (byte 0)"),
+        ("a.json", "9" * 5000, " document 1: invalid JSON: Integer value out of range"),
+        ("a.yaml", b"a: \xff\xfe", " invalid UTF-8 at byte 4; save the file in UTF-8"),
+        ("a.yaml", SECRET, " document 1: not a Kubernetes object: expected a mapping"),
+        ("a.json", "[{}]", " document 1: not a Kubernetes object: expected a mapping"),
+        ("a.yaml", f"a: {SECRET}", " document 1: not a Kubernetes object: apiVersion and kind are required"),
+        ("a.yaml", "kind: Pod", " document 1: not a Kubernetes object: apiVersion and kind are required"),
+        ("a.yaml", "{kind: [], apiVersion: v1}", " document 1: not a Kubernetes object: apiVersion"),
+        ("a.yaml", f"kind: List\napiVersion: v1\nitems: {SECRET}", " document 1: items: expected a list"),
         (
             "a.yaml",
             f"kind: List\napiVersion: v1\nitems:\n- kind: List\n  apiVersion: v1\n  items: [{SECRET}]",
-            "document 1: items[0].items[0] is no Kubernetes object: a map is wanted",
+            " document 1: items[0].items[0]: not a Kubernetes object: expected a mapping",
         ),
     ],
 )
 def test_a_bad_file_raises_a_one_line_error(tmp_path: Path, name: str, content: str | bytes, sentence: str) -> None:
-    assert error_message(write_file(tmp_path, content, name)).startswith(f"{name}: {sentence}")
+    assert error_message(write_file(tmp_path, content, name)).startswith(f"{name}:{sentence}")
 
 
 def test_a_path_that_is_not_a_file_raises_an_error(tmp_path: Path) -> None:
-    advice = "name a file, or - for standard input"
+    advice = "specify a file, or - for standard input"
     assert error_message(tmp_path / "missing.yaml") == f"missing.yaml: No such file or directory; {advice}"
-    assert error_message(tmp_path / "a\0b") == f"a\N{REPLACEMENT CHARACTER}b: that is no name of a file; {advice}"
+    assert error_message(tmp_path / "a\0b") == f"a\N{REPLACEMENT CHARACTER}b: invalid file name; {advice}"
     with pytest.raises(BadInput, match="Is a directory"):
         read(tmp_path)
 
@@ -139,7 +139,7 @@ def test_a_file_or_folder_without_read_permission_raises_an_error(tmp_path: Path
 def test_a_folder_without_manifests_raises_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    assert error_message(folder) == "folder: the folder has no file ending in .yaml, .yml, .json"
+    assert error_message(folder) == "folder: no file in this folder ends in .yaml, .yml, .json"
 
 
 def test_control_characters_in_a_file_name_are_replaced() -> None:

@@ -164,7 +164,7 @@ def test_a_missing_lease_is_logged_and_not_created(server: ApiServer, clock: Fak
         first.step()
     assert not first.leads()
     path = "/apis/coordination.k8s.io/v1/namespaces/kubevirt-scheduler/leases/webhook"
-    assert [line["error"] for line in lines] == [f"{path} does not exist, so no replica releases pins"]
+    assert [line["error"] for line in lines] == [f"{path} not found, so no replica releases pins"]
     assert {sent.verb for sent in server.requests} == {"get"}
 
 
@@ -175,7 +175,7 @@ def test_a_change_of_leadership_is_logged(server: ApiServer, clock: FakeClock) -
         first.step()
         server.put(MANIFEST | {"spec": {"holderIdentity": "another"}})
         first.step()
-    assert [line["event"] for line in lines] == ["leads", "leads no longer"]
+    assert [line["event"] for line in lines] == ["became leader", "stopped leading"]
 
 
 class OnePass(threading.Event):
@@ -207,5 +207,5 @@ def test_a_lease_that_can_not_be_given_up_is_logged(server: ApiServer, clock: Fa
     server.script("put", "leases", error_response(status(500, "no leader")))
     with capture_logs() as lines:
         first.resign()
-    assert [line["event"] for line in lines] == ["lease not given up"]
+    assert [line["event"] for line in lines] == ["lease not released"]
     assert not first.leads()

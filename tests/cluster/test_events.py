@@ -229,8 +229,8 @@ def test_a_share_manager_pod_gets_no_event_although_its_decision_is_recorded():
 def test_a_cordoned_node_gives_a_warning_with_advice():
     event = event_for(decision_for(vm(), *storage(), node(unschedulable=True)))
     assert (event["type"], event["reason"]) == ("Warning", "NodeCordoned")
-    sentence, advice = event["message"].split("; it is preferred, not required. ")
-    assert sentence.startswith("node-a serves claim disk1, but ")
+    sentence, advice = event["message"].split(", so it is preferred instead of required. ")
+    assert sentence.startswith("node-a serves claim disk1 but ")
     assert advice == wording.ADVICE[Reason.NODE_CORDONED]
 
 

@@ -656,7 +656,7 @@ def test_a_cache_that_hears_nothing_for_five_minutes_is_stale(server: ApiServer)
     follow(live, server, "nodes")
     softened = decision(live, vm(3))
     assert (softened.outcome, softened.reason) == (Outcome.PREFERRED, Reason.CACHE_STALE)
-    assert "no news of pods for 5 minutes" in softened.message
+    assert "no update of pods for 5 minutes" in softened.message
     follow(live, server, "pods")
     assert decision(live, vm(4)).reason is Reason.CO_SCHEDULED
 

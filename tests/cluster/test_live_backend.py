@@ -178,7 +178,7 @@ def test_without_the_release_the_leader_reports_a_stuck_pod_and_never_deletes_it
     assert found["kubevirt_scheduler_release_leader"] == 1
     if "action" not in overrides:  # in observe mode, the webhook writes no Events
         until(lambda: server.count("post", "events"))
-        assert "the release is switched off" in server.last("post", "events").body["message"]
+        assert "the release of pins is disabled" in server.last("post", "events").body["message"]
     backend.stop()
     assert server.count("post", "events") == ("action" not in overrides)
     assert server.count("delete", "pods") == 0

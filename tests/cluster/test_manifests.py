@@ -98,25 +98,25 @@ def test_a_merge_key_adds_only_missing_keys() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
-        ("a: 1\nb: [\n", "it is no YAML: did not find expected node content", 3),
-        ("a: \0", "it is no YAML: control characters are not allowed", None),
-        ("a: b: c", "it is no YAML: mapping values are not allowed in this context", 1),
-        ("a: 1\n1: b", "a key is no string: put it in quotes", 2),
-        ("{[a]: b}", "a key is no string: put it in quotes", 1),
-        ("a: 1\nb: 2\na: 3", "a key stands twice in one map", 3),
-        ("a: *b", "an alias has no anchor before it", 1),
-        ("a: &a [*a]", "an alias has no anchor before it", 1),
-        ("--- &a 1\n--- *a", "an alias has no anchor before it", 2),
-        ("a: !!binary aGk=", "it has a tag that Kubernetes does not know", 1),
-        ("a: !!timestamp 2026-11-21", "it has a tag that Kubernetes does not know", 1),
-        ("a: !!int ''", "it has a tag that Kubernetes does not know", 1),
-        ("a: !mine {}", "it has a tag that Kubernetes does not know", 1),
-        ("a: !!set []", "it has a tag that Kubernetes does not know", 1),
-        ("a: -.inf", "it has a number that JSON can not hold", 1),
-        ("a: .NaN", "it has a number that JSON can not hold", 1),
-        ("a: 0x" + "f" * 17, "it has a number that JSON can not hold", 1),
-        ("<<: 1", "what is merged by << is no map", 1),
-        ("<<: [{}, 1]", "what is merged by << is no map", 1),
+        ("a: 1\nb: [\n", "invalid YAML: did not find expected node content", 3),
+        ("a: \0", "invalid YAML: control characters are not allowed", None),
+        ("a: b: c", "invalid YAML: mapping values are not allowed in this context", 1),
+        ("a: 1\n1: b", "mapping key is not a string: put it in quotes", 2),
+        ("{[a]: b}", "mapping key is not a string: put it in quotes", 1),
+        ("a: 1\nb: 2\na: 3", "duplicate mapping key", 3),
+        ("a: *b", "undefined alias", 1),
+        ("a: &a [*a]", "undefined alias", 1),
+        ("--- &a 1\n--- *a", "undefined alias", 2),
+        ("a: !!binary aGk=", "unsupported YAML tag", 1),
+        ("a: !!timestamp 2026-11-21", "unsupported YAML tag", 1),
+        ("a: !!int ''", "unsupported YAML tag", 1),
+        ("a: !mine {}", "unsupported YAML tag", 1),
+        ("a: !!set []", "unsupported YAML tag", 1),
+        ("a: -.inf", "number out of range for JSON", 1),
+        ("a: .NaN", "number out of range for JSON", 1),
+        ("a: 0x" + "f" * 17, "number out of range for JSON", 1),
+        ("<<: 1", "merge key <<: expected a mapping", 1),
+        ("<<: [{}, 1]", "merge key <<: expected a mapping", 1),
     ],
 )
 def test_invalid_or_unsupported_yaml_raises_an_error_with_its_line(text: str, message: str, line: int | None) -> None:
@@ -127,7 +127,7 @@ def test_invalid_or_unsupported_yaml_raises_an_error_with_its_line(text: str, me
     "text", ["[" * 200_000, "{a: " * 200_000, "- " * 2_000], ids=["flow sequences", "flow mappings", "block sequences"]
 )
 def test_nesting_over_the_limit_raises_an_error(text: str) -> None:
-    assert error_and_line(text) == (f"it is nested deeper than {MAX_DEPTH} levels", 1)
+    assert error_and_line(text) == (f"nesting exceeds {MAX_DEPTH} levels", 1)
 
 
 def test_nesting_at_the_limit_is_read() -> None:
@@ -137,12 +137,12 @@ def test_nesting_at_the_limit_is_read() -> None:
 def test_aliases_count_toward_the_nesting_limit() -> None:
     half = MAX_DEPTH // 2
     text = f"a: &a {'[' * half}{']' * half}\nb: {'[' * half}*a{']' * half}"
-    assert error_and_line(text) == (f"it is nested deeper than {MAX_DEPTH} levels", 2)
+    assert error_and_line(text) == (f"nesting exceeds {MAX_DEPTH} levels", 2)
 
 
 def test_an_alias_bomb_raises_an_error() -> None:
     lines = ["a0: &a0 [lol]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))]
-    assert error_and_line("\n".join(lines)) == ("its aliases stand for more than 1,000,000 values", 7)
+    assert error_and_line("\n".join(lines)) == ("aliases expand to more than 1,000,000 values", 7)
 
 
 @given(OBJECTS)

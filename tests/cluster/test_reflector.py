@@ -295,7 +295,7 @@ def test_a_watch_that_ends_immediately_is_retried_with_backoff(server: ApiServer
     assert server.count("watch", CLAIMS) == 8
     assert all(wait >= FIRST_WAIT / 2 for wait in waits)
     assert all(wait >= MAX_WAIT / 2 for wait in waits[3:])
-    assert cache.health.problem == "the watch ended at once"
+    assert cache.health.problem == "the watch ended immediately"
 
 
 def test_a_bookmark_updates_the_time_of_last_contact(cache: Cache) -> None:
@@ -424,7 +424,7 @@ def test_a_list_without_a_resource_version_fills_the_cache_but_is_not_watched(se
     cache.run(1)
     assert cache.names == ["disk1"]
     assert server.count("watch", CLAIMS) == 0
-    assert cache.health.problem == "the list has no resource version to watch from"
+    assert cache.health.problem == "the list has no resourceVersion to watch from"
 
 
 def test_a_missing_permission_is_logged_once_with_the_api_servers_message(server: ApiServer, cache: Cache) -> None:

@@ -101,7 +101,7 @@ def test_a_stuck_pod_is_deleted_with_its_uid_and_resource_version(server: ApiSer
     [written] = harness.events
     assert (written["type"], written["reason"]) == ("Warning", "NodeCordoned")
     assert written["involvedObject"]["name"] == "vm1"
-    assert "was pinned to node-a, but it is cordoned; the webhook deleted the Pending pod" in written["message"]
+    assert "was pinned to node-a, but node-a is cordoned; the webhook deleted the Pending pod" in written["message"]
 
 
 def test_a_pass_without_stuck_pods_sends_no_request(server: ApiServer) -> None:
@@ -228,14 +228,14 @@ def test_a_pass_examines_a_limited_number_of_pods_and_the_next_pass_continues(se
 # Pods that are kept
 
 KEPT: dict[str, tuple[Object, Object | None, dict[str, Any], str]] = {
-    "Manual": (pinned_vm_pod(), virtual_machine(strategy="Manual"), {}, "its run strategy does not start it again"),
-    "Once": (pinned_vm_pod(), virtual_machine(strategy="Once"), {}, "its run strategy does not start it again"),
-    "no VM": (pinned_vm_pod(), None, {}, "the webhook knows no VirtualMachine of this name"),
-    "failing": (pinned_vm_pod(), virtual_machine(failures=2), {}, "it failed to start 2 times in a row"),
-    "no VMI": (changed(ownerReferences=[]), virtual_machine(), {}, "it belongs to no VMI"),
-    "off": (pinned_vm_pod(), virtual_machine(), {"release": False}, "the release is switched off"),
-    "observe": (pinned_vm_pod(), virtual_machine(), {"action": Action.OBSERVE}, "the release is switched off"),
-    "no guard": (pinned_vm_pod(), virtual_machine(), {"node_guard": False}, "the node guard is off"),
+    "Manual": (pinned_vm_pod(), virtual_machine(strategy="Manual"), {}, "the VM's run strategy does not restart it"),
+    "Once": (pinned_vm_pod(), virtual_machine(strategy="Once"), {}, "the VM's run strategy does not restart it"),
+    "no VM": (pinned_vm_pod(), None, {}, "the webhook found no VirtualMachine of this name"),
+    "failing": (pinned_vm_pod(), virtual_machine(failures=2), {}, "the VM failed to start 2 times in a row"),
+    "no VMI": (changed(ownerReferences=[]), virtual_machine(), {}, "the pod belongs to no VMI"),
+    "off": (pinned_vm_pod(), virtual_machine(), {"release": False}, "the release of pins is disabled"),
+    "observe": (pinned_vm_pod(), virtual_machine(), {"action": Action.OBSERVE}, "the release of pins is disabled"),
+    "no guard": (pinned_vm_pod(), virtual_machine(), {"node_guard": False}, "the node guard is disabled"),
 }
 
 
@@ -249,7 +249,7 @@ def test_a_pod_that_must_not_be_deleted_is_reported_with_what_to_do(server: ApiS
     [written] = harness.events
     assert (written["type"], written["reason"]) == ("Warning", "NodeCordoned")
     assert (
-        f"pinned to node-a, but it is cordoned; the webhook does not delete this Pending pod, because {why}"
+        f"pinned to node-a, but node-a is cordoned; the webhook does not delete this Pending pod, because {why}"
         in (written["message"])
     )
     assert "stop and start the VM: virtctl stop vm1 -n default, then virtctl start vm1 -n default" in written["message"]
@@ -280,7 +280,7 @@ def test_a_vm_is_released_at_most_twice_within_an_hour(server: ApiServer) -> Non
         follow(harness.live, server, "pods")
         harness.step()
     assert harness.deleted == ["virt-launcher-vm1-0", "virt-launcher-vm1-1"]
-    assert "because it lost 2 pinned pods within an hour" in harness.messages[-1]
+    assert "because the VM lost 2 pinned pods within an hour" in harness.messages[-1]
     harness.step(after=HOUR)
     assert harness.deleted[2:] == ["virt-launcher-vm1-2"]
 
@@ -301,7 +301,7 @@ def test_a_forbidden_deletion_is_logged_once_and_the_pod_is_reported(server: Api
     assert len(harness.deleted) == 2
     assert [line["event"] for line in lines] == ["release failed"]
     assert harness.releaser.pending == {Reason.NODE_CORDONED: 1}
-    assert "because the webhook may not delete pods; stop and start the VM" in harness.messages[0]
+    assert "because the webhook has no right to delete pods; stop and start the VM" in harness.messages[0]
 
 
 def test_a_failed_deletion_is_tried_again_in_the_next_pass(server: ApiServer) -> None:
@@ -338,7 +338,7 @@ def test_a_pod_is_reported_if_the_vms_can_not_be_listed(server: ApiServer) -> No
     health = reflector(harness.live, "virtualmachines").health
     health.synced, health.problem = False, "virtualmachines is forbidden"
     harness.step()
-    assert "because the webhook knows no VirtualMachine of this name" in harness.messages[0]
+    assert "because the webhook found no VirtualMachine of this name" in harness.messages[0]
 
 
 # What each replica remembers

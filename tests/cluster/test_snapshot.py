@@ -98,19 +98,19 @@ def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("contents", [[], [list_of()], [{"apiVersion": "v1", "kind": "Secret"}]])
 def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(tmp_path: Path, contents: Any) -> None:
     command = "kubevirt-scheduler snapshot"
-    sentence = f"no object of the cluster is in it; a snapshot is written by: {command}"
+    sentence = f"no object that decisions read; to write a snapshot: {command}"
     assert error_message(write_file(tmp_path, *contents)) == sentence
 
 
 @pytest.mark.parametrize(
     ("item", "sentence"),
     [
-        ([], "items[0] is no Kubernetes object: a map is wanted"),
-        ({"metadata": {"name": "a"}}, "items[0] is no Kubernetes object: give it an apiVersion and a kind"),
-        (claim(""), "a PersistentVolumeClaim has no metadata.name; every object of a cluster has one"),
+        ([], "items[0]: not a Kubernetes object: expected a mapping"),
+        ({"metadata": {"name": "a"}}, "items[0]: not a Kubernetes object: apiVersion and kind are required"),
+        (claim(""), "PersistentVolumeClaim: metadata.name is required"),
         (
             {"apiVersion": "v1", "kind": "Node", "metadata": []},
-            "a Node has no metadata.name; every object of a cluster",
+            "Node: metadata.name is required",
         ),
         (node(allocatable={"cpu": "s3cret"}), "Node node-a: a resource quantity is not a number with a unit"),
         (pod("a", requests={"cpu": []}), "Pod default/a: a resource quantity is neither a string nor a number"),
@@ -119,7 +119,7 @@ def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(
                 "a",
                 affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"namespaces": 1}]}},
             ),
-            "Pod default/a: a field has another type than Kubernetes gives it",
+            "Pod default/a: a field has an unexpected type",
         ),
     ],
 )

@@ -78,9 +78,8 @@ class ClusterClient:
             load = partial(_load_configuration, f"kubeconfig {files}", config.load_kube_config, files, context)
             return cls(load, namespace=_context_namespace(files, context))
         # The library's own `load_config` prints its attempts to standard output.
-        return cls(
-            lambda: _load_configuration(f"no kubeconfig {default}, and no pod around us", config.load_incluster_config)
-        )
+        source = f"no kubeconfig {default}, and not running in a pod"
+        return cls(partial(_load_configuration, source, config.load_incluster_config))
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
@@ -138,9 +137,9 @@ class ClusterClient:
             while chunk := response.read1(READ_SIZE):
                 chunks.append(chunk)
                 if self._clock() > deadline:
-                    raise ClusterError(0, f"{method} {path}: the answer takes too long")
+                    raise ClusterError(0, f"{method} {path}: the response took too long")
         except _REQUEST_ERRORS as error:
-            raise ClusterError(0, f"{method} {path}: the answer broke off ({type(error).__name__})") from None
+            raise ClusterError(0, f"{method} {path}: the response was interrupted ({type(error).__name__})") from None
         finally:
             response.close()  # after a complete read, the connection is already back in the pool and stays open
         return b"".join(chunks)
@@ -184,10 +183,10 @@ def _load_configuration(source: str, load: Any, *arguments: str | None) -> Confi
         # The library quotes an entry's content in braces; for a user, that may include the token.
         problem = str(error).removeprefix("Invalid kube-config file. ").partition("{")[0]
     except (OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        problem = f"it can't be read ({type(error).__name__})"
+        problem = f"cannot read the file ({type(error).__name__})"
     else:
         return configuration
-    raise ClusterError(0, f"no credentials for a cluster: {source}: {problem}")
+    raise ClusterError(0, f"no cluster credentials: {source}: {problem}")
 
 
 def _api_client(configuration: Configuration) -> ApiClient:
@@ -228,7 +227,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError):
-        raise ClusterError(0, "the answer is not what an API server sends") from None
+        raise ClusterError(0, "unexpected response: not a Kubernetes object") from None
 
 
 def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, msgspec.Raw]]:
@@ -240,7 +239,7 @@ def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, msgspec.R
                 raise ClusterError(status.code, status.message or "the watch failed")
             yield event.type, event.object
     except _REQUEST_ERRORS as error:
-        raise ClusterError(0, f"the watch broke off ({type(error).__name__})") from None
+        raise ClusterError(0, f"the watch was interrupted ({type(error).__name__})") from None
     finally:
         # Don't return the connection to the pool: the rest of the watch response would never end.
         response.close()

@@ -21,7 +21,7 @@ Kind = tuple[str, str]  # apiVersion and kind
 class BadInput(ValueError):
     """An input file that can't be used.
 
-    The message is one line: file, document, problem and remedy. It never quotes the file's content.
+    The message is one line: file, line or document, problem and remedy. It never quotes the file's content.
     """
 
 
@@ -60,7 +60,7 @@ class Document:
             return change(kind, item)
         items = item.get("items") or []
         if not isinstance(items, list):
-            raise self.error(f"{location}items is no list")
+            raise self.error(f"{location}items: expected a list")
         # Typed lists, such as a PodList, omit the kind of their items.
         item_kind = ("", "") if kind[1] == "List" else (kind[0], kind[1].removesuffix("List"))
         changed = [
@@ -69,12 +69,12 @@ class Document:
         return {**item, "items": changed} if changed else item
 
     def _kind_of(self, location: str, item: Any, inherited: Kind) -> Kind:
-        subject = location.removesuffix(".") or "it"
+        subject = f"{location.removesuffix('.')}: " if location else ""
         if not isinstance(item, dict):
-            raise self.error(f"{subject} is no Kubernetes object: a map is wanted")
+            raise self.error(f"{subject}not a Kubernetes object: expected a mapping")
         kind = text(item, "apiVersion") or inherited[0], text(item, "kind") or inherited[1]
         if not all(kind):
-            raise self.error(f"{subject} is no Kubernetes object: give it an apiVersion and a kind")
+            raise self.error(f"{subject}not a Kubernetes object: apiVersion and kind are required")
         return kind
 
 
@@ -103,7 +103,7 @@ def _files_of(path: Path) -> list[Path]:
     except OSError as error:
         raise BadInput(f"{display_name(path)}: {error.strerror}") from None
     if not found:
-        raise BadInput(f"{display_name(path)}: the folder has no file ending in {', '.join(SUFFIXES)}")
+        raise BadInput(f"{display_name(path)}: no file in this folder ends in {', '.join(SUFFIXES)}")
     return found
 
 
@@ -113,10 +113,10 @@ def read(path: Path) -> list[Document]:
     try:
         content = _read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: byte {error.start + 1} is not UTF-8; save it as YAML or JSON in UTF-8") from None
+        raise BadInput(f"{name}: invalid UTF-8 at byte {error.start + 1}; save the file in UTF-8") from None
     except (OSError, ValueError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "that is no name of a file"
-        raise BadInput(f"{name}: {problem}; name a file, or - for standard input") from None
+        problem = error.strerror if isinstance(error, OSError) else "invalid file name"
+        raise BadInput(f"{name}: {problem}; specify a file, or - for standard input") from None
     if path.suffix == ".json":
         return _parse_json(name, content)
     if content.lstrip()[:1] in ("{", "["):
@@ -134,7 +134,7 @@ def _read_bytes(path: Path) -> bytes:
     if path != STANDARD_INPUT:
         return path.read_bytes()
     if sys.stdin is None:
-        raise OSError(0, "it is closed")
+        raise OSError(0, "closed")
     return sys.stdin.buffer.read()
 
 
@@ -145,11 +145,11 @@ def _parse_json(name: str, content: str) -> list[Document]:
         value = msgspec.json.decode(content)
         too_deep = _is_too_deep(value)
     except msgspec.DecodeError as error:
-        raise BadInput(f"{name}: document 1: it is no JSON: {error}") from None
+        raise BadInput(f"{name}: document 1: invalid JSON: {error}") from None
     except RecursionError:
         too_deep = True
     if too_deep:
-        raise BadInput(f"{name}: document 1: it is nested deeper than {manifests.MAX_DEPTH} levels")
+        raise BadInput(f"{name}: document 1: {manifests.TOO_DEEP}")
     return [Document(name, 1, value)]
 
 
@@ -172,6 +172,6 @@ def _parse_yaml(name: str, content: str) -> list[Document]:
             if value is not None:
                 found.append(Document(name, number, value))
     except manifests.InvalidYaml as error:
-        location = f", line {error.line}" if error.line else ""
-        raise BadInput(f"{name}: document {number + 1}{location}: {error}") from None
+        location = f"{name}:{error.line}" if error.line else f"{name}: document {number + 1}"
+        raise BadInput(f"{location}: {error}") from None
     return found

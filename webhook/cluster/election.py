@@ -64,7 +64,7 @@ class Election:
         except Exception:
             log.exception("unexpected error", resource="leases")
         if self.leads() is not led:
-            log.info("leads" if self.leads() else "leads no longer", lease=self._path.rpartition("/")[2])
+            log.info("became leader" if self.leads() else "stopped leading", lease=self._path.rpartition("/")[2])
 
     def resign(self) -> None:
         """Give up the Lease, so that another replica leads without a wait. Never raises."""
@@ -75,17 +75,17 @@ class Election:
         try:
             self._cluster.send("PUT", self._path, self._lease | {"spec": spec}, FAREWELL_TIMEOUT)
         except ClusterError as error:
-            log.info("lease not given up", code=error.code, error=str(error))
+            log.info("lease not released", code=error.code, error=str(error))
 
     def _try_to_lead(self) -> None:
         started = self._clock()
         body = self._cluster.get(self._path, REQUEST_TIMEOUT)
         if body is None:
-            raise ClusterError(404, f"{self._path} does not exist, so no replica releases pins")
+            raise ClusterError(404, f"{self._path} not found, so no replica releases pins")
         try:
             lease = msgspec.json.decode(body, type=JsonObject)
         except ValueError:
-            raise ClusterError(0, f"{self._path}: the answer is not what an API server sends") from None
+            raise ClusterError(0, f"{self._path}: unexpected response: not a Kubernetes object") from None
         spec = mapping(lease, "spec")
         if spec != self._observed:
             self._observed, self._observed_at = spec, self._clock()

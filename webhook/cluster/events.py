@@ -24,9 +24,9 @@ from webhook.placement.shape import JsonObject, mapping
 
 COMPONENT = "kubevirt-scheduler"
 MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB
-# Seconds. WINDOW: a repeated event raises the count of the existing Event. DEADLINE: one write. RETRY_WAIT: before the
-# only retry, as long as a busy API server demands (`Retry-After: 1`). FAREWELL: for queued events at shutdown.
-# POLL_INTERVAL: between checks of the queue, and until the thread notices the shutdown.
+# Seconds. Within AGGREGATION_WINDOW, a repeated event raises the count of the existing Event. RETRY_WAIT is the wait
+# before the only retry, as long as a busy API server demands (`Retry-After: 1`). SHUTDOWN_TIMEOUT is for queued events.
+# POLL_INTERVAL is between checks of the queue, and until the thread notices the shutdown.
 AGGREGATION_WINDOW, WRITE_TIMEOUT, RETRY_WAIT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 1.0, 0.2
 MIN_WRITE_INTERVAL = 1.0  # seconds between two writes of one topic: no VM starts more often, and it limits write storms
 # After a quiet time, as many events as the queue holds are written at once. A client that reaches the TLS port can post
@@ -150,13 +150,13 @@ class EventRecorder:
             self._drop("failed", error=error)
 
     def start(self, stop: threading.Event) -> threading.Thread:
-        """Start the writer thread and return it. After `stop` is set, join it for at most FAREWELL + POLL_INTERVAL."""
+        """Start the writer thread and return it. After `stop` is set, join it for SHUTDOWN_TIMEOUT + POLL_INTERVAL."""
         thread = threading.Thread(target=self.run, args=(stop,), name="events", daemon=True)
         thread.start()
         return thread
 
     def run(self, stop: threading.Event) -> None:
-        """Write events until `stop` is set, then for FAREWELL seconds more, and drop the rest."""
+        """Write events until `stop` is set, then for SHUTDOWN_TIMEOUT seconds more, and drop the rest."""
         while not stop.is_set():
             busy = self.step()
             stop.wait(RETRY_WAIT if self._retry else 0 if busy else POLL_INTERVAL)

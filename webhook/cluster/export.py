@@ -9,7 +9,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
 from webhook.cluster.kept_fields import kept_fields
 from webhook.cluster.kinds import KUBEVIRT_API, kinds
-from webhook.cluster.reading import list_raw
+from webhook.cluster.reading import describe_failure, list_raw
 from webhook.placement.shape import JsonObject
 
 # The resource version of a list's next page has expired: the API server keeps it for 5 to 10 minutes.
@@ -42,7 +42,7 @@ class Omission:
 
 
 def sources(longhorn: str) -> Iterator[Source]:
-    """Yield what a snapshot holds: what a decision reads, and what only the report reads."""
+    """Yield the kinds of a snapshot: those that decisions read, then those that only the report reads."""
     for kind in kinds(longhorn):
         version, name = _API_OBJECTS[kind.plural]
         yield Source(version, name, kind.path, kind.query, "Longhorn" if kind.optional else "")
@@ -67,7 +67,7 @@ def export(
     """Yield the cluster's objects, reduced to the kept fields.
 
     Calls `omit` for each kind that the API server doesn't have or that the user may not list. Raises BadInput if the
-    API server doesn't answer.
+    API server can't be reached.
     """
     kept = kept_fields(opt_in)
     for source in sources(longhorn):
@@ -75,7 +75,7 @@ def export(
             items = _list(cluster, source)
         except ClusterError as error:
             if error.code != 403 and not (error.code == 404 and source.product):
-                raise BadInput(f"{source.plural}: the cluster does not answer: {error}") from None
+                raise BadInput(f"{source.plural}: {describe_failure(error)}") from None
             denied = error.code == 403
             omit(Omission(source.plural, str(error) if denied else f"{source.product} is not installed", denied))
             continue

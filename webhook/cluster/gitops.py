@@ -1,4 +1,4 @@
-"""Whether another program keeps a VM as its own manifests say, so that it would revert a change or fight over it."""
+"""Detect a program that manages a VM from its own manifests and would revert a change."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ def read_inventory(
 ) -> Inventory:
     """Read the cluster. Calls `report_progress` with the kind and the number of objects after each page.
 
-    Raises BadInput if the API server rejects a request or doesn't answer.
+    Raises BadInput if a request fails.
     """
     inventory = Inventory()
     with answered():

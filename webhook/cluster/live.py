@@ -123,11 +123,11 @@ class Live:
             threading.Thread(target=reflector.run, args=(stop,), name=name, daemon=True).start()
 
     def synced(self) -> bool:
-        """Return whether each required kind was listed at least once, and whether it is known what opts in VMs."""
+        """Return whether each required kind and each kind that opts in VMs was listed at least once."""
         return all(reflector.is_ready() for reflector in self.reflectors)
 
     def query(self, question: Callable[[Store], T]) -> T:
-        """Ask the store while no other thread changes it. The question must be quick: decisions wait meanwhile."""
+        """Query the store while no other thread changes it. The query must be short: decisions wait for it."""
         with self._lock:
             self.store.stale = self._stale_resources()
             return question(self.store)
@@ -135,7 +135,7 @@ class Live:
     def inject(self, request: JsonObject, seconds: float = READ_BUDGET) -> Injection | None:
         """Decide on a request, and reserve the resources of a pinned pod, or of one that prefers a node, immediately.
 
-        Objects that the caches lack are read live, within `seconds` and at most READING. With 0 seconds nothing is
+        Objects that the caches lack are read live, within `seconds` and at most READ_BUDGET. With 0 seconds nothing is
         read, and the result is None if an object is missing.
         """
         vm = _vm_key_of(request)

@@ -95,7 +95,7 @@ class LiveReader:
         try:
             return None if body is None else kind.read(msgspec.json.decode(body, type=kind.shape))
         except (ValueError, TypeError, RecursionError):
-            raise ClusterError(0, f"one of the {kind.plural} is not what an API server sends") from None
+            raise ClusterError(0, f"unexpected response: one of the {kind.plural} is malformed") from None
 
     def _remember(self, miss: Miss) -> None:
         with self._lock:

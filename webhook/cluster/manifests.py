@@ -16,7 +16,8 @@ from webhook.cluster import scalars
 MAX_DEPTH = 100  # levels; a CustomResourceDefinition, the deepest object in daily use, has about 40
 MAX_ALIAS_VALUES = 1_000_000  # values that the aliases of a document may expand to; that takes half a second
 
-_UNKNOWN_TAG = "it has a tag that Kubernetes does not know"
+_UNKNOWN_TAG = "unsupported YAML tag"
+TOO_DEEP = f"nesting exceeds {MAX_DEPTH} levels"
 
 
 class InvalidYaml(ValueError):
@@ -77,9 +78,9 @@ def _events(parser: _Parser) -> Iterator[Any]:
             yield event
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise InvalidYaml(f"it is no YAML: {error.problem}", line) from None
+        raise InvalidYaml(f"invalid YAML: {error.problem}", line) from None
     except yaml.YAMLError as error:
-        raise InvalidYaml(f"it is no YAML: {getattr(error, 'reason', 'it is cut off')}") from None
+        raise InvalidYaml(f"invalid YAML: {getattr(error, 'reason', 'unexpected end of file')}") from None
 
 
 class _Document:
@@ -123,7 +124,7 @@ class _Document:
         try:
             return scalars.value_of(tag or resolved, event.value)
         except ValueError:
-            raise _error_at(event, "it has a number that JSON can not hold") from None
+            raise _error_at(event, "number out of range for JSON") from None
 
     def _mapping(self, depth: int) -> dict[str, Any]:
         pairs: dict[str, Any] = {}
@@ -134,23 +135,23 @@ class _Document:
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 merged = _merged_mapping(event, value) | merged
             elif not isinstance(key, str):
-                raise _error_at(event, "a key is no string: put it in quotes")
+                raise _error_at(event, "mapping key is not a string: put it in quotes")
             elif key in pairs:
-                raise _error_at(event, "a key stands twice in one map")
+                raise _error_at(event, "duplicate mapping key")
             else:
                 pairs[key] = value
         return merged | pairs if merged else pairs
 
     def _alias(self, event: Any, depth: int) -> Any:
         if event.anchor not in self._anchors:
-            raise _error_at(event, "an alias has no anchor before it")
+            raise _error_at(event, "undefined alias")
         return self._expanded(self._anchors[event.anchor], event, depth)
 
     def _expanded(self, value: Any, event: Any, depth: int) -> Any:
         _check_depth(event, depth)
         self._expanded_values += 1
         if self._expanded_values > MAX_ALIAS_VALUES:
-            raise _error_at(event, f"its aliases stand for more than {MAX_ALIAS_VALUES:,} values")
+            raise _error_at(event, f"aliases expand to more than {MAX_ALIAS_VALUES:,} values")
         match value:
             case dict():
                 return {key: self._expanded(item, event, depth + 1) for key, item in value.items()}
@@ -165,11 +166,11 @@ def _error_at(event: Any, problem: str) -> InvalidYaml:
 
 def _check_depth(event: Any, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise _error_at(event, f"it is nested deeper than {MAX_DEPTH} levels")
+        raise _error_at(event, TOO_DEEP)
 
 
 def _merged_mapping(event: Any, value: Any) -> dict[str, Any]:
     sources = value if isinstance(value, list) else [value]
     if not all(isinstance(each, dict) for each in sources):
-        raise _error_at(event, "what is merged by << is no map")
+        raise _error_at(event, "merge key <<: expected a mapping")
     return dict(item for each in reversed(sources) for item in each.items())

@@ -1,4 +1,4 @@
-"""KubeVirt's live migrations on the API server: what it supports, what runs, and the creation of one."""
+"""KubeVirt's live migrations on the API server: its limits, the existing migrations, and new ones."""
 
 from dataclasses import dataclass
 from typing import Any, TypedDict

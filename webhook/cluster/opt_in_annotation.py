@@ -22,7 +22,7 @@ class Result(StrEnum):
 
     CHANGED = "changed"
     UNCHANGED = "unchanged"
-    LEFT_ALONE = "left alone"
+    SKIPPED = "skipped"
     FAILED = "failed"
 
 
@@ -37,14 +37,14 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """The wanted opt-in of VMs. `keys` are the annotations that opt in, of which the first is written."""
+class DesiredOptIn:
+    """The desired opt-in of VMs. `keys` are the opt-in annotations; the command writes the first one."""
 
     opt_in: bool
     keys: Sequence[str]
 
     def change(self, vm: JsonObject) -> dict[str, str | None]:
-        """Return the annotations to change in the VM's template; None removes one. Empty if the VM is as wanted."""
+        """Return the annotations to change in the VM's template; None removes one. Empty if nothing needs a change."""
         present = mapping(vm, "spec", "template", "metadata", "annotations")
         if self.opt_in:
             return {} if any(present.get(key) == "true" for key in self.keys) else {self.keys[0]: "true"}
@@ -64,18 +64,19 @@ def find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], selec
 def _named(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
     vm = read_object(cluster, object_path(VIRTUAL_MACHINES, (namespace, name)))
     if vm is None:
-        raise BadInput(f"there is no VM {name} in namespace {namespace}; look with: kubectl get vm -n {namespace}")
+        found = f'VirtualMachine "{name}" not found in namespace "{namespace}"'
+        raise BadInput(f"{found}; to list all: kubectl get vm -n {namespace}")
     return vm
 
 
-def plan(vm: JsonObject, wish: Wish) -> Outcome:
+def plan(vm: JsonObject, desired: DesiredOptIn) -> Outcome:
     """Return what `apply` would do to a VM."""
     namespace, name = text(vm, "metadata", "namespace"), text(vm, "metadata", "name")
-    changes = wish.change(vm)
+    changes = desired.change(vm)
     if not changes:
-        return Outcome(namespace, name, Result.UNCHANGED, f"opted {'in' if wish.opt_in else 'out'} already")
+        return Outcome(namespace, name, Result.UNCHANGED, f"already opted {'in' if desired.opt_in else 'out'}")
     if manager := managed_by(vm):
-        return Outcome(namespace, name, Result.LEFT_ALONE, f"managed by {manager}: change its source")
+        return Outcome(namespace, name, Result.SKIPPED, f"managed by {manager}: change its source")
     return Outcome(namespace, name, Result.CHANGED, ", ".join(_words(key, value) for key, value in changes.items()))
 
 
@@ -83,36 +84,36 @@ def _words(key: str, value: str | None) -> str:
     return f"{key} removed" if value is None else f'{key}: "{value}"'
 
 
-def apply(cluster: ClusterClient, vm: JsonObject, wish: Wish) -> Outcome:
+def apply(cluster: ClusterClient, vm: JsonObject, desired: DesiredOptIn) -> Outcome:
     """Write the annotation. If the VM has changed since it was read, read it and plan again."""
-    outcome, current = plan(vm, wish), vm
+    outcome, current = plan(vm, desired), vm
     for _ in range(MAX_ATTEMPTS):
         if outcome.result is not Result.CHANGED:
             return outcome
         try:
-            _patch(cluster, current, wish)
+            _patch(cluster, current, desired)
         except ClusterError as error:
             if error.code != CONFLICT:
-                return _failed(outcome, "it was deleted meanwhile" if error.code == NOT_FOUND else str(error))
+                return _failed(outcome, "the VM was deleted" if error.code == NOT_FOUND else str(error))
         else:
             return outcome
         try:
             current = _named(cluster, outcome.namespace, outcome.name)
         except (BadInput, ClusterError) as error:
             return _failed(outcome, str(error))
-        outcome = plan(current, wish)
-    return _failed(outcome, f"it changed during each of {MAX_ATTEMPTS} attempts; run the command again")
+        outcome = plan(current, desired)
+    return _failed(outcome, f"the VM changed during each of {MAX_ATTEMPTS} attempts; run the command again")
 
 
 def _failed(planned: Outcome, detail: str) -> Outcome:
     return Outcome(planned.namespace, planned.name, Result.FAILED, detail)
 
 
-def _patch(cluster: ClusterClient, vm: JsonObject, wish: Wish) -> None:
+def _patch(cluster: ClusterClient, vm: JsonObject, desired: DesiredOptIn) -> None:
     # With the version, the API server refuses the patch if another program has changed the VM, which may manage it now.
     body = {
         "metadata": {"resourceVersion": text(vm, "metadata", "resourceVersion")},
-        "spec": {"template": {"metadata": {"annotations": wish.change(vm)}}},
+        "spec": {"template": {"metadata": {"annotations": desired.change(vm)}}},
     }
     path = object_path(VIRTUAL_MACHINES, (text(vm, "metadata", "namespace"), text(vm, "metadata", "name")))
     cluster.send("PATCH", f"{path}?fieldManager={FIELD_MANAGER}", body, WRITE_TIMEOUT)

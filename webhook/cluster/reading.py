@@ -18,7 +18,13 @@ def answered(tolerated: int = 0) -> Iterator[None]:
     except ClusterError as error:
         if tolerated and error.code == tolerated:
             raise
-        raise BadInput(f"the cluster does not answer: {error}") from None
+        raise BadInput(describe_failure(error)) from None
+
+
+def describe_failure(error: ClusterError) -> str:
+    """Return the message for a failed request: no usable response, or the API server's error."""
+    problem = f"the API server responded with {error.code}" if error.code else "cannot reach the API server"
+    return f"{problem}: {error}"
 
 
 def read_object(cluster: ClusterClient, path: str, timeout: float = LIST_TIMEOUT) -> JsonObject | None:
@@ -33,5 +39,5 @@ def list_raw(cluster: ClusterClient, path: str, **query: str) -> list[msgspec.Ra
 
 
 def list_objects(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
-    """List objects, all pages. Raises ClusterError at once, not when the first object is taken."""
+    """List objects, all pages. Raises ClusterError from the call, not from the iterator."""
     return (msgspec.json.decode(item, type=JsonObject) for item in list_raw(cluster, path, **query))

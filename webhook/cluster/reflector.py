@@ -30,7 +30,7 @@ MAX_WATCH = 300
 # A list alone doesn't reset the backoff: the right to watch may be missing.
 MIN_WATCH, STABLE_WATCH = 1.0, 10.0
 
-CRD_MISSING = "the CRD is not installed; looked for again every 30 s"
+CRD_MISSING = "the CRD is not installed; checking again every 30 s"
 
 log = structlog.get_logger("webhook.reflector")
 
@@ -39,8 +39,8 @@ log = structlog.get_logger("webhook.reflector")
 class Health:
     """The state of a cache.
 
-    `heard` is the clock time of the last list or watch event. On a quiet watch it is up to 120 s old. `problem` is the
-    current error, empty without one; `code` is its HTTP status. `relists` counts the started lists by cause.
+    `last_contact` is the clock time of the last list or watch event. On a quiet watch it is up to 120 s old. `problem`
+    is the current error, empty without one; `code` is its HTTP status. `relists` counts the started lists by cause.
     """
 
     synced: bool = False
@@ -121,7 +121,7 @@ class Reflector:
 
     def _watch(self, version: str) -> str:
         if not version:
-            raise ClusterError(0, "the list has no resource version to watch from")
+            raise ClusterError(0, "the list has no resourceVersion to watch from")
         seconds = random.randint(MAX_WATCH // 2, MAX_WATCH)  # noqa: S311 (jitter needs no secure randomness)
         accept = METADATA if self.kind.metadata_only else JSON
         events = self._cluster.watch(self.kind.path, version, seconds, accept=accept, **self.kind.query)
@@ -130,7 +130,7 @@ class Reflector:
         for kind, raw in events:
             version = self._apply(kind, raw) or version
         if self._clock() - started < MIN_WATCH:
-            raise ClusterError(0, "the watch ended at once")
+            raise ClusterError(0, "the watch ended immediately")
         return version
 
     def _apply(self, kind: str, raw: msgspec.Raw) -> str:
@@ -139,7 +139,7 @@ class Reflector:
         if kind in ("ADDED", "MODIFIED", "DELETED"):
             self._update_store(None if kind == "DELETED" else self._extract(item), item)
         elif kind != "BOOKMARK":
-            raise ClusterError(0, "an event is of a type that no API server sends")
+            raise ClusterError(0, "unknown type of watch event")
         self._record_contact()
         return text(item, "metadata", "resourceVersion")
 
@@ -166,7 +166,7 @@ class Reflector:
         try:
             if name:
                 return self.kind.read(item)
-            self._skip(name, "it has no name")
+            self._skip(name, "metadata.name is missing")
         except Malformed as error:
             self._skip(name, str(error))
         except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole list)
@@ -219,5 +219,5 @@ def _untyped(raw: msgspec.Raw) -> JsonObject:
     try:
         item = msgspec.json.decode(raw)
     except (ValueError, RecursionError):
-        raise ClusterError(0, "an object is not what an API server sends") from None
+        raise ClusterError(0, "an object is not valid JSON") from None
     return item if isinstance(item, dict) else {}

@@ -146,9 +146,9 @@ class Releaser:
     def _why_kept(self, stuck: StuckPod, pod: JsonObject) -> str:
         owners = mappings(pod, "metadata", "ownerReferences")
         if not any((each.get("kind"), each.get("name")) == (OWNER_KIND, stuck.pin.vm) for each in owners):
-            return "it belongs to no VMI"
+            return "the pod belongs to no VMI"
         if self._clock() < stuck.forbidden_until:
-            return "the webhook may not delete pods"
+            return "the webhook has no right to delete pods"
         key = stuck.pod.namespace, stuck.pin.vm
         vm, releases = self._live.query(lambda store: (store.virtual_machine(*key), store.releases.count(key)))
         return why_kept(vm, releases, self._settings)

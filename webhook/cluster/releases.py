@@ -10,10 +10,10 @@ MAX_VMS, MAX_PODS_PER_VM = 4096, 4  # bound the memory to a few MiB, however man
 
 
 class ReleaseMemory:
-    """The pinned pods of each VM that went away unbound within the last hour. Not thread-safe.
+    """The pinned pods of each VM that were deleted unbound within the last hour. Not thread-safe.
 
-    The webhook released such a pod, or a user or a controller deleted it. In each case, to pin the VM's next pod again
-    might leave it Pending again. `clock` returns monotonic seconds.
+    The webhook released such a pod, or a user or a controller deleted it. In each case, a new pin
+    might leave the VM's next pod Pending again. `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -21,7 +21,7 @@ class ReleaseMemory:
         self._gone: dict[Key, dict[str, float]] = {}  # by VM, the VM recorded last at the end: each pod's UID and time
 
     def record(self, vm: Key, uid: str) -> None:
-        """Record that a pod of a VM went away. A pod counts once, however often it is recorded."""
+        """Record that a pod of a VM was deleted. A pod counts once, however often it is recorded."""
         pods = self._gone.pop(vm, {})
         pods.setdefault(uid, self._clock())
         while len(pods) > MAX_PODS_PER_VM:
@@ -31,6 +31,6 @@ class ReleaseMemory:
             del self._gone[next(iter(self._gone))]
 
     def count(self, vm: Key) -> int:
-        """Count the pods of a VM that went away within the last hour."""
+        """Count the pods of a VM that were deleted within the last hour."""
         since = self._clock() - MEMORY_SECONDS
         return sum(at > since for at in self._gone.get(vm, {}).values())

@@ -48,6 +48,6 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 yield line
         rest += tail
         if len(rest) > MAX_LINE_BYTES:
-            raise ValueError("a line does not end")
+            raise ValueError("a line exceeds the limit")
     if rest:
         yield bytes(rest)

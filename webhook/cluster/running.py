@@ -9,7 +9,7 @@ from webhook.cluster.documents import BadInput
 from webhook.cluster.fleet import Inventory
 from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS_PATH
 from webhook.cluster.ondemand import OnDemand
-from webhook.cluster.reading import answered, list_objects, read_object
+from webhook.cluster.reading import answered, describe_failure, list_objects, read_object
 from webhook.placement.facts import Key
 from webhook.placement.kubevirt import STATE_CLAIM_LABEL
 from webhook.placement.shape import JsonObject, text
@@ -39,11 +39,11 @@ def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject | 
 def read_one_vm(cluster: ClusterClient, longhorn: str, key: Key) -> Inventory:
     """Return an inventory like that of `read_vm`, whose store reads the rest of the cluster on demand.
 
-    Raises BadInput if a request fails, also for want of a right.
+    Raises BadInput if a request fails or a right is missing.
     """
     inventory = Inventory(OnDemand(cluster, longhorn))
     if problem := read_vm(cluster, inventory, *key):
-        raise BadInput(f"the cluster does not answer: {problem}")
+        raise BadInput(problem)
     return inventory
 
 
@@ -58,7 +58,7 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
             with answered(tolerated=_FORBIDDEN):
                 item = read_object(cluster, _path(kind, namespace, name))
         except ClusterError as error:
-            problem = problem or str(error)
+            problem = problem or describe_failure(error)
             continue
         if item is not None:
             inventory.keep(kind_name, item)

@@ -55,7 +55,7 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> tuple[Store, Count
                 store.put(fact)
     if not loaded:
         where = printable(", ".join(map(str, paths)))
-        raise BadInput(f"{where}: no object of the cluster is in it; a snapshot is written by: {COMMAND}")
+        raise BadInput(f"{where}: no object that decisions read; to write a snapshot: {COMMAND}")
     return store, skipped
 
 
@@ -77,9 +77,9 @@ def _reader(kind: Kind) -> Reader | None:
 def _fact(document: Document, kind: Kind, item: JsonObject, reader: Reader) -> Fact | None:
     name, namespace = text(item, "metadata", "name"), text(item, "metadata", "namespace")
     if not name:
-        raise document.error(f"a {kind[1]} has no metadata.name; every object of a cluster has one")
+        raise document.error(f"{kind[1]}: metadata.name is required")
     try:
         return reader(item)
     except (Malformed, TypeError) as error:
-        what = error if isinstance(error, Malformed) else "a field has another type than Kubernetes gives it"
+        what = error if isinstance(error, Malformed) else "a field has an unexpected type"
         raise document.error(f"{kind[1]} {namespace}{'/' if namespace else ''}{name}: {what}") from None

@@ -169,11 +169,11 @@ class Store:
         return self._clock() - self.other_replica_pinned_at < OTHER_REPLICAS_SECONDS
 
     def stale_resources(self) -> Collection[str]:
-        """List what the cluster has not reported on for 5 minutes."""
+        """List the resources without an update for 5 minutes."""
         return self.stale
 
     def was_released(self, namespace: str, vm: str) -> bool:
-        """Return whether a pinned pod of a VM went away within the last hour without ever having been bound."""
+        """Return whether a pinned pod of a VM was deleted within the last hour before it was bound."""
         return self.releases.count((namespace, vm)) > 0
 
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
