@@ -278,7 +278,7 @@ def test_an_unsynced_catalog_returns_503_with_retry_after():
     response = post(client_for(synced=lambda: False, metrics=metrics), review())
     assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
     assert response.json == {
-        "error": "the cluster is not read completely yet",
+        "error": "the caches are not synced yet",
         "uid": "00000000-0000-0000-0000-000000000001",
     }
     assert count(metrics, "decision_duration_seconds_count") == 0
@@ -412,7 +412,7 @@ def test_an_exception_before_the_uid_is_known_returns_500_in_json():
 
     with capture_logs() as lines:
         response = post(client_for(metrics=Broken()), review())
-    assert (response.status_code, response.json) == (500, {"error": "the webhook failed"})
+    assert (response.status_code, response.json) == (500, {"error": "internal error"})
     assert type(lines[0]["exc_info"]) is KeyError
 
 
@@ -500,7 +500,7 @@ def test_liveness_is_ok_even_when_unready():
     assert (response.status_code, response.json) == (200, {"status": "ok"})
 
 
-@pytest.mark.parametrize(("path", "prefix"), [("/healthz", ""), ("/readyz", "not ready for reviews: ")])
+@pytest.mark.parametrize(("path", "prefix"), [("/healthz", ""), ("/readyz", "not ready: ")])
 def test_a_stuck_tls_port_fails_both_probes(path, prefix):
     """Readiness fails too, so reviews reach other replicas half a minute before the kubelet restarts the container."""
     response = probes_client(stuck=12.3).get(path)
@@ -512,7 +512,7 @@ def test_a_stuck_tls_port_fails_both_probes(path, prefix):
 def test_readiness_reports_why_the_replica_is_unready(ready, code):
     response = probes_client(ready).get("/readyz")
     assert response.status_code == code
-    assert ready or response.json == {"error": "not ready for reviews: shutting down"}
+    assert ready or response.json == {"error": "not ready: shutting down"}
 
 
 def test_problems_appear_only_in_the_verbose_page_and_do_not_affect_readiness():
@@ -536,7 +536,7 @@ def test_the_tls_port_serves_no_probes(path):
 
 def test_the_plain_port_accepts_no_reviews():
     response = probes_client().post("/mutate", json=review())
-    assert (response.status_code, response.json) == (404, {"error": "there is nothing at this path"})
+    assert (response.status_code, response.json) == (404, {"error": "no such path"})
 
 
 def test_an_exception_on_the_plain_port_returns_json_without_its_message():

@@ -25,7 +25,7 @@ thorough = settings(max_examples=200, deadline=None, suppress_health_check=[Heal
 
 HEAD = "POST /mutate HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode()
-NOT_HTTP = (HTTPStatus.BAD_REQUEST, "not HTTP")
+NOT_HTTP = (HTTPStatus.BAD_REQUEST, "malformed HTTP request")
 BROKEN = (HTTPStatus.BAD_REQUEST, BODY_BROKEN)
 
 

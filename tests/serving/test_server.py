@@ -133,7 +133,7 @@ def test_invalid_http_gets_a_json_error_that_does_not_quote_it(server, raw_reque
         head, _, body = receive_all(connection).decode(errors="replace").partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 400 ")
     assert "application/json" in head
-    assert json.loads(body) == {"error": "not HTTP"}
+    assert json.loads(body) == {"error": "malformed HTTP request"}
     assert SECRET not in server.log
 
 
@@ -165,7 +165,7 @@ def test_an_invalid_chunk_gets_a_json_error(server):
         connection.sendall(f"{head}\r\n\r\n{SECRET}\r\n".encode())
         head, _, body = receive_all(connection).decode(errors="replace").partition("\r\n\r\n")
     assert head.startswith("HTTP/1.1 400 ")
-    assert json.loads(body) == {"error": "the body ends too early, or is not framed as HTTP wants it"}
+    assert json.loads(body) == {"error": "the body is truncated or its framing is invalid"}
     assert SECRET not in server.log
 
 
@@ -336,7 +336,7 @@ def test_an_address_that_cannot_be_bound_is_reported(address):
 
 def test_an_invalid_setting_is_reported_with_the_allowed_values(tmp_path):
     error = startup_error(run_to_exit("--snapshot", write_cluster(tmp_path), CO_SCHEDULE_AFFINITY_MODE="soft"))
-    assert error == "Error: CO_SCHEDULE_AFFINITY_MODE='soft': allowed is 'required' or 'preferred'\n"
+    assert error == "Error: CO_SCHEDULE_AFFINITY_MODE='soft': expected 'required' or 'preferred'\n"
 
 
 def test_a_missing_kubeconfig_and_snapshot_is_reported(tmp_path):

@@ -24,10 +24,10 @@ from webhook.serving.reviewer import Call, Reviewer
 # These replace werkzeug's error pages, which are HTML.
 SENTENCES = {
     HTTPStatus.BAD_REQUEST: BODY_BROKEN,
-    HTTPStatus.NOT_FOUND: "there is nothing at this path",
-    HTTPStatus.METHOD_NOT_ALLOWED: "this path takes another method",
+    HTTPStatus.NOT_FOUND: "no such path",
+    HTTPStatus.METHOD_NOT_ALLOWED: "method not allowed",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: BODY_TOO_LARGE,
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "the media type is not application/json in UTF-8",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "unsupported media type: expected application/json in UTF-8",
 }
 
 log = structlog.get_logger("webhook")
@@ -57,7 +57,7 @@ def create_app(reviewer: Reviewer) -> Flask:
 
 
 def fast_path(reviewer: Reviewer) -> Callable[[Request], Response | None]:
-    """Return a function that answers plain reviews without Flask.
+    """Return a function that responds to plain reviews without Flask.
 
     It returns None for other requests, and for reviews that would have to wait. Flask's dispatch takes longer than the
     decision; docs/decisions/0011 has the figures.
@@ -106,7 +106,7 @@ def create_probes(
         found = caches()
         # In this order: a loop that hangs may hold a lock that `not_ready_reason` waits for.
         if reason := stall_reason() or not_ready_reason():
-            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready for reviews: {reason}"))
+            return _response(error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}"))
         waiting = [cache for cache in found if cache.required and not cache.synced]
         problems, details = _problems(found), {}
         if "verbose" in request.args:
@@ -167,4 +167,4 @@ def _http_error(error: HTTPException) -> FlaskResponse:
 
 def _unexpected_error(error: Exception) -> FlaskResponse:
     log.error("request failed", exc_info=error)
-    return _response(error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed"))
+    return _response(error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"))

@@ -48,11 +48,11 @@ class LoopCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the current values."""
-        text = "Connections that are open on the TLS port."
+        text = "Open connections on the TLS port."
         yield GaugeMetricFamily(f"{PREFIX}connections", text, value=self._connections())
-        text = "Connections that were ended by their peer's fault, or to make room, by cause."
+        text = "Connections that the server dropped because of a failing peer or to free a slot, by cause."
         yield counter("connections_dropped", text, "cause", dict(self._dropped))
-        text = "The longest turn of the loop since the last scrape: for so long every other connection waited."
+        text = "Longest turn of the event loop since the last scrape. All other connections waited for this time."
         yield GaugeMetricFamily(f"{PREFIX}loop_longest_turn_seconds", text, value=self._take_longest_turn())
 
 
@@ -68,7 +68,7 @@ class GcCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the current value."""
-        text = "The longest pause for garbage collection since the last scrape: no thread ran for so long."
+        text = "Longest garbage collection since the last scrape. All threads paused for this time."
         yield GaugeMetricFamily(f"{PREFIX}gc_longest_pause_seconds", text, value=self._pauses.take_longest())
 
 
@@ -80,9 +80,9 @@ class LogCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the counters."""
-        text = "Lines of the log that nobody took."
+        text = "Log lines dropped because standard error was blocked."
         yield CounterMetricFamily(f"{PREFIX}log_lines_dropped", text, value=self._log_stream.dropped)
-        text = "Log lines about failed requests that were dropped because there were too many per second."
+        text = "Log lines about failed requests dropped by the rate limit."
         yield CounterMetricFamily(f"{PREFIX}log_lines_suppressed", text, value=self._limit.suppressed)
 
 
@@ -96,15 +96,15 @@ class CertificateCollector(Collector):
         """Read the current values."""
         now = datetime.now(UTC)
         left = {which: (end - now).total_seconds() for which, end in self._certificate.expiry_times().items()}
-        yield gauge("certificate_expiry_seconds", "Until the end of what is served.", left, "certificate")
-        text = "Whether newer files can't be served; /readyz?verbose says why."
+        yield gauge("certificate_expiry_seconds", "Seconds until a served certificate expires.", left, "certificate")
+        text = "Whether newer certificate files can't be served. /readyz?verbose gives the cause."
         yield GaugeMetricFamily(f"{PREFIX}certificate_unusable", text, value=bool(self._certificate.problem))
         if client_ca := self._certificate.client_ca:
-            text = "Whether a newer client CA can't be used; /readyz?verbose says why."
+            text = "Whether a newer client CA can't be used. /readyz?verbose gives the cause."
             yield GaugeMetricFamily(f"{PREFIX}client_ca_unusable", text, value=bool(client_ca.problem))
         steps: dict[str, float] = {step: self._controller.steps[step] for step in Step if step not in STEPS_NOT_COUNTED}
-        yield counter("certificate_steps", "Renewals, and the steps of a rotation.", "step", steps)
+        yield counter("certificate_steps", "Renewals and steps of a CA rotation, by step.", "step", steps)
         failures: dict[str, float] = {cause: self._controller.failures[cause] for cause in Cause}
-        yield counter("certificate_failures", "Passes that failed, by cause.", "cause", failures)
-        text = "How often a caBundle was not as it should be."
+        yield counter("certificate_failures", "Failed certificate checks, by cause.", "cause", failures)
+        text = "Repairs of a caBundle that did not match the CA."
         yield CounterMetricFamily(f"{PREFIX}certificate_repairs", text, value=self._controller.repairs)

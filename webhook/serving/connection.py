@@ -108,7 +108,7 @@ class Connection:
         """Respond to the buffered request, or send the parser's error and close."""
         self.has_next_request = False
         if not self.parser.complete:
-            self.send_error(*(self.parser.failure or (HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")), now)
+            self.send_error(*(self.parser.failure or (HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")), now)
             return None
         request = self.parser.take(now)
         response = self._handler.inline(request)
@@ -137,12 +137,12 @@ class Connection:
 
         The Service routes the new connection to another replica.
         """
-        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "this replica is ending", now, ("Retry-After", "0"))
+        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "this replica is shutting down", now, ("Retry-After", "0"))
 
     def time_out(self, now: float) -> None:
         """Apply the time limit of the phase: send 408, close, or raise ConnectionLost."""
         if self.phase is Phase.READING:
-            self.send_error(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time", now)
+            self.send_error(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time", now)
         elif self.phase is Phase.IDLE:
             self.start_closing(now)
         elif self.phase is Phase.CLOSING:
@@ -171,7 +171,7 @@ class Connection:
             if read >= BYTES_PER_TURN:
                 break
         if parser.buffered > SMALL_REQUEST and self._handler.overloaded:
-            reason = "too much of other requests is held already"
+            reason = "too many requests are buffered"
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, reason, now, ("Retry-After", "1"))
             return None
         if parser.started and self.phase is Phase.IDLE:

@@ -28,7 +28,7 @@ class ConnectionTable:
         self.add(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Remove a connection, if it is there, from whichever phase has it."""
+        """Remove a connection from its phase, if the table contains it."""
         for members in self._by_phase.values():
             members.pop(connection, None)
         self.track(connection, 0)

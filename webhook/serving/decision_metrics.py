@@ -52,28 +52,28 @@ def possible_labels() -> Iterator[Labels]:
 
 
 class DecisionMetrics:
-    """Counts decisions. `action` tells decisions that were applied from those that were only observed."""
+    """Counts decisions. `action` distinguishes applied decisions from observed ones."""
 
     def __init__(self, registry: CollectorRegistry, action: Action) -> None:
         self._action = action
         self._decisions = Counter(
             "kubevirt_scheduler_decisions_total",
-            "Decisions about pods that are really created, by what happened to the pod and why.",
+            "Decisions on created pods, by outcome and reason. Excludes dry runs.",
             ["subject", "outcome", "reason", "mode", "action"],
             registry=registry,
         )
         self._dry_runs = Counter(
-            "kubevirt_scheduler_dry_runs_total", "Decisions about pods of dry runs.", registry=registry
+            "kubevirt_scheduler_dry_runs_total", "Decisions on pods of dry runs.", registry=registry
         )
         self._duration = Histogram(
             "kubevirt_scheduler_decision_duration_seconds",
-            "The time from reading a request to the response, without the network. Includes dry runs.",
+            "Time from reading a request to the response, without the network. Includes dry runs.",
             buckets=BUCKETS,
             registry=registry,
         )
         self._vm_pods = Counter(
             "kubevirt_scheduler_vm_pods_total",
-            "Virt-launcher pods that are really created, by what opts in their VM.",
+            "Created virt-launcher pods, by the source of their VM's opt-in. Excludes dry runs.",
             ["opted_in_by", "action"],
             registry=registry,
         )

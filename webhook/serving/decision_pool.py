@@ -39,9 +39,7 @@ class DecisionPool:
         try:
             threads.submit(self._decide, connection, request)
         except RuntimeError as error:  # Python could not start a thread; a retry may succeed
-            response = error_response(
-                HTTPStatus.SERVICE_UNAVAILABLE, "there is no thread to decide in", headers=RETRY_LATER
-            )
+            response = error_response(HTTPStatus.SERVICE_UNAVAILABLE, "no thread available", headers=RETRY_LATER)
             self._fail(connection, request, error, response)
 
     def _decide(self, connection: Connection, request: Request) -> None:
@@ -49,7 +47,7 @@ class DecisionPool:
             if connection.pending is request:
                 self.results.append((connection, request, self._handler.threaded(request, connection.peer)))
         except Exception as error:  # noqa: BLE001 (logged, and the peer gets a 500)
-            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
+            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
             self._fail(connection, request, error, response)
         finally:
             self._count(-len(request.body))

@@ -130,7 +130,7 @@ class Loop:
 
     def _serve(self, selected: list[Connection]) -> None:
         requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
-        # Small requests first, so that large ones don't delay them; then whoever has waited for the most turns.
+        # Small requests first, so that large ones don't delay them. Among equals, the longest wait in turns first.
         requests.sort(key=lambda each: (each.held > SMALL_REQUEST, each.served))
         self._continuing = {}
         self._advance(requests)

@@ -51,14 +51,12 @@ class Metrics:
         self._decisions = DecisionMetrics(self._registry, action)
         self._responses = Counter(
             "kubevirt_scheduler_responses_total",
-            "Answers of the TLS port by HTTP status.",
+            "Responses of the TLS port, by HTTP status.",
             ["code"],
             registry=self._registry,
         )
-        self.in_flight = Gauge(
-            "kubevirt_scheduler_requests_in_flight", "Reviews that are being answered.", registry=self._registry
-        )
-        Info("kubevirt_scheduler_build", "What runs here.", registry=self._registry).info(
+        self.in_flight = Gauge("kubevirt_scheduler_requests_in_flight", "Reviews in progress.", registry=self._registry)
+        Info("kubevirt_scheduler_build", "The version of the webhook and of Python.", registry=self._registry).info(
             {"version": __version__, "python": platform.python_version()}
         )
         ProcessCollector(registry=self._registry)
@@ -113,30 +111,31 @@ class _ClusterCollector(Collector):
         healths = {reflector.kind.plural: reflector.health for reflector in self._backend.live.reflectors}
         yield gauge("cache_objects", "Objects in each cache.", {cache.resource: cache.objects for cache in caches})
         ages = {cache.resource: cache.age for cache in caches if cache.age is not None}
-        yield gauge("cache_age_seconds", "Since a cache last heard of the cluster, bookmarks included.", ages)
-        yield gauge("cache_synced", "Whether a cache was listed.", {cache.resource: cache.synced for cache in caches})
+        yield gauge("cache_age_seconds", "Seconds since the last update of a cache, including bookmarks.", ages)
+        synced = {cache.resource: cache.synced for cache in caches}
+        yield gauge("cache_synced", "Whether the first list of a cache is complete.", synced)
         forbidden = {resource: health.code == 403 for resource, health in healths.items()}
-        yield gauge("cache_forbidden", "Whether a right is missing; /readyz says which.", forbidden)
+        yield gauge("cache_forbidden", "Whether a cache lacks the right to list or watch. /readyz names it.", forbidden)
         relists = CounterMetricFamily(
-            f"{PREFIX}cache_relists", "Lists that were begun, by cause.", labels=["resource", "cause"]
+            f"{PREFIX}cache_relists", "Started lists, by cause.", labels=["resource", "cause"]
         )
         for resource, health in healths.items():
             for cause in RELIST_CAUSES:
                 relists.add_metric([resource, cause], health.relists[cause])
         yield relists
         errors = {resource: health.watch_errors for resource, health in healths.items()}
-        yield counter("cache_watch_errors", "Watches that broke off.", "resource", errors)
+        yield counter("cache_watch_errors", "Watches that failed.", "resource", errors)
         skipped = {resource: health.skipped for resource, health in healths.items()}
-        yield counter("cache_skipped_objects", "Objects that could not be read.", "resource", skipped)
+        yield counter("cache_skipped_objects", "Malformed objects that a cache skipped.", "resource", skipped)
         reads = self._backend.live.reader.results
-        yield counter("live_reads", "Reads of what the caches did not have, by result.", "result", dict(reads))
+        yield counter("live_reads", "Reads of objects that the caches lack, by result.", "result", dict(reads))
         dropped = self._backend.events.dropped
-        yield counter("events_dropped", "Events about VMIs that were not written.", "cause", dict(dropped))
+        yield counter("events_dropped", "Events about VMIs that were not written, by cause.", "cause", dict(dropped))
         releaser = self._backend.releaser
         pending: dict[str, float] = {reason: releaser.pending[reason] for reason in RELEASE_REASONS}
-        text = "Pods that are pinned, can't be scheduled and were not released, by reason; reported by the leader."
+        text = "Pinned pods that can't be scheduled and were not released, by reason. Only the leader reports them."
         yield gauge("pending_pins", text, pending, "reason")
         released: dict[str, float] = {reason: releaser.released[reason] for reason in RELEASE_REASONS}
-        yield counter("released", "Pods that were deleted because their pin could not hold.", "reason", released)
+        yield counter("released", "Pods deleted because their pin could not hold, by reason.", "reason", released)
         text = "Whether this replica releases pins."
         yield GaugeMetricFamily(f"{PREFIX}release_leader", text, value=self._backend.leads())

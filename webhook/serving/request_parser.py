@@ -14,11 +14,11 @@ from webhook.serving.exchange import Request
 BODY_LIMIT = 8 * 1024 * 1024  # bytes
 HEAD_LIMIT = 64 * 1024  # bytes; the API server sends less than 1 KB
 FIELDS_LIMIT = 100
-BODY_TOO_LARGE = "the body is over 8 MiB"
+BODY_TOO_LARGE = "the body exceeds 8 MiB"
 NO_BODY = "this port accepts no body"
-BODY_BROKEN = "the body ends too early, or is not framed as HTTP wants it"
-NO_HOST = "an HTTP/1.1 request needs a Host header"
-UNKNOWN_CODING = "the only transfer coding of this server is chunked"
+BODY_BROKEN = "the body is truncated or its framing is invalid"
+NO_HOST = "an HTTP/1.1 request requires a Host header"
+UNKNOWN_CODING = "unsupported transfer coding: expected chunked"
 EMPTY_LINE = b"\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -144,7 +144,7 @@ class RequestParser:
         return request
 
     def _malformed(self) -> tuple[HTTPStatus, str]:
-        return HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._message.has_head else "not HTTP"
+        return HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._message.has_head else "malformed HTTP request"
 
     def _failure_of_coding(self) -> tuple[HTTPStatus, str] | None:
         codings = [value.lower() for name, value in self._parser.headers if name == b"transfer-encoding"]

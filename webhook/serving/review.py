@@ -41,13 +41,13 @@ def read_review(body: bytes) -> JsonObject:
     Raises BadReview, whose message never quotes the body, and OversizedReview.
     """
     if not body:
-        raise BadReview("the body is empty; an AdmissionReview in JSON is wanted")
+        raise BadReview("empty body: expected an AdmissionReview in JSON")
     if len(body) <= INLINE_BODY_LIMIT:
         return request_of(_decode(body))
     try:
         review, omitted = read_within_limits(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadReview(f"the body is not JSON that can be read ({type(error).__name__})") from None
+        raise BadReview(f"invalid JSON ({type(error).__name__})") from None
     request = request_of(review)
     if omitted:
         raise OversizedReview(request, omitted)
@@ -60,22 +60,22 @@ def _decode(body: bytes) -> Any:
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         pass  # a field has an unexpected type: decode without the schema
     except msgspec.DecodeError as error:
-        raise BadReview(f"the body is not JSON: {error}") from None
+        raise BadReview(f"invalid JSON: {error}") from None
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadReview(f"the body is not JSON that can be read ({type(error).__name__})") from None
+        raise BadReview(f"invalid JSON ({type(error).__name__})") from None
 
 
 def request_of(review: Any) -> JsonObject:
     """Return the request of a decoded AdmissionReview. Raises BadReview."""
     if not isinstance(review, dict):
-        raise BadReview("the body is not a JSON object; an AdmissionReview is wanted")
+        raise BadReview("not an AdmissionReview: expected a JSON object")
     request = review.get("request")
     uid = request.get("uid") if isinstance(request, dict) else None
     uid = uid if isinstance(uid, str) and uid else None
     if review.get("kind") != KIND or review.get("apiVersion") != API_VERSION:
-        raise BadReview(f"the body is no {KIND} of {API_VERSION}", uid)
+        raise BadReview(f"not an {KIND} of {API_VERSION}", uid)
     if not isinstance(request, dict):
         raise BadReview("the AdmissionReview has no request")
     if uid is None:

@@ -22,7 +22,7 @@ from webhook.serving.review import BadReview, OversizedReview, call_age, claims_
 
 log = structlog.get_logger("webhook")
 
-NOT_SYNCED = "the cluster is not read completely yet"
+NOT_SYNCED = "the caches are not synced yet"
 STARTING = "a share-manager is starting, and its node is not known yet"
 
 
@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Answers reviews from a backend. `clock` is monotonic, `wall_clock` counts from the epoch, both in seconds."""
+    """Responds to reviews from a backend. `clock` is monotonic, `wall_clock` counts from the epoch, both in seconds."""
 
     backend: Backend
     settings: Settings
@@ -47,7 +47,7 @@ class Reviewer:
     log: structlog.typing.FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("webhook").bind())
 
     def answer(self, body: bytes, call: Call, *, may_wait: bool = True) -> Response | None:
-        """Answer a review. Return None if that needs a read from the API server and `may_wait` is false.
+        """Respond to a review. Return None if that needs a read from the API server and `may_wait` is false.
 
         Never raises. If an error occurs after the request was parsed, the pod continues unchanged.
         """
@@ -59,7 +59,7 @@ class Reviewer:
         except BadReview as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
         except OversizedReview as error:
-            return self._leave_unjudged(error.request, error.fields)
+            return self._skip_oversized(error.request, error.fields)
         except Exception as error:  # noqa: BLE001 (logged; fail open)
             return self._fail_open(admission, error)
 
@@ -77,7 +77,7 @@ class Reviewer:
         if injection is None:
             return None
         retry_reason = _retry_reason(injection.decision)
-        # An observer makes no VM wait.
+        # In observe mode, no VM waits for the webhook.
         applied = self.settings.action is Action.INJECT
         if applied and retry_reason and self._may_retry(admission, call, started, once=retry_reason is STARTING):
             return error_response(
@@ -105,19 +105,19 @@ class Reviewer:
         self.backend.record(admission, injection.decision)
         return Response(HTTPStatus.OK, body_out)
 
-    def _leave_unjudged(self, admission: JsonObject, fields: list[str]) -> Response:
+    def _skip_oversized(self, admission: JsonObject, fields: list[str]) -> Response:
         decision = inject(admission, None, self.settings).decision
         # The webhook handles such a pod, as far as the rest of it shows.
         if decision.reason in (Reason.CACHE_NOT_SYNCED, Reason.NO_CLAIMS):
-            sentence = f"{fields[0]} is too large to be judged"
+            sentence = f"the field {fields[0]} is too large to evaluate"
             decision = replace(decision, reason=Reason.UNJUDGED, message=sentence)
         return self._respond(admission, Injection(decision), self.clock())
 
     def _fail_open(self, admission: JsonObject | None, error: Exception) -> Response:
         if admission is None:
             log.error("request failed", exc_info=error)
-            return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "the webhook failed")
-        sentence = f"the webhook failed ({type(error).__name__}) and left the pod as it was"
+            return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
+        sentence = f"the webhook failed ({type(error).__name__}) and left the pod unchanged"
         decision = unchanged(Reason.INTERNAL_ERROR, self.settings.affinity_mode, sentence)
         return self._respond(admission, Injection(decision, error=error), self.clock())
 

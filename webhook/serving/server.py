@@ -143,7 +143,7 @@ class Server:
             worker.loop = loop
             self.metrics.add_loop(loop.connections, loop.dropped, loop.take_longest_turn)
             self.backend.start()
-            self._serve_probes(lambda: "it is ending" if loop.draining else self._cert_problem(), loop)
+            self._serve_probes(lambda: "shutting down" if loop.draining else self._cert_problem(), loop)
             Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
             Thread(target=self._announce_when_ready, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
 
@@ -155,7 +155,7 @@ class Server:
 
     def _cert_problem(self) -> str:
         if not self.certificate.context():
-            return f"there is no certificate yet; {self.controller.problem}".rstrip("; ")
+            return f"no certificate yet; {self.controller.problem}".rstrip("; ")
         return self.controller.untrusted
 
     def _announce_when_ready(self, ready_line: str) -> None:

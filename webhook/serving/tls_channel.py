@@ -38,7 +38,7 @@ def tls_opener(
         # Before the context: if the CAs change in between, the channel is outdated too early, but never too late.
         accepted_by = trusted_cas()
         if (context := get_context()) is None:
-            raise ssl.SSLError("there is no certificate yet")
+            raise ssl.SSLError("no certificate yet")
         return TlsChannel(sock, context, lambda: trusted_cas() != accepted_by)
 
     return open_channel
