@@ -72,7 +72,7 @@ class Answer:
         if self.reported == self.scene["expected"] and self.outcome == self.reported[0]:
             return ""
         reported, expected = " ".join(self.reported).strip(), " ".join(self.scene["expected"]).strip()
-        return f"{self.scene['review']}.json: expected {expected}, was told {reported}, and the pod is {self.outcome}"
+        return f"{self.scene['review']}.json: expected {expected}, got {reported}, and the pod is {self.outcome}"
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def running_server(cluster: str, log: IO[str]) -> Iterator[dict[str, str]]:
                 sys.exit(f"the server did not start\n{Path(log.name).read_text()}")
             yield json.loads(line)
         except (OSError, http.client.HTTPException) as error:
-            sys.exit(f"the server did not answer: {error!r}\n{Path(log.name).read_text()}")
+            sys.exit(f"the server did not respond: {error!r}\n{Path(log.name).read_text()}")
         finally:
             server.terminate()
             try:
@@ -107,7 +107,7 @@ def send_review(connection: http.client.HTTPSConnection, scene: dict[str, Any]) 
     content = http_response.read()
     milliseconds = 1000 * (time.perf_counter() - start)
     if http_response.status != http.HTTPStatus.OK:
-        sys.exit(f"{scene['review']}.json: the server answered {http_response.status}: {content.decode()}")
+        sys.exit(f"{scene['review']}.json: the server responded with {http_response.status}: {content.decode()}")
     before, response = json.loads(body)["request"]["object"], json.loads(content)["response"]
     after = jsonpatch.apply_patch(before, b64decode(response["patch"])) if "patch" in response else before
     reported = [response["auditAnnotations"][key] for key in ("outcome", "reason", "node")]
@@ -116,7 +116,7 @@ def send_review(connection: http.client.HTTPSConnection, scene: dict[str, Any]) 
 
 def table(answers: list[Answer]) -> Table:
     """Return a table of the answers, each with its situation below it."""
-    title = "Pods as KubeVirt and Longhorn create them, and what the webhook answers over HTTPS"
+    title = "Pods as KubeVirt and Longhorn create them, and the webhook's responses over HTTPS"
     answer_table = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD)
     for heading in ("pod", "outcome", "reason", "node"):
         answer_table.add_column(heading)
@@ -132,14 +132,14 @@ def table(answers: list[Answer]) -> Table:
 def diff_lines(answer: Answer) -> Iterator[Text]:
     """Yield a unified diff of the pod's YAML before and after the patch."""
     old, new = (yaml.safe_dump(pod, sort_keys=False, width=100).splitlines() for pod in (answer.before, answer.after))
-    for line in difflib.unified_diff(old, new, "as KubeVirt made it", "as it is created", lineterm="", n=2):
+    for line in difflib.unified_diff(old, new, "as KubeVirt creates it", "with the webhook's patch", lineterm="", n=2):
         yield Text(line, COLORS.get(line[0], ""))
 
 
 def print_report(console: Console, cluster: str) -> None:
-    """Print which VMs of the example are away from their storage."""
+    """Print which VMs of the example are apart from their storage."""
     options = ["--snapshot", cluster, "--snapshot", str(EXAMPLES / "fleet.yaml"), "-n", "shop"]
-    console.print("\nWhich VMs of the shop are away from their storage?", style="bold")
+    console.print("\nWhich VMs of the shop are apart from their storage?", style="bold")
     shown = [
         str(Path(each).relative_to(EXAMPLES.parent)) if each.startswith(str(EXAMPLES)) else each for each in options
     ]
@@ -169,9 +169,9 @@ def main(cluster: str) -> str | None:
         if answer.outcome == "preferred" and answer.reported[1] != "CoScheduled":
             decision = answer.after["metadata"]["annotations"]["kubevirt-scheduler/decision"]
             console.print(Text.assemble((f"Why {answer.name} is not pinned: ", "bold"), decision, "\n"))
-    console.print(f"The difference in the first one, {answers[0].name}:", style="bold")
+    console.print(f"The patch of the first pod, {answers[0].name}:", style="bold")
     console.print(*diff_lines(answers[0]), sep="\n")
-    console.print("\nNext, let it explain itself:", style="bold")
+    console.print("\nTo explain a decision, run:", style="bold")
     console.print(EXPLAIN_COMMAND)
     print_report(console, cluster)
     return "\n".join(answer.mismatch for answer in answers if answer.mismatch) or None

@@ -20,11 +20,11 @@ NAME, PLUGIN = "kubevirt-scheduler", "kubectl coschedule"
 COMMANDS = {
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "explain": "webhook.commands.explain",  # explain where a pod is placed
-    "report": "webhook.commands.report",  # list the VMs that are away from their storage
+    "report": "webhook.commands.report",  # list the VMs that are apart from their storage
     "recolocate": "webhook.commands.recolocate",  # live-migrate VMs to the node of their storage
     "opt-in": "webhook.commands.opt_in",  # opt VMs in: annotate their templates
     "opt-out": "webhook.commands.opt_in",  # opt VMs out
-    "snapshot": "webhook.commands.snapshot",  # write what decisions read of a cluster to a file
+    "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
     "serve": "webhook.commands.serve",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs",  # show and renew the certificates
     "check": "webhook.commands.check",  # test whether the API server calls the webhook
@@ -74,7 +74,7 @@ def _renamed(command: click.Command, name: str) -> click.Command:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 def commands() -> None:
-    """Put KubeVirt VMs on the node that serves their storage.
+    """Place KubeVirt VMs on the node that serves their storage.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def commands() -> None:
       kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json -o diff
       kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
 
-    What can be set is read from the environment (CO_SCHEDULE_...).
+    Environment variables (CO_SCHEDULE_...) configure the webhook and the decisions of all commands.
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
 
 

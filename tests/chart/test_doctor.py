@@ -86,7 +86,7 @@ def test_a_healthy_installation_passes_the_checks(
     assert found["replicas"] == [("ok", "2 of 2 replicas are ready")]
     for check in ("caches", "certificates", "calls", "rights", "selection"):
         assert [level for level, _ in found[check]] == ["ok"], found[check]
-    assert found["caches"][0][1].startswith("the caches of all ready replicas are current: the oldest news is ")
+    assert found["caches"][0][1].startswith("the caches of all ready replicas are up to date (oldest update: ")
     assert found["calls"] == [("ok", "the API server calls the webhook for VMs in namespace default")]
     assert [level for level, _ in found["nodes"]] == ["ok"] * 3
 
@@ -128,7 +128,7 @@ def test_a_user_with_few_rights_gets_warnings_instead_of_an_error(installed: Rep
 
 
 def test_an_unknown_configuration_is_a_failure(plane: ControlPlane) -> None:
-    missing = "there is no MutatingWebhookConfiguration nothing-like-this"
+    missing = 'MutatingWebhookConfiguration "nothing-like-this" not found'
     found = run_doctor(plane.kubeconfig, "--webhook-configuration", "nothing-like-this")
     assert found == (1, {"configuration": [("failure", missing)]})
 
@@ -137,10 +137,10 @@ def test_an_unknown_configuration_is_a_failure(plane: ControlPlane) -> None:
 def test_an_administrator_may_install_and_the_webhook_account_may_not(plane: ControlPlane, kubeconfig: Path) -> None:
     _, found = run_doctor(plane.kubeconfig, "--pre", "--release-namespace", NAMESPACE)
     assert found["kubernetes"][0][0] == "ok"
-    assert found["install-rights"] == [("ok", f"you may create what the chart creates in namespace {NAMESPACE}")]
+    assert found["install-rights"] == [("ok", f"you have the rights to install the chart in namespace {NAMESPACE}")]
     code, found = run_doctor(kubeconfig, "--pre", "--release-namespace", NAMESPACE)
     resources = ", ".join(resource for _, resource, _ in CHART_RESOURCES)
-    assert (code, found["install-rights"]) == (1, [("failure", f"you may not create {resources}")])
+    assert (code, found["install-rights"]) == (1, [("failure", f"missing rights: create {resources}")])
 
 
 def test_each_object_of_the_chart_is_a_checked_resource(installed: Replicas) -> None:

@@ -425,13 +425,13 @@ def test_renew_does_not_write_an_empty_secret(api, invoke):
 def test_the_secret_option_requires_namespace_and_name(kubeconfig, secret):
     result = CliRunner().invoke(commands, ["certs", "status", "--kubeconfig", kubeconfig, "--secret", secret])
     assert result.exit_code == 2
-    assert "is not NAMESPACE/NAME" in result.stderr
+    assert "expected NAMESPACE/NAME, got" in result.stderr
 
 
 def test_a_missing_kubeconfig_is_reported():
     result = CliRunner().invoke(commands, ["certs", "status", "--kubeconfig", "nowhere"])
     assert result.exit_code == 2
-    assert result.stderr.endswith("; give --kubeconfig FILE\n")
+    assert result.stderr.endswith("; specify --kubeconfig FILE\n")
 
 
 def test_renew_fails_if_the_secret_is_emptied_in_between(api, objects, new_replica):
@@ -453,7 +453,7 @@ def test_renew_fails_if_the_secret_is_emptied_in_between(api, objects, new_repli
 def test_renew_issues_a_new_leaf_under_the_same_ca(api, invoke, new_replica):
     replica = new_replica()
     before, published = api.data()["tls.crt"], api.ca_bundles()
-    assert invoke("renew").stdout.startswith(f"a new serving certificate is in Secret {NAMESPACE}/{NAME}; it ends on ")
+    assert invoke("renew").stdout.startswith(f"Secret {NAMESPACE}/{NAME} has a new serving certificate, valid until ")
     after = api.data()["tls.crt"]
     assert after != before
     assert read(after).names == NAMES
@@ -763,7 +763,8 @@ def test_rotate_ca_reports_an_interruption_and_leaves_the_rotation_in_progress(a
         lines = iter(process.stdout.readline, "")
         assert any(line.startswith("waiting for sign,") for line in lines)
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == "interrupted; the replicas go on from here, and so does this command\n"
+        note = "interrupted; the replicas or the next run of this command continue the rotation\n"
+        assert process.stderr.read() == note
     assert process.returncode == 130
     assert bundles.read(api.secret).published
 

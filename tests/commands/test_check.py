@@ -41,7 +41,7 @@ def test_check_prints_the_decision_of_the_returned_pod(tmp_path: Path) -> None:
     with ApiServer() as api:
         api.script("post", "pods", WITH_DECISION)
         result = run_check(api, tmp_path, "-n", "shop")
-    assert result.output == f"A pod like a VM's came back from namespace shop with this decision: {DECISION_TEXT}\n"
+    assert result.output == f"The webhook decided on a test pod in namespace shop: {DECISION_TEXT}\n"
     assert result.exit_code == 0
     asked = api.last("post", "pods")
     assert (asked.path, asked.query) == ("/api/v1/namespaces/shop/pods", {"dryRun": "All"})
@@ -52,7 +52,7 @@ def test_a_pod_returned_without_a_decision_fails_and_prints_a_kubectl_command(tm
         api.script("post", "pods", WITHOUT_DECISION)
         result = run_check(api, tmp_path, "--webhook-configuration", "co-scheduler")
     assert result.exit_code == 1
-    assert result.output.startswith(f"Error: namespace default: the pod came back without the annotation {DECISION}")
+    assert result.output.startswith(f"Error: namespace default: the response lacks the annotation {DECISION}")
     assert "kubectl get mutatingwebhookconfiguration co-scheduler -o yaml" in result.output
 
 
@@ -61,7 +61,7 @@ def test_check_prints_the_decision_that_a_webhook_only_observed(tmp_path: Path) 
     with ApiServer() as api:
         api.script("post", "pods", body({"metadata": {}}, 201, Warning=warning))
         result = run_check(api, tmp_path)
-    assert result.output.endswith(f"with this decision: {DECISION_TEXT} (observed only)\n")
+    assert result.output.endswith(f"test pod in namespace default: {DECISION_TEXT} (observed only)\n")
     assert result.exit_code == 0
 
 
@@ -94,7 +94,7 @@ def test_check_returns_the_problem_after_the_timeout(tmp_path: Path) -> None:
 def test_a_rejected_pod_is_not_retried(tmp_path: Path, code: int) -> None:
     with ApiServer() as api:
         api.script("post", "pods", error_response(status(code, "pods is forbidden: no")), WITH_DECISION)
-        with pytest.raises(BadInput, match="does not take the pod: pods is forbidden: no"):
+        with pytest.raises(BadInput, match="rejected the pod: pods is forbidden: no"):
             retry_attempts(api, tmp_path, DEFAULT_TIMEOUT, FakeClock(0.0))
 
 

@@ -175,7 +175,7 @@ def test_a_decided_pod_exits_with_0(folder: Path) -> None:
 def test_invalid_input_exits_with_2_and_prints_one_line(folder: Path) -> None:
     process = shell("head -c 300 /dev/zero | kubevirt-scheduler inject -f - --snapshot cluster.yaml", folder)
     assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr == "Error: standard input: document 1: it is no YAML: control characters are not allowed\n"
+    assert process.stderr == "Error: standard input: document 1: invalid YAML: control characters are not allowed\n"
 
 
 def test_a_broken_pipe_prints_no_error(folder: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_full_disk_exits_with_1_and_prints_one_line(folder: Path) -> None:
     assert (process.returncode, process.stderr) == (1, "Error: No space left on device\n")
 
 
-@pytest.mark.parametrize("closed", ["<&-", "0</dev/null"])
-def test_missing_standard_input_is_reported(folder: Path, closed: str) -> None:
+@pytest.mark.parametrize(("closed", "problem"), [("<&-", "closed"), ("0</dev/null", "empty file")])
+def test_missing_standard_input_is_reported(folder: Path, closed: str, problem: str) -> None:
     process = shell(f"kubevirt-scheduler inject -f - --snapshot cluster.yaml {closed}", folder)
     assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr.startswith("Error: standard input: it is ")
+    assert process.stderr.startswith(f"Error: standard input: {problem}")
     assert process.stderr.count("\n") == 1
 
 

@@ -73,8 +73,8 @@ def test_a_shell_completes_commands_options_and_values(shell: str, line: str, fo
 @pytest.mark.parametrize(
     ("arguments", "lines"),
     [
-        (["inj"], ["inject\tprint pods as the webhook would have patched them", ":4"]),
-        (["certs", "st"], ["status\tshow the certificates, what comes next, and who trusts them", ":4"]),
+        (["inj"], ["inject\tprint pods as the webhook would patch them", ":4"]),
+        (["certs", "st"], ["status\tshow the certificates, the next renewal, and the webhooks that trust them", ":4"]),
         (["inject", "-o", ""], ["yaml", "json", "patch", "diff", ":4"]),
         (["inject", "-f", ""], [":0"]),
         (["nothing-like-this"], [":4"]),

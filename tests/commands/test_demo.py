@@ -40,7 +40,7 @@ def test_the_table_shows_the_expected_decision_for_each_review(
 def test_the_demo_prints_why_a_node_is_only_preferred_and_a_diff(
     result: subprocess.CompletedProcess[str],
 ) -> None:
-    assert "is not pinned: NodeFull: node-d serves claim builder-disk, but it is full" in " ".join(
+    assert "is not pinned: NodeFull: node-d serves claim builder-disk but lacks memory" in " ".join(
         result.stdout.split()
     )
     added = {line[1:].strip() for line in result.stdout.splitlines() if line.startswith("+")}
@@ -57,7 +57,7 @@ def test_an_unexpected_decision_fails_the_demo(tmp_path: Path) -> None:
     result = run_demo(str(changed))
     assert result.returncode == 1
     assert result.stderr == (
-        "vm-start.json: expected pinned CoScheduled node-a, was told pinned CoScheduled node-c, and the pod is pinned\n"
+        "vm-start.json: expected pinned CoScheduled node-a, got pinned CoScheduled node-c, and the pod is pinned\n"
     )
 
 

@@ -141,7 +141,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor) 
     lines = result.stdout.splitlines()
     assert lines[:2] == [
         "✓ 2 of 2 replicas are ready",
-        "✓ the caches of all ready replicas are current: the oldest news is 12 s old",
+        "✓ the caches of all ready replicas are up to date (oldest update: 12 s ago)",
     ]
     assert [line[0] for line in lines] == ["✓"] * 10
     assert (result.exit_code, result.stderr) == (0, "")
@@ -153,8 +153,8 @@ def test_a_cluster_that_is_ready_for_the_chart_has_no_warning(run: RunDoctor, cl
         "✓ Kubernetes v1.36.3",
         "✓ KubeVirt v1.9.0",
         "✓ Longhorn v1.11.2",
-        "✓ Longhorn's ReadWriteMany claims with volumeMode Filesystem: 1",
-        f"✓ you may create what the chart creates in namespace {NAME}",
+        "✓ Longhorn claims with ReadWriteMany and volumeMode Filesystem: 1",
+        f"✓ you have the rights to install the chart in namespace {NAME}",
     ]
     assert result.exit_code == 0
     reviews = [each for each in cluster.server.requests if each.plural == "selfsubjectaccessreviews"]
@@ -216,25 +216,25 @@ BROKEN_BEFORE: dict[str, Case] = {
         put(longhorn("v1.12.0-rc1")),
         "longhorn",
         "ok",
-        "Longhorn v1.12.0-rc1: it deletes a VM's pod when the share-manager of its volume is replaced",
+        "Longhorn v1.12.0-rc1, which deletes a VM's pod when it replaces the share-manager of a volume",
     ),
     "Block claims": (
         put(claim(volumeMode="Block")),
         "claims",
         "warning",
-        "Longhorn's ReadWriteMany claims with volumeMode Filesystem: none (with Block: 1)",
+        "Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: 1)",
     ),
     "claims of another driver": (
         put(volume() | {"spec": {"csi": {"driver": "nfs", "volumeHandle": "a"}}}),
         "claims",
         "warning",
-        "Longhorn's ReadWriteMany claims with volumeMode Filesystem: none (with Block: 0)",
+        "Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: 0)",
     ),
     "no right to install": (
         deny(("create", "clusterroles"), ("create", "deployments")),
         "install-rights",
         "failure",
-        "you may not create clusterroles, deployments",
+        "missing rights: create clusterroles, deployments",
     ),
     "no right to list claims": (
         forbid("list", "persistentvolumeclaims"),
@@ -271,7 +271,7 @@ BROKEN: dict[str, Case] = {
         lambda cluster: cluster.server.delete(cluster.configuration),
         CONFIGURATION,
         "failure",
-        "there is no MutatingWebhookConfiguration kubevirt-scheduler",
+        'MutatingWebhookConfiguration "kubevirt-scheduler" not found',
     ),
     "configuration forbidden": (
         forbid("get", "mutatingwebhookconfigurations"),
@@ -283,13 +283,13 @@ BROKEN: dict[str, Case] = {
         remove(deployment()),
         "replicas",
         "failure",
-        "no Deployment has the pods of Service kubevirt-scheduler/webhook",
+        "no Deployment matches the selector of Service kubevirt-scheduler/webhook",
     ),
     "no Service": (
         remove(named("Service", "webhook", NAME)),
         "replicas",
         "failure",
-        "no Deployment has the pods of Service kubevirt-scheduler/webhook",
+        "no Deployment matches the selector of Service kubevirt-scheduler/webhook",
     ),
     "one replica not ready": (
         put(replica("b", phase="Running")),
@@ -313,13 +313,13 @@ BROKEN: dict[str, Case] = {
         put(deployment(version="9.9.9")),
         "replicas",
         "warning",
-        f"the chart installed version 9.9.9, and this command has version {__version__}",
+        f"the installed version is 9.9.9, but this command has version {__version__}",
     ),
     "a cache is stale": (
         script("get", "pods", readyz(cache()), readyz(cache("nodes", 400.0))),
         "caches",
         "warning",
-        "b: nodes: nothing heard of the cluster for 400 s",
+        "b: nodes: no update from the API server for 400 s",
     ),
     "a cache has a problem": (
         script("get", "pods", readyz(cache(), pods="forbidden"), readyz()),
@@ -331,7 +331,7 @@ BROKEN: dict[str, Case] = {
         script("get", "pods", error_response(status(503, "no route")), readyz()),
         "caches",
         "warning",
-        "a: /readyz: the cluster does not answer: no route",
+        "a: /readyz: the API server responded with 503: no route",
     ),
     "empty caBundle": (
         distrust,
@@ -356,25 +356,25 @@ BROKEN: dict[str, Case] = {
         script("post", "pods", body({"metadata": {}}, 201)),
         "calls",
         "failure",
-        "namespace default: the pod came back without the annotation",
+        "namespace default: the response lacks the annotation",
     ),
     "webhook down": (
         script("post", "pods", error_response(status(500, "failed calling webhook", "InternalError"))),
         "calls",
         "failure",
-        "namespace default: the API server does not answer: failed calling webhook",
+        "namespace default: cannot create the pod: failed calling webhook",
     ),
     "dry run forbidden": (
         script("post", "pods", error_response(status(403, "exceeded quota", "Forbidden"))),
         "calls",
         "warning",
-        "namespace default: the API server does not take the pod: exceeded quota",
+        "namespace default: the API server rejected the pod: exceeded quota",
     ),
     "namespace not selected": (
         select_namespaces(team="a"),
         "selection",
         "failure",
-        "opted-in VMs for which the API server does not call the webhook: 1 (shop/vm1)",
+        "the API server does not call the webhook for opted-in VMs: 1 (shop/vm1)",
     ),
     "VMs forbidden": (
         forbid("list", "virtualmachines"),
@@ -386,19 +386,19 @@ BROKEN: dict[str, Case] = {
         remove(named("Namespace", "longhorn-system")),
         "selection",
         "failure",
-        "there is no namespace longhorn-system",
+        'namespace "longhorn-system" not found',
     ),
     "another Longhorn namespace": (
         put(deployment(env=[{"name": "CO_SCHEDULE_LONGHORN_NAMESPACE", "value": "storage"}])),
         "selection",
         "failure",
-        "there is no namespace storage",
+        'namespace "storage" not found',
     ),
     "later webhook": (
         put(other_webhook("z-policy"), other_webhook("a-policy")),
         "other-webhooks",
         "ok",
-        "webhooks that the API server calls for VMs after this one: 1 (z-policy/a); if they change a pod, it",
+        "the API server calls other webhooks for VMs after this one: 1 (z-policy/a); if they change a pod, it",
     ),
     "later webhook for others": (
         put(other_webhook("z-policy", objectSelector={"matchLabels": {"app": "web"}})),
@@ -416,7 +416,7 @@ BROKEN: dict[str, Case] = {
         deny(("list", "nodes"), ("update", "leases")),
         "rights",
         "failure",
-        f"system:serviceaccount:{NAME}:{NAME} may not list nodes, update leases",
+        f"system:serviceaccount:{NAME}:{NAME} lacks rights: list nodes, update leases",
     ),
     "reviews forbidden": (
         script("post", "subjectaccessreviews", error_response(status(403, "not you", "Forbidden"))),
@@ -442,12 +442,13 @@ def test_a_later_webhook_needs_reinvocation(run: RunDoctor, cluster: Cluster) ->
     cluster.server.put(other_webhook("z-policy"))
     cluster.change_configuration(reinvocationPolicy="Never")
     (found,) = findings(run("-o", "json"), "other-webhooks")
-    assert found == ("warning", "webhooks that the API server calls for VMs after this one: 1 (z-policy/a)")
+    assert found == ("warning", "the API server calls other webhooks for VMs after this one: 1 (z-policy/a)")
 
 
 def test_a_webhook_that_only_observes_is_a_warning(run: RunDoctor, cluster: Cluster) -> None:
     cluster.server.put(deployment(env=[{"name": "CO_SCHEDULE_ACTION", "value": "observe"}]))
-    assert findings(run("-o", "json"), "calls")[1:] == [("warning", "the webhook only observes: it changes no pod")]
+    finding = "the webhook runs in observe mode and changes no pod"
+    assert findings(run("-o", "json"), "calls")[1:] == [("warning", finding)]
 
 
 def test_vms_that_their_namespace_or_a_storage_class_opts_in_need_a_webhook_too(
@@ -460,7 +461,7 @@ def test_vms_that_their_namespace_or_a_storage_class_opts_in_need_a_webhook_too(
     cluster.server.put(named("Namespace", "shop", labels={OPT_IN: "true"}), annotated | {"kind": "StorageClass"})
     cluster.server.put(virtual_machine("by-namespace", "shop"), by_class, opted_out, claim(storageClassName="fast"))
     cluster.change_configuration(namespaceSelector={"matchLabels": {"team": "a"}})
-    unselected = "opted-in VMs for which the API server does not call the webhook: "
+    unselected = "the API server does not call the webhook for opted-in VMs: "
     assert findings(run("-o", "json"), "selection")[0] == ("failure", f"{unselected}1 (shop/vm1)")
     cluster.server.put(deployment(env=[{"name": "CO_SCHEDULE_OPT_IN", "value": "namespace"}]))
     names = "default/by-class, shop/by-namespace, shop/vm1"
@@ -468,7 +469,7 @@ def test_vms_that_their_namespace_or_a_storage_class_opts_in_need_a_webhook_too(
     assert findings(report, "selection")[0] == ("failure", f"{unselected}3 ({names})")
     cluster.server.denied_rights.update({("list", "namespaces"), ("watch", "storageclasses")})
     account = f"system:serviceaccount:{NAME}:{NAME}"
-    missing = ("failure", f"{account} may not list namespaces, watch storageclasses")
+    missing = ("failure", f"{account} lacks rights: list namespaces, watch storageclasses")
     assert findings(run("-o", "json"), "rights") == [missing]
 
 
@@ -500,8 +501,8 @@ def test_the_nodes_and_the_waiting_vms_are_reported(run: RunDoctor, cluster: Clu
     cluster.server.put(pinned_vm_pod())
     assert findings(run("-o", "json"), "nodes") == [
         ("warning", "nodes with a PreferNoSchedule taint: 1 of 3 (node-b)"),
-        ("warning", "nodes with nearly no room for pods: 1 (node-b: 0 of 2 free)"),
-        ("warning", "pinned VMs that wait for their node: 1 (default/vm1)"),
+        ("warning", "nodes with almost no pod capacity left: 1 (node-b: 0 of 2 free)"),
+        ("warning", "pinned VMs that cannot be scheduled: 1 (default/vm1)"),
     ]
 
 
@@ -526,7 +527,7 @@ def test_advice_is_printed_below_the_finding_with_its_page(run: RunDoctor, clust
     lines = run("--color").stdout.splitlines()
     position = next(number for number, line in enumerate(lines) if "9.9.9" in line)
     assert lines[position].startswith("\x1b[33m‼\x1b[0m ")
-    assert lines[position + 1].startswith("    Use the command of the same version")
+    assert lines[position + 1].startswith("    Use the command of the installed version")
     assert lines[position + 1].endswith("(docs/reference/doctor.md#replicas)")
 
 
@@ -541,7 +542,7 @@ def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cl
     cluster.server.script("get", "mutatingwebhookconfigurations", error_response(status(500, "etcd is down")))
     result = run()
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "Error: the cluster does not answer: etcd is down\n"
+    assert result.stderr == "Error: the API server responded with 500: etcd is down\n"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ Does the webhook handle the pod?
   ✓ mounts a claim
   ✓ without the webhook's terms
 
-Which nodes serve its claims?
+Which nodes serve the claims?
   · claim disk1 → PV pvc-disk1 → volume vol-disk1
     · share-manager pod share-manager-vol-disk1: on node-a
     · ShareManager: running, owned by node-a
@@ -111,7 +111,7 @@ Can node-a run the pod?
   ✓ allowed by required pod (anti-)affinity
   ✓ nothing that the guard can't evaluate
 
-What does the pod request, and what is free on node-a?
+Does node-a have enough free resources?
   ✓ pods: requested 1, free 109
   ✓ cpu: requested 500m, free 4
   ✓ memory: requested 1536Mi, free 8192Mi
@@ -133,13 +133,13 @@ def test_explain_shows_the_vms_that_use_the_volume_of_a_share_manager_pod() -> N
     assert lines[1:4] == [
         "✓ the request creates a pod",
         "· share-manager pod: yes, so it follows its VM",
-        "✓ share-manager pods are steered",
+        "✓ steering of share-manager pods enabled",
     ]
-    start = lines.index("Which VMs use its volume?")
+    start = lines.index("Which VMs use the volume?")
     assert lines[start + 1 : start + 6] == [
         "· volume vol-disk1 → PV pvc-disk1 → claim default/disk1",
         "✓ default/vm: on node-a",
-        "✗ default/other: on node-b; no vote: it must be opted in, bound, and Pending or Running",
+        "✗ default/other: on node-b; no vote: the pod must be opted in, bound, and Pending or Running",
         "Which node is the target?",
         "✓ node-a: VM pod default/vm",
     ]
@@ -156,7 +156,7 @@ def test_explain_shows_why_a_share_manager_pod_follows_no_vm() -> None:
     assert "· volume vol-disk1 → PV pvc- → no claimRef" in explained(
         share_manager_pod(), volume("", handle="vol-disk1")
     )
-    assert "✗ no virt-launcher pod mounts it" in explained(share_manager_pod(), volume())
+    assert "✗ no virt-launcher pod mounts the volume" in explained(share_manager_pod(), volume())
     terminating = virt_launcher("vm", node="node-a", deleting=True)
     assert [
         line
@@ -168,7 +168,7 @@ def test_explain_shows_why_a_share_manager_pod_follows_no_vm() -> None:
     avoided = explained(
         share_manager_pod(affinity=preferring_to_avoid("node-a")), volume(), virt_launcher("vm", node="node-a")
     )
-    assert "· the pod prefers not to be on node-a" in avoided
+    assert "· the pod prefers to avoid node-a" in avoided
     assert "Which node is the target?" not in avoided
 
 
@@ -189,7 +189,7 @@ def test_the_explanation_of_a_golden_case_has_its_decision_and_findings(case: Pa
     for finding in decision["claims"]:
         assert finding["claim"] in words
         node = finding["node"]
-        expected_node = f"{node}: other VMs use" if finding["reason"] else f"served by {node} (source:"
+        expected_node = f"{node} runs other VMs" if finding["reason"] else f"served by {node} (source:"
         assert finding["node"] is None or expected_node in words or "VM pod" in words
         assert finding["reason"] is None or f"{finding['reason']}. {ADVICE[Reason(finding['reason'])]}" in words
 
@@ -215,7 +215,7 @@ def test_only_the_first_failed_check_and_those_before_it_are_decisive(reason: Re
     assert guard is not None
     failed = [answer for answer in guard.answers if answer.decisive and not answer.holds]
     assert [answer.question for answer in failed] == [QUESTIONS[reason]]
-    assert failed[0].detail in decision.message
+    assert failed[0].detail.removeprefix("node-a ") in decision.message
     position = guard.answers.index(failed[0])
     assert all(answer.decisive and answer.holds for answer in guard.answers[:position])
     assert not any(answer.decisive for answer in guard.answers[position + 1 :])
@@ -224,8 +224,8 @@ def test_only_the_first_failed_check_and_those_before_it_are_decisive(reason: Re
 
 def test_a_second_failed_check_is_shown_in_parentheses() -> None:
     lines = explained(virt_launcher(requests={"cpu": "5"}), *storage(), node(ready="False", allocatable=ALLOCATABLE))
-    assert "✗ Ready: it is not Ready" in lines
-    assert "(✗) enough free resources: it is full (cpu: 5 asked for, 4 free)" in lines
+    assert "✗ Ready: node-a is not Ready" in lines
+    assert "(✗) enough free resources: node-a lacks cpu (requested 5, free 4)" in lines
     assert "(✓) nothing that the guard can't evaluate" in lines
     assert "✗ cpu: requested 5, free 4" in lines
     assert [line for line in lines if line.startswith("Parentheses mark checks that did not affect the decision.")]
@@ -236,13 +236,14 @@ def test_checks_without_an_effect_on_the_decision_are_shown_in_parentheses(overr
     (guard,) = compute_walk(virt_launcher(), *storage(), node(ready="False"), **overrides).guards
     assert guard is not None
     assert not any(answer.decisive for answer in guard.answers)
-    assert "(✗) Ready: it is not Ready" in explained(virt_launcher(), *storage(), node(ready="False"), **overrides)
+    lines = explained(virt_launcher(), *storage(), node(ready="False"), **overrides)
+    assert "(✗) Ready: node-a is not Ready" in lines
 
 
 def test_without_the_guard_the_checks_of_a_share_manager_pod_are_in_parentheses() -> None:
     cluster = [volume(), virt_launcher("vm", node="node-a"), node(unschedulable=True)]
-    assert "✗ not cordoned: it is cordoned" in explained(share_manager_pod(), *cluster)
-    assert "(✗) not cordoned: it is cordoned" in explained(share_manager_pod(), *cluster, node_guard=False)
+    assert "✗ not cordoned: node-a is cordoned" in explained(share_manager_pod(), *cluster)
+    assert "(✗) not cordoned: node-a is cordoned" in explained(share_manager_pod(), *cluster, node_guard=False)
 
 
 def test_each_candidate_of_a_share_manager_pod_is_shown_until_one_passes() -> None:
@@ -255,7 +256,7 @@ def test_each_candidate_of_a_share_manager_pod_is_shown_until_one_passes() -> No
         "Can node-a run the pod?",
         "Can node-b run the pod?",
     ]
-    assert "✗ not cordoned: it is cordoned" in lines
+    assert "✗ not cordoned: node-a is cordoned" in lines
 
 
 def test_a_pin_that_the_guard_now_refuses_is_explained() -> None:
@@ -263,15 +264,16 @@ def test_a_pin_that_the_guard_now_refuses_is_explained() -> None:
     fields["annotations"] |= {"kubevirt-scheduler/decision": "CoScheduled: pinned to node-a, which serves claim disk1"}
     lines = explained(virt_launcher(**fields), *storage(), node(unschedulable=True))
     assert "Can node-a run the pod?" in lines
-    assert "✗ not cordoned: it is cordoned" in lines
+    assert "✗ not cordoned: node-a is cordoned" in lines
     assert [line for line in lines if line.startswith("preferred, NodeCordoned: was pinned to node-a")]
 
 
 def test_an_invalid_node_name_and_an_unsatisfiable_node_affinity_are_shown() -> None:
     lines = explained(virt_launcher(), claim(), volume(), share_manager(owner="Not A Node"))
-    assert "✗ valid node name: no node can have this name" in lines
+    assert "✗ valid node name: Not A Node is not a valid node name" in lines
     unsatisfiable = explained(virt_launcher(**UNSATISFIABLE_AFFINITY), *storage(), node_guard=False)
-    assert "✗ a term that can carry the pin: the pod's required node affinity has none" in unsatisfiable
+    mismatch = "node-a does not match the pod's required node affinity"
+    assert f"✗ a required node affinity that can match a node: {mismatch}" in unsatisfiable
 
 
 def test_claims_on_several_nodes_are_shown_as_votes() -> None:
@@ -283,9 +285,9 @@ def test_claims_on_several_nodes_are_shown_as_votes() -> None:
     assert lines[start + 1 : start + 4] == [
         "✓ node-a: claim disk1",
         "✗ node-b: claim disk2",
-        "✗ node-c: claim state (without a vote)",
+        "✗ node-c: claim state (no vote)",
     ]
-    assert [line for line in lines if line.startswith("Warning: kubevirt-scheduler: the claims are served by several")]
+    assert [line for line in lines if line.startswith("Warning: kubevirt-scheduler: several nodes serve the claims")]
 
 
 CLAIM_CASES: dict[Reason, list[Object]] = {
@@ -332,7 +334,7 @@ TARGET_ANSWER = "not a live-migration target: the pod is a live-migration target
 @pytest.mark.parametrize("reason", CLAIM_CASES)
 def test_a_claim_without_a_node_shows_its_reason_and_advice(reason: Reason) -> None:
     lines = explained(virt_launcher(), *CLAIM_CASES[reason])
-    start = lines.index("Which nodes serve its claims?") + 1
+    start = lines.index("Which nodes serve the claims?") + 1
     assert lines[start : lines.index("Decision")] == [*CLAIM_PATHS[reason], f"✗ {reason}. {ADVICE[reason]}"]
 
 
@@ -374,8 +376,8 @@ def test_the_first_failed_rule_ends_the_walk(received: Object, overrides: Any, r
 def test_explain_evaluates_a_pod_as_if_it_were_eligible(changes: Any, broken: list[str], words: str) -> None:
     lines = explained(virt_launcher(**changes), *storage(), node())
     assert [line.removeprefix("✗ ") for line in lines if line.startswith("✗")] == broken
-    assert f"· from here on, as if it were {words}" in lines
-    assert f"if it were {words}: pinned, CoScheduled: pinned to node-a, which serves claim disk1" in lines
+    assert f"· the next steps assume that the pod is {words}" in lines
+    assert f"if {words}: pinned, CoScheduled: pinned to node-a, which serves claim disk1" in lines
     assert "Patch: none, the pod stays unchanged" in lines
 
 
@@ -446,7 +448,7 @@ def test_a_malformed_field_hides_the_walk_but_not_the_decision(tmp_path: Path) -
     cluster = write_yaml(tmp_path, *storage(), node(ready="False", allocatable=ALLOCATABLE), name="cluster.yaml")
     result = run_explain("-f", path, "--snapshot", cluster)
     assert result.exit_code == 0
-    assert "the steps can't be shown: a field is malformed (Malformed)" in result.stdout
+    assert "cannot show the steps: a field is malformed (Malformed)" in result.stdout
     assert f"preferred, {Reason.NODE_NOT_READY}: " in result.stdout
     assert "s3cret" not in result.stdout
 
@@ -457,8 +459,7 @@ def test_a_file_without_a_pod_is_rejected_with_a_kubectl_command(tmp_path: Path)
     result = run_explain("-f", path, "--snapshot", cluster)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
-        f"Error: {path}: there is no Pod in it; the pod of a VM is shown by: "
-        "kubectl get pod -l kubevirt.io=virt-launcher -o yaml\n"
+        f"Error: {path}: no Pod found; to print the pods of VMs: kubectl get pod -l kubevirt.io=virt-launcher -o yaml\n"
     )
 
 
@@ -480,24 +481,25 @@ def explain_stuck(server: ApiServer, folder: Path, *items: Object, subject: str 
 
 
 RESTART = "stop and start the VM: virtctl stop vm1 -n default, then virtctl start vm1 -n default."
-DELETED = "If its release is on, the webhook deletes the pod after {} s, and KubeVirt starts the VM again."
+DELETED = "If releasing pins is enabled, the webhook deletes the pod after {} s, and KubeVirt restarts the VM."
 
 
 @pytest.mark.parametrize("subject", ["vm vm1", "pod virt-launcher-vm1-abcde"])
 def test_explain_says_what_to_do_about_a_pin_that_can_not_hold(server: ApiServer, tmp_path: Path, subject: str) -> None:
     cluster = [*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine()]
     assert explain_stuck(server, tmp_path, *cluster, subject=subject) == [
-        "The pod is pinned to node-a and can't be scheduled there: it is cordoned.",
+        "The pod is pinned to node-a, but node-a is cordoned.",
         ADVICE[Reason.NODE_CORDONED],
         DELETED.format(30),
-        f"To have that at once, {RESTART}",
+        f"To release the VM immediately, {RESTART}",
     ]
 
 
 def test_explain_says_when_the_share_manager_of_a_stuck_pod_has_moved(server: ApiServer, tmp_path: Path) -> None:
     cluster = [*storage(node="node-b"), node(), node("node-b"), pinned_vm_pod(), virtual_machine()]
     lines = explain_stuck(server, tmp_path, *cluster)
-    assert lines[0] == "The pod is pinned to node-a and can't be scheduled there: its share-manager is on node-b now."
+    moved = "node-a no longer runs the share-manager, which is now on node-b"
+    assert lines[0] == f"The pod is pinned to node-a, but {moved}."
     assert lines[1] == DELETED.format(30)
 
 
@@ -505,19 +507,21 @@ def test_explain_says_that_a_stuck_pod_without_an_obstacle_is_released_after_fiv
     server: ApiServer, tmp_path: Path
 ) -> None:
     lines = explain_stuck(server, tmp_path, *storage(), node(), pinned_vm_pod(), virtual_machine())
-    assert lines[:2] == ["The pod is pinned to node-a, but is not scheduled there yet.", DELETED.format(300)]
+    assert lines[:2] == ["The pod is pinned to node-a, but not scheduled there yet.", DELETED.format(300)]
 
 
 def test_explain_says_why_the_webhook_keeps_a_stuck_pod(server: ApiServer, tmp_path: Path) -> None:
     cluster = [*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine(strategy="Manual")]
-    kept = "The webhook does not delete the pod, because its run strategy does not start it again: "
-    assert " ".join(explain_stuck(server, tmp_path, *cluster)[2:]) == f"{kept}{RESTART}"
+    assert explain_stuck(server, tmp_path, *cluster)[2:] == [
+        "The webhook does not delete the pod, because the VM's run strategy does not restart it.",
+        f"S{RESTART[1:]}",
+    ]
 
 
 def test_explain_needs_no_right_to_read_vms(server: ApiServer, tmp_path: Path) -> None:
     server.forbidden.add(("get", "virtualmachines"))
     lines = explain_stuck(server, tmp_path, *storage(), node(unschedulable=True), pinned_vm_pod())
-    assert "because the webhook knows no VirtualMachine of this name" in " ".join(lines)
+    assert "because the webhook found no VirtualMachine of this name" in " ".join(lines)
 
 
 def test_a_pending_pod_that_the_scheduler_has_not_tried_gets_the_usual_advice(
@@ -525,7 +529,7 @@ def test_a_pending_pod_that_the_scheduler_has_not_tried_gets_the_usual_advice(
 ) -> None:
     cluster = [*storage(), node(), pinned_vm_pod(unschedulable=False), virtual_machine()]
     assert explain_stuck(server, tmp_path, *cluster) == [
-        "Read why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."
+        "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."
     ]
 
 

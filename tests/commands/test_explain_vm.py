@@ -56,7 +56,7 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
             "✗ opted in: the VM is not opted in",
             "✓ not bound to a node yet",
             "unchanged, NotOptedIn: the VM is not opted in",
-            "if it were opted in: pinned, CoScheduled: pinned to node-a, which serves claim disk1",
+            "if opted in: pinned, CoScheduled: pinned to node-a, which serves claim disk1",
         ],
         OPT_IN + RESTART.removeprefix("R"),
     ),
@@ -69,26 +69,26 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
     "together": (
         [vm(), vm_pod(decided="CoScheduled", pinned="node-a")],
         "Together, CoScheduled: node-a serves claim disk1",
-        ["target node at its creation: node-a, where it is"],
+        ["target node at creation: node-a (the pod runs there)"],
         "No action needed.",
     ),
     "paused and migrating": (
         [vm(), vmi(paused=True), vm_pod(), vm_pod(suffix="new", node="node-b", created="2026-09-01T12:00:00Z")],
         "Together, CoScheduled: node-a serves claim disk1",
-        ["the VM is paused", "a live migration is under way"],
+        ["the VM is paused", "a live migration is in progress"],
         "No action needed.",
     ),
     "a VMI without a VM": (
         [vmi(), vm_pod(node="node-b")],
         "Apart, NotReviewed: node-a serves claim disk1",
-        ["decided at its creation: nothing, there is no annotation"],
+        ["decision at creation: none (no annotation)"],
         "Delete and recreate the VMI: its pod is then pinned to node-a.",
     ),
     "waiting": (
         [vm(), vm_pod(node="")],
         "Waiting, CoScheduled: node-a serves claim disk1",
         ["pod virt-launcher-vm1-abcde: Pending, not bound to a node"],
-        "Read why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default.",
+        "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default.",
     ),
 }
 
@@ -158,25 +158,28 @@ def test_all_names_of_a_running_vm_give_the_same_explanation(
 def test_a_wrong_subject_is_rejected_with_the_right_forms(words: list[str]) -> None:
     result = run_explain(*words)
     assert result.exit_code == 2
-    assert "give either -f FILE, or one of: vm NAME, vmi NAME, pod NAME, vm/NAME" in result.stderr
+    assert "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, vm/NAME" in result.stderr
 
 
 def test_a_subject_and_a_file_exclude_each_other(tmp_path: Path) -> None:
     assert run_explain("vm", "vm1", "-f", tmp_path / "pod.yaml").exit_code == 2
-    assert "give either -A or -n, not both" in run_explain("vm", "vm1", "-A", "-n", "shop").stderr
+    assert "specify either -A or -n, not both" in run_explain("vm", "vm1", "-A", "-n", "shop").stderr
+
+
+NOT_FOUND = 'not found in namespace "default"; to list all: kubectl get'
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["vm", "gone"], "there is no VM gone in namespace default; list them with: kubectl get vm -n default"),
-        (["vmi", "off"], "there is no VMI off in namespace default; list them with: kubectl get vmi -n default"),
-        (["pod", "gone"], "there is no pod gone in namespace default; list them with: kubectl get pods -n default"),
-        (["vm", "gone", "-A"], "there is no VM gone in any namespace; list them with: kubectl get vm -A"),
+        (["vm", "gone"], f'VirtualMachine "gone" {NOT_FOUND} vm -n default'),
+        (["vmi", "off"], f'VirtualMachineInstance "off" {NOT_FOUND} vmi -n default'),
+        (["pod", "gone"], f'Pod "gone" {NOT_FOUND} pods -n default'),
+        (["vm", "gone", "-A"], 'VirtualMachine "gone" not found in any namespace; to list all: kubectl get vm -A'),
     ],
     ids=["vm", "vmi", "pod", "everywhere"],
 )
-def test_a_missing_vm_is_not_told_to_start(server: ApiServer, tmp_path: Path, words: list[str], problem: str) -> None:
+def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: list[str], problem: str) -> None:
     server.put(*SERVED, vm("off"))
     result = run_explain(*words, "--kubeconfig", server.kubeconfig(tmp_path))
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {problem}\n")
@@ -190,7 +193,7 @@ def test_without_the_right_to_read_vms_a_missing_pod_is_an_error(server: ApiServ
     server.forbidden.add(("get", "virtualmachines"))
     result = run_explain("vm", "vm1", "--kubeconfig", server.kubeconfig(tmp_path))
     assert result.exit_code == 2
-    assert result.stderr.startswith("Error: the cluster does not answer: ")
+    assert result.stderr.startswith("Error: the API server responded with 403: ")
     assert "virtualmachines" in result.stderr
 
 
@@ -218,9 +221,9 @@ def test_a_share_manager_pod_is_explained_by_its_name(server: ApiServer, tmp_pat
     words = ["pod", "share-manager-vol-disk1", "-n", "longhorn-system"]
     for source in (["--kubeconfig", server.kubeconfig(tmp_path)], ["--snapshot", snapshot(tmp_path, *SERVED)]):
         lines = lines_of(run_explain(*words, *source))
-        assert lines[:3] == ["longhorn-system/share-manager-vol-disk1", "", "Where is it?"]
+        assert lines[:3] == ["longhorn-system/share-manager-vol-disk1", "", "Where is the pod?"]
         assert "✓ not bound to a node yet" in lines
-        assert "preferred, CoScheduled: prefers node-a, where 1 VM of this volume runs" in lines
+        assert "preferred, CoScheduled: prefers node-a, which runs 1 VM of this volume" in lines
 
 
 @pytest.mark.parametrize("name", ["apart", "migrated", "not opted in", "together", "waiting"])
@@ -257,7 +260,7 @@ def test_a_vm_whose_next_pod_is_unknown_is_explained_without_steps(tmp_path: Pat
     assert lines == [
         "default/vm1",
         "",
-        "Where is it?",
+        "Where is the VM?",
         "no pod runs the VM",
         "Stopped",
         "",
@@ -272,7 +275,8 @@ def test_json_and_yaml_hold_the_status_the_steps_and_the_decisions(tmp_path: Pat
     (found,) = msgspec.json.decode(result.stdout)
     assert found["name"] == "default/vm1"
     assert (found["vm"]["state"], found["vm"]["storageNode"]) == ("Apart", "node-a")
-    assert [step["title"] for step in found["steps"]][:2] == ["Where is it?", "Does the webhook handle the next pod?"]
+    titles = [step["title"] for step in found["steps"]]
+    assert titles[:2] == ["Where is the VM?", "Does the webhook handle the next pod?"]
     refused = [finding for step in found["steps"] for finding in step["findings"] if finding["holds"] is False]
     assert refused == [{"text": "opted in: the VM is not opted in", "level": 1, "holds": False, "decisive": True}]
     assert (found["decision"]["reason"], found["ifEligible"]["outcome"]) == ("NotOptedIn", "pinned")
@@ -302,11 +306,11 @@ def test_a_stuck_pin_is_explained_from_a_snapshot(tmp_path: Path) -> None:
     items = [*storage(), node(unschedulable=True, **ABLE), pinned_vm_pod(), vm()]
     lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *items)))
     assert "Waiting, NodeCordoned: node-a serves claim disk1" in lines
-    assert advice_of(lines).startswith("The pod is pinned to node-a and can't be scheduled there: it is cordoned.")
+    assert advice_of(lines).startswith("The pod is pinned to node-a, but node-a is cordoned.")
 
 
 def test_a_share_manager_pod_without_a_node_is_a_new_pod(tmp_path: Path) -> None:
     lines = lines_of(
         run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=to_yaml(share_manager_pod()))
     )
-    assert "Where is it?" not in lines
+    assert not [line for line in lines if line.startswith("Where is")]

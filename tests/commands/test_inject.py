@@ -195,7 +195,7 @@ def test_a_warning_goes_to_standard_error_and_names_the_pod_if_there_are_several
     run: RunInject, tmp_path: Path
 ) -> None:
     vm = virt_launcher("vm", claims=["disk1", "disk2"])
-    conflict = "kubevirt-scheduler: the claims are served by several nodes: node-a is meant, not node-b"
+    conflict = "kubevirt-scheduler: several nodes serve the claims: node-a is the target node, not node-b"
     assert run(write_yaml(tmp_path, vm)).stderr == f"Warning: {conflict}\n"
     assert run(write_yaml(tmp_path, vm, pod("other")), "-o", "diff").stderr == f"Warning: default/vm: {conflict}\n"
     assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))[0]["warnings"] == [conflict]
@@ -221,34 +221,34 @@ def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Pa
     (observed,) = json_output(run(path, "-o", "json", env={"CO_SCHEDULE_ACTION": "observe"}))
     assert (observed["decision"]["node"], observed["patch"]) == ("node-a", None)
     assert error_line(run(path, env={"CO_SCHEDULE_ACTION": "perhaps"})).startswith(
-        "CO_SCHEDULE_ACTION='perhaps': allowed"
+        "CO_SCHEDULE_ACTION='perhaps': expected"
     )
 
 
 def test_verbose_counts_the_ignored_objects_of_the_snapshot(run: RunInject, tmp_path: Path) -> None:
     other = write_yaml(tmp_path, CONFIG_MAP, claim(), name="other.yaml")
     result = run(write_yaml(tmp_path, virt_launcher()), "--snapshot", str(other), "-v")
-    assert result.stderr == "The snapshot also holds, and nobody asks for it: 1 ConfigMap\n"
+    assert result.stderr == "Ignored objects in the snapshot: 1 ConfigMap\n"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "it is empty; a Pod is wanted, in YAML or JSON"),
-        ("a: [\n", "document 1, line 2: it is no YAML: did not find expected node content"),
-        ("- 1", "document 1: it is no Kubernetes object: a map is wanted"),
-        ("{apiVersion: v1, kind: Pod}", "document 1: a Pod's metadata is no map"),
-        ("{apiVersion: v1, kind: Pod, metadata: {}, spec: x}", "document 1: a Pod's spec is no map"),
+        ("", " empty file: expected a Pod in YAML or JSON"),
+        ("a: [\n", "2: invalid YAML: did not find expected node content"),
+        ("- 1", " document 1: not a Kubernetes object: expected a mapping"),
+        ("{apiVersion: v1, kind: Pod}", " document 1: Pod metadata: expected a mapping"),
+        ("{apiVersion: v1, kind: Pod, metadata: {}, spec: x}", " document 1: Pod spec: expected a mapping"),
         (
             "{apiVersion: v1, kind: AdmissionReview}",
-            "document 1: the body is no AdmissionReview of admission.k8s.io/v1",
+            " document 1: not an AdmissionReview of admission.k8s.io/v1",
         ),
-        (f"{{apiVersion: {API_VERSION}, kind: {KIND}}}", "document 1: the AdmissionReview has no request"),
-        (to_yaml(CREATION | {"request": request({})}), "document 1: a Pod's metadata is no map"),
+        (f"{{apiVersion: {API_VERSION}, kind: {KIND}}}", " document 1: the AdmissionReview has no request"),
+        (to_yaml(CREATION | {"request": request({})}), " document 1: Pod metadata: expected a mapping"),
     ],
 )
 def test_bad_input_prints_one_line_with_file_document_and_problem(run: RunInject, content: str, message: str) -> None:
-    assert error_line(run("-", stdin=content)) == f"standard input: {message}"
+    assert error_line(run("-", stdin=content)) == f"standard input:{message}"
 
 
 def test_a_bad_snapshot_prints_one_line(run: RunInject, tmp_path: Path) -> None:
@@ -264,4 +264,4 @@ def test_without_a_snapshot_and_a_cluster_the_error_names_both_options(tmp_path:
     nowhere = str(tmp_path / "none")
     result = run_cli("inject", "-f", write_yaml(tmp_path, virt_launcher()), "--kubeconfig", nowhere)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.endswith("give --kubeconfig FILE, or --snapshot FILE\n")
+    assert result.stderr.endswith("specify --kubeconfig FILE, or --snapshot FILE\n")

@@ -52,9 +52,9 @@ def test_without_yes_the_change_is_printed_and_nothing_is_written(server: ApiSer
     assert result.stdout == (
         "NAMESPACE   VM    RESULT         DETAIL\n"
         'default     vm1   would change   kubevirt-scheduler/co-schedule: "true"\n'
-        "default     vm2   unchanged      opted in already\n"
+        "default     vm2   unchanged      already opted in\n"
     )
-    assert (result.stderr, result.exit_code) == ("Nothing has been changed. To change it, add --yes\n", 0)
+    assert (result.stderr, result.exit_code) == ("Dry run: nothing changed. To apply the changes, add --yes\n", 0)
     assert server.count("patch", PLURAL) == 0
 
 
@@ -73,7 +73,7 @@ def test_a_second_run_changes_nothing(server: ApiServer, run: Run) -> None:
     server.put(virtual_machine())
     run("opt-in", "--yes")
     result = run("opt-in", "--yes")
-    assert "unchanged   opted in already" in result.stdout
+    assert "unchanged   already opted in" in result.stdout
     assert server.count("patch", PLURAL) == 1
 
 
@@ -95,14 +95,14 @@ def test_opt_out_leaves_no_annotation_that_opts_in(server: ApiServer, run: Run, 
 
 def test_the_old_key_counts_as_opted_in(server: ApiServer, run: Run) -> None:
     server.put(virtual_machine(annotations={OLD_KEY: "true"}))
-    assert "unchanged   opted in already" in run("opt-in", "--yes").stdout
+    assert "unchanged   already opted in" in run("opt-in", "--yes").stdout
 
 
-def test_a_vm_that_is_managed_elsewhere_is_named_and_left_alone(server: ApiServer, run: Run) -> None:
+def test_a_vm_that_is_managed_elsewhere_is_named_and_skipped(server: ApiServer, run: Run) -> None:
     server.put(in_argo_cd("vm1"), virtual_machine("vm2"))
     result = run("opt-in", "--yes")
     sentence = "managed by Argo CD (annotation argocd.argoproj.io/tracking-id): change its source"
-    assert f"default     vm1   left alone   {sentence}\n" in result.stdout
+    assert f"default     vm1   skipped   {sentence}\n" in result.stdout
     assert result.exit_code == 1
     assert (annotations(server), annotations(server, "vm2")) == ({}, {OPT_IN: "true"})
 
@@ -164,7 +164,7 @@ def test_a_vm_that_another_program_takes_over_meanwhile_is_left_alone(server: Ap
         connection.answer(409, status(409, "the object has been modified", "Conflict"))
 
     server.script("patch", PLURAL, take_over)
-    assert "left alone" in run("opt-in", "--yes").stdout
+    assert "skipped" in run("opt-in", "--yes").stdout
     assert annotations(server) == {}
 
 
@@ -172,12 +172,12 @@ def test_endless_conflicts_are_reported(server: ApiServer, run: Run) -> None:
     server.put(virtual_machine())
     server.script("patch", PLURAL, *[error_response(status(409, "modified", "Conflict"))] * MAX_ATTEMPTS)
     result = run("opt-in", "--yes")
-    assert f"failed   it changed during each of {MAX_ATTEMPTS} attempts" in result.stdout
+    assert f"failed   the VM changed during each of {MAX_ATTEMPTS} attempts" in result.stdout
     assert result.exit_code == 1
 
 
 @pytest.mark.parametrize(
-    ("code", "words"), [(403, "virtualmachines is forbidden"), (404, "it was deleted meanwhile"), (422, "denied")]
+    ("code", "words"), [(403, "virtualmachines is forbidden"), (404, "the VM was deleted"), (422, "denied")]
 )
 def test_a_vm_that_can_not_be_changed_does_not_stop_the_others(
     server: ApiServer, run: Run, code: int, words: str
@@ -206,15 +206,15 @@ def test_the_api_server_selects_the_vms_by_their_labels(server: ApiServer, run: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["vm1", "typo", "--yes"], "there is no VM typo in namespace default"),
-        (["-n", "empty/", "--yes"], "there is no VM"),
-        (["vm1", "-l", "a=b"], "give either names or -l, not both"),
-        (["-l", "a b"], "no label requirement"),
+        (["vm1", "typo", "--yes"], 'VirtualMachine "typo" not found in namespace "default"'),
+        (["-n", "empty/", "--yes"], "the VM is missing"),
+        (["vm1", "-l", "a=b"], "specify either names or -l, not both"),
+        (["-l", "a b"], "invalid label selector"),
     ],
 )
 def test_a_wrong_selection_changes_nothing(server: ApiServer, run: Run, arguments: list[str], words: str) -> None:
     server.put(virtual_machine())
-    server.script("list", PLURAL, error_response(status(404, "there is no VM")))
+    server.script("list", PLURAL, error_response(status(404, "the VM is missing")))
     result = run("opt-in", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr

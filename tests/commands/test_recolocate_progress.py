@@ -31,7 +31,7 @@ def test_a_person_reads_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert output.err.splitlines() == [
         "waiting",
         "Stopped: interrupted",
-        "Left running: migration m1 in namespace shop",
+        "Still running: migration m1 in namespace shop",
     ]
 
 

@@ -138,8 +138,8 @@ def test_a_vm_that_a_rule_hinders_by_now_is_skipped(cluster: Cluster) -> None:
     cluster.server.put(migratable("paused", "node-b", {"type": "Paused", "status": "True"}))
     assert cluster.run([paused, gone])
     assert cluster.log.changes == [
-        ("paused", "Skipped", "Paused: it is paused"),
-        ("gone", "Skipped", "NotRunning: it is gone"),
+        ("paused", "Skipped", "Paused: the VM is paused"),
+        ("gone", "Skipped", "NotRunning: the VM was deleted"),
     ]
     assert cluster.created == []
 
@@ -148,7 +148,7 @@ def test_a_vm_whose_pod_cannot_be_read_is_skipped(cluster: Cluster) -> None:
     broken = cluster.add("broken")
     cluster.server.put(vm_pod("broken", "node-b", claims=["broken"], requests={"memory": "much"}))
     assert cluster.run([broken])
-    assert cluster.log.changes[0][2].startswith("NotRunning: its pod can't be read: ")
+    assert cluster.log.changes[0][2].startswith("NotRunning: the VM's pod cannot be read: ")
 
 
 def test_a_vm_follows_a_share_manager_that_has_moved(cluster: Cluster) -> None:
@@ -167,7 +167,7 @@ def test_a_migration_of_someone_else_takes_a_slot(cluster: Cluster) -> None:
     cluster.run(vms, *free, cluster.set_phase("vm1", "Succeeded"))
     assert cluster.stages == {"vm1": Stage.MOVED}
     assert cluster.server.count("list", MIGRATIONS) == 2  # KubeVirt keeps many finished migrations
-    assert "Waiting for a free slot" in cluster.log.notes[0]
+    assert "Waiting for other migrations" in cluster.log.notes[0]
 
 
 def test_a_creation_without_an_answer_is_repeated_with_the_same_name(cluster: Cluster) -> None:

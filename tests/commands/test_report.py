@@ -74,12 +74,12 @@ def test_the_table_lists_vms_a_summary_and_nodes(snapshot: Path) -> None:
     result = run_report("--snapshot", snapshot)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [re.split(r" {3,}", line) for line in result.stdout.splitlines()]
-    helped = "2 of the 2 would be together after a restart (1 of them only once opted in)"
+    helped = "2 of 2 would be together after a restart (1 only after opt-in)"
     assert lines == [
         ["NAMESPACE", "VM", "OPT-IN", "NODE", "STORAGE", "STATE", "IF STARTED", "WHAT TO DO"],
         ["default", "apart", "yes", "node-b", "node-a", "Apart", "pinned to node-a",
          "restart"],
-        ["default", "foreign", "no", "node-b", "node-a", "Apart", "not opted in; if it were: pinned to node-a",
+        ["default", "foreign", "no", "node-b", "node-a", "Apart", "not opted in; if opted in: pinned to node-a",
          "opt in, then restart"],
         ["default", "off", "yes", "-", "-", "Stopped", "unchanged (NoClaims)", "-"],
         ["default", "together", "yes", "node-b", "node-b", "Together", "cold start",
@@ -121,7 +121,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
             "stoppedBy": "NotOptedIn",
             "cold": False,
             "together": True,
-            "text": "not opted in; if it were: pinned to node-a",
+            "text": "not opted in; if opted in: pinned to node-a",
         },
         "nextStep": "opt in, then restart",
         "advice": 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM: '
@@ -163,7 +163,7 @@ def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
     assert names(report_on("--snapshot", snapshot, "-A", "-l", "!app")) == ["foreign", "off", "together"]
     result = run_report("--snapshot", snapshot, "-n", "other")
     assert result.stdout.splitlines()[0] == "0 VMs"
-    assert result.stderr == "No VM found in namespace other; -A reports on all namespaces\n"
+    assert result.stderr == "No VM found in namespace other. To report on all namespaces, add -A\n"
 
 
 @pytest.mark.parametrize(("more", "status"), [((), 0), (("--fail-on", "apart"), 1)])
@@ -175,9 +175,9 @@ def test_the_exit_status_reports_vms_that_are_apart(snapshot: Path, more: tuple[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-A", "-n", "shop"], "give either -A or -n, not both"),
+        (["-A", "-n", "shop"], "specify either -A or -n, not both"),
         (["-w", "-o", "json"], "-w prints tables"),
-        (["-l", "a=b=c"], "'a=b=c' is no label requirement"),
+        (["-l", "a=b=c"], "invalid label selector 'a=b=c'"),
     ],
 )
 def test_options_that_contradict_are_rejected(arguments: list[str], message: str) -> None:
@@ -213,7 +213,7 @@ def test_a_missing_right_ends_the_report_with_status_2(server: ApiServer, tmp_pa
     server.forbidden.add(("list", plural))
     result = run_report("-A", "--kubeconfig", server.kubeconfig(tmp_path))
     assert result.exit_code == 2
-    assert result.stderr.startswith("Error: the cluster does not answer: ")
+    assert result.stderr.startswith("Error: the API server responded with 403: ")
     assert plural in result.stderr
 
 
@@ -222,7 +222,7 @@ def test_an_unreadable_object_is_counted_and_ignored(server: ApiServer, tmp_path
     server.put(*FLEET, broken)
     result = run_report("--kubeconfig", server.kubeconfig(tmp_path))
     assert result.exit_code == 0
-    assert result.stderr == "Warning: 1 of the nodes can't be read, and the report ignores them\n"
+    assert result.stderr == "Warning: cannot read 1 of the nodes; the report ignores them\n"
 
 
 def test_a_report_without_vms_apart_has_a_short_summary() -> None:

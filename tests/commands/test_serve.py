@@ -17,11 +17,11 @@ def run_serve(*arguments: Any) -> Result:
 def test_a_lease_needs_a_namespace_and_a_name(lease: str) -> None:
     result = run_serve("--lease", lease)
     assert result.exit_code == 2
-    assert "is not NAMESPACE/NAME" in result.stderr
+    assert "expected NAMESPACE/NAME, got" in result.stderr
     assert "--lease" in result.stderr
 
 
 def test_a_snapshot_takes_no_lease(tmp_path: Any) -> None:
     result = run_serve("--snapshot", write_cluster(tmp_path), "--lease", "shop/webhook")
     assert result.exit_code == 2
-    assert "--lease needs a live cluster: a snapshot has no pods to release" in result.stderr
+    assert "--lease requires a live cluster: a snapshot has no pods to release" in result.stderr

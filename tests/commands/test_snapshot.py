@@ -167,9 +167,9 @@ def test_a_missing_product_is_reported_and_the_rest_is_written(run: RunSnapshot,
     result = run()
     assert result.exit_code == 0
     assert result.stderr.splitlines()[:-1] == [
-        "Warning: the snapshot has no sharemanagers: Longhorn is not installed",
-        "Warning: the snapshot has no virtualmachines: KubeVirt is not installed",
-        "Warning: the snapshot has no virtualmachineinstances: KubeVirt is not installed",
+        "Warning: the snapshot contains no sharemanagers: Longhorn is not installed",
+        "Warning: the snapshot contains no virtualmachines: KubeVirt is not installed",
+        "Warning: the snapshot contains no virtualmachineinstances: KubeVirt is not installed",
     ]
     assert len(items(result.stdout)) == len(CLUSTER) - 3
 
@@ -180,7 +180,7 @@ def test_a_missing_right_is_reported_and_the_rest_is_written_with_exit_status_1(
     server.forbidden.add(("list", "pods"))
     result = run()
     assert result.exit_code == 1
-    assert result.stderr.startswith("Warning: the snapshot has no pods: pods is forbidden: User ")
+    assert result.stderr.startswith("Warning: the snapshot contains no pods: pods is forbidden: User ")
     assert {item["kind"] for item in items(result.stdout)} == {item["kind"] for item in CLUSTER} - {"Pod"}
 
 
@@ -192,7 +192,7 @@ def test_a_cluster_that_does_not_answer_leaves_the_old_file(
     server.script("list", "namespaces", body(b"no JSON"))
     result = run("-o", file)
     assert result.exit_code == 2
-    assert result.stderr.startswith("Error: namespaces: the cluster does not answer: ")
+    assert result.stderr.startswith("Error: namespaces: cannot reach the API server: ")
     assert file.read_text() == "old"
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_can_not_be_written_is_reported_in_one_line(run: RunSnapshot
     result = run("-o", tmp_path / name)
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
-    assert line.endswith("; name a file that you can write")
+    assert line.endswith("; specify a writable file")
 
 
 def test_a_full_disk_leaves_no_temporary_file(run: RunSnapshot) -> None:

@@ -22,14 +22,14 @@ def test_consistent_options_are_accepted(options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (WITH_SECRET | {"tls_dir": Path("tls")}, "choose one of them"),
-        (WITH_SECRET | {"tls_names": ()}, "--tls-secret needs --tls-name"),
-        ({"webhook_configuration": "x"}, "--webhook-configuration needs --tls-secret or --tls-dir"),
+        (WITH_SECRET | {"tls_dir": Path("tls")}, "not both"),
+        (WITH_SECRET | {"tls_names": ()}, "--tls-secret requires --tls-name"),
+        ({"webhook_configuration": "x"}, "--webhook-configuration requires --tls-secret or --tls-dir"),
         *(
-            (WITH_SECRET | {"tls_secret": secret}, "is not NAMESPACE/NAME")
+            (WITH_SECRET | {"tls_secret": secret}, "expected NAMESPACE/NAME, got")
             for secret in ("", "tls", "/tls", "shop/", "a/b/c")
         ),
-        ({"tls_names": ("webhook.shop.svc",)}, "--tls-name needs --tls-secret"),
+        ({"tls_names": ("webhook.shop.svc",)}, "--tls-name requires --tls-secret"),
     ],
 )
 def test_contradictory_or_incomplete_options_are_rejected(options, message):

@@ -156,7 +156,7 @@ def test_a_renewal_fails_no_pod_creation(plane: ControlPlane, group: ReplicaGrou
         stream.wait_for_more(200)
         opened = group.connections_opened() - connections
     assert leaf != before
-    assert f"it ends on {read(leaf).not_after:%Y-%m-%d %H:%M:%S} UTC" in output
+    assert f"valid until {read(leaf).not_after:%Y-%m-%d %H:%M:%S} UTC" in output
     assert (installation.secret_field("ca.crt"), installation.ca_bundles()) == (ca_bundle, {ca_bundle})
     report(
         measured,

@@ -47,13 +47,13 @@ def test_explain_describes_a_running_vm(scenario: Scenario, run) -> None:
         result = run("explain", *subject, "-n", scenario.namespace)
         assert result.exit_code == 0, result.output
         assert f"on {node}" in result.stdout
-        assert f"decided at its creation: CoScheduled: pinned to {node}" in result.stdout
+        assert f"decision at creation: CoScheduled: pinned to {node}" in result.stdout
         # `explain` ignores the resources and the node affinity of the VM's own pod.
         assert f"pinned, CoScheduled: pinned to {node}, which serves claim disk1" in result.stdout
 
 
 def test_explain_reports_a_missing_object_in_one_line(scenario: Scenario, run) -> None:
-    for subject, sentence in (("vm", "there is no VM none in namespace"), ("pod", "there is no pod none")):
+    for subject, sentence in (("vm", 'VirtualMachine "none" not found'), ("pod", 'Pod "none" not found')):
         result = run("explain", subject, "none", "-n", scenario.namespace)
         assert (result.exit_code, result.stdout) == (2, "")
         assert sentence in result.stderr
@@ -68,7 +68,7 @@ def test_inject_fails_without_access_to_the_cluster(scenario: Scenario, tmp_path
     pod.write_text(json.dumps(scenario.vm_pod("vm1", "disk1")))
     result = CliRunner().invoke(commands, ["inject", "-f", str(pod), "--kubeconfig", str(file)])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "the cluster does not answer" in result.stderr
+    assert "cannot reach the API server" in result.stderr
 
 
 def test_a_snapshot_of_the_cluster_has_no_secrets_and_gives_the_same_decision(

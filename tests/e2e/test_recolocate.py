@@ -142,7 +142,7 @@ def test_a_vm_that_is_paused_for_io_errors_after_its_migration_stops_the_run(
 
     controller.on_phase = pause
     result = fleet.recolocate("--settle", "20", expected=1)
-    assert "vm-1: it is paused after its migration: PausedIOError" in result.stderr
+    assert "vm-1: the VM is paused after the migration: PausedIOError" in result.stderr
     assert list(phases(controller)) == ["vm-1"]
 
 
@@ -160,7 +160,7 @@ def test_a_drain_does_not_wait_for_our_migration(
     controller.held = set()
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, stdout + stderr
-    assert "vm-1 is evacuated: deleting migration recolocate-vm-1-" in stderr
+    assert "vm-1: deleting migration recolocate-vm-1-" in stderr
     assert "skipped" in stdout
     fleet.wait(lambda: controller.node("vm-1") != source, "the drain")
     assert controller.node("vm-2") == target
@@ -185,7 +185,7 @@ def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 1, stdout + stderr
     left = presses == 2
-    assert ("Left running: migration recolocate-vm-1-" in stderr) is left
+    assert ("Still running: migration recolocate-vm-1-" in stderr) is left
     assert ("1 moved" in stdout) is not left
     fleet.wait(lambda: controller.node("vm-1") == target, "the end of the migration")
     assert controller.node("vm-2") == source
@@ -208,6 +208,6 @@ def test_a_run_survives_a_restart_of_the_api_server(
     plane.start_apiserver()
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, stdout + stderr
-    assert "a request failed, retrying" in stderr, stdout + stderr
+    assert "A request failed, retrying" in stderr, stdout + stderr
     assert set(fleet.states().values()) == {"Together"}
     assert len(controller.migrations()) == 3

@@ -189,5 +189,5 @@ def test_a_request_that_a_terminating_replica_cannot_read_is_retried_on_another_
             replicas.route(other.address)
             first.terminate()
             assert DECISION in created.result(30)["metadata"]["annotations"]
-    assert first.logged("this replica is ending")
+    assert first.logged("this replica is shutting down")
     assert first.process.wait_for_exit(25) == 0

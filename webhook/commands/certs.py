@@ -29,11 +29,11 @@ DEFAULT_SECRET = f"{NAME}/{NAME}-tls"
 MAX_WIDTH = 140  # columns: fits a Service's DNS names and the dates in one row
 
 
-@click.group(short_help="show and renew the certificates that the API server trusts")
+@click.group(short_help="show and renew the webhook's certificates")
 def certs() -> None:
-    """Show and renew the certificates that the API server trusts.
+    """Show and renew the webhook's certificates.
 
-    The replicas look after them by themselves: these commands show how, and do at once what they would do later.
+    The replicas renew the certificates automatically. Use these commands to check them, or to renew them now.
 
     \b
     Examples:
@@ -50,40 +50,40 @@ def _certificate_options(command: Callable[..., None]) -> Callable[..., None]:
             default=NAME,
             show_default=True,
             metavar="NAME",
-            help="The MutatingWebhookConfiguration whose caBundle is looked at.",
+            help="The MutatingWebhookConfiguration with the caBundle.",
         ),
         click.option(
             "--secret",
             default=DEFAULT_SECRET,
             show_default=True,
             metavar="NAMESPACE/NAME",
-            help="Where the certificates are.",
+            help="The Secret with the certificates.",
         ),
     ):
         command = option(command)
     return live_options(command)
 
 
-@certs.command(short_help="show the certificates, what comes next, and who trusts them")
+@certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="For a person or for a program.",
+    help="The output format.",
 )
 @color_option
 @_certificate_options
 def status(output: str, color: bool | None, secret: str, configuration: str, **live: str | None) -> None:
-    """Show the certificates of a Secret, what comes next and when, and which webhooks trust them.
+    """Show the certificates in a Secret, the time of the next renewal, and the webhooks that trust the certificates.
 
-    A Secret of cert-manager, or one that you made, is shown as well.
+    The command also shows a Secret that cert-manager or you created.
 
     \b
     Exit status:
-      0  each webhook trusts the serving certificate, and there is no problem
-      1  one does not, or there is a problem; the page says which
+      0  all webhooks trust the serving certificate, and there is no problem
+      1  a webhook does not trust the certificate, or there is a problem; the output names it
       2  the Secret can't be read
 
     \b
@@ -105,7 +105,7 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
 @certs.command(short_help="issue a new serving certificate now")
 @_certificate_options
 def renew(secret: str, configuration: str, **live: str | None) -> None:
-    """Issue a new serving certificate now, under the same CA. The replicas serve it within seconds.
+    """Issue a new serving certificate from the current CA. The replicas serve it within seconds.
 
     \b
     Example:
@@ -114,18 +114,18 @@ def renew(secret: str, configuration: str, **live: str | None) -> None:
     with _certificate_errors_as_bad_input():
         result = by_hand.renew(_certificate_objects(secret, configuration, live), Policy(), _now, time.sleep)
     end = read(result.bundle.leaf.certificate).not_after
-    click.echo(f"a new serving certificate is in Secret {secret}; it ends on {_format_time(end)}")
+    click.echo(f"Secret {secret} has a new serving certificate, valid until {_format_time(end)}")
     if result.configuration_error:
         click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
 
 
 @certs.command("rotate-ca", short_help="replace the CA, step by step")
-@click.option("--dry-run", is_flag=True, help="Tell each step and its time, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print each step and its time, and change nothing.")
 @click.option(
     "--drop-old",
     is_flag=True,
-    help="Trust the old CA no more a minute after the new one signs: where its key is in wrong hands. A replica that "
-    "has not seen its new certificate by then is not called until it has.",
+    help="For a compromised CA key: stop trusting the old CA one minute after the new CA signs. If a replica doesn't "
+    "serve its new certificate by then, calls to it fail until it does.",
 )
 @click.option(
     "--spread",
@@ -133,14 +133,14 @@ def renew(secret: str, configuration: str, **live: str | None) -> None:
     default=round(Policy().spread.total_seconds()),
     show_default=True,
     metavar="SECONDS",
-    help="How long every API server gets to see the new CA before it signs. Not longer than the replicas wait: then "
-    "they sign.",
+    help="How long to wait for all API servers to load the new CA before it signs. At most the replicas' own wait: "
+    "after that, the replicas sign.",
 )
 @_certificate_options
 def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configuration: str, **live: str | None) -> None:
-    """Replace the CA: trust both, wait until every API server does, sign with the new one, drop the old one.
+    """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
 
-    It may be interrupted at any time: the replicas go on from there, and so does this command when it is called again.
+    You can interrupt the command: the replicas or the next run of this command continue the rotation.
 
     \b
     Examples:
@@ -157,7 +157,7 @@ def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configura
             for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
                 click.echo(line)
         except KeyboardInterrupt:
-            click.echo("interrupted; the replicas go on from here, and so does this command", err=True)
+            click.echo("interrupted; the replicas or the next run of this command continue the rotation", err=True)
             raise click.exceptions.Exit(130) from None
 
 
@@ -168,7 +168,7 @@ def _certificate_objects(secret: str, configuration: str, live: dict[str, str | 
     try:
         return CertificateObjects(ClusterClient.connect(**live), namespaced_name, configuration)
     except ApiError as error:
-        raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE") from None
+        raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE") from None
 
 
 @contextmanager
@@ -229,8 +229,8 @@ def _render_status(secret: str, report: Status, now: datetime, *, colored: bool)
         for what, cert in report.certificates
     ]
     webhooks = [(name, ca_bundle, "yes" if trusts else "NO") for name, (ca_bundle, trusts) in report.webhooks.items()]
-    _print_table(console, ("what", "subject", "names", "not after", "days left"), certificates)
-    _print_table(console, ("webhook", "its caBundle", "trusts the certificate"), webhooks)
+    _print_table(console, ("certificate", "subject", "names", "not after", "days left"), certificates)
+    _print_table(console, ("webhook", "caBundle", "trusts the certificate"), webhooks)
     if report.next:
         console.print(f"Next: {report.next.step}, {report.next.why}: {_format_time(report.next.due)}", markup=False)
     if report.problem:

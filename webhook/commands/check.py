@@ -29,15 +29,17 @@ RETRY_INTERVAL = 2.0  # seconds between attempts
 REQUEST_TIMEOUT = 15.0  # seconds; one review may take up to `timeoutSeconds`, and other webhooks may add their own time
 
 
-@click.command(short_help="create a VM's pod, as a dry run, and see whether it was changed")
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where to create it.")
+@click.command(short_help="test that the API server calls the webhook")
+@click.option(
+    "-n", "--namespace", default="default", show_default=True, metavar="NAME", help="The test pod's namespace."
+)
 @click.option(
     "--webhook-configuration",
     "configuration",
     default="kubevirt-scheduler",
     show_default=True,
     metavar="NAME",
-    help="The MutatingWebhookConfiguration to look at where it was not.",
+    help="The MutatingWebhookConfiguration to name in the error message.",
 )
 @click.option(
     "--timeout",
@@ -45,17 +47,17 @@ REQUEST_TIMEOUT = 15.0  # seconds; one review may take up to `timeoutSeconds`, a
     default=DEFAULT_TIMEOUT,
     show_default=True,
     metavar="SECONDS",
-    help="How long to try again; 0 tries once.",
+    help="How long to retry. With 0, the command tries once.",
 )
 @live_options
 def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | None, context: str | None) -> None:
-    """Create a pod like that of an opted-in VM, as a dry run, and see whether it came back with a decision.
+    """Create the pod of an opted-in VM as a dry run, and check that the response contains a decision.
 
-    A webhook with CO_SCHEDULE_ACTION=observe changes no pod, and reports its decision as a warning.
+    The API server stores nothing, and nothing starts. You need the right to create pods in the namespace. The opt-in
+    annotation is the first of CO_SCHEDULE_OPT_IN_ANNOTATIONS. With CO_SCHEDULE_ACTION=observe, the webhook changes no
+    pod and reports its decision as a warning.
 
-    Nothing is stored, and nothing starts. It needs the right to create pods in the namespace. Exit status 0: the
-    decision is printed. 1: the pod came back without one, or not at all. Which annotation opts a VM in is read from
-    CO_SCHEDULE_OPT_IN_ANNOTATIONS.
+    Exit status 0: the command printed the decision. 1: the response contains no decision, or there is no response.
 
     \b
     Examples:
@@ -66,13 +68,13 @@ def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | 
     cluster = connect(kubeconfig, context)
     decision, problem = retry(partial(attempt, cluster, namespace, key), timeout)
     if decision:
-        click.echo(printable(f"A pod like a VM's came back from namespace {namespace} with this decision: {decision}"))
+        click.echo(printable(f"The webhook decided on a test pod in namespace {namespace}: {decision}"))
         return
     raise click.ClickException(
         printable(
-            f"namespace {namespace}: {problem}. See whether the webhook is ready, whether its caBundle is there, "
-            "whether the API server has a client certificate if the webhook requires one (tls.clientCA), and "
-            f"whether it is meant for this namespace: kubectl get mutatingwebhookconfiguration {configuration} -o yaml"
+            f"namespace {namespace}: {problem}. Check that the webhook is ready, has a caBundle, and selects this "
+            "namespace. If it requires client certificates (tls.clientCA), check that the API server has one. "
+            f"Read the configuration: kubectl get mutatingwebhookconfiguration {configuration} -o yaml"
         )
     )
 
@@ -105,14 +107,15 @@ def attempt(cluster: ClusterClient, namespace: str, key: str) -> AttemptResult:
     except ClusterError as error:
         # With failurePolicy Fail, a failing webhook makes the API server respond with 500. The webhook may recover.
         if 400 <= error.code < 500 and error.code != 429:
-            raise BadInput(f"the API server does not take the pod: {error}") from None
-        return "", f"the API server does not answer: {error}"
+            raise BadInput(f"the API server rejected the pod: {error}") from None
+        return "", f"cannot create the pod: {error}"
     decision = text(pod, "metadata", "annotations", DECISION) or _observed(warnings)
-    return decision, f"the pod came back without the annotation {DECISION}, so that the webhook was not asked"
+    cause = "the API server did not call the webhook, or the call failed"
+    return decision, f"the response lacks the annotation {DECISION}: {cause}"
 
 
 def _observed(warnings: list[str]) -> str:
-    """Return the decision of a webhook that only observes, or an empty string."""
+    """Return the decision of a webhook in observe mode, or an empty string."""
     found = (warning.partition(OBSERVED)[2].rstrip('"') for warning in warnings)
     return next((f"{decision} (observed only)" for decision in found if decision), "")
 

@@ -11,7 +11,7 @@ _FILES, _NO_FILES = ":0", ":4"
 
 
 def complete_var(name: str) -> str:
-    """Return the environment variable with which a completion script asks the program for completions."""
+    """Return the environment variable by which a completion script requests completions."""
     return f"_{name.replace('-', '_').replace(' ', '_').upper()}_COMPLETE"
 
 
@@ -21,7 +21,7 @@ def complete_var(name: str) -> str:
 def completion(context: click.Context, shell: str) -> None:
     """Print the script that completes this command line in a shell.
 
-    kubectl completes its plugin by itself, if kubectl_complete-coschedule is on the PATH too.
+    kubectl completes the plugin without this script if kubectl_complete-coschedule is on the PATH.
 
     \b
     Examples:

@@ -24,21 +24,21 @@ Finding: TypeAlias = "tuple[str, Result]"
 
 
 @click.command(short_help="check the cluster and the installed webhook")
-@click.option("--pre", is_flag=True, help="Check the cluster before the chart is installed.")
+@click.option("--pre", is_flag=True, help="Check the cluster before you install the chart.")
 @click.option(
     "-n",
     "--namespace",
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Where to create a VM's pod as a dry run.",
+    help="The namespace in which to create a VM's pod as a dry run.",
 )
 @click.option(
     "--release-namespace",
     default=NAME,
     show_default=True,
     metavar="NAME",
-    help="With --pre: where the chart will be installed.",
+    help="With --pre: the namespace in which you will install the chart.",
 )
 @click.option(
     "--webhook-configuration",
@@ -54,7 +54,7 @@ Finding: TypeAlias = "tuple[str, Result]"
     type=click.Choice(["list", "json"]),
     default="list",
     show_default=True,
-    help="For a person or for a program.",
+    help="The output format.",
 )
 @color_option
 @live_options
@@ -67,13 +67,13 @@ def doctor(  # noqa: PLR0913, PLR0917 (one parameter per option)
     color: bool | None,
     **live: str | None,
 ) -> None:
-    """Check the cluster and the installed webhook, and print what is wrong and what to do.
+    """Check the cluster and the installed webhook, and print problems with their remedies.
 
-    Nothing is changed. A check for which you lack a right is reported as a warning.
+    The command changes nothing. If you lack the right for a check, it reports a warning.
 
     \b
     Exit status:
-      0  no check failed; there may be warnings
+      0  no check failed; warnings are possible
       1  a check failed
       2  the cluster can't be read
 

@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler explain`: print every step that leads to a placement decision."""
+"""`kubevirt-scheduler explain`: print every step of a placement decision."""
 
 import os
 import shutil
@@ -32,10 +32,10 @@ STYLES = {YES: "green", NO: "red"}
 MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 
-@click.command(short_help="explain where a VM runs, why, and what to do")
+@click.command(short_help="explain where a VM runs and why")
 @click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]")
-@click.option("-n", "--namespace", metavar="NAME", help="Default: the namespace of the context.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Explain all of this name, in any namespace.")
+@click.option("-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Explain every object of this name in all namespaces.")
 @optional_file_option
 @snapshot_option
 @click.option(
@@ -44,7 +44,7 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
     type=click.Choice(["text", "json", "yaml"]),
     default="text",
     show_default=True,
-    help="Text, or data: a list with an item for each VM or pod.",
+    help="The output format. json and yaml print a list with one item for each VM or pod.",
 )
 @color_option
 @verbose_option
@@ -60,10 +60,10 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     verbose: bool,
     **live: str | None,
 ) -> None:
-    """Explain where a VM runs, each step of the decision on its next start, and what to do.
+    """Explain where a VM runs, how the webhook decides on its next start, and what you can do.
 
-    With -f, each Pod in FILE is explained: a new pod as inject reads it, an existing pod like pod NAME. A VM that isn't
-    opted in is explained as if it were.
+    With -f, the command explains each Pod in FILE: a new pod as inject reads it, an existing pod like pod NAME. For a
+    VM that isn't opted in, the command also explains the decision after an opt-in.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if (file is None) == (named is None):
         raise click.UsageError(USAGE)
     if all_namespaces and namespace:
-        raise click.UsageError("give either -A or -n, not both")
+        raise click.UsageError("specify either -A or -n, not both")
     settings = read_settings(os.environ)
     source = open_source(snapshots, live["kubeconfig"], live["context"], settings, verbose=verbose)
     if named is None:
@@ -108,7 +108,7 @@ def _explained(found: Found, catalog: Store, settings: Settings) -> Explanation:
 
 
 def _exists(pod: JsonObject) -> bool:
-    """Return whether a pod from a file is in the cluster already. Then its node is a fact, and ends no decision."""
+    """Return whether a pod from a file already exists in the cluster. Then its node does not end the decision."""
     return bool(text(pod, "spec", "nodeName") or text(pod, "metadata", "creationTimestamp"))
 
 
@@ -119,7 +119,7 @@ def _explained_file(file: Path, source: Source, settings: Settings) -> Iterator[
     ]
     if not requests:
         raise BadInput(
-            f"{documents.display_name(file)}: there is no Pod in it; the pod of a VM is shown by: "
+            f"{documents.display_name(file)}: no Pod found; to print the pods of VMs: "
             "kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
         )
     for kind, item, request in requests:

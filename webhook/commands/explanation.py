@@ -1,4 +1,4 @@
-"""The explanation of one pod or VM: where it is, each step of the decision on its next pod, and what to do."""
+"""The explanation of one pod or VM: its node, each step of the decision on its next pod, and the advice."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ _ANSWERS = {"✓": True, "✗": False}
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The lines, the decision, and what to do.
+    """The lines, the decision, and the advice.
 
-    `assumed` is the decision that would be made if no rule of eligibility ended it; None if none does. `status` is that
-    of the VM, and None for another pod. `injection` is None if the VM's next pod is unknown.
+    `assumed` is the decision if no rule of eligibility ended it; None if no rule does. `status` is that of the VM, and
+    None for another pod. `injection` is None if the VM's next pod is unknown.
     """
 
     name: str
@@ -78,28 +78,28 @@ def _steps(lines: Iterable[Line]) -> Iterator[JsonObject]:
 
 
 def explain_request(name: str, request: JsonObject, catalog: Store, settings: Settings) -> Explanation:
-    """Explain the decision on a request. Raises BadInput if the live cluster doesn't answer."""
+    """Explain the decision on a request. Raises BadInput if the API server can't be reached."""
     return _explained(name, (), request, catalog, settings)
 
 
 def explain_pod(name: str, pod: JsonObject, template: JsonObject, catalog: Store, settings: Settings) -> Explanation:
     """Explain an existing pod that runs no VM; `template` is the pod as it was at its creation."""
-    heading = (Line("Where is it?", level=0), *map(Line, describe_placement(pod)))
+    heading = (Line("Where is the pod?", level=0), *map(Line, describe_placement(pod)))
     return _explained(name, heading, creation_request(template), catalog, settings)
 
 
 def explain_machine(machine: Machine, catalog: Store, settings: Settings) -> Explanation:
-    """Explain where a VM is, and the decision on its next pod. Raises BadInput if the live cluster doesn't answer."""
+    """Explain where a VM is, and the decision on its next pod. Raises BadInput if the API server can't be reached."""
     status = assess(machine, catalog, settings)
     if status.start and isinstance(status.start.error, BadInput):
         raise status.start.error
     placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
-    lines = (Line("Where is it?", level=0), *map(Line, [*placement, *describe_state(status)]))
-    told = tuple(_stuck_advice(machine, catalog, settings)) or (advice(status),)
+    lines = (Line("Where is the VM?", level=0), *map(Line, [*placement, *describe_state(status)]))
+    advised = tuple(_stuck_advice(machine, catalog, settings)) or (advice(status),)
     name = f"{machine.namespace}/{machine.name}"
     if machine.template is None:
-        return Explanation(name, (*lines, *describe_advice(told)), told, status=status)
-    return _explained(name, lines, creation_request(machine.template), catalog, settings, told, status)
+        return Explanation(name, (*lines, *describe_advice(advised)), advised, status=status)
+    return _explained(name, lines, creation_request(machine.template), catalog, settings, advised, status)
 
 
 def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
@@ -108,7 +108,7 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     request: JsonObject,
     catalog: Store,
     settings: Settings,
-    told: tuple[str, ...] = (),
+    advised: tuple[str, ...] = (),
     status: Status | None = None,
 ) -> Explanation:
     try:
@@ -116,26 +116,26 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     except BadInput:
         raise
     except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the walk reads more fields)
-        walked = [Line(f"the steps can't be shown: a field is malformed ({type(error).__name__})")]
+        walked = [Line(f"cannot show the steps: a field is malformed ({type(error).__name__})")]
     injection = inject_request(request, catalog, settings)
     eligible, broken = as_if_eligible(mapping(request, "object"), injection.decision.opted_in_by, settings)
     assumed = None
     if injection.decision.reason in broken:
         assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings), broken)
-    told = told or _advice(injection, assumed)
-    lines = (*before, *walked, *describe_decision(injection, settings, assumed), *describe_advice(told))
-    return Explanation(name, lines, told, injection, assumed.injection if assumed else None, status)
+    advised = advised or _advice(injection, assumed)
+    lines = (*before, *walked, *describe_decision(injection, settings, assumed), *describe_advice(advised))
+    return Explanation(name, lines, advised, injection, assumed.injection if assumed else None, status)
 
 
 def _advice(injection: Injection, assumed: Assumed | None) -> tuple[str, ...]:
-    told = wording.advice(injection.decision)
+    advised = wording.advice(injection.decision)
     if assumed is None or assumed.injection.decision.outcome is not Outcome.UNCHANGED:
-        return told
-    return tuple(dict.fromkeys((*told, *wording.advice(assumed.injection.decision))))
+        return advised
+    return tuple(dict.fromkeys((*advised, *wording.advice(assumed.injection.decision))))
 
 
 def _stuck_advice(machine: Machine, catalog: Store, settings: Settings) -> list[str]:
-    """Return what to do about a pinned pod that can't be scheduled. Empty for any other pod."""
+    """Return the advice for a pinned pod that can't be scheduled. Empty for any other pod."""
     pod = machine.manifest
     pin = read_pending_pin(pod) if pod else None
     if pod is None or pin is None or not pin.unschedulable_since:

@@ -4,7 +4,7 @@
 
 const STATES = {
   Together: ["●", "together", "runs on the node of its share-manager"],
-  Apart: ["⇄", "apart", "runs on another node than its share-manager"],
+  Apart: ["⇄", "apart", "runs on a different node than its share-manager"],
   Unserved: ["○", "unserved", "runs, but no share-manager serves its claims"],
   Waiting: ["◔", "waiting", "its pod is Pending"],
   Stopped: ["■", "stopped", "has no pod"],

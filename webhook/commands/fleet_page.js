@@ -5,8 +5,8 @@ function showSummary() {
   const counts = counted(vms).filter(([, count]) => count);
   const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = report.summary || {};
   const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
-  const onlyOptedIn = toOptIn ? ` (${toOptIn} of them only once opted in)` : "";
-  const after = apart ? `. ${togetherAfterRestart} of the ${apart} would be together after a restart${onlyOptedIn}` : "";
+  const onlyOptedIn = toOptIn ? ` (${toOptIn} only after opt-in)` : "";
+  const after = apart ? `. ${togetherAfterRestart} of ${apart} would be together after a restart${onlyOptedIn}` : "";
   byId("summary").textContent = `${plural(vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}.`;
   for (const [state, count] of counts) {
     const share = element("span", { class: state, title: `${count} ${words(state)}` });

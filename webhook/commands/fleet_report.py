@@ -69,7 +69,7 @@ def _node(load: NodeLoad, states: Counter[State]) -> JsonObject:
 
 
 def summarize(statuses: Iterable[Status]) -> JsonObject:
-    """Count the VMs by state, and those that are apart by whether a restart would help."""
+    """Count the VMs by state, and the VMs that are apart by whether a restart would help."""
     states, after_restart, after_opt_in = Counter[State](), 0, 0
     for status in statuses:
         states[status.state] += 1

@@ -60,7 +60,7 @@ def read_live(
 
     inventory = read_inventory(cluster, settings, count)
     for kind, number in sorted(inventory.skipped.items()):
-        click.echo(f"Warning: {number} of the {kind} can't be read, and the report ignores them", err=True)
+        click.echo(f"Warning: cannot read {number} of the {kind}; the report ignores them", err=True)
     return inventory, cluster.namespace
 
 

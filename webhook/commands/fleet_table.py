@@ -39,15 +39,15 @@ def render_report(report: JsonObject, *, wide: bool, color: bool, columns: int |
 
 
 def summary_line(summary: JsonObject) -> str:
-    """Return the summary, such as "3 VMs: 2 together, 1 apart; 1 of the 1 would be together after a restart"."""
+    """Return the summary, such as "3 VMs: 2 together, 1 apart; 1 of 1 would be together after a restart"."""
     vms = summary["vms"]
     counts = ", ".join(f"{summary[key]} {words}" for key, words in _COUNTED if summary[key])
     line = f"{vms} {'VM' if vms == 1 else 'VMs'}{f': {counts}' if counts else ''}"
     if not summary["apart"]:
         return line
     helped, to_opt_in = summary["togetherAfterRestart"], summary["togetherAfterRestartNotOptedIn"]
-    line += f"; {helped} of the {summary['apart']} would be together after a restart"
-    return f"{line} ({to_opt_in} of them only once opted in)" if to_opt_in else line
+    line += f"; {helped} of {summary['apart']} would be together after a restart"
+    return f"{line} ({to_opt_in} only after opt-in)" if to_opt_in else line
 
 
 def _vm_heads(*, wide: bool) -> Sequence[str]:

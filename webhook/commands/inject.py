@@ -70,7 +70,7 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
     return content if isinstance(content, dict) else review  # a DELETE request has no object
 
 
-@click.command(short_help="print pods as the webhook would have patched them")
+@click.command(short_help="print pods as the webhook would patch them")
 @file_option
 @snapshot_option
 @click.option(
@@ -79,8 +79,8 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
     type=click.Choice(["yaml", "json", "patch", "diff"]),
     default="yaml",
     show_default=True,
-    help="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch of one pod, or a list of the "
-    "patches of several. diff: what changes.",
+    help="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch, or a list of patches for "
+    "several pods. diff: the changes.",
 )
 @color_option
 @verbose_option
@@ -88,11 +88,11 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
 def inject(
     file: Path, snapshots: tuple[Path, ...], output: str, color: bool | None, verbose: bool, **live: str | None
 ) -> None:
-    """Print pods as the webhook would have patched them.
+    """Print pods as the webhook would patch them.
 
-    FILE holds a Pod, a List, an AdmissionReview, or several YAML documents; objects of other kinds come out as they
-    went in. Nothing is changed anywhere. Without a snapshot the cluster of the kubeconfig is read, as far as the pod
-    needs it.
+    FILE contains a Pod, a List, an AdmissionReview, or several YAML documents. Objects of other kinds are printed
+    unchanged. The command changes nothing in the cluster. Without a snapshot, it reads the objects that the decision
+    needs from the cluster of the kubeconfig.
 
     \b
     Examples:

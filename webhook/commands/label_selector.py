@@ -29,4 +29,4 @@ def _requirement(part: str) -> JsonObject:
         return {"key": found["key"], "operator": "In" if found["operator"] == "in" else "NotIn", "values": values}
     if found := _EXISTENCE.fullmatch(part):
         return {"key": found["key"], "operator": "DoesNotExist" if found["operator"] else "Exists"}
-    raise click.BadParameter(f"{part!r} is no label requirement; example: app=db,tier!=web", param_hint="-l")
+    raise click.BadParameter(f"invalid label selector {part!r}; example: app=db,tier!=web", param_hint="-l")

@@ -44,16 +44,16 @@ class Assumed:
 
 
 def describe_placement(pod: JsonObject) -> Iterator[str]:
-    """Describe where a pod is, what the scheduler reports, and what the webhook decided at its creation."""
+    """Describe where a pod is, the scheduler's report, and the webhook's decision at its creation."""
     node, phase = text(pod, "spec", "nodeName"), text(pod, "status", "phase") or "no phase"
     yield f"pod {text(pod, 'metadata', 'name')}: {phase}, {f'on {node}' if node else 'not bound to a node'}"
     for condition in mappings(pod, "status", "conditions"):
         if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
             yield f"the scheduler reports: {text(condition, 'message')}"
     annotations = mapping(pod, "metadata", "annotations")
-    yield f"decided at its creation: {text(annotations, DECISION) or 'nothing, there is no annotation'}"
+    yield f"decision at creation: {text(annotations, DECISION) or 'none (no annotation)'}"
     if target := text(annotations, CO_SCHEDULED_NODE):
-        yield f"target node at its creation: {target}{', where it is' if target == node else ''}"
+        yield f"target node at creation: {target}{' (the pod runs there)' if target == node else ''}"
 
 
 def describe_state(status: Status) -> Iterator[str]:
@@ -61,24 +61,24 @@ def describe_state(status: Status) -> Iterator[str]:
     if status.machine.paused:
         yield "the VM is paused"
     if status.machine.migrating:
-        yield "a live migration is under way"
+        yield "a live migration is in progress"
     words = f"{status.state}, {status.reason}" if status.reason else f"{status.state}"
     served = f": {status.storage_node} serves claim {status.claim}" if status.storage_node else ""
     yield f"{words}{served}"
 
 
 def describe_walk(walk: Walk, pod: str = "the pod") -> Iterator[Line]:
-    """Yield the lines for each step of the walk; `pod` is what the pod is called."""
+    """Yield the lines for each step of the walk; `pod` is the name of the pod in sentences."""
     yield Line(f"Does the webhook handle {pod}?", level=0)
     yield from map(_answer, walk.rules)
     if walk.assumes:
-        yield Line(f"from here on, as if it were {_eligible(walk.assumes)}", NEUTRAL)
+        yield Line(f"the next steps assume that the pod is {_eligible(walk.assumes)}", NEUTRAL)
     if walk.chains:
-        yield Line("Which nodes serve its claims?", level=0)
+        yield Line("Which nodes serve the claims?", level=0)
         for chain in walk.chains:
             yield from _claim_path(chain)
     if walk.served:
-        yield Line("Which VMs use its volume?", level=0)
+        yield Line("Which VMs use the volume?", level=0)
         yield from _volume_consumers(walk.served)
     if walk.choice:
         yield Line("Which node is the target?", level=0)
@@ -100,7 +100,7 @@ def describe_decision(injection: Injection, settings: Settings, assumed: Assumed
     yield Line(f"{decision.outcome}, {decision.reason}: {decision.message}")
     if assumed:
         would_be = assumed.injection.decision
-        yield Line(f"if it were {_eligible(assumed.broken)}: {would_be.outcome}, {would_be.reason}: {would_be.message}")
+        yield Line(f"if {_eligible(assumed.broken)}: {would_be.outcome}, {would_be.reason}: {would_be.message}")
     yield Line(f"Patch: {_patch_effect(injection, settings)}")
     for warning in injection.warnings:
         if decision.message[:30] not in warning:  # the decision line above has the full text
@@ -108,7 +108,7 @@ def describe_decision(injection: Injection, settings: Settings, assumed: Assumed
 
 
 def describe_advice(advice: Iterable[str]) -> Iterator[Line]:
-    """Yield the lines about what to do."""
+    """Yield the lines of advice."""
     yield Line("What to do", level=0)
     yield from map(Line, advice)
 
@@ -117,20 +117,24 @@ def stuck_advice(namespace: str, pin: PendingPin, obstacle: FailedCheck | None, 
     """Return the advice for a pinned pod that the scheduler can't place.
 
     `obstacle` is why the pin can't hold, None if the node seems able to run the pod. `kept` is why the webhook doesn't
-    delete the pod, empty if it deletes the pod `after` seconds.
+    delete the pod, empty if it deletes the pod after `after` seconds.
     """
-    problem = f" and can't be scheduled there: {obstacle.detail}" if obstacle else ", but is not scheduled there yet"
-    sentences = [f"The pod is pinned to {pin.node}{problem}."]
+    problem = f"but {pin.node} {obstacle.detail}" if obstacle else "but not scheduled there yet"
+    sentences = [f"The pod is pinned to {pin.node}, {problem}."]
     if obstacle and obstacle.reason in GUARD_REASONS:
         sentences.append(ADVICE[obstacle.reason])
     restart = restart_advice(namespace, pin.vm)
     if kept:
-        return [*sentences, f"The webhook does not delete the pod, because {kept}: {restart}."]
+        return [*sentences, f"The webhook does not delete the pod, because {kept}.", _sentence(restart)]
     return [
         *sentences,
-        f"If its release is on, the webhook deletes the pod after {after} s, and KubeVirt starts the VM again.",
-        f"To have that at once, {restart}.",
+        f"If releasing pins is enabled, the webhook deletes the pod after {after} s, and KubeVirt restarts the VM.",
+        f"To release the VM immediately, {restart}.",
     ]
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}."
 
 
 def _answer(answer: Answer) -> Line:
@@ -158,7 +162,7 @@ def _claim_path(chain: ClaimPath) -> Iterator[Line]:
         yield Line(f"{finding.reason}. {ADVICE[finding.reason]}", NO, 2)
     if finding.node and finding.reason:
         yield Line(
-            f"{finding.node}: other VMs use the volume there, so the webhook steers the share-manager there", NEUTRAL, 2
+            f"{finding.node} runs other VMs of the volume, so the webhook steers the share-manager there", NEUTRAL, 2
         )
     elif finding.node:
         yield Line(f"served by {finding.node} (source: {finding.source})", YES, 2)
@@ -177,12 +181,12 @@ def _volume_consumers(served: VolumeUsers) -> Iterator[Line]:
         yield Line(f"volume {served.volume} → no known PV", NEUTRAL)
     for pod in served.mounting:
         has_vote = pod in served.consumers
-        exclusion = "" if has_vote else "; no vote: it must be opted in, bound, and Pending or Running"
+        exclusion = "" if has_vote else "; no vote: the pod must be opted in, bound, and Pending or Running"
         yield Line(f"{'/'.join(pod.key)}: {_location(pod)}{exclusion}", YES if has_vote else NO, 2)
     if not served.mounting:
-        yield Line("no virt-launcher pod mounts it", NO, 2)
+        yield Line("no virt-launcher pod mounts the volume", NO, 2)
     for node in sorted(served.avoided):
-        yield Line(f"the pod prefers not to be on {node}", NEUTRAL, 2)
+        yield Line(f"the pod prefers to avoid {node}", NEUTRAL, 2)
 
 
 def _votes(walk: Walk, choice: Choice) -> Iterator[Line]:
@@ -195,7 +199,7 @@ def _votes(walk: Walk, choice: Choice) -> Iterator[Line]:
     for node in sorted(votes, key=lambda name: (choice.node, *choice.others, name).index(name)):
         has_vote = node in (choice.node, *choice.others)
         mark = YES if node == choice.node else NO
-        yield Line(f"{node}: {', '.join(votes[node])}{'' if has_vote else ' (without a vote)'}", mark)
+        yield Line(f"{node}: {', '.join(votes[node])}{'' if has_vote else ' (no vote)'}", mark)
 
 
 def _guard(guard: Guard) -> Iterator[Line]:
@@ -203,7 +207,7 @@ def _guard(guard: Guard) -> Iterator[Line]:
     if not all(answer.decisive for answer in guard.answers):
         yield Line("Parentheses mark checks that did not affect the decision.")
     if guard.resource_fits:
-        yield Line(f"What does the pod request, and what is free on {guard.node}?", level=0)
+        yield Line(f"Does {guard.node} have enough free resources?", level=0)
     for fit in guard.resource_fits:
         requested, free = format_quantity(fit.resource, fit.requested), format_quantity(fit.resource, max(fit.free, 0))
         yield Line(f"{fit.resource}: requested {requested}, free {free}", YES if fit.requested <= fit.free else NO)

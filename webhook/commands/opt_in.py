@@ -25,13 +25,13 @@ GAP = "   "
 def vm_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the arguments and options that select VMs, and `--yes`."""
     decorators = (
+        click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them."),
         click.option(
-            "--yes", is_flag=True, help="Write the change. Without it, the command only prints what it would do."
+            "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
         ),
         click.option(
-            "-l", "--selector", metavar="SELECTOR", default="", help="Only VMs with these labels: app=db,!old"
+            "-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context."
         ),
-        click.option("-n", "--namespace", metavar="NAME", help="Default: the namespace of the context."),
         click.argument("names", nargs=-1, metavar="[NAME]..."),
     )
     for decorate in (live_options, *decorators):
@@ -44,10 +44,10 @@ def vm_options(command: Callable[..., None]) -> Callable[..., None]:
 def opt_in(names: tuple[str, ...], namespace: str | None, selector: str, yes: bool, **live: str | None) -> None:
     """Opt VMs in: set the annotation kubevirt-scheduler/co-schedule: "true" in their templates.
 
-    Without NAME and without -l, that is each VM of the namespace. A running VM is placed by it from its next start on.
-    A VM that Argo CD, Flux, Helm or another controller manages is named and left alone: change it at its source.
+    Without NAME and -l, the command selects all VMs of the namespace. The annotation takes effect at a VM's next start.
+    The command skips VMs that Argo CD, Flux, Helm or another controller manages: change those at their source.
 
-    Exit status 1: a VM was left alone, or could not be changed. 2: the VMs can't be read.
+    Exit status 1: a VM was skipped or could not be changed. 2: the VMs can't be read.
 
     \b
     Examples:
@@ -63,8 +63,8 @@ def opt_in(names: tuple[str, ...], namespace: str | None, selector: str, yes: bo
 def opt_out(names: tuple[str, ...], namespace: str | None, selector: str, yes: bool, **live: str | None) -> None:
     """Opt VMs out: set the annotation kubevirt-scheduler/co-schedule: "false" in their templates.
 
-    "false" also outweighs the label of the namespace and the StorageClasses. Other annotations that opt the VM in are
-    removed. The VMs, the exit status and what is left alone are those of opt-in.
+    "false" overrides the label of the namespace and the StorageClasses. The command removes other annotations that opt
+    the VM in. It selects and skips VMs like opt-in, and has the same exit status.
 
     \b
     Examples:
@@ -83,25 +83,25 @@ def _run(  # noqa: PLR0913 (the options of both commands)
     opts_in: bool,
     yes: bool,
 ) -> None:
-    from webhook.cluster.opt_in_annotation import Result, Wish, apply, find_vms, plan  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
+    from webhook.cluster.opt_in_annotation import DesiredOptIn, Result, apply, find_vms, plan  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
 
     if names and selector:
-        raise click.UsageError("give either names or -l, not both")
+        raise click.UsageError("specify either names or -l, not both")
     parse_selector(selector)
-    wish = Wish(opts_in, read_settings(os.environ).opt_in_annotations)
+    desired = DesiredOptIn(opts_in, read_settings(os.environ).opt_in_annotations)
     cluster = connect(live["kubeconfig"], live["context"])
     found = find_vms(cluster, namespace or cluster.namespace, names, selector)
     if not found:
         click.echo(
-            printable(f"No VM found in namespace {namespace or cluster.namespace}; choose another with -n"), err=True
+            printable(f"No VM found in namespace {namespace or cluster.namespace}. To select another, use -n"), err=True
         )
         return
-    outcomes = [apply(cluster, vm, wish) if yes else plan(vm, wish) for vm in found]
+    outcomes = [apply(cluster, vm, desired) if yes else plan(vm, desired) for vm in found]
     click.echo(printable_table(outcomes, done=yes), nl=False)
     counts = Counter(outcome.result for outcome in outcomes)
     if not yes and counts[Result.CHANGED]:
-        click.echo("Nothing has been changed. To change it, add --yes", err=True)
-    if counts[Result.LEFT_ALONE] or counts[Result.FAILED]:
+        click.echo("Dry run: nothing changed. To apply the changes, add --yes", err=True)
+    if counts[Result.SKIPPED] or counts[Result.FAILED]:
         raise SystemExit(EXIT_INCOMPLETE)
 
 

@@ -29,7 +29,7 @@ optional_file_option, file_option = (
         type=click.Path(path_type=Path),
         required=required,
         metavar="FILE",
-        help="YAML or JSON: pods, lists, AdmissionReviews. - is standard input.",
+        help="A YAML or JSON file with Pods, Lists or AdmissionReviews. Use - for standard input.",
     )
     for required in (False, True)
 )
@@ -40,21 +40,21 @@ snapshot_option = click.option(
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="The cluster, as `kubevirt-scheduler snapshot` writes it: a file or a folder. May be given several times.",
+    help="Read the cluster from a file or folder that `kubevirt-scheduler snapshot` wrote. Can be repeated.",
 )
 
 color_option = click.option(
     "--color/--no-color",
     default=None,
-    help="With colours or without. Default: with them on a terminal, unless NO_COLOR is set.",
+    help="Color the output. Default: color on a terminal, unless NO_COLOR is set.",
 )
 
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what the snapshot holds besides.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="List the ignored kinds of the snapshot.")
 
 
 SECRETS_WARNING = (
-    "Warning: the snapshot has the environment of share-manager pods, where Longhorn puts the passphrases of encrypted "
-    "volumes; delete the file, and write one without secrets: kubevirt-scheduler snapshot -o FILE"
+    "Warning: the snapshot contains the environment of share-manager pods, where Longhorn stores the passphrases of "
+    "encrypted volumes. Delete the file, and write one without secrets: kubevirt-scheduler snapshot -o FILE"
 )
 
 
@@ -66,8 +66,8 @@ def wants_color(chosen: bool | None) -> bool:
 def live_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select a live cluster."""
     for option in (
-        click.option("--context", metavar="NAME", help="The context of the kubeconfig. Default: its current one."),
-        click.option("--kubeconfig", metavar="FILE", help="The credentials for the cluster. Default: like kubectl."),
+        click.option("--context", metavar="NAME", help="The kubeconfig context. Default: the current context."),
+        click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file. Default: the same as for kubectl."),
     ):
         command = option(command)
     return command
@@ -84,19 +84,19 @@ def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
         context_of_command = click.get_current_context(silent=True)
         parameters = context_of_command.command.params if context_of_command else []
         alternative = ", or --snapshot FILE" if any(each.name == "snapshots" for each in parameters) else ""
-        raise BadInput(f"{str(error).rstrip('.')}; give --kubeconfig FILE{alternative}") from None
+        raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE{alternative}") from None
 
 
 def namespace_and_name(value: str, option: str) -> tuple[str, str]:
     """Split the value of an option, NAMESPACE/NAME. Raises BadParameter for any other form."""
     namespace, _, name = value.partition("/")
     if not (namespace and name) or "/" in name:
-        raise click.BadParameter(f"{value!r} is not NAMESPACE/NAME", param_hint=option)
+        raise click.BadParameter(f"expected NAMESPACE/NAME, got {value!r}", param_hint=option)
     return namespace, name
 
 
 def _read_snapshot(paths: Sequence[Path], keep: Keep) -> tuple[Store, Counter[str]]:
-    """Read files like `snapshot.read`, and warn once if a file has the environment of share-manager pods."""
+    """Read files like `snapshot.read`, and warn once if a file contains the environment of share-manager pods."""
     has_secrets = False
 
     def inspect(kind: str, item: JsonObject) -> None:
@@ -125,9 +125,9 @@ def load_cluster(
 
 
 def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool) -> Store:
-    """Read files like `snapshot.load`; with `verbose`, list the kinds that nothing reads."""
+    """Read files like `snapshot.load`; with `verbose`, list the ignored kinds."""
     store, ignored = _read_snapshot(paths, keep)
     if verbose and ignored:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-        click.echo(documents.printable(f"The snapshot also holds, and nobody asks for it: {counted}"), err=True)
+        click.echo(documents.printable(f"Ignored objects in the snapshot: {counted}"), err=True)
     return store

@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler recolocate`: move running VMs to the node of their storage by live migration."""
+"""`kubevirt-scheduler recolocate`: live-migrate running VMs to the node of their storage."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 STORAGE_WARNING = (
-    "Longhorn's documentation calls its RWX volumes over NFS not capable of live migration; KubeVirt migrates VMs on "
-    "them. So the first VM of each StorageClass migrates alone and is then watched for {settle:g} seconds, and the run "
-    "stops at the first failure. Read more: docs/guides/recolocate.md"
+    "According to Longhorn's documentation, its RWX volumes over NFS do not support live migration. KubeVirt does "
+    "migrate VMs with such volumes. So the first VM of each StorageClass migrates alone, and the command watches it "
+    "for {settle:g} seconds. The command stops at the first failure. Read more: docs/guides/recolocate.md"
 )
 TOO_OLD = (
-    "this KubeVirt can't migrate a VM to a chosen node: its VirtualMachineInstanceMigration has no addedNodeSelector. "
-    "Upgrade KubeVirt to 1.6 or newer, or restart the VMs: kubevirt-scheduler recolocate --restart-list"
+    "KubeVirt is too old: VirtualMachineInstanceMigration has no field addedNodeSelector, so a migration cannot name "
+    "its target node. Upgrade to KubeVirt 1.6 or newer, or restart VMs: kubevirt-scheduler recolocate --restart-list"
 )
-NO_KUBEVIRT = "the cluster has no KubeVirt: the CRD virtualmachineinstancemigrations.kubevirt.io is missing"
+NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.kubevirt.io not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Selection:
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-A", "--all-namespaces", is_flag=True, help="All VMs of the cluster.")
-@click.option("-n", "--namespace", metavar="NAME", help="Default: the namespace of the context.")
-@click.option("-l", "--selector", metavar="SELECTOR", default="", help="Only VMs with these labels: app=db,!old")
-@click.option("--yes", is_flag=True, help="Migrate. Without it, only print what would be done.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Select the VMs of all namespaces.")
+@click.option("-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context.")
+@click.option("-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old.")
+@click.option("--yes", is_flag=True, help="Migrate the VMs. Without --yes, the command only prints the plan.")
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Migrate at most N VMs.")
 @click.option(
     "--parallel",
@@ -70,7 +70,7 @@ class Selection:
     default=1,
     show_default=True,
     metavar="N",
-    help="At most N migrations at once; at most KubeVirt's limit minus two, and two per source node.",
+    help="Run at most N migrations at once, and at most KubeVirt's limit minus two, and two per source node.",
 )
 @click.option(
     "--settle",
@@ -80,14 +80,14 @@ class Selection:
     metavar="SECONDS",
     help="How long to watch the first VM of each StorageClass after its migration.",
 )
-@click.option("--restart-list", is_flag=True, help="Print the commands that restart what migration can't move.")
+@click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="A table and lines of text, or one JSON object per line.",
+    help="The output format. json prints one JSON object per line.",
 )
 @color_option
 @live_options
@@ -105,10 +105,10 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     color: bool | None,
     **live: str | None,
 ) -> None:
-    """Move running VMs that are apart from their storage to the node of their share-manager, by live migration.
+    """Live-migrate running VMs that are apart from their storage to the node of their share-manager.
 
-    Without --yes, nothing changes: a table shows what would be done to each VM, and why not. Ctrl-C creates no further
-    migration and waits for those that run; a second Ctrl-C leaves them running.
+    Without --yes, the command changes nothing and prints the plan: an action and a reason for each VM. Ctrl-C stops the
+    command after the running migrations have finished. A second Ctrl-C stops it immediately and leaves them running.
 
     The exit status is 1 if a migration failed or the run was interrupted, and 2 if the cluster can't be read.
 
@@ -120,7 +120,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler recolocate -A --restart-list
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and (namespace or names):
-        raise click.UsageError("-A excludes -n and names")
+        raise click.UsageError("-A cannot be combined with -n or names")
     settings, cluster = read_settings(os.environ), connect(live["kubeconfig"], live["context"])
     selection = Selection(all_namespaces, namespace, selector, names)
     supported = _is_supported(cluster)

@@ -1,4 +1,4 @@
-"""The plan of `recolocate`: what would be done to each VM, and the restarts for those that migration can't move."""
+"""The plan of `recolocate`: an action for each VM, and the restarts for the VMs that migration can't move."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIBIBYTE = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What `recolocate` would do to one VM: a move, or none and why. `gain` are the bytes that become local."""
+    """The plan for one VM: a move, or the reason for none. `gain` is the number of bytes that become local."""
 
     status: Status
     result: Move | Refusal
@@ -49,7 +49,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What was read of the cluster: its objects, its claims, and the VMs that have an unfinished migration.
+    """The cluster: its objects, its claims, and the VMs that have an unfinished migration.
 
     If not `supported`, KubeVirt is too old to migrate a VM to a chosen node.
     """
@@ -63,11 +63,12 @@ class Surroundings:
 def propose(
     found: Surroundings, scope: Scope, names: Sequence[str], settings: Settings, progress: Progress
 ) -> list[Proposal]:
-    """Return a proposal for each VM that is apart or named, those first that gain most. Raises BadInput."""
+    """Return a proposal for each VM that is apart or named, the largest gain first. Raises BadInput."""
     statuses = [each for each in assess_all(found.inventory, scope, settings, progress) if _is_named(each, names)]
     missing = set(names) - {each.machine.name for each in statuses}
     if missing:
-        raise BadInput(f"no such VM in namespace {scope.namespace}: {', '.join(sorted(missing))}")
+        names = ", ".join(f'"{name}"' for name in sorted(missing))
+        raise BadInput(f'VirtualMachine {names} not found in namespace "{scope.namespace}"')
     chosen = [each for each in statuses if names or each.state is State.APART]
     proposals = [_proposal(each, found, settings) for each in chosen]
     return sorted(proposals, key=attrgetter("gain"), reverse=True)
@@ -132,7 +133,7 @@ def _cells(proposal: Proposal) -> Iterator[str]:
     yield from (status.machine.namespace, status.machine.name, status.node or NO_VALUE)
     yield status.storage_node or NO_VALUE
     if isinstance(result, Move):
-        yield from ("migrate", f"{format_gain(proposal.gain)} become local")
+        yield from ("migrate", f"{format_gain(proposal.gain)} becomes local")
     else:
         yield from ("restart" if proposal.needs_restart else "none", f"{result.word}: {result.detail}")
 
@@ -157,11 +158,11 @@ def _summary(proposals: Sequence[Proposal], most: int | None) -> str:
         return "No VM is apart from its storage."
     line = f"{apart} apart: {chosen} would migrate"
     needed = f"{restarts} {'needs' if restarts == 1 else 'need'} a restart"
-    return f"{line}, {needed} (list with --restart-list)" if restarts else line
+    return f"{line}, {needed} (to list them: --restart-list)" if restarts else line
 
 
 def restart_list(proposals: Iterable[Proposal]) -> Iterator[str]:
-    """Yield the commands that restart the VMs which only a restart moves to their storage, as lines of a script."""
+    """Yield the lines of a script that restarts the VMs that only a restart moves to their storage."""
     for each in proposals:
         if not each.needs_restart or isinstance(each.result, Move):
             continue
@@ -169,4 +170,5 @@ def restart_list(proposals: Iterable[Proposal]) -> Iterator[str]:
         command = f"virtctl restart {machine.name} -n {machine.namespace}"
         if start and start.stopped_by:
             command = f"kubevirt-scheduler opt-in {machine.name} -n {machine.namespace} --yes && {command}"
-        yield printable(f"{command}  # {format_gain(each.gain)} become local; {each.result.word}: {each.result.detail}")
+        gained = f"{format_gain(each.gain)} becomes local"
+        yield printable(f"{command}  # {gained}; {each.result.word}: {each.result.detail}")

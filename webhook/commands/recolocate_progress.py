@@ -1,4 +1,4 @@
-"""What a person or a program reads of a run of migrations: one line per change, and a bar on a terminal."""
+"""The output of a run of migrations: one line per change, and a progress bar on a terminal."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from webhook.commands.progress import Progress, progress_bar
 from webhook.placement.relocation import IN_FLIGHT, Relocation, Run, Stage
 
 WORDS = {
-    Stage.WAITING: "to be created again",
+    Stage.WAITING: "waiting to be recreated",
     Stage.MIGRATING: "migrating",
     Stage.SETTLING: "migrated, watching the first VM of its StorageClass",
     Stage.MOVED: "moved",
@@ -52,7 +52,7 @@ class Reporter:
         _write(sys.stdout, line)
 
     def note(self, words: str) -> None:
-        """Report something about the run as a whole, once."""
+        """Print a message about the whole run, unless it repeats the previous message."""
         if words != self._last_note:
             _write(sys.stderr, words)
         self._last_note = words
@@ -71,12 +71,12 @@ class Reporter:
         if run.stopped:
             _write(sys.stderr, f"Stopped: {run.stopped}")
         for each in left:
-            _write(sys.stderr, f"Left running: migration {each.migration} in namespace {each.move.namespace}")
+            _write(sys.stderr, f"Still running: migration {each.migration} in namespace {each.move.namespace}")
 
 
 @contextmanager
 def reporter(total: int, *, as_json: bool) -> Iterator[Reporter]:
-    """Open the bar, if standard error is a terminal, and return what reports the run."""
+    """Open the progress bar, if standard error is a terminal, and yield the reporter of the run."""
     with progress_bar(redirected=sys.stdout.isatty()) as progress:
         progress("migrating", 0, total)
         yield Reporter(total, progress, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Run the migrations of `recolocate`: look at the cluster twice a second, and create what the plan permits."""
+"""Run the migrations of `recolocate`: read the cluster twice a second, and create the permitted migrations."""
 
 import secrets
 import signal
@@ -24,9 +24,9 @@ from webhook.placement.relocation import Limits, Migration, Relocation, Run, Vie
 from webhook.placement.settings import Settings
 from webhook.placement.shape import Malformed
 
-POLL = 0.5  # seconds between two looks at the cluster
+POLL = 0.5  # seconds between two reads of the cluster
 LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
-PATIENCE = 300.0  # seconds to wait for an API server that doesn't answer: it may restart, for example in an upgrade
+PATIENCE = 300.0  # seconds to wait for an unreachable API server: it may restart, for example in an upgrade
 LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
 # An API server that has just started refuses requests until it has read its roles, for some seconds.
@@ -37,7 +37,7 @@ INTERRUPTED = "interrupted"
 def migrate(
     cluster: ClusterClient, moves: Sequence[Relocation], limits: Limits, settings: Settings, *, as_json: bool
 ) -> bool:
-    """Migrate the VMs. Return whether all went well: no migration failed, and nobody interrupted the run.
+    """Migrate the VMs. Return whether no migration failed and the user did not interrupt the run.
 
     Raises BadInput if KubeVirt's limits can't be read.
     """
@@ -49,14 +49,14 @@ def migrate(
 
 
 class Presses:
-    """How often the user pressed Ctrl-C, and a sleep that ends when the user does."""
+    """Counts how often the user pressed Ctrl-C, and sleeps until the next press."""
 
     def __init__(self) -> None:
         self.count = 0
         self._event = threading.Event()
 
     def add(self, _signal: int, _frame: FrameType | None) -> None:
-        """Count one; a signal handler."""
+        """Count one press; a signal handler."""
         self.count += 1
         self._event.set()
 
@@ -109,10 +109,10 @@ class MigrationRun:
                 if self._clock() - self._answered_at > patience:
                     self._change(recolocation_run.stopped(self._run, str(error)))
                     break
-                self._report.note(f"a request failed, retrying: {error}")
+                self._report.note(f"A request failed, retrying: {error}")
             if self._presses.count and not self._run.stopped:
                 self._change(recolocation_run.stopped(self._run, INTERRUPTED))
-                self._report.note("Interrupted: waiting for the migrations that run. Press Ctrl-C again to leave them.")
+                self._report.note("Interrupted: waiting for running migrations. To exit now, press Ctrl-C again.")
             if self._presses.count > 1:
                 break
             if not self._run.finished(self._limits):
@@ -136,12 +136,13 @@ class MigrationRun:
         if candidate is None:
             self._list_at = self._clock() + LIST_INTERVAL
             if not self._run.in_flight:
-                self._report.note("Waiting for a free slot: other migrations are unfinished")
+                self._report.note("Waiting for other migrations to finish")
         while candidate and not self._presses.count and self._start(candidate, view):
             candidate = recolocation_run.next_move(self._run, view, self._limits)
 
     def _withdraw(self, migration: Migration) -> None:
-        self._report.note(f"{migration.namespace}/{migration.vmi} is evacuated: deleting migration {migration.name}")
+        vmi = f"{migration.namespace}/{migration.vmi}"
+        self._report.note(f"KubeVirt evacuates {vmi}: deleting migration {migration.name}")
         migrations.delete_migration(self._cluster, migration)
         self._change(recolocation_run.withdrawn(self._run, migration))
 
@@ -158,7 +159,7 @@ class MigrationRun:
         return View(self._clock(), tuple(known), {key: migrations.sight_of(vmi) for key, vmi in vmis.items()})
 
     def _completed(self, migration: Migration) -> Migration:
-        """Add what only other objects tell: the source node, and why the migration failed."""
+        """Add the fields that only other objects have: the source node, and why the migration failed."""
         if migration.unfinished:
             return replace(migration, source=migration.source or self._source(migration))
         if migration.phase == "Failed" and not migration.failure:
@@ -167,7 +168,7 @@ class MigrationRun:
         return migration
 
     def _source(self, migration: Migration) -> str:
-        """Return the node of a migration's VMI. Only a new migration of someone else costs a request."""
+        """Return the node of a migration's VMI. Only a new migration of another client costs a request."""
         key = migration.key
         if key not in self._sources:
             vmi = migrations.read_vmi(self._cluster, (migration.namespace, migration.vmi))
@@ -199,11 +200,11 @@ class MigrationRun:
             inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
             machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
             if not machines:
-                return Refusal(Hindrance.NOT_RUNNING, "it is gone")
+                return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
             status = assess(machines[0], inventory.store, self._settings)
             return plan_move(view_of(status, inventory, unfinished, self._settings), inventory.store)
         except Malformed as error:
-            return Refusal(Hindrance.NOT_RUNNING, f"its pod can't be read: {error}")
+            return Refusal(Hindrance.NOT_RUNNING, f"the VM's pod cannot be read: {error}")
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
         if error.code in REFUSALS:

@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler report`: which VMs are away from their storage, and what a restart would do."""
+"""`kubevirt-scheduler report`: list the VMs that are apart from their storage, and the effect of a restart."""
 
 import itertools
 import os
@@ -28,10 +28,10 @@ EXIT_APART = 1
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
-@click.command(short_help="list the VMs that are away from their storage")
+@click.command(short_help="list VMs, their nodes, and the nodes of their storage")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Report on all namespaces. The default for a snapshot.")
-@click.option("-n", "--namespace", metavar="NAME", help="Default: the namespace of the context.")
-@click.option("-l", "--selector", metavar="SELECTOR", default="", help="Only VMs with these labels: app=db,!old")
+@click.option("-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context.")
+@click.option("-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old.")
 @click.option("--apart", "only_apart", is_flag=True, help="List only the VMs that are apart from their storage.")
 @snapshot_option
 @click.option(
@@ -40,7 +40,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
     type=click.Choice([*TABLES, "json", "yaml", "html"]),
     default="table",
     show_default=True,
-    help="A table, the same with claims and reasons, data, or a page for a browser.",
+    help="The output format. wide adds claims and reasons to the table. html prints a page for a browser.",
 )
 @click.option("-w", "--watch", is_flag=True, help=f"Print the table again every {WATCH_SECONDS} seconds.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
@@ -58,7 +58,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     color: bool | None,
     **live: str | None,
 ) -> None:
-    """Report where each VM runs, where its storage is served, and what a start would decide now.
+    """List the node of each VM, the node of its storage, and the decision if the VM started now.
 
     The exit status is 1 if a VM is apart and --fail-on apart is given, and 2 if the cluster can't be read.
 
@@ -71,9 +71,9 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler report -A --fail-on apart -o json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and namespace:
-        raise click.UsageError("give either -A or -n, not both")
+        raise click.UsageError("specify either -A or -n, not both")
     if watch and output not in TABLES:
-        raise click.UsageError("-w prints tables: give -o table or -o wide, or omit -w")
+        raise click.UsageError("-w prints tables: specify -o table or -o wide, or omit -w")
     settings, wanted = read_settings(os.environ), parse_selector(selector)
     for number in itertools.count() if watch else range(1):
         if number:
@@ -104,7 +104,7 @@ def _survey(  # noqa: PLR0913 (the options of the command)
         scope = Scope(None if all_namespaces else namespace or default, selector)
         statuses = list(assess_all(inventory, scope, settings, progress))
     if not statuses and scope.namespace:
-        click.echo(f"No VM found in namespace {scope.namespace}; -A reports on all namespaces", err=True)
+        click.echo(f"No VM found in namespace {scope.namespace}. To report on all namespaces, add -A", err=True)
     return build_report(statuses, node_loads(inventory.store, settings))
 
 

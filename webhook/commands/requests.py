@@ -15,10 +15,10 @@ from webhook.serving.review import BadReview, request_of
 
 
 def read_documents(file: Path) -> list[Document]:
-    """Read the documents of a file. Raises BadInput if the file is unusable or has none."""
+    """Read the documents of a file. Raises BadInput if the file is unusable or empty."""
     content = documents.read(file)
     if not content:
-        raise BadInput(f"{documents.display_name(file)}: it is empty; a Pod is wanted, in YAML or JSON")
+        raise BadInput(f"{documents.display_name(file)}: empty file: expected a Pod in YAML or JSON")
     return content
 
 
@@ -38,12 +38,12 @@ def request_from(document: Document, kind: Kind, item: JsonObject) -> JsonObject
         return None
     for field in ("metadata", "spec") if is_pod_creation(request) else ():
         if not isinstance(request["object"].get(field), dict):  # no patch could be applied
-            raise document.error(f"a Pod's {field} is no map")
+            raise document.error(f"Pod {field}: expected a mapping")
     return request
 
 
 def inject_request(request: JsonObject, catalog: Catalog, settings: Settings) -> Injection:
-    """Decide on a request and return the patch. Raises BadInput if the live cluster did not answer."""
+    """Decide on a request and return the patch. Raises BadInput if the API server can't be reached."""
     injection = injector.inject(request, catalog, settings)
     if isinstance(injection.error, BadInput):
         raise injection.error

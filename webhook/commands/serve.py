@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler serve`: answer the API server's admission reviews over TLS."""
+"""`kubevirt-scheduler serve`: respond to the API server's admission reviews over TLS."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ class StartupError(click.ClickException):
     exit_code = 2
 
 
-@click.command(short_help="answer the API server's reviews over TLS")
+@click.command(short_help="run the webhook server")
 @click.option(
     "--snapshot",
     "snapshots",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE|FOLDER",
-    help="The cluster, as kubectl get -o yaml writes it. May be given several times.",
+    help="Read the cluster from a file or folder, such as the output of kubectl get -o yaml. Can be repeated.",
 )
 @click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
-@click.option("--https-port", type=PORT, default=8443, show_default=True, help="POST /mutate; 0 picks a free one.")
+@click.option("--https-port", type=PORT, default=8443, show_default=True, help="The TLS port. 0 picks a free port.")
 @click.option(
     "--http-port",
     type=PORT,
     default=8080,
     show_default=True,
-    help="GET /healthz, /readyz and /metrics, without TLS; 0 picks a free one.",
+    help="The plain HTTP port for /healthz, /readyz and /metrics. 0 picks a free port.",
 )
 @click.option(
     "--lease",
     metavar="NAMESPACE/NAME",
-    help="The Lease of the one replica that releases or reports VMs whose pin can't hold. Default: no replica does.",
+    help="The Lease that elects the replica that releases VMs whose pin can't hold. Default: no replica does.",
 )
 @tls_options
 @live_options
@@ -75,10 +75,10 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     context: str | None,
     **tls: Any,
 ) -> None:
-    """Serve POST /mutate over TLS, and probes and metrics without.
+    """Serve POST /mutate over TLS, and probes and metrics without TLS.
 
-    When it is ready, one line of JSON on standard output says where. Logs go to standard error; settings come from
-    CO_SCHEDULE_... in the environment. SIGTERM ends it.
+    When the server is ready, it prints its addresses as one line of JSON on standard output. It logs to standard
+    error. The environment variables CO_SCHEDULE_... configure it. SIGTERM stops it.
 
     \b
     Examples:
@@ -91,7 +91,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     tls_config, settings = TlsOptions(**tls), read_settings(os.environ)
     lease_key = namespace_and_name(lease, "--lease") if lease is not None else None
     if snapshots and lease_key:
-        raise click.UsageError("--lease needs a live cluster: a snapshot has no pods to release")
+        raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
     log_stream, log_limit = LogStream(STDERR), LogLimit()
     logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)

@@ -1,4 +1,4 @@
-"""`kubevirt-scheduler snapshot`: write what decisions and the report read of a cluster to a file."""
+"""`kubevirt-scheduler snapshot`: write the objects that decisions and the report read to a file."""
 
 import os
 import sys
@@ -18,24 +18,24 @@ from webhook.placement.shape import JsonObject
 STANDARD_OUTPUT = Path("-")
 
 
-@click.command(short_help="write what decisions read of a cluster to a file, without secrets")
+@click.command(short_help="write the objects that decisions read to a file, without secrets")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=STANDARD_OUTPUT,
     metavar="FILE",
-    help="The file to write, readable only by you. Default: standard output.",
+    help="The file to write. Only you can read it. Default: standard output.",
 )
 @live_options
 def snapshot(output: Path, **live: str | None) -> None:
     """Write the cluster's claims, PVs, nodes, pods, ShareManagers, VMs, VMIs, namespaces and StorageClasses to a file.
 
-    The file has only the fields that decisions and the report read. It has no environment variables, arguments,
-    cloud-init data, managedFields, or annotations of other programs. `inject`, `explain` and `report` read it with
-    --snapshot.
+    The file contains only the fields that decisions and the report read. It contains no environment variables,
+    arguments, cloud-init data, managedFields, or annotations of other programs. `inject`, `explain` and `report` read
+    the file with --snapshot.
 
-    Exit status 1: the file lacks a kind that you may not list.
+    Exit status 1: the file lacks a kind because you may not list it.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def snapshot(output: Path, **live: str | None) -> None:
     content, counts = _list_of(objects)
     _write(output, content)
     for omission in omissions:
-        click.echo(printable(f"Warning: the snapshot has no {omission.plural}: {omission.cause}"), err=True)
+        click.echo(printable(f"Warning: the snapshot contains no {omission.plural}: {omission.cause}"), err=True)
     counted = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no objects"
     click.echo(f"{'standard output' if output == STANDARD_OUTPUT else display_name(output)}: {counted}", err=True)
     sys.exit(any(omission.denied for omission in omissions))
@@ -75,11 +75,11 @@ def _write(path: Path, content: bytes) -> None:
         else:
             _replace(target, content)
     except OSError as error:
-        raise BadInput(f"{display_name(path)}: {error.strerror}; name a file that you can write") from None
+        raise BadInput(f"{display_name(path)}: {error.strerror}; specify a writable file") from None
 
 
 def _replace(target: Path, content: bytes) -> None:
-    """Write a file at once: a reader sees the old or the new content, and only the user can read it."""
+    """Write a file atomically: a reader sees the old or the new content, and only the user can read it."""
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600
     temporary = Path(name)
     try:

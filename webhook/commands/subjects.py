@@ -30,8 +30,8 @@ KINDS = {
     "vmi": "vmi", "vmis": "vmi", "virtualmachineinstance": "vmi", "virtualmachineinstances": "vmi",
     "pod": "pod", "pods": "pod", "po": "pod",
 }  # fmt: skip
-NAMES = {"vm": "VM", "vmi": "VMI", "pod": "pod"}
-USAGE = "give either -f FILE, or one of: vm NAME, vmi NAME, pod NAME, vm/NAME"
+NAMES = {"vm": "VirtualMachine", "vmi": "VirtualMachineInstance", "pod": "Pod"}
+USAGE = "specify either -f FILE or one of: vm NAME, vmi NAME, pod NAME, vm/NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Subject:
 
     def not_found(self, namespace: str | None) -> BadInput:
         """Return the error for a subject that doesn't exist."""
-        where, option = (f"in namespace {namespace}", f"-n {namespace}") if namespace else ("in any namespace", "-A")
+        where, option = (f'in namespace "{namespace}"', f"-n {namespace}") if namespace else ("in any namespace", "-A")
         plural = f"{self.kind}s" if self.kind == "pod" else self.kind
         return BadInput(
-            f"there is no {NAMES[self.kind]} {self.name} {where}; list them with: kubectl get {plural} {option}"
+            f'{NAMES[self.kind]} "{self.name}" not found {where}; to list all: kubectl get {plural} {option}'
         )
 
 
@@ -62,24 +62,24 @@ def parse_subject(words: Iterable[str]) -> Subject | None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a name stands for: a machine, or an existing pod that runs no VM."""
+    """The object of a name: a machine, or an existing pod that runs no VM."""
 
     machine: Machine | None = None
     pod: JsonObject | None = None
 
 
 class Source(Protocol):
-    """A snapshot or a live cluster. Each method raises BadInput if the cluster doesn't answer."""
+    """A snapshot or a live cluster. Each method raises BadInput if the API server can't be reached."""
 
     @property
     def catalog(self) -> Store:
         """Return the catalog for decisions."""
 
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
-        """Find all that has this kind and name. Raises BadInput if nothing has."""
+        """Find all objects with this kind and name. Raises BadInput if there are none."""
 
     def existing_pod(self, pod: JsonObject) -> Found:
-        """Return what an existing pod stands for."""
+        """Return the machine of an existing pod, or the pod itself."""
 
 
 def open_source(
@@ -157,7 +157,7 @@ class _Live:
             named = (machine.namespace, machine.name) == (namespace, subject.name)
             if named and _is_of_kind(subject.kind, machine, self._inventory):
                 return Found(machine)
-        raise BadInput(f"the cluster does not answer: {problem}") if problem else subject.not_found(namespace)
+        raise BadInput(problem) if problem else subject.not_found(namespace)
 
     def _read_vm(self, namespace: str, name: str) -> str:
         from webhook.cluster.running import read_vm  # noqa: PLC0415 (as above)

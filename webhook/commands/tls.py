@@ -28,36 +28,42 @@ _OPTIONS = (
         "--tls-dir",
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="A folder with tls.crt, tls.key and ca.crt, read anew when they change. Default: made for this run, for a "
-        "year.",
+        help="A folder with tls.crt, tls.key and ca.crt. The server reloads the files when they change. Default: "
+        "self-signed files for this run, valid for a year.",
     ),
     click.option(
         "--tls-secret",
         metavar="NAMESPACE/NAME",
-        help="Instead: a Secret that we fill with a CA and a certificate, and renew in time, as all replicas do.",
+        help="Instead of --tls-dir: a Secret in which the replicas create and renew a CA and a certificate.",
     ),
-    click.option("--tls-name", "tls_names", multiple=True, metavar="DNS", help="A name of ours in that certificate."),
+    click.option(
+        "--tls-name",
+        "tls_names",
+        multiple=True,
+        metavar="DNS",
+        help="A DNS name of the webhook for the certificate in the Secret. Can be repeated.",
+    ),
     click.option(
         "--webhook-configuration",
         metavar="NAME",
-        help="The MutatingWebhookConfiguration whose caBundle is kept equal to ca.crt.",
+        help="The MutatingWebhookConfiguration whose caBundle the replicas keep equal to ca.crt.",
     ),
-    click.option("--tls-leaf-days", type=float, default=30.0, show_default=True, help="The certificate's life."),
-    click.option("--tls-ca-days", type=float, default=365.0, show_default=True, help="The CA's life."),
+    click.option("--tls-leaf-days", type=float, default=30.0, show_default=True, help="The certificate's lifetime."),
+    click.option("--tls-ca-days", type=float, default=365.0, show_default=True, help="The CA's lifetime."),
     click.option(
         "--tls-spread",
         type=float,
         default=300.0,
         show_default=True,
         metavar="SECONDS",
-        help="How long every API server gets to see a new CA before it signs.",
+        help="How long to wait for all API servers to load a new CA before it signs.",
     ),
     click.option(
         "--client-ca-file",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Accept only clients with a certificate of a CA in this file, reloaded when it changes. Default: accept "
-        "any client.",
+        help="Accept only clients with a certificate from a CA in this file. The server reloads the file when it "
+        "changes. Default: accept all clients.",
     ),
 )
 
@@ -94,20 +100,20 @@ class TlsOptions:
     def __post_init__(self) -> None:
         """Validate the options."""
         if self.tls_secret and self.tls_dir:
-            raise click.UsageError("--tls-secret and --tls-dir: choose one of them")
+            raise click.UsageError("specify either --tls-secret or --tls-dir, not both")
         if self.secret and not self.tls_names:
-            raise click.UsageError("--tls-secret needs --tls-name: the name by which the API server calls us")
+            raise click.UsageError("--tls-secret requires --tls-name: the name by which the API server calls it")
         if self.tls_names and not self.tls_secret:
-            raise click.UsageError("--tls-name needs --tls-secret: any other certificate has its names already")
+            raise click.UsageError("--tls-name requires --tls-secret: other certificates already have names")
         if self.webhook_configuration and not (self.tls_secret or self.tls_dir):
             raise click.UsageError(
-                "--webhook-configuration needs --tls-secret or --tls-dir: no run's own CA is published"
+                "--webhook-configuration requires --tls-secret or --tls-dir: a self-signed CA is not published"
             )
         # click accepts NaN as a float. These comparisons reject it, because NaN is in no range.
         if not (0 < self.tls_leaf_days <= MAX_DAYS and 0 < self.tls_ca_days <= MAX_DAYS):
-            raise click.UsageError(f"--tls-leaf-days and --tls-ca-days: more than 0, and at most {MAX_DAYS}")
+            raise click.UsageError(f"--tls-leaf-days and --tls-ca-days: expected more than 0 and at most {MAX_DAYS}")
         if not 0 <= self.tls_spread <= MAX_SPREAD:
-            raise click.UsageError(f"--tls-spread: from 0 to {MAX_SPREAD} seconds")
+            raise click.UsageError(f"--tls-spread: expected 0 to {MAX_SPREAD} seconds")
         self._policy()
 
     @property

@@ -32,18 +32,18 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
     if unselected:
         names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
         yield failure(
-            f"opted-in VMs for which the API server does not call the webhook: {len(names)} ({listed(names)})",
-            "Change webhook.namespaceSelector or webhook.excludedNamespaces so that it selects their namespaces.",
+            f"the API server does not call the webhook for opted-in VMs: {len(names)} ({listed(names)})",
+            "Change webhook.namespaceSelector or webhook.excludedNamespaces to select the VMs' namespaces.",
         )
     else:
         yield ok(f"the API server calls the webhook for all opted-in VMs ({len(opted_in)})")
     longhorn = found.settings.longhorn_namespace
     if longhorn not in namespaces:
-        yield failure(f"there is no namespace {longhorn}", "Set settings.longhornNamespace to Longhorn's namespace.")
+        yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
     elif found.settings.steering and not _selects(found, _STORAGE_LABELS, namespaces[longhorn]):
         yield failure(
             f"the API server does not call the webhook for share-manager pods in namespace {longhorn}",
-            "Install the chart again with settings.longhornNamespace and settings.steering as wanted.",
+            "Upgrade the release with the right values of settings.longhornNamespace and settings.steering.",
         )
 
 
@@ -97,8 +97,8 @@ def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Resu
     if not later:
         yield ok("the API server calls no other webhook for VMs after this one")
         return
-    finding = f"webhooks that the API server calls for VMs after this one: {len(later)} ({listed(sorted(later))})"
+    finding = f"the API server calls other webhooks for VMs after this one: {len(later)} ({listed(sorted(later))})"
     if all(text(webhook, "reinvocationPolicy") == "IfNeeded" for webhook in found.webhooks):
-        yield ok(f"{finding}; if they change a pod, it calls this one again")
+        yield ok(f"{finding}; if they change a pod, it calls this webhook again")
     else:
-        yield warning(finding, "Set webhook.reinvocationPolicy to IfNeeded, so that a change of theirs is checked.")
+        yield warning(finding, "Set webhook.reinvocationPolicy to IfNeeded, so that this webhook checks their changes.")

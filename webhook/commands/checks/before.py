@@ -62,7 +62,7 @@ def kubevirt(inspection: Inspection) -> Iterator[Result]:
     if phase == "Deployed":
         yield ok(name)
     else:
-        yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is deployed.")
+        yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is in phase Deployed.")
 
 
 def longhorn(inspection: Inspection) -> Iterator[Result]:
@@ -74,7 +74,7 @@ def longhorn(inspection: Inspection) -> Iterator[Result]:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
     elif version_of(name) >= DELETES_PODS_FROM:
-        yield ok(f"Longhorn {name}: it deletes a VM's pod when the share-manager of its volume is replaced")
+        yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
     else:
         yield ok(f"Longhorn {name}")
 
@@ -93,10 +93,10 @@ def claims(inspection: Inspection) -> Iterator[Result]:
     shared = [claim for claim in found if claim.shared and _is_longhorn(volumes.get(claim.volume_name))]
     modes = Counter("Block" if claim.block else "Filesystem" for claim in shared)
     if modes["Filesystem"]:
-        yield ok(f"Longhorn's ReadWriteMany claims with volumeMode Filesystem: {modes['Filesystem']}")
+        yield ok(f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: {modes['Filesystem']}")
     else:
         yield warning(
-            f"Longhorn's ReadWriteMany claims with volumeMode Filesystem: none (with Block: {modes['Block']})",
+            f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: {modes['Block']})",
             "Only such claims have a share-manager. Without them, the webhook places no VM.",
         )
 
@@ -106,7 +106,7 @@ def _is_longhorn(volume: Volume | None) -> bool:
 
 
 def install_rights(inspection: Inspection) -> Iterator[Result]:
-    """Check that the user may create what the chart creates."""
+    """Check that the user may create the chart's resources."""
     missing = [
         resource
         for group, resource, namespaced in CHART_RESOURCES
@@ -118,8 +118,8 @@ def install_rights(inspection: Inspection) -> Iterator[Result]:
     ]
     if missing:
         yield failure(
-            f"you may not create {listed(missing, len(missing))}",
-            "Install the chart as a user who may, for example as a cluster administrator.",
+            f"missing rights: create {listed(missing, len(missing))}",
+            "Install the chart as a user with these rights, for example as a cluster administrator.",
         )
     else:
-        yield ok(f"you may create what the chart creates in namespace {inspection.release_namespace}")
+        yield ok(f"you have the rights to install the chart in namespace {inspection.release_namespace}")

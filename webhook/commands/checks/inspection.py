@@ -18,7 +18,7 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 class Denied(Exception):
-    """The user may not make a request that a check needs. The message is the API server's."""
+    """The user lacks the right for a request that a check needs. The message is the API server's."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ class Inspection:
 
     `configuration` is the name of the MutatingWebhookConfiguration. `vm_namespace` is where a VM's pod is created as a
     dry run. `release_namespace` is where the chart will be installed. Each method raises Denied, or BadInput if the API
-    server doesn't answer.
+    server can't be reached.
     """
 
     cluster: ClusterClient
@@ -65,7 +65,7 @@ class Inspection:
                 yield fact
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
-        """Create an object that the API server answers and doesn't store, such as a SubjectAccessReview."""
+        """Create an object that the API server only answers, such as a SubjectAccessReview."""
         with _allowed():
             return self.cluster.send("POST", path, body, REQUEST_TIMEOUT)
 

@@ -1,4 +1,4 @@
-"""The checks of the nodes and of the VMs: taints, room for pods, and pins that wait."""
+"""The checks of the nodes and of the VMs: taints, free pod capacity, and Pending pinned pods."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def read_nodes(inspection: Inspection) -> Store:
 
 
 def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
-    """Check the nodes' taints and room for pods, and the pinned pods that wait."""
+    """Check the nodes' taints and free pod capacity, and the Pending pinned pods."""
     store = read_nodes(inspection)
     found = [node for _, name in sorted(store.nodes) if (node := store.node(name))]
     yield from _taints(found)
@@ -34,10 +34,10 @@ def _taints(found: list[Node]) -> Iterator[Result]:
     if tainted:
         yield warning(
             f"nodes with a {PREFER_NO_SCHEDULE} taint: {len(tainted)} of {len(found)} ({listed(tainted)})",
-            "The scheduler weighs it more than the steering of share-manager pods: remove it where VMs run.",
+            "The scheduler may place share-manager pods elsewhere: remove the taint from nodes that run VMs.",
         )
     else:
-        yield ok(f"no node has a {PREFER_NO_SCHEDULE} taint that outvotes the steering")
+        yield ok(f"no node has a {PREFER_NO_SCHEDULE} taint, which would outweigh the steering of share-manager pods")
 
 
 def _pod_capacity(found: list[Node], store: Store) -> Iterator[Result]:
@@ -48,18 +48,18 @@ def _pod_capacity(found: list[Node], store: Store) -> Iterator[Result]:
         if allocatable and free <= allocatable * LOW_SHARE:
             crowded.append(f"{node.name}: {free} of {allocatable} free")
     if crowded:
-        advice = "No VM is pinned to a node without free pods: move pods away, or raise the kubelet's maxPods."
-        yield warning(f"nodes with nearly no room for pods: {len(crowded)} ({listed(crowded)})", advice)
+        advice = "The webhook pins no VM to a full node. Move pods away, or raise the kubelet's maxPods."
+        yield warning(f"nodes with almost no pod capacity left: {len(crowded)} ({listed(crowded)})", advice)
     else:
-        yield ok(f"all nodes have room for pods ({len(found)})")
+        yield ok(f"all nodes have free pod capacity ({len(found)})")
 
 
 def _pending_pins(store: Store) -> Iterator[Result]:
     waiting = sorted(f"{pod.namespace}/{pod.pin.vm}" for pod in store.stuck_pins() if pod.pin)
     if waiting:
         yield warning(
-            f"pinned VMs that wait for their node: {len(waiting)} ({listed(waiting)})",
-            "Ask why: kubevirt-scheduler explain vm NAME -n NAMESPACE",
+            f"pinned VMs that cannot be scheduled: {len(waiting)} ({listed(waiting)})",
+            "Find the reason: kubevirt-scheduler explain vm NAME -n NAMESPACE",
         )
     else:
-        yield ok("no pinned VM waits for its node")
+        yield ok("all pinned VMs are scheduled")

@@ -1,4 +1,4 @@
-"""The result of one check: its level, what was found, and what to do about it."""
+"""The result of one check: its level, the finding, and the advice."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finding of a check. `advice` is one line, empty if nothing is to be done."""
+    """A finding of a check. `advice` is one line, empty if no action is needed."""
 
     level: Level
     finding: str
@@ -27,12 +27,12 @@ def ok(finding: str) -> Result:
 
 
 def warning(finding: str, advice: str) -> Result:
-    """Return a problem with which the webhook works, but not as well as it could."""
+    """Return a problem that limits the webhook."""
     return Result(Level.WARNING, finding, advice)
 
 
 def failure(finding: str, advice: str) -> Result:
-    """Return a problem that keeps the webhook from its work."""
+    """Return a problem that stops the webhook."""
     return Result(Level.FAILURE, finding, advice)
 
 

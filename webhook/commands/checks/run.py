@@ -42,8 +42,8 @@ def run_after(inspection: Inspection) -> Iterator[tuple[str, Result]]:
         yield CONFIGURATION, _not_checked(error)
         return
     if found is None:
-        finding = f"there is no MutatingWebhookConfiguration {inspection.configuration}"
-        advice = "Install the chart, or name its configuration: --webhook-configuration NAME"
+        finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
+        advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
         yield CONFIGURATION, failure(finding, advice)
         return
     for name, check in AFTER.items():
@@ -58,5 +58,5 @@ def _results(check: Callable[[], Iterator[Result]]) -> list[Result]:
 
 
 def _not_checked(error: Denied) -> Result:
-    advice = "Run it as a user who may do that, for example as a cluster administrator."
+    advice = "Run the command as a user with this right, for example as a cluster administrator."
     return warning(f"not checked: {error}", advice)

@@ -23,13 +23,13 @@ _VERSION_LABEL = "app.kubernetes.io/version"
 def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
     """Check that all replicas are ready and run the same image."""
     if not found.deployment:
-        advice = "Install the chart again: helm upgrade."
-        yield failure(f"no Deployment has the pods of Service {found.namespace}/{found.service}", advice)
+        advice = "Repair the release: helm upgrade."
+        yield failure(f"no Deployment matches the selector of Service {found.namespace}/{found.service}", advice)
         return
     name, wanted = text(found.deployment, "metadata", "name"), mapping(found.deployment, "spec").get("replicas", 1)
     ready = [pod for pod in found.pods if is_ready(pod)]
     counted = f"{len(ready)} of {wanted} replicas are ready"
-    advice = f"Look at the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
+    advice = f"Check the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
     if not ready:
         yield failure(counted, advice)
     elif len(ready) < wanted:
@@ -43,8 +43,8 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
     version = text(found.deployment, "metadata", "labels", _VERSION_LABEL)
     if version and version != __version__:
         yield warning(
-            f"the chart installed version {version}, and this command has version {__version__}",
-            "Use the command of the same version: its checks and decisions may differ.",
+            f"the installed version is {version}, but this command has version {__version__}",
+            "Use the command of the installed version: checks and decisions may differ between versions.",
         )
 
 
@@ -58,10 +58,10 @@ def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
     answers = {text(pod, "metadata", "name"): _readiness(inspection, found, pod) for pod in found.pods if is_ready(pod)}
     problems = [f"{name}: {problem}" for name, answer in answers.items() for problem in _cache_problems(answer)]
     for problem in problems:
-        yield warning(problem, f"Look at the log: kubectl -n {found.namespace} logs {problem.partition(':')[0]}")
+        yield warning(problem, f"Check the log: kubectl -n {found.namespace} logs {problem.partition(':')[0]}")
     if answers and not problems:
         ages = [each["age"] for answer in answers.values() for each in mappings(answer, "caches") if each.get("age")]
-        yield ok(f"the caches of all ready replicas are current: the oldest news is {max(ages, default=0):.0f} s old")
+        yield ok(f"the caches of all ready replicas are up to date (oldest update: {max(ages, default=0):.0f} s ago)")
 
 
 def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> JsonObject:
@@ -80,16 +80,16 @@ def _cache_problems(answer: JsonObject) -> Iterator[str]:
     for cache in mappings(answer, "caches"):
         age = cache.get("age")
         if isinstance(age, int | float) and age > STALE_MINUTES * 60:
-            yield f"{text(cache, 'resource')}: nothing heard of the cluster for {age:.0f} s"
+            yield f"{text(cache, 'resource')}: no update from the API server for {age:.0f} s"
 
 
 def certificates(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check the certificates, their ends, and that each webhook's caBundle trusts them."""
+    """Check the certificates, their expiry, and that each webhook's caBundle trusts them."""
     if found.secret is None:
-        yield failure("the replicas have no Secret with a certificate", "Install the chart again: helm upgrade.")
+        yield failure("the replicas have no Secret with a certificate", "Repair the release: helm upgrade.")
         return
     now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, found.secret, inspection.configuration)
-    advice = f"Look at them: kubevirt-scheduler certs status --secret {'/'.join(found.secret)}"
+    advice = f"Show the certificates: kubevirt-scheduler certs status --secret {'/'.join(found.secret)}"
     try:
         report = status(objects, now, Policy())
     except CertificateError as error:
@@ -105,9 +105,9 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
     ends = {what: certificate.not_after for what, certificate in report.certificates}
     for what, end in ends.items():
         if end - now < EXPIRES_SOON:
-            yield warning(f"the {what} ends on {end:%Y-%m-%d %H:%M} UTC", advice)
+            yield warning(f"the {what} expires on {end:%Y-%m-%d %H:%M} UTC", advice)
     if not report.problem and not distrusting and ends:
-        yield ok(f"each caBundle trusts the serving certificate, which ends on {min(ends.values()):%Y-%m-%d}")
+        yield ok(f"every caBundle trusts the serving certificate, which expires on {min(ends.values()):%Y-%m-%d}")
 
 
 def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
@@ -116,16 +116,16 @@ def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
     try:
         decision, problem = attempt(inspection.cluster, namespace, found.settings.opt_in_annotations[0])
     except BadInput as error:  # a quota, a policy or a missing right
-        yield warning(f"namespace {namespace}: {error}", "Use a namespace in which you may create a pod: -n NAME")
+        yield warning(f"namespace {namespace}: {error}", "Specify a namespace in which you may create pods: -n NAME")
         return
     if decision:
         yield ok(f"the API server calls the webhook for VMs in namespace {namespace}")
         if found.settings.action is Action.OBSERVE:
             yield warning(
-                "the webhook only observes: it changes no pod", "To place VMs, set settings.action to inject."
+                "the webhook runs in observe mode and changes no pod", "To place VMs, set settings.action to inject."
             )
     else:
-        advice = "See which webhooks select the namespace, whether replicas are ready, and whether caBundle is trusted."
+        advice = "Check that a webhook selects the namespace, that replicas are ready, and the caBundle."
         yield failure(f"namespace {namespace}: {problem}", advice)
 
 
@@ -139,8 +139,8 @@ def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
         if not inspection.allows("SubjectAccessReview", attributes, user=account, groups=groups)
     ]
     if missing:
-        advice = "Install the chart again with rbac.create, or grant the rights that docs/reference/rights.md lists."
-        yield failure(f"{account} may not {listed(missing, len(missing))}", advice)
+        advice = "Upgrade the release with rbac.create, or grant the rights that docs/reference/rights.md lists."
+        yield failure(f"{account} lacks rights: {listed(missing, len(missing))}", advice)
     else:
         yield ok(f"{account} has the rights that the webhook needs")
 
