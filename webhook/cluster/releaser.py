@@ -106,7 +106,7 @@ class Releaser:
     def _due(self) -> list[StuckPod]:
         before = self._clock() - self._settings.release_after
         due = [stuck for stuck in self._stuck.values() if stuck.since <= before]
-        # The newest pods first: if some of them must make room, the oldest keep their node.
+        # The newest pods first: if only some of them fit, the oldest keep their node.
         due.sort(key=lambda stuck: stuck.pod.created, reverse=True)
         due.sort(key=lambda stuck: stuck.examined_at)
         return due[:MAX_PODS_PER_PASS]
@@ -169,7 +169,7 @@ class Releaser:
         self.released[obstacle.reason] += 1
         names = {"namespace": cached.namespace, "vm": pin.vm, "pod": cached.name, "node": pin.node}
         log.info("released", **names, reason=obstacle.reason.value)
-        # Now, before the watch reports it: otherwise this pass might release more pods than must make room.
+        # Now, before the watch reports it: otherwise this pass might release more pods than necessary.
         self._live.query(lambda store: store.remove(Pod, cached.key))
         self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
 

@@ -21,7 +21,7 @@ class Phase(Enum):
     """What the connection is waiting for: the label for metrics and the limit in seconds."""
 
     HANDSHAKE = "hello", 3.0  # the TLS handshake, which takes milliseconds: 3 s tolerate four lost packets in a row
-    IDLE = "idle", 95.0  # the next request: the API server closes after 90 s; closing before it could cut off a request
+    IDLE = "idle", 95.0  # the next request: the API server closes after 90 s; an earlier close could truncate a request
     READING = "reading", 10.0  # the rest of a request: 10 s is the API server's default timeout
     DECIDING = "deciding", 30.0  # the response from a thread: its API reads together are limited to far less
     WRITING = "writing", 10.0  # the peer, to read the rest of the response
