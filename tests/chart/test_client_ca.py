@@ -61,6 +61,6 @@ def test_check_passes_with_a_client_ca_that_is_rotated_without_a_restart(
     plane.wait(lambda: run_check(installed).exit_code == 1, 20, "a rejected API server")
     rejected = run_check(installed)
     assert "tls: unknown certificate authority" in rejected.output
-    assert "whether the API server has a client certificate" in rejected.output
+    assert "client certificates (tls.clientCA)" in rejected.output
     change(first, second)
     plane.wait(lambda: run_check(installed).exit_code == 0, 20, "a decision with both CAs")

@@ -83,7 +83,7 @@ def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
     began = time.monotonic()
     result = fleet.run("recolocate", "-A", "--yes", "--parallel", "3", "--settle", "1")
     measured(f"recolocate: 38 VMs moved in {time.monotonic() - began:.0f} s, at most 3 at once")
-    assert "not capable of live migration" in result.stderr
+    assert "do not support live migration" in result.stderr
     assert "38 VMs: 38 moved" in result.stdout
     assert {name for name, state in fleet.states().items() if state != "Together"} == {"vm-07", "vm-08"}
     assert controller.peak["all"] <= 3
