@@ -68,7 +68,7 @@ def test_inject_fails_without_access_to_the_cluster(scenario: Scenario, tmp_path
     pod.write_text(json.dumps(scenario.vm_pod("vm1", "disk1")))
     result = CliRunner().invoke(commands, ["inject", "-f", str(pod), "--kubeconfig", str(file)])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "cannot reach the API server" in result.stderr
+    assert "the API server responded with 401" in result.stderr
 
 
 def test_a_snapshot_of_the_cluster_has_no_secrets_and_gives_the_same_decision(
