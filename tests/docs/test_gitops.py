@@ -177,9 +177,8 @@ def test_only_a_replacement_reverts_what_the_webhook_writes(tmp_path: Path, clus
         applied = plane.kubectl(*server_side, "--dry-run=server", "-o", "json", input=one)
         assert without_times(json.loads(applied)) == live
 
-    # Argo CD with Replace=true
-    for _, kind, name in WRITTEN:
-        plane.kubectl("replace", "-f", "-", input=yaml.safe_dump(find_one(rendered(), kind, name)))
-    configuration, secret, _ = live_objects(release)
-    assert configuration != before[0]
-    assert secret != before[1]
+    # Argo CD with Replace=true. The replicas repair the objects at once, so this looks at kubectl's response.
+    for (_, kind, name), field in WRITTEN.items():
+        one = yaml.safe_dump(find_one(rendered(), kind, name))
+        replaced = plane.kubectl("replace", "-o", "json", "-f", "-", input=one)
+        assert f'"{field}": ' not in replaced.replace('"spec": {}', "")
