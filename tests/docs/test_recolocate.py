@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.test_commands import blocks, rows
+from tests.docs.test_commands import rows
 from tests.support.paths import DOCS
+from tests.support.transcripts import blocks
 from webhook.commands.recolocate import recolocate
 from webhook.placement.recolocation import Hindrance
 

@@ -87,6 +87,21 @@ class Longhorn:
         spec = common | {"volumeName": name, "resources": {"requests": {"storage": "10Gi"}}}
         self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})
 
+    def provision_claim(self, claim: Object) -> None:
+        """Create the volume and the PV of an existing claim, both with one name, as the CSI provisioner does."""
+        metadata, spec = claim["metadata"], claim["spec"]
+        volume = f"pvc-{metadata['uid']}"
+        fields = {key: spec[key] for key in ("accessModes", "volumeMode", "storageClassName")}
+        # With the claim's UID, the controller manager binds the claim at once instead of at its next sync.
+        reference = {"kind": "PersistentVolumeClaim"} | {key: metadata[key] for key in ("namespace", "name", "uid")}
+        spec = fields | {
+            "capacity": spec["resources"]["requests"],
+            "claimRef": reference,
+            "csi": {"driver": DRIVER, "volumeHandle": volume},
+        }
+        created = self._plane.request("POST", VOLUMES, {"metadata": {"name": volume}, "spec": spec})
+        self._volumes = {**self._volumes, volume: created}
+
     def remove_volume(self, volume: str) -> None:
         """Stop tracking a volume, and delete its ShareManager and share-manager pod."""
         self._volumes = {name: pv for name, pv in self._volumes.items() if name != f"pv-{volume}"}

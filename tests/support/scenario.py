@@ -50,10 +50,12 @@ def recorded_pod(review: str) -> Object:
 class Scenario:
     """Cluster objects of one test; generated names contain its namespace's name. The fixture `scenario` creates it."""
 
-    def __init__(self, plane: ControlPlane, longhorn: Longhorn, webhook: Webhook | None) -> None:
+    def __init__(
+        self, plane: ControlPlane, longhorn: Longhorn, webhook: Webhook | None, namespace: str = ""
+    ) -> None:
         self.plane = plane
         self.longhorn = longhorn
-        self.namespace = plane.create_namespace(f"e2e-{next(NAMESPACE_NUMBERS)}")
+        self.namespace = plane.create_namespace(namespace or f"e2e-{next(NAMESPACE_NUMBERS)}")
         self.pods = f"/api/v1/namespaces/{self.namespace}/pods"
         self.claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
         self.node_names: list[str] = []

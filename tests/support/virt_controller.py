@@ -119,7 +119,8 @@ class VirtController:
         return self._loop.wait(self._plane, nodes, seconds, f"all {len(self._vms)} VMs running")
 
     def _reconcile(self) -> None:
-        strategies = {vm["metadata"]["name"]: vm["spec"]["runStrategy"] for vm in self._list(self._vm_path)}
+        vms = self._list(self._vm_path)
+        strategies = {vm["metadata"]["name"]: vm["spec"].get("runStrategy", "Halted") for vm in vms}
         vmis = {vmi["metadata"]["uid"] for vmi in self._list(self._vmi_path)}
         pods = self._pods_by_vmi()
         for name, vm in self._vms.items():

@@ -1,0 +1,97 @@
+"""Links in Markdown files: their files and anchors exist, other sites have https, and the index leads to every page."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), *EXAMPLES.glob("**/*.md"), *CHART.glob("*.md")])
+INDEX = DOCS / "README.md"
+FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+TARGETS = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
+LINK_IN_HEADING = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+IDS = re.compile(r"<a (?:id|name)=\"([^\"]+)\"")
+
+
+@cache
+def prose(page: Path) -> str:
+    """The text of a page without its code blocks."""
+    return FENCE.sub("", page.read_text())
+
+
+@cache
+def links(page: Path) -> list[str]:
+    text = re.sub(r"`[^`\n]*`", "", prose(page))
+    return [match[1] or match[2] for match in TARGETS.finditer(text)]
+
+
+def slugs(text: str) -> Iterator[str]:
+    """Yield the anchor of each heading, as GitHub makes it."""
+    seen: Counter[str] = Counter()
+    for heading in re.findall(r"^#{1,6} +(.+?)(?: +#+)? *$", text, re.MULTILINE):
+        plain = LINK_IN_HEADING.sub(r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        yield f"{slug}-{seen[slug]}" if seen[slug] else slug
+        seen[slug] += 1
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    return {*slugs(prose(page)), *IDS.findall(prose(page))}
+
+
+def relative_links(page: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield each link inside the repository: as it is written, its file and its anchor."""
+    for link in links(page):
+        if not re.match(r"[a-z][a-z+.-]*:", link):
+            path, _, anchor = link.partition("#")
+            yield link, (page.parent / path).resolve() if path else page, anchor
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_anchors_are_those_of_github() -> None:
+    text = "# `explain`: why?\n## A pin that can't hold\n## [Values](v.md) & more\n## A_b\n## A pin that can't hold\n"
+    expected = ["explain-why", "a-pin-that-cant-hold", "values--more", "a_b", "a-pin-that-cant-hold-1"]
+    assert list(slugs(text)) == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_each_relative_link_leads_to_a_file_and_an_anchor(page: Path) -> None:
+    broken = [
+        link
+        for link, file, anchor in relative_links(page)
+        if not file.exists() or (anchor and anchor not in anchors(file))
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_each_link_to_another_site_has_https(page: Path) -> None:
+    others = [link for link in links(page) if re.match(r"[a-z][a-z+.-]*:", link)]
+    assert [link for link in others if not link.startswith("https://")] == []
+
+
+def test_the_index_leads_to_every_page() -> None:
+    reached, waiting = {INDEX}, [INDEX]
+    while waiting:
+        files = {file for _, file, _ in relative_links(waiting.pop()) if file in PAGES and file.is_relative_to(DOCS)}
+        waiting += files - reached
+        reached |= files
+    assert [name(page) for page in DOCS.glob("**/*.md") if page not in reached] == []
+
+
+def test_the_index_lists_each_tutorial_guide_reference_and_explanation_itself() -> None:
+    listed = {file for _, file, _ in relative_links(INDEX)}
+    pages = [page for page in DOCS.glob("**/*.md") if page.parent.name not in ("decisions", "runbooks")]
+    assert [name(page) for page in pages if page not in listed | {INDEX}] == []
+    assert {DOCS / "decisions/README.md", DOCS / "runbooks/README.md"} <= listed

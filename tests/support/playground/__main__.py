@@ -1,0 +1,94 @@
+"""Run the playground until Ctrl-C: `python -m tests.support.playground FILE` writes the shell variables to FILE.
+
+No kubelet runs here: kwok marks every pod as running. Only the replicas of the chart's release are real processes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.support.controlplane import build
+from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import ProcessError
+from tests.support.longhorn import Longhorn
+from tests.support.playground.simulation import KubeVirt, Provisioner, ReleasePods
+from tests.support.scenario import Scenario
+from tests.support.webhook_process import PROGRAM
+
+NODES = {"node-a": "64Gi", "node-b": "32Gi", "node-c": "8Gi"}  # sizes differ, so the scheduler's choices are repeatable
+TICK = 0.2  # seconds
+READY = """\
+The cluster runs: nodes {nodes}, namespace {namespace}.
+Open a second terminal in this folder, and run:
+
+    . {file}
+
+Ctrl-C stops the cluster and deletes it.
+"""
+
+
+def write_workstation(folder: Path, plane: ControlPlane, namespace: str, file: Path) -> None:
+    """Write the reader's programs and kubeconfig to the folder, and the variables that select them to the file."""
+    programs = folder / "bin"
+    programs.mkdir()
+    virtctl = Path(__file__).with_name("virtctl")
+    for program in plane.binaries["kubectl"], plane.binaries["helm"], PROGRAM, virtctl:
+        programs.joinpath(program.name).symlink_to(program)
+    kubeconfig = plane.write_kubeconfig(folder / "workstation-kubeconfig")
+    config = json.loads(kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = namespace
+    kubeconfig.write_text(json.dumps(config))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"export KUBECONFIG='{kubeconfig}'\nexport PATH='{programs}':\"$PATH\"\n")
+
+
+@contextmanager
+def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, Provisioner, ReleasePods]]:
+    """Create the nodes, and run the simulated parts that have their own thread."""
+    longhorn = Longhorn(plane)
+    longhorn.install()
+    scenario = Scenario(plane, longhorn, None, namespace="shop")
+    for node, memory in NODES.items():
+        scenario.add_node(node, memory=memory)
+    scenario.wait_ready(NODES)
+    with ExitStack() as stack:
+        longhorn.start()
+        stack.callback(longhorn.stop)
+        stack.enter_context(KubeVirt(scenario))
+        release = ReleasePods(scenario)
+        stack.callback(release.stop)
+        yield scenario, Provisioner(scenario), release
+
+
+def run(file: Path) -> None:
+    build.binaries()  # takes minutes on the first run of a machine and prints its own progress
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="playground-")))
+        plane = stack.enter_context(ControlPlane(folder))
+        scenario, *parts = stack.enter_context(running_cluster(plane))
+        write_workstation(folder, plane, scenario.namespace, file)
+        stack.callback(file.unlink, missing_ok=True)
+        print(READY.format(nodes=", ".join(NODES), namespace=scenario.namespace, file=file), flush=True)
+        while True:
+            time.sleep(TICK)
+            for part in parts:
+                try:
+                    part.reconcile()
+                except (ApiError, ProcessError, OSError, AssertionError, http.client.HTTPException) as error:
+                    print(f"{type(part).__name__}: {error}; trying again", file=sys.stderr, flush=True)
+                    time.sleep(5)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the folder is deleted too
+    with suppress(KeyboardInterrupt):
+        run(Path(sys.argv[1]))

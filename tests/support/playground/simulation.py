@@ -1,0 +1,81 @@
+"""The simulated parts of the playground: KubeVirt, Longhorn's provisioner, and the kubelets of the release's pods."""
+
+from __future__ import annotations
+
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.helm_chart import NAMESPACE
+from tests.support.helm_release import Release, Replicas, run_test_pod
+from tests.support.kubevirt import launcher_pod
+from tests.support.longhorn import DRIVER, STORAGE
+from tests.support.scenario import Scenario
+from tests.support.virt_controller import VirtController, _Vm
+
+STORAGE_CLASS: Object = {"metadata": {"name": "longhorn"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"}
+
+
+class KubeVirt(VirtController):
+    """A virt-controller for all VMs of the namespace. Each pod follows the current template of its VM."""
+
+    def _reconcile(self) -> None:
+        found = {vm["metadata"]["name"] for vm in self._list(self._vm_path)}
+        for deleted in self._vms.keys() - found:
+            vm = self._vms.pop(deleted)
+            self._delete(f"{self._vmi_path}/{deleted}")
+            self._delete_pod(self._pods_by_vmi().get(vm.vmi))
+        for created in found - self._vms.keys():
+            self._vms[created] = _Vm({})
+        super()._reconcile()
+
+    def _owned_pod(self, name: str, vm: _Vm) -> Object:
+        vm.pod = launcher_pod(self._scenario, name)
+        return super()._owned_pod(name, vm)
+
+
+class Provisioner:
+    """Longhorn's CSI provisioner: it creates a volume for each new claim of the StorageClass `longhorn`."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._provisioned: set[str] = set()  # UIDs of claims
+        scenario.plane.request("POST", f"{STORAGE}/storageclasses", STORAGE_CLASS)
+
+    def reconcile(self) -> None:
+        for claim in self._scenario.plane.request("GET", self._scenario.claims)["items"]:
+            of_class = claim["spec"].get("storageClassName") == STORAGE_CLASS["metadata"]["name"]
+            if of_class and claim["metadata"]["uid"] not in self._provisioned:
+                self._scenario.longhorn.provision_claim(claim)
+                self._provisioned.add(claim["metadata"]["uid"])
+
+
+class ReleasePods:
+    """The pods of the chart's release, as local processes: the replicas, and the pod of `helm test`."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._release = Release(scenario.plane, NAMESPACE)
+        self._replicas = Replicas(self._release)
+        self._test_pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{self._release.fullname}-test"
+
+    def reconcile(self) -> None:
+        """Start and stop replicas as the Deployment requires, and run a pending pod of `helm test`."""
+        try:
+            self._replicas.reconcile()
+            pod = self._release.plane.request("GET", self._test_pod)
+            if pod["status"].get("phase") == "Running":
+                run_test_pod(self._release, pod)
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            self._stop_without_deployment()
+
+    def stop(self) -> None:
+        self._replicas.__exit__()
+        self._replicas = Replicas(self._release)
+
+    def _stop_without_deployment(self) -> None:
+        """Stop the replicas if the release was uninstalled. Most often, only the pod of `helm test` is missing."""
+        try:
+            self._release.deployment()
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            self.stop()
