@@ -89,6 +89,6 @@ def run(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the folder is deleted too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # so that the folder is deleted too
     with suppress(KeyboardInterrupt):
         run(Path(sys.argv[1]))
