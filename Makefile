@@ -75,6 +75,7 @@ format: venv ## format the code as `make check` requires
 	@$(BIN)/ruff format
 
 docs: venv ## regenerate the tables in the documentation
+	@$(BIN)/python -m tests.support.decisions_list
 	@$(BIN)/python -m tests.support.helm_chart
 	@$(BIN)/python -m tests.support.reasons_table
 	@$(BIN)/python -m tests.support.options_table

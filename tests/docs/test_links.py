@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import decisions_list
 from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), *EXAMPLES.glob("**/*.md"), *CHART.glob("*.md")])
@@ -95,3 +96,8 @@ def test_the_index_lists_each_tutorial_guide_reference_and_explanation_itself() 
     pages = [page for page in DOCS.glob("**/*.md") if page.parent.name not in ("decisions", "runbooks")]
     assert [name(page) for page in pages if page not in listed | {INDEX}] == []
     assert {DOCS / "decisions/README.md", DOCS / "runbooks/README.md"} <= listed
+
+
+def test_the_list_of_decision_records_is_up_to_date() -> None:
+    """`make docs` updates it."""
+    assert decisions_list.PAGE.file.read_text() == decisions_list.PAGE.render()
