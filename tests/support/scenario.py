@@ -50,9 +50,7 @@ def recorded_pod(review: str) -> Object:
 class Scenario:
     """Cluster objects of one test; generated names contain its namespace's name. The fixture `scenario` creates it."""
 
-    def __init__(
-        self, plane: ControlPlane, longhorn: Longhorn, webhook: Webhook | None, namespace: str = ""
-    ) -> None:
+    def __init__(self, plane: ControlPlane, longhorn: Longhorn, webhook: Webhook | None, namespace: str = "") -> None:
         self.plane = plane
         self.longhorn = longhorn
         self.namespace = plane.create_namespace(namespace or f"e2e-{next(NAMESPACE_NUMBERS)}")
