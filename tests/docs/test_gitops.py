@@ -14,12 +14,13 @@ import pytest
 import yaml
 
 from tests.docs.test_guides import manifests, needs_helm
-from tests.docs.test_install import Cluster, Workstation, commands, guide
+from tests.docs.test_install import Workstation, commands, guide
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, container, find_one, render
 from tests.support.helm_release import Release
 from tests.support.longhorn import Longhorn
+from tests.support.release_pods import ReleasePods
 from tests.support.scenario import Scenario
 
 WRITTEN = {
@@ -95,10 +96,10 @@ def without_times(item: Object) -> Object:
 
 
 @pytest.fixture
-def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Cluster]:
-    cluster = Cluster(Scenario(plane, longhorn, None))
+def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[ReleasePods]:
+    cluster = ReleasePods(Scenario(plane, longhorn, None))
     yield cluster
-    cluster.replicas.__exit__()
+    cluster.stop()
     plane.kubectl("delete", "--ignore-not-found", "-f", "-", input=yaml.safe_dump_all(rendered()))
     cluster.scenario.close()
 
@@ -150,7 +151,7 @@ def test_both_tools_ignore_exactly_what_the_webhook_writes() -> None:
 
 
 @pytest.mark.controlplane
-def test_only_a_replacement_reverts_what_the_webhook_writes(tmp_path: Path, cluster: Cluster) -> None:
+def test_only_a_replacement_reverts_what_the_webhook_writes(tmp_path: Path, cluster: ReleasePods) -> None:
     plane, release, everything = cluster.plane, cluster.release, yaml.safe_dump_all(rendered())
     without_lease = yaml.safe_dump_all([each for each in rendered() if each["kind"] != "Lease"])
     server_side = ("apply", "--server-side", "--force-conflicts", "--field-manager=helm-controller", "-f", "-")

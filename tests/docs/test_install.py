@@ -17,13 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import kubevirt
-from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, NAMESPACE, container, env_values
-from tests.support.helm_release import Release, Replicas, run_test_pod
 from tests.support.longhorn import Longhorn
 from tests.support.paths import DOCS, ROOT
-from tests.support.scenario import Scenario
+from tests.support.release_pods import ReleasePods
 from tests.support.webhook_process import PROGRAM
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
@@ -58,31 +56,10 @@ def commands(page: Path, *sections: str) -> list[str]:
     return found
 
 
-class Cluster:
-    """The simulated part of the cluster: it runs the pods of the release while a command runs."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario, self.plane = scenario, scenario.plane
-        self.release = Release(scenario.plane, NAMESPACE)
-        self.replicas = Replicas(self.release)
-
-    def reconcile(self) -> None:
-        """Start and stop replicas as the Deployment requires, and run a pending pod of `helm test`."""
-        try:
-            self.replicas.reconcile()
-            pod = self.plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{self.release.fullname}-test")
-        except ApiError as error:
-            if error.reason != "NotFound":
-                raise
-        else:
-            if pod["status"].get("phase") == "Running":
-                run_test_pod(self.release, pod)
-
-
 class Workstation:
     """The reader's machine: a fresh folder with a checkout, the programs and a kubeconfig."""
 
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, folder: Path, cluster: ReleasePods) -> None:
         self.folder, self.cluster, plane = folder, cluster, cluster.plane
         for part in "charts", "examples":
             shutil.copytree(ROOT / part, folder / part)
@@ -121,18 +98,18 @@ class Workstation:
 
 
 @pytest.fixture
-def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Cluster]:
+def cluster(plane: ControlPlane, longhorn: Longhorn) -> Iterator[ReleasePods]:
     """Four nodes, and an existing VM with the claim `disk1`."""
     volume = {"name": "root", "persistentVolumeClaim": {"claimName": "disk1"}}
-    cluster = Cluster(kubevirt.scenario_with_vm(plane, longhorn, 4, {"spec": {"volumes": [volume]}}))
+    cluster = ReleasePods(kubevirt.scenario_with_vm(plane, longhorn, 4, {"spec": {"volumes": [volume]}}))
     yield cluster
-    cluster.replicas.__exit__()
+    cluster.stop()
     cluster.release.uninstall("--ignore-not-found")
     cluster.scenario.close()
 
 
 @pytest.mark.controlplane
-def test_the_commands_of_the_guides_install_opt_in_upgrade_and_uninstall(tmp_path: Path, cluster: Cluster) -> None:
+def test_the_commands_of_the_guides_install_opt_in_upgrade_and_uninstall(tmp_path: Path, cluster: ReleasePods) -> None:
     scenario, release = cluster.scenario, cluster.release
     _, node = scenario.add_attached_volume()
     workstation = Workstation(tmp_path, cluster)
@@ -160,7 +137,7 @@ def test_the_commands_of_the_guides_install_opt_in_upgrade_and_uninstall(tmp_pat
 
 
 @pytest.mark.controlplane
-def test_the_air_gapped_guide_installs_from_a_mirror_with_a_pull_secret(tmp_path: Path, cluster: Cluster) -> None:
+def test_the_air_gapped_guide_installs_from_a_mirror_with_a_pull_secret(tmp_path: Path, cluster: ReleasePods) -> None:
     workstation = Workstation(tmp_path, cluster)
     for command in commands(guide("air-gapped"), "Install"):
         if command != f"kubectl create namespace {NAMESPACE}":  # the tests have created it

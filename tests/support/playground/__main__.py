@@ -20,7 +20,8 @@ from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import ProcessError
 from tests.support.longhorn import Longhorn
-from tests.support.playground.simulation import KubeVirt, Provisioner, ReleasePods
+from tests.support.playground.simulation import KubeVirt, Provisioner
+from tests.support.release_pods import ReleasePods
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
 

@@ -1,10 +1,8 @@
-"""The simulated parts of the playground: KubeVirt, Longhorn's provisioner, and the kubelets of the release's pods."""
+"""The simulated parts of the playground: KubeVirt, and Longhorn's provisioner."""
 
 from __future__ import annotations
 
-from tests.support.controlplane.api import ApiError, Object
-from tests.support.helm_chart import NAMESPACE
-from tests.support.helm_release import Release, Replicas, run_test_pod
+from tests.support.controlplane.api import Object
 from tests.support.kubevirt import launcher_pod
 from tests.support.longhorn import DRIVER, STORAGE
 from tests.support.scenario import Scenario
@@ -45,37 +43,3 @@ class Provisioner:
             if of_class and claim["metadata"]["uid"] not in self._provisioned:
                 self._scenario.longhorn.provision_claim(claim)
                 self._provisioned.add(claim["metadata"]["uid"])
-
-
-class ReleasePods:
-    """The pods of the chart's release, as local processes: the replicas, and the pod of `helm test`."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._release = Release(scenario.plane, NAMESPACE)
-        self._replicas = Replicas(self._release)
-        self._test_pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{self._release.fullname}-test"
-
-    def reconcile(self) -> None:
-        """Start and stop replicas as the Deployment requires, and run a pending pod of `helm test`."""
-        try:
-            self._replicas.reconcile()
-            pod = self._release.plane.request("GET", self._test_pod)
-            if pod["status"].get("phase") == "Running":
-                run_test_pod(self._release, pod)
-        except ApiError as error:
-            if error.reason != "NotFound":
-                raise
-            self._stop_without_deployment()
-
-    def stop(self) -> None:
-        self._replicas.__exit__()
-        self._replicas = Replicas(self._release)
-
-    def _stop_without_deployment(self) -> None:
-        """Stop the replicas if the release was uninstalled. Most often, only the pod of `helm test` is missing."""
-        try:
-            self._release.deployment()
-        except ApiError as error:
-            if error.reason != "NotFound":
-                raise
-            self.stop()

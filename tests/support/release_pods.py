@@ -1,0 +1,44 @@
+"""The pods of the chart's release, as a kubelet would run them: the replicas, and the pod of `helm test`."""
+
+from __future__ import annotations
+
+from tests.support.controlplane.api import ApiError
+from tests.support.helm_chart import NAMESPACE
+from tests.support.helm_release import Release, Replicas, run_test_pod
+from tests.support.scenario import Scenario
+
+
+class ReleasePods:
+    """Local processes stand in for the pods. Call `reconcile` again and again, and `stop` at the end."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario, self.plane = scenario, scenario.plane
+        self.release = Release(scenario.plane, NAMESPACE)
+        self._replicas = Replicas(self.release)
+        self._test_pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{self.release.fullname}-test"
+
+    def reconcile(self) -> None:
+        """Start and stop replicas as the Deployment requires, and run a pending pod of `helm test`."""
+        try:
+            self._replicas.reconcile()
+            pod = self.plane.request("GET", self._test_pod)
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            self._stop_without_deployment()
+        else:
+            if pod["status"].get("phase") == "Running":
+                run_test_pod(self.release, pod)
+
+    def stop(self) -> None:
+        self._replicas.__exit__()
+        self._replicas = Replicas(self.release)
+
+    def _stop_without_deployment(self) -> None:
+        """Stop the replicas if the release was uninstalled. Most often, only the pod of `helm test` is missing."""
+        try:
+            self.release.deployment()
+        except ApiError as error:
+            if error.reason != "NotFound":
+                raise
+            self.stop()
