@@ -19,7 +19,7 @@ from certs.cluster import RETRY_NOTE, ApiError, CertificateError, CertificateObj
 from certs.health import Status
 from certs.renewal import Policy
 from webhook.cluster.documents import BadInput, printable
-from webhook.commands.options import color_option, live_options, namespace_and_name, wants_color
+from webhook.commands.options import color_option, live_options, namespace_and_name, output_option, wants_color
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,14 +65,7 @@ def _certificate_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="The output format.",
-)
+@output_option("table", "json")
 @color_option
 @_certificate_options
 def status(output: str, color: bool | None, secret: str, configuration: str, **live: str | None) -> None:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from webhook.cluster.documents import printable
-from webhook.commands.options import color_option, connect, live_options, wants_color
+from webhook.commands.options import color_option, connect, live_options, output_option, wants_color
 from webhook.placement.settings import read_settings
 from webhook.placement.shape import JsonObject
 
@@ -48,14 +48,7 @@ Finding: TypeAlias = "tuple[str, Result]"
     metavar="NAME",
     help="The MutatingWebhookConfiguration of the installed chart.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["list", "json"]),
-    default="list",
-    show_default=True,
-    help="The output format.",
-)
+@output_option("list", "json")
 @color_option
 @live_options
 def doctor(  # noqa: PLR0913, PLR0917 (one parameter per option)

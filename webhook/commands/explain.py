@@ -15,9 +15,12 @@ from webhook.cluster.store import Store
 from webhook.commands.explanation import Explanation, explain_machine, explain_pod, explain_request
 from webhook.commands.narration import NO, YES, Line
 from webhook.commands.options import (
+    all_namespaces_option,
     color_option,
     live_options,
+    namespace_option,
     optional_file_option,
+    output_option,
     snapshot_option,
     verbose_option,
     wants_color,
@@ -34,17 +37,15 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 @click.command(short_help="explain where a VM runs and why")
 @click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]")
-@click.option("-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Explain every object of this name in all namespaces.")
+@namespace_option
+@all_namespaces_option("Explain every object of this name in all namespaces.")
 @optional_file_option
 @snapshot_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="The output format. json and yaml print a list with one item for each VM or pod.",
+@output_option(
+    "text",
+    "json",
+    "yaml",
+    text="The output format. json and yaml print a list with one item for each VM or pod.",
 )
 @color_option
 @verbose_option

@@ -17,6 +17,7 @@ from webhook.commands.options import (
     file_option,
     live_options,
     load_cluster,
+    output_option,
     snapshot_option,
     verbose_option,
     wants_color,
@@ -73,13 +74,12 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
 @click.command(short_help="print pods as the webhook would patch them")
 @file_option
 @snapshot_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["yaml", "json", "patch", "diff"]),
-    default="yaml",
-    show_default=True,
-    help="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch, or a list of patches for "
+@output_option(
+    "yaml",
+    "json",
+    "patch",
+    "diff",
+    text="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch, or a list of patches for "
     "several pods. diff: the changes.",
 )
 @color_option

@@ -11,7 +11,7 @@ import click
 
 from webhook.cluster.documents import printable
 from webhook.commands.label_selector import parse_selector
-from webhook.commands.options import connect, live_options
+from webhook.commands.options import connect, live_options, namespace_option, selector_option
 from webhook.placement.settings import read_settings
 
 if TYPE_CHECKING:
@@ -26,12 +26,8 @@ def vm_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the arguments and options that select VMs, and `--yes`."""
     decorators = (
         click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them."),
-        click.option(
-            "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
-        ),
-        click.option(
-            "-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context."
-        ),
+        selector_option,
+        namespace_option,
         click.argument("names", nargs=-1, metavar="[NAME]..."),
     )
     for decorate in (live_options, *decorators):

@@ -21,6 +21,8 @@ from webhook.placement.shape import JsonObject
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
 optional_file_option, file_option = (
     click.option(
         "-f",
@@ -43,6 +45,14 @@ snapshot_option = click.option(
     help="Read the cluster from a file or folder that `kubevirt-scheduler snapshot` wrote. Can be repeated.",
 )
 
+namespace_option = click.option(
+    "-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context."
+)
+
+selector_option = click.option(
+    "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
+)
+
 color_option = click.option(
     "--color/--no-color",
     default=None,
@@ -61,6 +71,16 @@ SECRETS_WARNING = (
 def wants_color(chosen: bool | None) -> bool:
     """Return whether to color the output. Without --color or --no-color, NO_COLOR applies (https://no-color.org)."""
     return chosen if chosen is not None else sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def all_namespaces_option(text: str) -> Decorator:
+    """Return the option -A with this help text."""
+    return click.option("-A", "--all-namespaces", is_flag=True, help=text)
+
+
+def output_option(*formats: str, text: str = "The output format.") -> Decorator:
+    """Return the option -o with these formats, of which the first is the default."""
+    return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help=text)
 
 
 def live_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,7 +13,16 @@ import click
 from webhook.cluster.documents import BadInput
 from webhook.commands.fleet_source import Scope
 from webhook.commands.label_selector import parse_selector
-from webhook.commands.options import color_option, connect, live_options, wants_color
+from webhook.commands.options import (
+    all_namespaces_option,
+    color_option,
+    connect,
+    live_options,
+    namespace_option,
+    output_option,
+    selector_option,
+    wants_color,
+)
 from webhook.commands.progress import Progress, progress_bar
 from webhook.commands.recolocate_plan import (
     Proposal,
@@ -59,9 +68,9 @@ class Selection:
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Select the VMs of all namespaces.")
-@click.option("-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context.")
-@click.option("-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old.")
+@all_namespaces_option("Select the VMs of all namespaces.")
+@namespace_option
+@selector_option
 @click.option("--yes", is_flag=True, help="Migrate the VMs. Without --yes, the command only prints the plan.")
 @click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Migrate at most N VMs.")
 @click.option(
@@ -81,14 +90,7 @@ class Selection:
     help="How long to watch the first VM of each StorageClass after its migration.",
 )
 @click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="The output format. json prints one JSON object per line.",
-)
+@output_option("table", "json", text="The output format. json prints one JSON object per line.")
 @color_option
 @live_options
 def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)

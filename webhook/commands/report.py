@@ -16,7 +16,16 @@ from webhook.commands.fleet_report import build_report
 from webhook.commands.fleet_source import Scope, assess_all, read_files, read_live
 from webhook.commands.fleet_table import render_report
 from webhook.commands.label_selector import parse_selector
-from webhook.commands.options import color_option, live_options, snapshot_option, wants_color
+from webhook.commands.options import (
+    all_namespaces_option,
+    color_option,
+    live_options,
+    namespace_option,
+    output_option,
+    selector_option,
+    snapshot_option,
+    wants_color,
+)
 from webhook.commands.progress import progress_bar
 from webhook.placement.fleet import State
 from webhook.placement.settings import Settings, read_settings
@@ -29,18 +38,17 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Report on all namespaces. The default for a snapshot.")
-@click.option("-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context.")
-@click.option("-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old.")
+@all_namespaces_option("Report on all namespaces. The default for a snapshot.")
+@namespace_option
+@selector_option
 @click.option("--apart", "only_apart", is_flag=True, help="List only the VMs that are apart from their storage.")
 @snapshot_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice([*TABLES, "json", "yaml", "html"]),
-    default="table",
-    show_default=True,
-    help="The output format. wide adds claims and reasons to the table. html prints a page for a browser.",
+@output_option(
+    *TABLES,
+    "json",
+    "yaml",
+    "html",
+    text="The output format. wide adds claims and reasons to the table. html prints a page for a browser.",
 )
 @click.option("-w", "--watch", is_flag=True, help=f"Print the table again every {WATCH_SECONDS} seconds.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
