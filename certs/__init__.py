@@ -4,7 +4,8 @@
     bundle         the content of the Secret and its encoding
     steps          apply a step to a bundle (authority: issue and read certificates)
     names          names in a certificate (chain: the CA that a certificate chains to)
-    rotate         one pass over all of it, and the controller that repeats passes
+    one_pass       one pass over the Secret and the caBundle
+    rotate         the controller that repeats passes and writes the served files
     cluster        read and write the Secret and the MutatingWebhookConfiguration
     folder         the served files (serving: the TLS context that reloads them)
 

@@ -7,8 +7,9 @@ from datetime import datetime
 from certs import bundle as bundles
 from certs.bundle import Bundle, InvalidBundle
 from certs.cluster import Cause, CertificateError, CertificateObjects
+from certs.one_pass import Clock, PassResult, run_pass
 from certs.renewal import PlannedStep, Policy, Step, next_step
-from certs.rotate import CONFLICT_RETRY, PASS_INTERVAL, Clock, PassResult, run_pass
+from certs.rotate import CONFLICT_RETRY, PASS_INTERVAL
 from certs.steps import apply_step
 
 # Seconds. A restarting API server is unavailable for half a minute. Retry through a restart: if the command fails and

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from certs import bundle as bundles
 from certs.authority import read, signed_by, split
 from certs.cluster import ApiError, CertificateError, CertificateObjects
+from certs.one_pass import run_pass
 from certs.renewal import Policy, Step
-from certs.rotate import CertificateController, run_pass
+from certs.rotate import CertificateController
 from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Crash, FakeCertificateCluster
 from tests.support.fake_clock import CertificateClock
 

@@ -18,6 +18,7 @@ from certs.authority import BadCertificate, Issued, issue_ca, issue_leaf, read, 
 from certs.bundle import ANNOTATION
 from certs.by_hand import rotate as rotate_by_hand
 from certs.cluster import ApiError, Cause, CertificateObjects
+from certs.one_pass import run_pass
 from certs.renewal import Policy, Step
 from certs.rotate import (
     CONFLICT_RETRY,
@@ -26,7 +27,6 @@ from certs.rotate import (
     PASS_INTERVAL,
     PROPAGATION_DELAY,
     CertificateController,
-    run_pass,
 )
 from certs.serving import ServingCertificate, load_context
 from certs.steps import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT
