@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from io import StringIO
-from typing import TYPE_CHECKING
 
 import click
 
 from certs import by_hand, health
-from certs.authority import Certificate, read
+from certs.authority import read
 from certs.cluster import RETRY_NOTE, ApiError, CertificateError, CertificateObjects
-from certs.health import Status
 from certs.renewal import Policy
 from webhook.cluster.documents import BadInput, printable
+from webhook.commands.certs_status import format_time, render_status, status_as_json
 from webhook.commands.options import color_option, live_options, namespace_and_name, output_option, wants_color
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 NAME = "kubevirt-scheduler"
 DEFAULT_SECRET = f"{NAME}/{NAME}-tls"
-MAX_WIDTH = 140  # columns: fits a Service's DNS names and the dates in one row
 
 
 @click.group(short_help="show and renew the webhook's certificates")
@@ -88,9 +81,9 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
     with _certificate_errors_as_bad_input():
         report = health.status(_certificate_objects(secret, configuration, live), now, Policy())
     if output == "json":
-        click.echo(json.dumps(_status_as_json(secret, report, now), indent=2))
+        click.echo(json.dumps(status_as_json(secret, report, now), indent=2))
     else:
-        click.echo(_render_status(secret, report, now, colored=wants_color(color)), nl=False)
+        click.echo(render_status(secret, report, now, colored=wants_color(color)), nl=False)
     if report.problem or not all(trusts for _, trusts in report.webhooks.values()):
         raise click.exceptions.Exit(1)
 
@@ -107,7 +100,7 @@ def renew(secret: str, configuration: str, **live: str | None) -> None:
     with _certificate_errors_as_bad_input():
         result = by_hand.renew(_certificate_objects(secret, configuration, live), Policy(), _now, time.sleep)
     end = read(result.bundle.leaf.certificate).not_after
-    click.echo(f"Secret {secret} has a new serving certificate, valid until {_format_time(end)}")
+    click.echo(f"Secret {secret} has a new serving certificate, valid until {format_time(end)}")
     if result.configuration_error:
         click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
 
@@ -144,7 +137,7 @@ def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configura
     with _certificate_errors_as_bad_input():
         if dry_run:
             for step in by_hand.rotation_plan(objects, _now(), policy, drop_old=drop_old):
-                click.echo(f"{_format_time(step.due)}  {step.step}: {step.why}")
+                click.echo(f"{format_time(step.due)}  {step.step}: {step.why}")
             return
         try:
             for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
@@ -174,70 +167,3 @@ def _certificate_errors_as_bad_input() -> Iterator[None]:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _format_time(time: datetime) -> str:
-    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _days_left(certificate: Certificate, now: datetime) -> float:
-    return round((certificate.not_after - now) / timedelta(days=1), 1)
-
-
-def _status_as_json(secret: str, report: Status, now: datetime) -> dict[str, object]:
-    return {
-        "secret": secret,
-        "problem": report.problem,
-        "certificates": [
-            {
-                "what": what,
-                "subject": certificate.subject,
-                "names": list(certificate.names),
-                "notBefore": certificate.not_before.isoformat(),
-                "notAfter": certificate.not_after.isoformat(),
-                "daysLeft": _days_left(certificate, now),
-                "serial": f"{certificate.serial:x}",
-                "fingerprint": certificate.fingerprint,
-            }
-            for what, certificate in report.certificates
-        ],
-        "next": report.next and {"step": report.next.step, "why": report.next.why, "due": report.next.due.isoformat()},
-        "webhooks": [
-            {"name": name, "caBundle": ca_bundle, "trusted": trusts}
-            for name, (ca_bundle, trusts) in report.webhooks.items()
-        ],
-    }
-
-
-def _render_status(secret: str, report: Status, now: datetime, *, colored: bool) -> str:
-    # Imported here: `kubevirt-scheduler --help` imports this module, and only `status` needs rich.
-    from rich.console import Console  # noqa: PLC0415
-
-    output = StringIO()
-    width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
-    console = Console(file=output, width=width, no_color=not colored, force_terminal=colored, highlight=False)
-    console.print(f"Secret {printable(secret)}", style="bold", markup=False)
-    certificates = [
-        (what, cert.subject, "\n".join(cert.names), _format_time(cert.not_after), str(_days_left(cert, now)))
-        for what, cert in report.certificates
-    ]
-    webhooks = [(name, ca_bundle, "yes" if trusts else "NO") for name, (ca_bundle, trusts) in report.webhooks.items()]
-    _print_table(console, ("certificate", "subject", "names", "not after", "days left"), certificates)
-    _print_table(console, ("webhook", "caBundle", "trusts the certificate"), webhooks)
-    if report.next:
-        console.print(f"Next: {report.next.step}, {report.next.why}: {_format_time(report.next.due)}", markup=False)
-    if report.problem:
-        console.print(f"Problem: {printable(report.problem)}", style="red", markup=False)
-    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().split("\n")[:-1])
-
-
-def _print_table(console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 (only `status` needs it)
-    from rich.table import Column, Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(*(Column(heading, overflow="fold") for heading in headings), box=SIMPLE_HEAD)
-    for row in rows:
-        # A certificate may contain control characters, which a terminal would interpret.
-        table.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
-    console.print(table)
