@@ -112,7 +112,7 @@ def test_missing_rights_and_an_untrusted_certificate_are_failures(plane: Control
         assert code == 1
         account = f"system:serviceaccount:{NAME}:{installed.release.fullname}"
         missing = "list nodes, watch nodes, get mutatingwebhookconfigurations, update mutatingwebhookconfigurations"
-        assert found["rights"] == [("failure", f"{account} may not {missing}")]
+        assert found["rights"] == [("failure", f"{account} lacks rights: {missing}")]
     finally:
         plane.request("PATCH", role, {"rules": rules})
         plane.request("PATCH", configuration, {"webhooks": webhooks})
