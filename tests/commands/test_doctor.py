@@ -218,6 +218,12 @@ BROKEN_BEFORE: dict[str, Case] = {
         "ok",
         "Longhorn v1.12.0-rc1, which deletes a VM's pod when it replaces the share-manager of a volume",
     ),
+    "old Longhorn": (
+        put(longhorn("v1.7.1")),
+        "longhorn",
+        "ok",
+        "Longhorn v1.7.1, which deletes a VM's pod when it replaces the share-manager of a volume",
+    ),
     "Block claims": (
         put(claim(volumeMode="Block")),
         "claims",
@@ -343,7 +349,7 @@ BROKEN: dict[str, Case] = {
         lambda cluster: cluster.server.delete(cluster.certificates.objects[SECRET_PATH] | {"kind": "Secret"}),
         "certificates",
         "failure",
-        "there is no Secret kubevirt-scheduler/kubevirt-scheduler-tls",
+        "Secret kubevirt-scheduler/kubevirt-scheduler-tls not found",
     ),
     "Secret forbidden": (forbid("get", "secrets"), "certificates", "warning", "not checked: "),
     "no Secret is mounted": (
@@ -547,7 +553,7 @@ def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cl
 
 @pytest.mark.parametrize(
     ("name", "version"),
-    [("v1.36.3", (1, 36)), ("v1.30.0-eks-1", (1, 30)), ("1.9", (1, 9)), ("main", ()), ("", ())],
+    [("v1.36.3", (1, 36, 3)), ("v1.30.0-eks-1", (1, 30, 0)), ("1.9", (1, 9)), ("main", ()), ("", ())],
 )
 def test_a_version_is_read_without_its_suffix(name: str, version: tuple[int, ...]) -> None:
     assert version_of(name) == version

@@ -11,8 +11,9 @@ from webhook.placement.facts import Claim, Volume
 from webhook.placement.shape import text
 
 OLDEST_KUBERNETES = (1, 30)  # as in the chart's kubeVersion: ValidatingAdmissionPolicy v1
-# From this version on, Longhorn deletes the pods of a volume when its share-manager is replaced.
-DELETES_PODS_FROM = (1, 12)
+# Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
+# (docs/reference/versions.md): from the first one up to, but without the second.
+KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 # What the chart creates with its default values: group, resource, and whether it is namespaced.
@@ -36,9 +37,9 @@ CHART_RESOURCES = (
 
 
 def version_of(name: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as v1.36.3-eks-1; empty if it starts with no number."""
-    found = re.match(r"v?(\d+)\.(\d+)", name)
-    return tuple(map(int, found.groups())) if found else ()
+    """Return the numbers of a version such as v1.36.3-eks-1; empty if it does not start with one."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", name)
+    return tuple(int(number) for number in found.groups() if number) if found else ()
 
 
 def kubernetes(inspection: Inspection) -> Iterator[Result]:
@@ -73,10 +74,10 @@ def longhorn(inspection: Inspection) -> Iterator[Result]:
     if not name:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
-    elif version_of(name) >= DELETES_PODS_FROM:
-        yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
-    else:
+    elif KEEPS_PODS_FROM <= version_of(name) < DELETES_PODS_FROM:
         yield ok(f"Longhorn {name}")
+    else:
+        yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
 
 
 def claims(inspection: Inspection) -> Iterator[Result]:
