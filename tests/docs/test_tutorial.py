@@ -44,7 +44,11 @@ def playground(variables: Path) -> Iterator[list[str]]:
             yield printed
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         assert process.returncode == 0
 
 

@@ -90,6 +90,7 @@ def run(file: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background job, it would be ignored
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # so that the folder is deleted too
     with suppress(KeyboardInterrupt):
         run(Path(sys.argv[1]))
