@@ -10,8 +10,29 @@ from webhook.placement.shape import JsonObject
 Key = tuple[str, str]
 
 
+class _Namespaced:
+    __slots__ = ()
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Return the namespace and name, which identify an object within its kind."""
+        return self.namespace, self.name
+
+
+class _ClusterScoped:
+    __slots__ = ()
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Return an empty namespace and the name."""
+        return "", self.name
+
+
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(_Namespaced):
     """A PersistentVolumeClaim.
 
     `volume_name` is the name of the PV, empty while unbound. `shared` means ReadWriteMany, `read_only_many` means
@@ -28,14 +49,9 @@ class Claim:
     block: bool = False
     storage_class: str = ""
 
-    @property
-    def key(self) -> Key:
-        """Return the namespace and name, which identify an object within its kind."""
-        return self.namespace, self.name
-
 
 @dataclass(frozen=True, slots=True)
-class Volume:
+class Volume(_ClusterScoped):
     """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef.
 
     `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
@@ -48,14 +64,9 @@ class Volume:
     migratable: bool = False
     share: bool = False
 
-    @property
-    def key(self) -> Key:
-        """Return an empty namespace and the name."""
-        return "", self.name
-
 
 @dataclass(frozen=True, slots=True)
-class ShareManager:
+class ShareManager(_Namespaced):
     """A Longhorn ShareManager, named after its volume. `state` and `owner` are empty if the status has none."""
 
     namespace: str
@@ -64,14 +75,9 @@ class ShareManager:
     owner: str
     deleting: bool
 
-    @property
-    def key(self) -> Key:
-        """Return the namespace and name."""
-        return self.namespace, self.name
-
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Node(_ClusterScoped):
     """A node. `ready` is None without a Ready condition; `allocatable` is None if the status does not report it."""
 
     name: str
@@ -81,14 +87,9 @@ class Node:
     taints: tuple[JsonObject, ...]
     allocatable: Mapping[str, int] | None
 
-    @property
-    def key(self) -> Key:
-        """Return an empty namespace and the name."""
-        return "", self.name
-
 
 @dataclass(frozen=True, slots=True)
-class VirtualMachine:
+class VirtualMachine(_Namespaced):
     """A KubeVirt VM.
 
     `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
@@ -104,11 +105,6 @@ class VirtualMachine:
     false_annotations: frozenset[str] = frozenset()
     claims: tuple[str, ...] = ()
 
-    @property
-    def key(self) -> Key:
-        """Return the namespace and name."""
-        return self.namespace, self.name
-
 
 @dataclass(frozen=True, slots=True)
 class PendingPin:
@@ -123,7 +119,7 @@ class PendingPin:
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(_Namespaced):
     """A pod that has not finished.
 
     `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
@@ -155,11 +151,6 @@ class Pod:
     prefers: bool = False
 
     @property
-    def key(self) -> Key:
-        """Return the namespace and name."""
-        return self.namespace, self.name
-
-    @property
     def vmi_uid(self) -> str:
         """Return the UID of the VMI that the pod runs, or an empty string."""
         return self.labels.get(CREATED_BY_LABEL, "")
@@ -181,26 +172,16 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Namespace:
+class Namespace(_ClusterScoped):
     """A namespace. `opt_in` is its label, None if that is neither "true" nor "false"."""
 
     name: str
     opt_in: bool | None
 
-    @property
-    def key(self) -> Key:
-        """Return an empty namespace and the name."""
-        return "", self.name
-
 
 @dataclass(frozen=True, slots=True)
-class StorageClass:
+class StorageClass(_ClusterScoped):
     """A StorageClass. `opts_in` means that its annotation is "true"."""
 
     name: str
     opts_in: bool
-
-    @property
-    def key(self) -> Key:
-        """Return an empty namespace and the name."""
-        return "", self.name
