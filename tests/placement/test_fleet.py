@@ -21,7 +21,8 @@ from tests.support.builders import (
 from tests.support.fleet import LATER, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.cluster.fleet import Facts, machines
 from webhook.placement.decision import Outcome, Reason
-from webhook.placement.fleet import Machine, State, assess, recorded_reason, survey
+from webhook.placement.eligibility import recorded_reason
+from webhook.placement.fleet import Machine, State, assess, survey
 from webhook.placement.fleet_wording import if_started
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings

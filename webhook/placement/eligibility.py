@@ -14,6 +14,7 @@ from webhook.placement.shape import JsonObject, mapping, text
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
 _MODES = {mode.value: mode for mode in Mode}
+_REASONS = frozenset(Reason)
 
 
 def is_pod_creation(request: JsonObject) -> bool:
@@ -60,6 +61,12 @@ def is_injected(pod: JsonObject, settings: Settings) -> bool:
     return not (pinned and mode_of(pod, settings)[0] is Mode.REQUIRED and is_partly_pinned(pod, node))
 
 
+def recorded_reason(pod: JsonObject) -> Reason | None:
+    """Return the reason that the webhook recorded on a pod, None if there is none."""
+    word = text(pod, "metadata", "annotations", DECISION).partition(":")[0]
+    return Reason(word) if word in _REASONS else None
+
+
 def pinned_by_webhook(pod: JsonObject) -> str:
     """Return the node that an earlier call of the webhook pinned the pod to, or an empty string."""
     decision = text(pod, "metadata", "annotations", DECISION)
@@ -68,9 +75,8 @@ def pinned_by_webhook(pod: JsonObject) -> str:
 
 def preferred_by_webhook(pod: JsonObject) -> str:
     """Return the node that an earlier call of the webhook preferred for the pod and that may fit it, or ""."""
-    annotations = mapping(pod, "metadata", "annotations")
-    reason, node = text(annotations, DECISION).partition(":")[0], text(annotations, CO_SCHEDULED_NODE)
-    may_fit = reason in MAY_FIT_REASONS and is_dns_subdomain(node) and has_preferred_term(pod, node)
+    node = text(pod, "metadata", "annotations", CO_SCHEDULED_NODE)
+    may_fit = recorded_reason(pod) in MAY_FIT_REASONS and is_dns_subdomain(node) and has_preferred_term(pod, node)
     return node if may_fit and not is_gated(pod) else ""
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
+from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
 from webhook.placement.consumers import claims_of
 from webhook.placement.decision import ClaimFinding, Decision, OptedInBy, Outcome, Reason
+from webhook.placement.eligibility import recorded_reason
 from webhook.placement.facts import Pod
 from webhook.placement.injector import without_patch
 from webhook.placement.opt_in import Applicant, new_applicant, opted_in_by, stored_applicant
@@ -33,7 +34,6 @@ class State(StrEnum):
     NOT_CONCERNED = "NotConcerned"
 
 
-_REASONS = frozenset(Reason)
 # A claim with one of these reasons never has a share-manager.
 _NEVER_SERVED = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})
 
@@ -202,12 +202,6 @@ def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, sett
     if pod.is_migration_target:
         return Reason.MIGRATION_TARGET
     return reason or Reason.NOT_REVIEWED
-
-
-def recorded_reason(pod: JsonObject) -> Reason | None:
-    """Return the reason that the webhook recorded on a pod, None if there is none."""
-    word = text(pod, "metadata", "annotations", DECISION).partition(":")[0]
-    return Reason(word) if word in _REASONS else None
 
 
 def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Start:
