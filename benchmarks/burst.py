@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import click
-from peer.build import programs
+from peer.build import peer_command, programs
 from stage import Object, Replicas, Scenario, Stage, burst, progress, running_longhorn, start_stage
 
 from tests.support.burst import Creation
@@ -175,8 +175,7 @@ def peer_registered(stage: Stage, replicas: Replicas) -> Iterator[None]:
     plane, tls, (https, http) = stage.plane, replicas.first.tls, free_ports(2)
     snapshot = plane.folder / "peer.json"
     snapshot.write_text(plane.kubectl("get", "pvc,pv,nodes,pods,sharemanagers.longhorn.io", "-A", "-o", "json"))
-    options = [f"-snapshot={snapshot}", f"-https-port={https}", f"-http-port={http}", f"-tls-dir={tls}"]
-    command = [str(programs(("peer",))["peer"]), *options]
+    command = peer_command(programs(("peer",))["peer"], snapshot, tls, https, http)
     path = f"{REGISTRATIONS}/{replicas.first.name}"
     before = plane.request("GET", path)["webhooks"][0]["clientConfig"]
     bundle = b64encode((tls / "ca.crt").read_bytes()).decode()

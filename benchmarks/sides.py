@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
-from peer.build import PROGRAMS, programs
+from peer.build import PROGRAMS, peer_command, programs
 
 # The package does not install the tests' support modules. They are imported from the repository.
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -213,9 +213,7 @@ class Setup:
         return [program, "serve", "--https-port=0", "--http-port=0", f"--tls-dir={self.folder}", *source]
 
     def _peer(self, snapshot: Path) -> list[str]:
-        https, http = free_ports(2)
-        listen = [f"-https-port={https}", f"-http-port={http}", f"-tls-dir={self.folder}"]
-        return [str(self.tools["peer"]), f"-snapshot={snapshot}", *listen]
+        return peer_command(self.tools["peer"], snapshot, self.folder, *free_ports(2))
 
     def _stock(self, snapshot: Path) -> list[str]:
         return [sys.executable, str(Path(__file__).parent / "peer/stock.py"), str(snapshot), str(self.folder)]

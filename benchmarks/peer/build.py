@@ -40,6 +40,11 @@ def programs(names: Sequence[str] = PROGRAMS) -> dict[str, Path]:
     return paths
 
 
+def peer_command(program: Path, snapshot: Path, tls: Path, https: int, http: int) -> list[str]:
+    """Return the command that runs the webhook in Go on these ports, with the certificate of the folder `tls`."""
+    return [str(program), f"-snapshot={snapshot}", f"-https-port={https}", f"-http-port={http}", f"-tls-dir={tls}"]
+
+
 def _cache_folder() -> Path:
     """Return a folder named by the hash of go.mod, go.sum and the sources, so that each version has its own."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
