@@ -14,6 +14,7 @@ from gunicorn.asgi.parser import PythonProtocol
 from gunicorn.config import Config
 from gunicorn.workers.base import Worker
 
+from webhook.serving.request_parser import PatternParser
 from webhook.serving.server import WORKER_TIMEOUT, _Worker
 
 REVIEWED_VERSION = "27.0.1"
@@ -23,7 +24,7 @@ INTERNALS = [
     (
         PythonProtocol,
         "fe72402943fb078d",
-        "request_parser.RequestParser: callbacks, limits, attributes, is_complete, remaining()",
+        "request_parser: callbacks, limits, attributes, is_complete, remaining(), and two checks that it overrides",
     ),
     (Worker.__init__, "e0f1de2d60574066", "server._Worker: sockets, ppid, alive, age, tmp"),
     (
@@ -81,3 +82,12 @@ def test_the_first_heartbeat_of_a_worker_is_monotonic_time():
     with closing(worker.tmp):
         worker.run()
     assert heartbeats == [pytest.approx(monotonic(), abs=60)]
+
+
+@pytest.mark.parametrize("check", ["_is_valid_token", "_has_invalid_header_chars"])
+@pytest.mark.parametrize("frame", [b"", b"ab"], ids=["alone", "inside"])
+def test_a_pattern_decides_on_each_byte_like_gunicorn(check, frame):
+    ours, original = PatternParser(), PythonProtocol()
+    texts = [b"", *(frame + bytes([byte]) + frame for byte in range(256))]
+    differing = [text for text in texts if bool(getattr(ours, check)(text)) != getattr(original, check)(text)]
+    assert differing == []

@@ -3,6 +3,7 @@
 It wraps the parser of gunicorn's ASGI worker, which accepts bytes in any pieces and never blocks.
 """
 
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +22,22 @@ NO_HOST = "an HTTP/1.1 request requires a Host header"
 UNKNOWN_CODING = "unsupported transfer coding: expected chunked"
 EMPTY_LINE = b"\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
+_CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class PatternParser(PythonProtocol):
+    """The parser of gunicorn, with regular expressions for the two checks that loop over each byte of a head.
+
+    The loops took a tenth of a review's CPU time.
+    """
+
+    def _is_valid_token(self, data: bytes) -> bool:
+        return _TOKEN.fullmatch(data) is not None
+
+    def _has_invalid_header_chars(self, value: bytes) -> bool:
+        return _CONTROL_CHARACTER.search(value) is not None
 
 
 class _Rejected(Exception):
@@ -79,7 +96,7 @@ class RequestParser:
 
     def _reset(self) -> None:
         self._message = _Message(self._body_limit)
-        self._parser: Any = PythonProtocol(
+        self._parser: Any = PatternParser(
             on_headers_complete=self._message.on_headers_complete,
             on_body=self._message.on_body,
             limit_request_fields=FIELDS_LIMIT,
