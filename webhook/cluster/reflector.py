@@ -73,9 +73,11 @@ class Reflector:
 
     def is_ready(self) -> bool:
         """Return whether the decisions need not wait for this kind."""
+        if self.health.synced:
+            return True
         if self.kind in (NAMESPACES, STORAGE_CLASSES):  # without the right, waiting would not help
-            return self.health.synced or self.health.code == HTTPStatus.FORBIDDEN
-        return self.health.synced or not self.kind.required
+            return self.health.code == HTTPStatus.FORBIDDEN
+        return not self.kind.required
 
     def run(self, stop: threading.Event) -> None:
         """Mirror the cluster until `stop` is set."""
