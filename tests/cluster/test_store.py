@@ -48,7 +48,6 @@ def index_entries(table: Pods) -> dict[str, Any]:
     """The non-empty indexes of a pod table."""
     indexes = {name: getattr(table, name) for name in vars(table)}
     left = {name: {key: value for key, value in index.items() if value} for name, index in indexes.items()}
-    left["_load"] = {node: load for node, load in left["_load"].items() if any(load.values())}
     return {name: index for name, index in left.items() if index}
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from webhook.cluster.objects import Fact
 from webhook.cluster.releases import ReleaseMemory
-from webhook.cluster.tables import Pods, Table, Volumes, vm_key
+from webhook.cluster.tables import Load, Pods, Table, Volumes, vm_key
 from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 
 TABLE_NAMES: dict[type[Fact], str] = {
@@ -56,7 +56,7 @@ class Store:
         # Pods that the webhook just pinned and that the cache doesn't have yet, by namespace and VM.
         self.reservations = Pods()
         # Pods that this replica pinned in the last moments, by namespace and VM; whether the cache has them or not.
-        self.recent_pins = Pods()
+        self.recent_pins = Load()
         # Pinned pods that the cache has shown for the first time; `Reservations` consumes them.
         self.arrived_pins: deque[Arrival] = deque(maxlen=4096)
         # When the cache showed the last new pin to a node, for nodes where that is recent.

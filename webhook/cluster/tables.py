@@ -82,13 +82,48 @@ class Volumes(Table[Volume]):
         return tuple(self._by_handle.get(handle, {}).values()) or ((named,) if named else ())
 
 
-class Pods(Table[Pod]):
+class Load(Table[Pod]):
+    """Pods with the sum of their requests on each node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_node: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+
+    def put(self, fact: Pod) -> None:
+        """Store a pod, in place of an older one with the same key."""
+        self.remove(fact.key)
+        super().put(fact)
+        if fact.effective_node:
+            load = self._by_node[fact.effective_node]
+            for resource, amount in fact.requests.items():
+                load[resource] += amount
+
+    def remove(self, key: Key) -> Pod | None:
+        """Remove and return a pod; return None if it is missing."""
+        removed = super().remove(key)
+        if removed is not None and removed.effective_node:
+            load = self._by_node[removed.effective_node]
+            for resource, amount in removed.requests.items():
+                load[resource] -= amount
+            if not any(load.values()):  # otherwise the entries of deleted nodes would pile up over the years
+                del self._by_node[removed.effective_node]
+        return removed
+
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
+        """Sum up the requests of the pods on a node, without the pod `excluding`."""
+        total: Mapping[str, int] = self._by_node.get(node, {})
+        own = self.get(excluding)
+        if own is None or own.effective_node != node:
+            return total
+        return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}
+
+
+class Pods(Load):
     """The unfinished pods, also indexed by namespace, effective node, claim, owner and served Longhorn volume."""
 
     def __init__(self) -> None:
         super().__init__()
         self._by_namespace: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
-        self._load: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._by_repelled_namespace: defaultdict[str, dict[Key, Pod]] = defaultdict(dict)
         self._unbound: dict[Key, Pod] = {}
         self._stuck: dict[Key, Pod] = {}
@@ -101,14 +136,13 @@ class Pods(Table[Pod]):
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
-        self.remove(fact.key)
         super().put(fact)
+        key = fact.key
         for index in self._indexes(fact):
-            index[fact.key] = fact
+            index[key] = fact
         if fact.is_virt_launcher:
             self._by_uid[fact.uid] = fact
             self._by_vm[vm_key(fact)] = fact
-        self._count(fact, 1)
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""
@@ -116,13 +150,12 @@ class Pods(Table[Pod]):
         if removed is not None:
             for index in self._indexes(removed):
                 index.pop(key, None)
-            # Otherwise the entries of deleted namespaces would pile up over the years.
+            # Entries of deleted namespaces must not pile up either.
             for table, entry in self._index_entries(removed):
                 if not table[entry]:
                     del table[entry]
             self._by_uid.pop(removed.uid, None)
             self._by_vm.pop(vm_key(removed), None)
-            self._count(removed, -1)
         return removed
 
     def has_vm(self, vm: Key) -> bool:
@@ -160,19 +193,6 @@ class Pods(Table[Pod]):
             yield self._by_claim, (pod.namespace, claim)
         if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
             yield self._serving, (pod.namespace, pod.labels.get(VOLUME_LABEL, ""))
-
-    def _count(self, pod: Pod, sign: int) -> None:
-        if pod.effective_node:
-            for resource, amount in pod.requests.items():
-                self._load[pod.effective_node][resource] += sign * amount
-
-    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
-        """Sum up the requests of the pods on a node, without the pod `excluding`."""
-        total: Mapping[str, int] = self._load.get(node, {})
-        own = self.get(excluding)
-        if own is None or own.effective_node != node:
-            return total
-        return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}
 
     def placed(self, namespaces: Collection[str]) -> Iterator[Pod]:
         """List the pods of some namespaces that have an effective node."""
