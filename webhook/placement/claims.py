@@ -7,9 +7,14 @@ DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
     """Return the names of the pod's claims in volume order, without duplicates."""
-    volumes = (volume for volume in mappings(pod, "spec", "volumes") if "persistentVolumeClaim" in volume)
-    names = (text(volume, "persistentVolumeClaim", "claimName") for volume in volumes)
-    return tuple(dict.fromkeys(name for name in names if name))
+    volumes = [volume for volume in mappings(pod, "spec", "volumes") if "persistentVolumeClaim" in volume]
+    names = [text(volume, "persistentVolumeClaim", "claimName") for volume in volumes]
+    return tuple(dict.fromkeys(filter(None, names)))
+
+
+def mounts_claim(pod: JsonObject) -> bool:
+    """Return whether the pod mounts any claim."""
+    return any(text(volume, "persistentVolumeClaim", "claimName") for volume in mappings(pod, "spec", "volumes"))
 
 
 def deciding_claim(pod: JsonObject) -> str:
@@ -20,4 +25,4 @@ def deciding_claim(pod: JsonObject) -> str:
 def unknown_deciding_claim(pod: JsonObject) -> str:
     """Return the claim that the VM names as the one that decides if the pod does not mount it, else an empty string."""
     named = deciding_claim(pod)
-    return "" if named in mounted_claims(pod) else named
+    return named if named and named not in mounted_claims(pod) else ""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from webhook.placement.candidate import Candidate, resource_fits
-from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import Reason
 from webhook.placement.eligibility import is_gated
 from webhook.placement.kubevirt import is_virt_launcher, vmi_name
@@ -156,7 +155,7 @@ def unsupported_field(pod: JsonObject) -> str | None:
 
 def _unbound_claim(candidate: Candidate) -> str | None:
     # The scheduler's VolumeBinding may need another node for it, for example with WaitForFirstConsumer.
-    for name in mounted_claims(candidate.pod):
+    for name in candidate.pod_facts.claims:
         claim = candidate.catalog.claim(candidate.namespace, name)
         if claim and not claim.volume_name:
             return f"claim {name}, which has no PV yet"

@@ -71,7 +71,7 @@ def with_patch(injection: Injection, request: JsonObject, settings: Settings) ->
     decision, pod = injection.decision, mapping(request, "object")
     try:
         operations = [] if injection.error or settings.action is Action.OBSERVE else patch_for(decision, pod, settings)
-        return replace(injection, patch=operations or None, warnings=_warnings(decision, pod, settings))
+        return Injection(decision, operations or None, _warnings(decision, pod, settings), injection.error)
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return _failed(error, settings)
 

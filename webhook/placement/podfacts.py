@@ -46,7 +46,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
 
 def keys_with(annotations: JsonObject, value: str) -> frozenset[str]:
     """Return the keys of the annotations with this value."""
-    return frozenset(key for key, found in annotations.items() if found == value) or NO_STRINGS
+    return frozenset([key for key, found in annotations.items() if found == value]) or NO_STRINGS
 
 
 def _name_in(annotations: JsonObject, key: str) -> str:
