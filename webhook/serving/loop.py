@@ -117,14 +117,15 @@ class Loop:
 
     def run_once(self) -> None:
         """Run one turn."""
-        ready = [key.data for key, _ in self._selector.select(self._poll_timeout())]
+        limit = self._table.next_limit(default=self.last_turn + POLL_TIMEOUT)
+        ready = [key.data for key, _ in self._selector.select(self._poll_timeout(limit))]
         self.last_turn = now = self._clock()
         self._on_turn()
         self._serve([each for each in ready if isinstance(each, Connection)])
         for callback in ready:
             if not isinstance(callback, Connection):
                 callback()
-        for connection in self._table.expired(now, MAX_PER_TURN):
+        for connection in self._table.expired(now, MAX_PER_TURN) if now >= limit else ():
             self._perform(connection, connection.time_out)
         self._longest_turn = max(self._longest_turn, self._clock() - now)
 
@@ -151,11 +152,10 @@ class Loop:
             connection.served = self.last_turn
             self._perform(connection, connection.advance)
 
-    def _poll_timeout(self) -> float:
+    def _poll_timeout(self, limit: float) -> float:
         if self._continuing or self._pool.results:
             return 0.0
-        deadline = self._table.next_limit(default=self.last_turn + POLL_TIMEOUT)
-        return max(0.0, min(deadline - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
+        return max(0.0, min(limit - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
 
     def _perform(self, connection: Connection, action: Callable[[float], Request | None]) -> None:
         """Run one method of a connection, then update the bookkeeping and the selector."""
