@@ -14,14 +14,12 @@ MAX_ANNOTATIONS_SIZE = 256 * 1024
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
     """Return the patch that applies a decision to a pod; empty if nothing changes.
 
-    Copies only annotations, affinity and schedulerName, because a copy of the whole pod takes a millisecond.
+    Copies only the webhook's annotations, affinity and schedulerName: a copy of the whole pod takes a millisecond.
     Raises Malformed or PatchMismatch if the patch might be wrong.
     """
-    metadata, spec = map_in(pod, "metadata"), map_in(pod, "spec")
-    before = {"metadata": _subset(metadata, "annotations"), "spec": _subset(spec, "affinity", "schedulerName")}
-    after = {"metadata": dict(before["metadata"]), "spec": dict(before["spec"])}
-    if decision.recorded:
-        after["metadata"]["annotations"] = _with_decision(map_in(metadata, "annotations"), decision)
+    spec = map_in(pod, "spec")
+    before = {"spec": _subset(spec, "affinity", "schedulerName")}
+    after = {"spec": dict(before["spec"])}
     if decision.outcome is not Outcome.UNCHANGED and decision.node:
         if not spec:
             raise Malformed("spec is empty")
@@ -32,23 +30,25 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
         after["spec"]["affinity"] = with_avoided_node(spec.get("affinity"), decision.node)
     if scheduler := _scheduler_name(pod, decision, settings):
         after["spec"]["schedulerName"] = scheduler
-    return [
-        *patch_between({"metadata": before["metadata"]}, {"metadata": after["metadata"]}),
-        *cached_patch({"spec": before["spec"]}, {"spec": after["spec"]}),
-    ]
+    recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
+    return [*recorded, *cached_patch(before, after)]
 
 
 def _subset(parent: JsonObject, *keys: str) -> JsonObject:
     return {key: parent[key] for key in keys if key in parent}
 
 
-def _with_decision(annotations: JsonObject, decision: Decision) -> JsonObject:
-    changed = {**annotations, DECISION: f"{decision.reason}: {decision.message}"}
+def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Operation]:
+    annotations = map_in(metadata, "annotations")
+    before = _subset(annotations, DECISION, CO_SCHEDULED_NODE)
+    after = {DECISION: f"{decision.reason}: {decision.message}"}
+    # Without a node, no term of this pod backs the annotation: it was copied from another pod.
     if decision.outcome is not Outcome.UNCHANGED and decision.node:
-        changed[CO_SCHEDULED_NODE] = decision.node
-    else:
-        changed.pop(CO_SCHEDULED_NODE, None)  # copied from another pod: no term of this pod backs the annotation
-    return changed if _within_limit(changed) else annotations
+        after[CO_SCHEDULED_NODE] = decision.node
+    if not _within_limit({**annotations, **after}):
+        return []
+    old = {"annotations": before} if isinstance(metadata.get("annotations"), dict) else _subset(metadata, "annotations")
+    return patch_between({"metadata": old}, {"metadata": {"annotations": after}})
 
 
 def _within_limit(annotations: JsonObject) -> bool:
