@@ -70,8 +70,8 @@ def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject
     return requests
 
 
-def _is_resize_feasible(pod: JsonObject) -> bool:
-    pending = [each for each in mappings(pod, "status", "conditions") if each.get("type") == "PodResizePending"]
+def _is_resize_feasible(status: JsonObject) -> bool:
+    pending = [each for each in mappings(status, "conditions") if each.get("type") == "PodResizePending"]
     return not pending or pending[0].get("reason") != "Infeasible"
 
 
@@ -125,9 +125,9 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     Init containers run in sequence, each along with the sidecars started before it, so the largest sum counts.
     Raises Malformed for a quantity that can't be parsed.
     """
-    spec = mapping(pod, "spec")
-    found = mappings(pod, "status", "containerStatuses") + mappings(pod, "status", "initContainerStatuses")
-    statuses, feasible = {text(status, "name"): status for status in found}, _is_resize_feasible(pod)
+    spec, status = mapping(pod, "spec"), mapping(pod, "status")
+    found = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
+    statuses, feasible = {text(each, "name"): each for each in found}, _is_resize_feasible(status)
     total: dict[str, int] = {}
     for container in mappings(spec, "containers"):
         _add(total, _container_requests(container, statuses, feasible))
