@@ -223,8 +223,8 @@ ANTI_AFFINITY = (
         ),
         pytest.param(
             pod("one", node="node-a", claims=["a"], annotations={"x": "true"}),
-            {},
-            id="claims of a non-VM pod are dropped",
+            {"claims": ("a",)},
+            id="annotations of a non-VM pod are dropped",
         ),
         pytest.param(
             pod("one", node="node-a", labels={"a": "b", "c": 1}),

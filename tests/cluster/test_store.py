@@ -46,7 +46,7 @@ def pod_table(*found: Object) -> Pods:
 
 def index_entries(table: Pods) -> dict[str, Any]:
     """The non-empty indexes of a pod table."""
-    indexes = {name: getattr(table, name) for name in vars(table)}
+    indexes = {name: getattr(table, name) or {} for name in vars(table)}
     left = {name: {key: value for key, value in index.items() if value} for name, index in indexes.items()}
     return {name: index for name, index in left.items() if index}
 
@@ -206,6 +206,24 @@ def test_a_claim_of_a_hotplug_pod_is_mounted_by_the_vm_that_owns_the_pod() -> No
     assert [found.name for found in table.mounting("default", "disk1")] == ["one"]
     table.remove(("default", "one"))
     assert table.mounting("default", "disk1") == []
+
+
+def test_the_running_pods_that_mount_a_claim_without_a_vm_are_sorted_by_name() -> None:
+    vm = virt_launcher("vm", node="node-a")
+    own = [vm, hotplug_pod(vm, node="node-a"), share_manager_pod(node="node-a")]
+    idle = [
+        pod("unbound", claims=["disk1"]),
+        pod("terminating", claims=["disk1"], node="node-a", deleting=True),
+        pod("plain", node="node-a"),
+        pod("elsewhere", "other", claims=["disk1"], node="node-a"),
+    ]
+    table = pod_table(*own, *idle, *(pod(name, claims=["disk1", "disk2"], node="node-a") for name in "ba"))
+    assert [found.name for found in table.mounting_without_vm("default", "disk1")] == ["a", "b"]
+    table.remove(("default", "a"))
+    assert [found.name for found in table.mounting_without_vm("default", "disk2")] == ["b"]
+    table.put(read_pod(pod("b", claims=["disk3"], node="node-a")))
+    assert [len(table.mounting_without_vm("default", claim)) for claim in ("disk1", "disk2", "disk3")] == [0, 0, 1]
+    assert [found.name for found in table.mounting("default", "disk1")] == ["vm"]
 
 
 def test_removing_a_pv_leaves_another_pv_of_the_same_volume() -> None:

@@ -23,13 +23,17 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
 from webhook.cluster.manifests import to_yaml
+from webhook.placement.wording import ADVICE
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 SERVED = [*storage(), node("node-a", **ABLE), node("node-b", **ABLE), vm_pod("other", "node-a")]
 TARGET = {"kubevirt.io/migrationJobUID": "job"}
 OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then r'
-RESTART = "Restart the VM: its pod is then pinned to node-a."
+BACKUP = pod("backup", claims=["disk1"], node="node-b")
+BOTH_KEEP = "pod default/backup and VM default/other keep the share-manager running"
+KEPT = "its pod is then pinned to node-a, where VM default/other keeps the share-manager running."
+RESTART = f"Restart the VM: {KEPT}"
 SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
     "apart": (
         [vm(), vm_pod(node="node-b", decided="NodeFull")],
@@ -82,7 +86,19 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         [vmi(), vm_pod(node="node-b")],
         "Apart, NotReviewed: node-a serves claim disk1",
         ["decision at creation: none (no annotation)"],
-        "Delete and recreate the VMI: its pod is then pinned to node-a.",
+        f"Delete and recreate the VMI: {KEPT}",
+    ),
+    "a backup uses the volume": (
+        [vm(), vm_pod(node="node-b"), BACKUP],
+        "Apart, NotReviewed: node-a serves claim disk1",
+        ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
+        f"Restart the VM: its pod is then pinned to node-a, where {BOTH_KEEP}.",
+    ),
+    "a backup uses a volume that a cordoned node serves": (
+        [node("node-a", unschedulable=True, **ABLE), vm(), vm_pod(node="node-b"), BACKUP],
+        "Apart, NotReviewed: node-a serves claim disk1",
+        ["✗ not cordoned: node-a is cordoned"],
+        f"{ADVICE['NodeCordoned']} P{BOTH_KEEP[1:]} on node-a.",
     ),
     "waiting": (
         [vm(), vm_pod(node="")],
@@ -137,6 +153,15 @@ def test_a_live_cluster_and_a_snapshot_give_the_same_explanation(
     server.put(*SERVED, *scene[0])
     live = run_explain("vm/vm1", "--kubeconfig", server.kubeconfig(tmp_path))
     assert lines_of(live) == lines_of(run_explain("vm/vm1", "--snapshot", snapshot(tmp_path, *SERVED, *scene[0])))
+
+
+def test_the_users_of_a_volume_need_no_list_of_pods_beside_that_of_the_node_guard(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    server.put(*SERVED, *SCENES["a backup uses the volume"][0])
+    run_explain("vm/vm1", "--kubeconfig", server.kubeconfig(tmp_path))
+    pods = [request for request in server.requests if request.plural == "pods"]
+    assert [each.path for each in pods if "labelSelector" not in each.query] == ["/api/v1/pods"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.builders import Object, claim, node, share_manager_pod, storage, volume
+from tests.support.builders import Object, claim, node, pod, share_manager_pod, storage, volume
 from tests.support.fake_api_server import ApiServer, error_response, status
 from tests.support.fleet import vm, vm_pod, vmi
 from tests.support.migrations import kubevirt, migratable, migration, migration_crd
@@ -133,6 +133,15 @@ def test_the_restart_list_starts_with_the_vm_that_gains_most(run: Any, server: A
     server.put(vm("fixed"), migratable("fixed"), vm("foreign"), migratable("foreign"))
     nothing = run("-A", "--restart-list")
     assert (nothing.stdout, nothing.stderr) == ("", "No VM needs a restart.\n")
+
+
+def test_a_restart_is_not_listed_if_a_backup_keeps_the_share_manager_on_a_cordoned_node(
+    run: Any, server: ApiServer
+) -> None:
+    server.put(node("node-a", unschedulable=True))
+    assert "restart fixed" in run("-A", "--restart-list").stdout
+    server.put(pod("backup", claims=["fixed"], node="node-b"))
+    assert "restart fixed" not in run("-A", "--restart-list").stdout
 
 
 def test_an_old_kubevirt_can_only_restart(run: Any, server: ApiServer) -> None:

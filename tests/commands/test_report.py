@@ -120,12 +120,13 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
             "node": "node-a",
             "stoppedBy": "NotOptedIn",
             "cold": False,
+            "otherUsers": [{"kind": "VirtualMachineInstance", "namespace": "default", "name": "apart"}],
             "together": True,
             "text": "not opted in; if opted in: pinned to node-a",
         },
         "nextStep": "opt in, then restart",
         "advice": 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM: '
-        "its pod is then pinned to node-a.",
+        "its pod is then pinned to node-a, where VM default/apart keeps the share-manager running.",
     }
     assert report["nodes"][1] == {
         "name": "node-b",

@@ -32,6 +32,7 @@ SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 PASSPHRASE = "open-sesame"
 ENCRYPTED = share_manager_pod(node="node-a")
 ENCRYPTED["spec"]["containers"] = [{"name": "s", "env": [{"name": "PASSPHRASE", "value": PASSPHRASE}]}]
+BACKUP = pod("backup", claims=["disk1"], node="node-b")
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
 STORAGE_CLASS = {
     "apiVersion": "storage.k8s.io/v1",
@@ -133,6 +134,7 @@ def test_the_report_and_its_page_are_the_same_from_a_snapshot_and_from_the_clust
         vm_pod("vm1", "node-b") | running,
         vm_pod("migrated", "node-b", labels={"kubevirt.io/migrationJobUID": "x"}) | running,
         vmi("migrated", paused=True),
+        BACKUP,
     )
     file, kubeconfig = tmp_path / "cluster.json", server.kubeconfig(tmp_path)
     assert run("-o", file).exit_code == 0
@@ -144,10 +146,13 @@ def test_the_report_and_its_page_are_the_same_from_a_snapshot_and_from_the_clust
         )
         assert live.exit_code == 0
         assert live.stdout == snapshot.stdout
-    assert (
-        len(json.loads(CliRunner().invoke(commands, ["report", "--snapshot", str(file), "-o", "json"]).stdout)["vms"])
-        == 4
-    )
+    vms = json.loads(CliRunner().invoke(commands, ["report", "--snapshot", str(file), "-o", "json"]).stdout)["vms"]
+    users = {each["name"]: {user["name"] for user in each["ifStarted"]["otherUsers"]} for each in vms}
+    assert {name: found for name, found in users.items() if "backup" in found} == {
+        "migrated": {"backup", "vm1"},
+        "stopped": {"backup", "migrated", "vm1"},
+        "vm1": {"backup", "migrated"},
+    }
 
 
 def test_plain_kubectl_output_with_passphrases_is_reported_once(run: RunSnapshot, tmp_path: Path) -> None:

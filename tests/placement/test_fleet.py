@@ -11,6 +11,7 @@ from tests.support.builders import (
     hotplug_pod,
     node,
     pinned_vm_pod,
+    pod,
     pod_anti_affinity,
     pod_term,
     share_manager,
@@ -26,10 +27,16 @@ from webhook.placement.fleet import Machine, State, assess, survey
 from webhook.placement.fleet_wording import if_started
 from webhook.placement.opt_in import Applicant
 from webhook.placement.settings import Settings
+from webhook.placement.volume_users import MAX_USERS
 
 NODES = [node("node-a"), node("node-b")]
 SERVED = [*storage(), *NODES]  # disk1 is served by node-a
 OTHER_USER = vm_pod("other", "node-a")
+BACKUP = pod("backup", claims=["disk1"], node="node-b")
+CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
+ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
+DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
+DECIDING = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
 MIGRATED = {"kubevirt.io/migrationJobUID": "job"}
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -46,6 +53,18 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("apart, because the node was full",
      [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), OTHER_USER],
      "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
+    ("together, and a backup uses the volume", [*SERVED, vm(), vm_pod(decided="CoScheduled", pinned="node-a"), BACKUP],
+     "Together", "CoScheduled", "disk1", "node-a", "pinned to node-a"),
+    ("apart, and a backup uses the volume", [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), BACKUP],
+     "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
+    ("apart from a cordoned node, and a backup uses the volume",
+     [*CORDONED, vm(), vm_pod(node="node-b", decided="NodeCordoned"), BACKUP],
+     "Apart", "NodeCordoned", "disk1", "node-a", "prefers node-a (NodeCordoned)"),
+    ("a hotplugged disk, and a backup uses it",
+     [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher, node="node-b"), BACKUP],
+     "Apart", "NoClaims", "disk1", "node-a", "unchanged (NoClaims)"),
+    ("stopped, and a backup uses the volume", [*storage(), node("node-a", **ABLE), vm(**DISK), BACKUP],
+     "Stopped", "CoScheduled", "disk1", "node-a", "pinned to node-a"),
     ("apart, and older than the webhook", [*SERVED, vm(), vm_pod(node="node-b"), OTHER_USER],
      "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
     ("apart, and older than the opt-in", [*SERVED, vm(), vm_pod(node="node-b", opt_in=None), OTHER_USER],
@@ -62,9 +81,9 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
                        vm_pod("other", "node-b", claims=["disk9", "disk2", "disk3"])],
      "Together", "CoScheduled", "disk1", "node-a", "cold start"),
     ("a disk that the VM names", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *NODES,
-                                  vm(annotations={"kubevirt-scheduler/co-schedule-claim": "disk2"}),
+                                  vm(annotations=DECIDING),
                                   vm_pod(claims=["disk1", "disk2"],
-                                         annotations={"kubevirt-scheduler/co-schedule-claim": "disk2"})],
+                                         annotations=DECIDING)],
      "Apart", "NotReviewed", "disk2", "node-b", "cold start"),
     ("a hotplugged disk", [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher)],
      "Apart", "NoClaims", "disk1", "node-a", "cold start"),
@@ -92,7 +111,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("waiting with a pin that can't hold",
      [*storage(), node("node-a", unschedulable=True), vm(), pinned_vm_pod(), OTHER_USER],
      "Waiting", "NodeCordoned", "disk1", "node-a", "prefers node-a (NodeCordoned)"),
-    ("stopped", [*SERVED, OTHER_USER, vm(volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}])],
+    ("stopped", [*SERVED, OTHER_USER, vm(**DISK)],
      "Stopped", "NodeMismatch", "disk1", "node-a", "prefers node-a (NodeMismatch)"),
 ]  # fmt: skip
 
@@ -142,19 +161,68 @@ def test_the_start_ignores_the_anti_affinity_of_the_running_pod() -> None:
     assert repelled.decision.reason is Reason.POD_AFFINITY
 
 
-def test_a_start_is_cold_unless_another_vm_uses_the_share_manager() -> None:
-    own = [*SERVED, vm(), vm_pod(node="node-b")]
-    assert status(*own).start == statuses(*own)["vm1"].start
-    for other, cold in [
-        ([], True),
-        ([vm_pod("other")], False),
-        ([vm_pod("other", deleting=True)], True),
-        ([vm_pod("other", claims=["disk2"])], True),
-        ([(launcher := vm_pod("other", claims=[])), hotplug_pod(launcher)], False),
-    ]:
-        found = statuses(*own, *other)["vm1"].start
+def test_a_start_is_cold_unless_another_vm_or_pod_uses_the_share_manager() -> None:
+    own = [*SERVED, vm(), vm_pod(node="node-b"), (launcher := vm_pod("other", claims=[])), node("node-c")]
+    static = {"handle": "vol-disk1", "namespace": "backup"}
+    for others, users in [
+        ([], []),
+        ([vm_pod("vm2")], ["VM default/vm2"]),
+        ([vm_pod("vm2", node="")], []),
+        ([vm_pod("vm2", deleting=True)], []),
+        ([vm_pod("vm2", claims=["disk2"])], []),
+        ([vm_pod("vm2"), vm_pod("vm2", "node-c", suffix="fghij", labels=MIGRATED)], ["VM default/vm2"]),
+        ([vm_pod(node="node-c", suffix="fghij", labels=MIGRATED)], []),
+        ([hotplug_pod(launcher)], ["VM default/other"]),
+        ([BACKUP], ["pod default/backup"]),
+        ([pod("backup", claims=["disk1"])], []),
+        ([pod("backup", claims=["disk1"], node="node-b", deleting=True)], []),
+        ([pod("backup", claims=["disk1"], node="node-b", phase="Succeeded")], []),
+        ([pod("backup", claims=["disk2"], node="node-b")], []),
+        ([pod("backup", "elsewhere", claims=["disk1"], node="node-b")], []),
+        ([vm_pod("vm2"), BACKUP], ["pod default/backup", "VM default/vm2"]),
+        ([volume(name="static", **static), pod("nightly-0", "backup", claims=["disk1"], node="node-b")],
+         ["pod backup/nightly-0"]),
+    ]:  # fmt: skip
+        found = statuses(*own, *others)["vm1"].start
+        assert found
+        assert (found.cold, [str(user) for user in found.users]) == (not users, users)
+
+
+def test_a_user_of_any_disk_on_the_target_node_prevents_a_cold_start() -> None:
+    disks = [*storage("disk1"), *storage("disk2"), *storage("disk3", "node-b"), *NODES]
+    own = [*disks, vm(), vm_pod(claims=["disk1", "disk2", "disk3"])]
+    for disk, cold in (("disk1", False), ("disk2", False), ("disk3", True)):
+        found = status(*own, pod("backup", claims=[disk], node="node-b")).start
         assert found
         assert found.cold is cold
+
+
+def test_the_disk_that_decides_at_the_next_start_has_users() -> None:
+    fleet = [*storage("disk1"), *storage("disk2", "node-b"), *NODES, vm(annotations=DECIDING)]
+    found = status(*fleet, vm_pod(claims=["disk1", "disk2"]), pod("backup", claims=["disk2"], node="node-a"))
+    assert found.start
+    assert (found.claim, found.start.decision.node) == ("disk1", "node-b")
+    assert [user.name for user in found.start.users] == ["backup"]
+
+
+def test_each_of_several_vms_on_one_claim_has_the_others_as_users() -> None:
+    found = statuses(*SERVED, *(vm(name) for name in "abc"), *(vm_pod(name, "node-b") for name in "abc"))
+    users = {name: [user.name for user in each.start.users] for name, each in found.items() if each.start}
+    assert users == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
+
+
+def test_a_claim_without_a_known_pv_has_users() -> None:
+    served = [claim(), share_manager_pod("pvc-disk1", node="node-a"), *NODES]
+    found = status(*served, vm(), vm_pod(node="node-b"), BACKUP).start
+    assert found
+    assert [user.name for user in found.users] == ["backup"]
+
+
+def test_the_number_of_listed_users_is_limited() -> None:
+    many = (pod(f"reader-{number}", claims=["disk1"], node="node-b") for number in range(2 * MAX_USERS))
+    found = status(*SERVED, vm(), vm_pod(), *many).start
+    assert found
+    assert len(found.users) == MAX_USERS
 
 
 def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
@@ -174,8 +242,8 @@ def test_a_start_that_fails_keeps_its_error() -> None:
 
 
 def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
-    for pod in (vm_pod(node="node-b", decided="NodeFull"), vm_pod(node="")):
-        found = inventory(*SERVED, vm(), pod)
+    for launcher in (vm_pod(node="node-b", decided="NodeFull"), vm_pod(node="")):
+        found = inventory(*SERVED, vm(), launcher)
         (machine,) = machines(Facts.of(found.store))
         assert assess(machine, found.store, Settings()).reason is None
 

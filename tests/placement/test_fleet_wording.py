@@ -8,6 +8,7 @@ from tests.support.builders import (
     hotplug_pod,
     node,
     pinned_vm_pod,
+    pod,
     share_manager,
     share_manager_pod,
     storage,
@@ -24,8 +25,13 @@ SERVED = [*storage(), node("node-a"), node("node-b")]
 CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
 OTHER = vm_pod("other", "node-a")
 OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
-RESTART = "estart the VM: its pod is then pinned to node-a."
-COLD = "its share-manager serves no other VM, so it stops with the VM and restarts on the VM's node."
+BACKUP = pod("backup", claims=["disk1"], node="node-b")
+PREFERRED_MODE = {"kubevirt-scheduler/co-schedule-mode": "preferred"}
+PINNED = "its pod is then pinned to node-a, where"
+BACKUP_KEEPS = "pod default/backup keeps the share-manager running"
+KEEPS = "VM default/other keeps the share-manager running"
+RESTART = f"estart the VM: {PINNED} {KEEPS}."
+COLD = "its share-manager has no other user, so it stops with the VM and restarts on the VM's node."
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 SCRIPTED: list[tuple[str, list[Object], str]] = [
@@ -34,9 +40,21 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, not opted in", [*SERVED, vm(opt_in=False), vm_pod(node="node-b"), OTHER], f"{OPT_IN}, then r{RESTART}"),
     ("apart, alone", [*SERVED, vm(), vm_pod(node="node-b")], f"Restart the VM: {COLD}"),
     ("apart, without a VM", [*SERVED, vmi(), vm_pod(node="node-b")], f"Delete and recreate the VMI: {COLD}"),
-    ("apart, cordoned", [*CORDONED, vm(), vm_pod(node="node-b"), OTHER], ADVICE["NodeCordoned"]),
+    ("apart, cordoned", [*CORDONED, vm(), vm_pod(node="node-b"), OTHER],
+     f"{ADVICE['NodeCordoned']} {KEEPS} on node-a."),
     ("apart, cordoned, not opted in", [*CORDONED, vm(opt_in=False), vm_pod(node="node-b"), OTHER],
-     f"{OPT_IN}. {ADVICE['NodeCordoned']}"),
+     f"{OPT_IN}. {ADVICE['NodeCordoned']} {KEEPS} on node-a."),
+    ("apart, a backup", [*SERVED, vm(), vm_pod(node="node-b"), BACKUP],
+     f"Restart the VM: {PINNED} {BACKUP_KEEPS}."),
+    ("apart, a backup and a VM", [*SERVED, vm(), vm_pod(node="node-b"), BACKUP, OTHER],
+     f"Restart the VM: {PINNED} pod default/backup and VM default/other keep the share-manager running."),
+    ("apart, many users", [*SERVED, vm(), vm_pod(node="node-b"), BACKUP, OTHER, vm_pod("third", "node-a")],
+     f"Restart the VM: {PINNED} pod default/backup, VM default/other and others keep the share-manager running."),
+    ("apart, cordoned, a backup", [*CORDONED, vm(), vm_pod(node="node-b"), BACKUP],
+     f"{ADVICE['NodeCordoned']} P{BACKUP_KEEPS[1:]} on node-a."),
+    ("apart, a backup, and the VM only prefers a node",
+     [*SERVED, vm(annotations=PREFERRED_MODE), vm_pod(node="node-b"), BACKUP],
+     f"{ADVICE['ScheduledElsewhere']} P{BACKUP_KEEPS[1:]} on node-a."),
     ("apart, a hotplugged disk", [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain)],
      "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts."),
     ("migrating", [*SERVED, vm(), vm_pod(node="node-b"), vm_pod(suffix="x", created="2026-09-01T12:00:00Z")],
@@ -53,6 +71,8 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"{NO_ACTION} Block and migratable volumes have no share-manager."),
     ("no claims", [vm(), vm_pod(claims=[])], f"{NO_ACTION} The VM mounts no claim."),
     ("stopped", [*storage(), node("node-a", **ABLE), vm(**DISK)], f"{NO_ACTION} The next start is pinned to node-a."),
+    ("stopped, cordoned, a backup", [*storage(), node("node-a", unschedulable=True, **ABLE), vm(**DISK), BACKUP],
+     f"{ADVICE['NodeCordoned']} P{BACKUP_KEEPS[1:]} on node-a."),
     ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"{OPT_IN} before the next start."),
     ("stopped, cold", [claim(), volume(), vm(**DISK)], ADVICE["NoShareManager"]),
     ("stopped, Block", [claim(volumeMode="Block"), vm(opt_in=False, **DISK)],
@@ -70,8 +90,9 @@ NEXT_STEPS = {
     "together": "",
     "apart": "restart",
     "apart, not opted in": "opt in, then restart",
+    "apart, a backup": "restart",
     "apart, without a VM": "recreate the VMI",
-    "apart, cordoned": ADVICE["NodeCordoned"],
+    "apart, cordoned": f"{ADVICE['NodeCordoned']} {KEEPS} on node-a.",
     "migrating": "wait for the migration",
     "Block": "",
 }

@@ -88,6 +88,12 @@ class OnDemand(Store):
         self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR)
         return super().mounting_pods(namespace, claim)
 
+    def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+        """Read the pods of a namespace: the API server can't select pods by claim."""
+        if (Pod, "") not in self._queried:  # otherwise all pods have been read
+            self._list(Pod, f"/api/v1/namespaces/{namespace}/pods")
+        return super().other_mounting_pods(namespace, claim)
+
     def namespace_opt_in(self, name: str) -> bool | None:
         """Read a namespace."""
         self._get(Namespace, ("", name))

@@ -134,6 +134,10 @@ class Store:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
         return self.pods.mounting(namespace, claim)
 
+    def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+        """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name."""
+        return self.pods.mounting_without_vm(namespace, claim)
+
     def namespace_opt_in(self, name: str) -> bool | None:
         """Return whether a namespace's label opts its VMs in or out; None without the label."""
         found = self.namespaces.get(("", name))

@@ -1,9 +1,10 @@
 """In-memory tables of Kubernetes objects, one per kind, with the indexes that decisions need."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from webhook.cluster.claim_users import users_without_vm
 from webhook.cluster.objects import Fact
 from webhook.placement.facts import Key, Pod, Volume
 from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
@@ -133,10 +134,12 @@ class Pods(Load):
         self._by_vm: dict[Key, Pod] = {}
         self._serving: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._hotplug_pods: dict[Key, Pod] = {}
+        self._without_vm: Mapping[Key, Sequence[Pod]] | None = None  # see `mounting_without_vm`
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
         super().put(fact)
+        self._without_vm = None
         key = fact.key
         for index in self._indexes(fact):
             index[key] = fact
@@ -148,6 +151,7 @@ class Pods(Load):
         """Remove and return a pod; return None if it is missing."""
         removed = super().remove(key)
         if removed is not None:
+            self._without_vm = None
             for index in self._indexes(removed):
                 index.pop(key, None)
             # Entries of deleted namespaces must not pile up either.
@@ -189,7 +193,7 @@ class Pods(Load):
                 name for term in pod.anti_affinity for name in (*term.namespaces, *[""] * term.has_namespace_selector)
             }:
                 yield self._by_repelled_namespace, namespace
-        for claim in pod.claims:
+        for claim in pod.claims if pod.belongs_to_vm else ():
             yield self._by_claim, (pod.namespace, claim)
         if pod.labels.get(COMPONENT_LABEL) == SHARE_MANAGER:
             yield self._serving, (pod.namespace, pod.labels.get(VOLUME_LABEL, ""))
@@ -232,3 +236,10 @@ class Pods(Load):
                 if launcher.is_virt_launcher:
                     found[launcher.key] = launcher
         return list(found.values())
+
+    def mounting_without_vm(self, namespace: str, claim: str) -> Collection[Pod]:
+        """List the bound pods that mount a claim, are alive, and belong to no VM, sorted by name."""
+        if self._without_vm is None:
+            # Only the commands ask, after they have read the pods. The server would need 25 MB per 50,000 pods.
+            self._without_vm = users_without_vm(self.values())
+        return self._without_vm.get((namespace, claim), ())

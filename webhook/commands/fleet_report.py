@@ -53,6 +53,7 @@ def _start(start: Start, *, helps: bool) -> JsonObject:
         "node": decision.node,
         "stoppedBy": start.stopped_by.value if start.stopped_by else None,
         "cold": start.cold,
+        "otherUsers": [{"kind": user.kind, "namespace": user.namespace, "name": user.name} for user in start.users],
         "together": helps,
         "text": if_started(start),
     }

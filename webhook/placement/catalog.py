@@ -30,6 +30,9 @@ class Catalog(Protocol):
     def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
 
+    def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+        """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name."""
+
     def namespace_opt_in(self, name: str) -> bool | None:
         """Return whether a namespace's label opts its VMs in (True) or out (False); None without the label."""
 

@@ -125,10 +125,10 @@ class Pod(_Namespaced):
     `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
     to, or else the node that the scheduler nominated. `prefers` means that it is only the node that the webhook prefers
     for a pod that the scheduler has not evaluated yet.
-    `alive` means Pending or Running, and not terminating. Only pods of VMs have `claims`, `true_annotations` and
-    `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin` is set
-    while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and `deciding_claim`
-    the claim that its annotation names as the one that decides; both are empty for other pods.
+    `alive` means Pending or Running, and not terminating. `claims` are the claims that it mounts. Only pods of VMs
+    have `true_annotations` and `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin`
+    is set while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and
+    `deciding_claim` the claim that its annotation names as the one that decides; both are empty for other pods.
     """
 
     namespace: str
@@ -164,6 +164,11 @@ class Pod(_Namespaced):
     def is_hotplug_pod(self) -> bool:
         """Return whether the pod mounts hotplugged claims for a virt-launcher pod."""
         return self.labels.get(APP_LABEL) == HOTPLUG_POD
+
+    @property
+    def belongs_to_vm(self) -> bool:
+        """Return whether the pod runs a VM or mounts claims for one."""
+        return self.is_virt_launcher or self.is_hotplug_pod
 
     @property
     def is_migration_target(self) -> bool:

@@ -9,7 +9,6 @@ from enum import StrEnum
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
-from webhook.placement.consumers import claims_of
 from webhook.placement.decision import ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.eligibility import recorded_reason
 from webhook.placement.facts import Pod
@@ -20,6 +19,7 @@ from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.template import as_if_eligible, creation_request
+from webhook.placement.volume_users import VolumeUser, other_users
 from webhook.placement.votes import choose, voters
 
 
@@ -65,13 +65,15 @@ class Start:
     """The decision if the VM started or restarted now.
 
     `stopped_by` names the rule of eligibility that would end the decision. The decision itself ignores that rule.
-    `cold` means that the share-manager serves no other VM: it stops with the VM, and follows the VM at the next start.
-    `error` is the exception behind an `InternalError`.
+    `users` are the first of the other VMs and pods that use the volumes that the target node serves. `cold` means that
+    a running VM is the only user: their share-managers stop with the VM, and follow the VM at the next start. `error`
+    is the exception behind an `InternalError`.
     """
 
     decision: Decision
     stopped_by: Reason | None = None
     cold: bool = False
+    users: tuple[VolumeUser, ...] = ()
     error: Exception | None = None
 
 
@@ -207,13 +209,16 @@ def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, sett
 def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Start:
     template, broken = as_if_eligible(mapping(machine.template), by, settings)
     injection = without_patch(creation_request(template), catalog, settings)
-    cold = storage.node is not None and _serves_no_other_vm(machine, storage, catalog)
-    return Start(injection.decision, next(iter(broken), None), cold, injection.error)
-
-
-def _serves_no_other_vm(machine: Machine, storage: _Storage, catalog: Catalog) -> bool:
-    """Return whether this VM alone uses the share-manager of the claim that decides."""
+    served = _served_claims(storage, injection.decision)
     vmi = machine.pod.vmi_uid if machine.pod else ""
-    handle = next(each.volume for each in storage.findings if each.claim == storage.claim)
-    pods = (pod for claim in claims_of(handle or "", catalog) for pod in catalog.mounting_pods(*claim))
-    return all(pod.vmi_uid == vmi for pod in pods if pod.alive)
+    users = other_users(served, machine.namespace, vmi, catalog)
+    cold = storage.node is not None and not users
+    return Start(injection.decision, next(iter(broken), None), cold, users, injection.error)
+
+
+def _served_claims(storage: _Storage, decision: Decision) -> list[ClaimFinding]:
+    """Return the claims that the target node serves. Without a target, such as for a hotplugged claim, its node now."""
+    for claims, node in ((decision.claims, decision.node), (storage.findings, storage.node)):
+        if found := [each for each in claims if each.node == node and not each.reason]:
+            return found
+    return []

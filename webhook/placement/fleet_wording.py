@@ -3,6 +3,7 @@
 from webhook.placement.decision import Outcome, Reason
 from webhook.placement.fleet import Start, State, Status
 from webhook.placement.shape import text
+from webhook.placement.volume_users import keep_running
 from webhook.placement.wording import ADVICE, restart_advice
 
 NO_ACTION = "No action needed."
@@ -92,7 +93,7 @@ def _advice_before_start(status: Status) -> str:
         return _sentence(f"{OPT_IN} before the next start")
     if start.decision.outcome is Outcome.PINNED:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
-    return ADVICE[start.decision.reason]
+    return " ".join([ADVICE[start.decision.reason], *_other_users(start, status)])
 
 
 def _never_served(start: Start) -> Reason | None:
@@ -107,13 +108,26 @@ def _advice_when_apart(status: Status) -> str:
         return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
     steps = [OPT_IN] if start and start.stopped_by else []
     if start is None or not status.start_helps:
-        return " ".join([*map(_sentence, steps), *([ADVICE[start.decision.reason]] if start else [])]) or NO_ACTION
+        hindrance = [ADVICE[_hindrance(start)], *_other_users(start, status)] if start else []
+        return " ".join([*map(_sentence, steps), *hindrance]) or NO_ACTION
     if start.cold:
-        result = "its share-manager serves no other VM, so it stops with the VM and restarts on the VM's node"
+        result = "its share-manager has no other user, so it stops with the VM and restarts on the VM's node"
     else:
-        result = f"its pod is then pinned to {start.decision.node}"
+        result = f"its pod is then pinned to {start.decision.node}, where {keep_running(start.users)}"
     restart = "restart the VM" if status.machine.is_vm else "delete and recreate the VMI"
     return _sentence(f"{', then '.join([*steps, restart])}: {result}")
+
+
+def _hindrance(start: Start) -> Reason:
+    """Return why a start does not help. A VM that only prefers the node has no reason but the scheduler's choice."""
+    reason = start.decision.reason
+    return Reason.SCHEDULED_ELSEWHERE if reason is Reason.CO_SCHEDULED else reason
+
+
+def _other_users(start: Start, status: Status) -> list[str]:
+    if not start.users:
+        return []
+    return [_sentence(f"{keep_running(start.users)} on {start.decision.node or status.storage_node}")]
 
 
 def _sentence(words: str) -> str:

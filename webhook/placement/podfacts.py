@@ -35,7 +35,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         labels=labels,
         requests=effective_requests(item),
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
-        claims=mounted_claims(item) if belongs_to_vm else (),
+        claims=mounted_claims(item),
         true_annotations=keys_with(annotations, "true"),
         owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,
         vm=_name_in(annotations, VMI_NAME_ANNOTATION),
