@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,10 +102,15 @@ class Fleet:
         found = self._run("report", *(options or ("-n", self.scenario.namespace)))
         return {(row["namespace"], row["name"]): row for row in found["vms"]}
 
+    def rows_of_snapshot(self, file: Path) -> dict[tuple[str, str], Object]:
+        """Write a snapshot, and return the VMs of `report` on it."""
+        live = ["--kubeconfig", str(self.plane.kubeconfig)]
+        CliRunner().invoke(commands, ["snapshot", "-o", str(file), *live], catch_exceptions=False)
+        return self.rows("-n", self.scenario.namespace, "--snapshot", str(file))
+
     def _run(self, *arguments: str) -> Any:
-        result = CliRunner().invoke(
-            commands, [*arguments, "-o", "json", "--kubeconfig", str(self.plane.kubeconfig)], catch_exceptions=False
-        )
+        live = [] if "--snapshot" in arguments else ["--kubeconfig", str(self.plane.kubeconfig)]
+        result = CliRunner().invoke(commands, [*arguments, "-o", "json", *live], catch_exceptions=False)
         assert (result.exit_code, result.stderr) == (0, "")
         return json.loads(result.stdout)
 
@@ -161,15 +167,32 @@ def fleet(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Fleet]:
         scenario.close()
 
 
-def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured: Measured) -> None:
+def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured: Measured, tmp_path: Path) -> None:
     moving = populate(fleet)
     rows = fleet.agreed()
     assert {prefix: states(rows, prefix) for prefix in EXPECTED} == EXPECTED
     assert {row["ifStarted"]["node"] for name, row in rows.items() if name.startswith("soft")} == {fleet.nodes[1]}
     measured(f"report, explain and metrics agree about {len(rows)} VMs")
+    back_up(fleet, tmp_path / "cluster.json")
     migrate(fleet)
     drain_and_restart(fleet)
     move_share_manager(fleet, moving)
+
+
+def back_up(fleet: Fleet, snapshot: Path) -> None:
+    """Start a backup of one of two VMs that would start cold, and restart that VM."""
+    rows = fleet.agreed()
+    assert [rows[vm]["ifStarted"]["text"] for vm in ("own-0", "own-1")] == ["cold start"] * 2
+    backup = fleet.scenario.create_consumer("own-0", node=fleet.nodes[-1])
+    fleet.scenario.wait_running(backup)
+    rows = fleet.agreed()
+    start, node = rows["own-0"]["ifStarted"], rows["own-0"]["storageNode"]
+    assert start["otherUsers"] == [{"kind": "Pod", "namespace": fleet.scenario.namespace, "name": backup}]
+    assert (start["cold"], start["text"], rows["own-1"]["ifStarted"]["cold"]) == (False, f"pinned to {node}", True)
+    assert fleet.rows_of_snapshot(snapshot) == fleet.rows()
+    fleet.restart("own-0")
+    restarted = fleet.agreed()["own-0"]
+    assert (restarted["state"], restarted["node"], restarted["storageNode"]) == ("Together", node, node)
 
 
 def migrate(fleet: Fleet) -> None:
