@@ -52,7 +52,8 @@ def test_objects_are_read_from_lists_and_documents(tmp_path: Path, contents: lis
     assert found.volumes_by_handle("vol-disk1") == known.volumes_by_handle("vol-disk1") != ()
     assert found.share_manager("longhorn-system", "vol-disk1") is not None
     assert found.node("node-a") == known.node("node-a")
-    assert found.mounting_pods("default", "disk1") == known.mounting_pods("default", "disk1") != []
+    mounting = [list(each.mounting_pods("default", "disk1")) for each in (found, known)]
+    assert mounting[0] == mounting[1] != []
     assert found.share_manager_pods("longhorn-system", "vol-disk1") != []
 
 

@@ -83,7 +83,7 @@ class OnDemand(Store):
         self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
         return super().share_manager_pods(namespace, volume)
 
-    def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+    def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         """Read the VM pods of a namespace, and return the virt-launcher pods that mount a claim."""
         self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR)
         return super().mounting_pods(namespace, claim)

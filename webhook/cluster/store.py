@@ -130,7 +130,7 @@ class Store:
         """List the share-manager pods of a Longhorn volume, sorted by name."""
         return self.pods.serving(namespace, volume)
 
-    def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+    def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
         return self.pods.mounting(namespace, claim)
 

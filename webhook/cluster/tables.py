@@ -226,16 +226,17 @@ class Pods(Load):
         """List the share-manager pods in a namespace."""
         return (pod for key, pods in self._serving.items() if key[0] == namespace for pod in pods.values())
 
-    def mounting(self, namespace: str, claim: str) -> list[Pod]:
+    def mounting(self, namespace: str, claim: str) -> Iterator[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own."""
-        found: dict[Key, Pod] = {}
-        for pod in self._by_claim.get((namespace, claim), {}).values():
+        found: set[Key] = set()
+        # A copy: between two pods, the caller's queries may add others.
+        for pod in tuple(self._by_claim.get((namespace, claim), {}).values()):
             # A terminating hotplug pod unplugs its disk.
             owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid] if pod.alive else []
             for launcher in (pod, *owners):
-                if launcher.is_virt_launcher:
-                    found[launcher.key] = launcher
-        return list(found.values())
+                if launcher.is_virt_launcher and launcher.key not in found:
+                    found.add(launcher.key)
+                    yield launcher
 
     def mounting_without_vm(self, namespace: str, claim: str) -> Collection[Pod]:
         """List the bound pods that mount a claim, are alive, and belong to no VM, sorted by name."""

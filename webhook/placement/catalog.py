@@ -27,7 +27,7 @@ class Catalog(Protocol):
     def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
         """List the share-manager pods of a Longhorn volume, in order of their names."""
 
-    def mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+    def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         """List the virt-launcher pods that mount a claim, directly or through their hotplug pod."""
 
     def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
