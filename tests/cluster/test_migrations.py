@@ -112,11 +112,30 @@ def test_the_newest_warning_says_why_a_migration_failed(server: ApiServer, clien
     assert selector == "involvedObject.kind=VirtualMachineInstanceMigration,involvedObject.name=m1,type=Warning"
 
 
+def test_a_condition_says_why_kubevirt_does_not_start_a_migration(server: ApiServer, client: ClusterClient) -> None:
+    conditions = {"migrationRejectedByResourceQuota": "True", "migrationBlockedByBackup": "False"}
+    for kind, value in conditions.items():
+        item = migration(kind.lower(), phase="Pending")
+        item["status"]["conditions"] = [{"type": kind, "status": value}]
+        server.put(item)
+    found = {each.name: each.blocked for each in migrations.list_migrations(client)}
+    rejected = "a ResourceQuota of the namespace rejects the target pod"
+    assert found == {"migrationrejectedbyresourcequota": rejected, "migrationblockedbybackup": ""}
+
+
+def terminating(item: Object) -> Object:
+    item["metadata"]["deletionTimestamp"] = "2026-08-01T12:00:00Z"
+    return item
+
+
 @pytest.mark.parametrize(
     ("vmi", "sight"),
     [
         (migratable(), Sight("node-b")),
-        (migratable(phase="Succeeded", conditions=[]), Sight("node-b", running=False, ready=False)),
+        (migratable(phase="Succeeded", conditions=[]), Sight("node-b", running=False, ready=False, stopping=True)),
+        (migratable(phase="Failed"), Sight("node-b", running=False)),
+        (terminating(migratable()), Sight("node-b", stopping=True)),
+        (terminating(migratable(phase="Failed")), Sight("node-b", running=False)),
         (migratable("vm1", "node-b", {"type": "Paused", "status": "True", "reason": "PausedIOError"}),
          Sight("node-b", paused="PausedIOError")),
         (migratable("vm1", "node-b", {"type": "Paused", "status": "True"}), Sight("node-b", paused="Paused")),

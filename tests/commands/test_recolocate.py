@@ -144,6 +144,15 @@ def test_a_restart_is_not_listed_if_a_backup_keeps_the_share_manager_on_a_cordon
     assert "restart fixed" not in run("-A", "--restart-list").stdout
 
 
+@pytest.mark.parametrize("strategy", ["Once", "Halted"])
+def test_the_restart_list_omits_vms_that_kubevirt_does_not_restart(run: Any, server: ApiServer, strategy: str) -> None:
+    once = vm("fixed")
+    once["spec"]["runStrategy"] = strategy
+    server.put(once)
+    assert "fixed" not in run("-A", "--restart-list").stdout
+    assert "fixed     node-b   node-a    none      NotLiveMigratable: it has a host device" in run("-A").stdout
+
+
 def test_an_old_kubevirt_can_only_restart(run: Any, server: ApiServer) -> None:
     server.put(migration_crd(selector=False))
     refused = run("-A", "--yes")

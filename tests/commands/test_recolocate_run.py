@@ -213,6 +213,20 @@ def test_a_drain_deletes_our_migration(cluster: Cluster) -> None:
     assert cluster.stages == {"vm1": Stage.SKIPPED}
 
 
+def test_a_migration_that_a_quota_blocks_is_deleted_after_a_minute(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1"), cluster.add("vm2")]
+
+    def block() -> None:
+        item = migration(cluster.created[0], "vm1", "Pending", ours=True)
+        item["status"]["conditions"] = [{"type": "migrationRejectedByResourceQuota", "status": "True"}]
+        cluster.server.put(item)
+
+    steps = [block, *[nothing] * 125, cluster.set_phase("vm2", "Succeeded")]
+    assert cluster.run(vms, *steps), cluster.log.run
+    assert cluster.stages == {"vm1": Stage.SKIPPED, "vm2": Stage.MOVED}
+    assert cluster.server.count("delete", MIGRATIONS) == 1
+
+
 def test_an_api_server_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
     vms = [cluster.add("vm1")]
     unavailable = [error_response(status(503, "starting")), body(b"", 502)]

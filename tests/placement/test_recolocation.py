@@ -21,7 +21,7 @@ from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
 from tests.support.migrations import MIGRATABLE, migratable
 from webhook.cluster.fleet import Inventory
 from webhook.placement.fleet import assess
-from webhook.placement.recolocation import NO_EVICTION, Move, Refusal, VmView, gain, plan_move
+from webhook.placement.recolocation import NO_EVICTION, Move, Refusal, VmView, can_restart, gain, plan_move
 from webhook.placement.settings import OptIn
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -51,6 +51,10 @@ def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() ->
     assert found == Move("default", "vm1", "node-b", "node-a", "a.example", ("disk1",), ready=True)
 
 
+def terminating(item: Object) -> Object:
+    return item | {"metadata": item["metadata"] | {"deletionTimestamp": "2026-08-01T12:00:00Z"}}
+
+
 APART = [*SERVED, *NODES, vm(), vm_pod(node="node-b")]
 NOT_MIGRATABLE = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable"}
 ROWS: list[tuple[str, list[Object], str, str]] = [
@@ -59,6 +63,7 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
      "OptedOut", f'the annotation {OPT_IN} is "false"'),
     ("without a VMI", APART, "NotRunning", "the VM has no VMI"),
     ("not running", [*APART, migratable(phase="Scheduled")], "NotRunning", "the VMI is Scheduled"),
+    ("being deleted", [*APART, terminating(migratable())], "NotRunning", "the VMI is being deleted"),
     ("not live-migratable", [*APART, migratable(conditions=[NOT_MIGRATABLE | {"message": "it has a host device"}])],
      "NotLiveMigratable", "it has a host device"),
     ("not live-migratable, without a message", [*APART, migratable(conditions=[NOT_MIGRATABLE])],
@@ -194,3 +199,25 @@ def test_a_namespace_can_opt_its_vms_out(label: str | None, opt_in: str, annotat
     found = result(*manifests, opt_in=OptIn(opt_in))
     assert isinstance(found, Move) is moves
     assert moves or found.detail == "the label of the namespace opts the VM out"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("vm_spec", "accepted"),
+    [
+        ({"runStrategy": "Always"}, True),
+        ({"runStrategy": "RerunOnFailure"}, True),
+        ({"runStrategy": "Manual"}, True),
+        ({"runStrategy": "Once"}, False),
+        ({"runStrategy": "Halted"}, False),
+        ({"running": True}, True),
+        ({"running": False}, False),
+        ({}, False),
+    ],
+)
+def test_kubevirt_restarts_a_vm_depending_on_its_run_strategy(vm_spec: Object, accepted: bool) -> None:
+    assert can_restart({"spec": vm_spec}) is accepted
+
+
+def test_kubevirt_does_not_restart_a_vm_whose_volume_migration_needs_an_operator() -> None:
+    status: Object = {"conditions": [{"type": "VolumesChange", "status": "True"}]}
+    assert not can_restart({"spec": {"runStrategy": "Always"}, "status": status})

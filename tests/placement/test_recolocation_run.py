@@ -16,10 +16,11 @@ from webhook.placement.recolocation_run import (
     withdrawals,
     withdrawn,
 )
-from webhook.placement.relocation import Limits, Migration, Relocation, Run, Sight, Stage, View
+from webhook.placement.relocation import Limits, Migration, Relocation, Run, Sight, Stage, View, Withdrawal
 
 PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running")
 FAST = frozenset({"fast"})
+QUOTA = "a ResourceQuota of the namespace rejects the target pod"
 
 
 def relocation(name: str = "vm1", source: str = "a", target: str = "b", classes: frozenset[str] = FAST) -> Relocation:
@@ -136,6 +137,9 @@ def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
     [
         (view("Running"), Stage.MIGRATING, ""),
         (view("Succeeded", sight=Sight("b")), Stage.MOVED, ""),
+        (view("Succeeded", sight=Sight("c")), Stage.FAILED, "the VM runs on c, not on b"),
+        (view("Succeeded", sight=Sight("b", running=False)), Stage.MOVED, ""),
+        (View(1.0, (Migration("shop", "m1", "vm1", "Succeeded", ours=True),)), Stage.MOVED, ""),
         (view("Failed", failure="no bandwidth"), Stage.FAILED, "no bandwidth"),
         (view("Failed"), Stage.FAILED, "the migration failed"),
         (view("Failed", sight=Sight("a", evacuating=True)), Stage.SKIPPED, "KubeVirt evacuates the VM from its node"),
@@ -153,8 +157,9 @@ def test_the_phase_of_a_migration_decides(seen: View, stage: Stage, detail: str)
 
 def test_a_migration_that_was_deleted_for_a_drain_is_no_failure() -> None:
     early = view("Scheduling", sight=Sight("a", evacuating=True))
-    assert withdrawals(early) == list(early.migrations)
-    run = withdrawn(migrating(run_of(relocation())), early.migrations[0])
+    (found,) = withdrawals(early)
+    assert (found.migration, found.stops) == (early.migrations[0], False)
+    run = withdrawn(migrating(run_of(relocation())), found)
     run = advance(run, View(1.0, (), {("shop", "vm1"): Sight("c")}), Limits())
     assert stages(run) == ["Skipped"]
     assert not run.stopped
@@ -162,7 +167,7 @@ def test_a_migration_that_was_deleted_for_a_drain_is_no_failure() -> None:
 
 def test_the_migration_of_another_run_is_deleted_for_a_drain_too() -> None:
     run = run_of(relocation())
-    assert withdrawn(run, OTHER) == run
+    assert withdrawn(run, Withdrawal(OTHER, "KubeVirt evacuates the VM from its node")) == run
 
 
 @pytest.mark.parametrize(
@@ -173,11 +178,50 @@ def test_the_migration_of_another_run_is_deleted_for_a_drain_too() -> None:
         view("Scheduling", sight=Sight("a", evacuating=True), ours=False),
         view("Scheduling", sight=Sight("a", evacuating=True), deleting=True),
         View(1.0, (Migration("shop", "m1", "vm1", "Pending", ours=True),)),
+        view("Pending", now=60.0, blocked=QUOTA),
+        view("Pending", now=1000.0, blocked=QUOTA, ours=False),
+        view("Pending", now=300.0),
+        view("Scheduling", now=1000.0),
     ],
-    ids=["too late", "no drain", "of someone else", "deleted already", "no VMI"],
-)
+    ids=[
+        "too late", "no drain", "of someone else", "deleted already", "no VMI",
+        "blocked for a minute", "blocked, of someone else", "Pending for 5 minutes", "has a target pod",
+    ],
+)  # fmt: skip
 def test_no_other_migration_is_deleted(seen: View) -> None:
-    assert withdrawals(seen) == []
+    assert list(withdrawals(seen)) == []
+
+
+def test_a_migration_that_kubevirt_cannot_start_is_deleted_and_the_run_continues() -> None:
+    (found,) = withdrawals(view("Pending", now=61.0, blocked=QUOTA))
+    run = withdrawn(migrating(run_of(relocation(), relocation("vm2"))), found)
+    run = advance(run, view("Failed"), Limits())
+    assert [each.detail for each in run.relocations] == [f"KubeVirt cannot start the migration: {QUOTA}", ""]
+    assert (stages(run), run.stopped) == (["Skipped", "Waiting"], "")
+
+
+def test_a_migration_that_stays_queued_is_deleted_and_stops_the_run() -> None:
+    (found,) = withdrawals(view("Pending", now=301.0))
+    run = advance(withdrawn(migrating(run_of(relocation(), relocation("vm2"))), found), view("Failed"), Limits())
+    assert stages(run) == ["Skipped", "Waiting"]
+    assert run.stopped == "shop/vm1: KubeVirt has not started the migration for 300 s"
+
+
+@pytest.mark.parametrize("after", [view("Failed", failure="aborted"), View(2.0)], ids=["failed", "gone"])
+def test_a_vm_that_is_stopped_during_its_migration_does_not_stop_the_run(after: View) -> None:
+    run = migrating(run_of(relocation(), relocation("vm2")))
+    run = advance(run, view("Running", sight=Sight("a", stopping=True)), Limits())
+    assert stages(run) == ["Migrating", "Waiting"]
+    run = advance(run, after, Limits())
+    assert (stages(run), run.stopped) == (["Skipped", "Waiting"], "")
+    assert run.relocations[0].detail == "the VM was stopped during the migration"
+
+
+def test_a_vm_that_is_stopped_while_it_is_watched_does_not_prove_its_storage_class() -> None:
+    canary = replace(relocation(), canary=True)
+    run = advance(migrating(run_of(canary, proven=frozenset())), view("Succeeded", sight=Sight("b")), Limits())
+    run = advance(run, View(2.0, (), {("shop", "vm1"): Sight("b", stopping=True)}), Limits())
+    assert (stages(run), run.stopped, run.proven) == (["Skipped"], "", frozenset())
 
 
 def test_a_creation_without_an_answer_is_repeated_unless_the_migration_exists() -> None:

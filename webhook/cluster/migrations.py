@@ -11,6 +11,7 @@ from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.cluster.reading import list_objects, list_raw, read_object
 from webhook.placement.facts import Key
 from webhook.placement.migration import HOSTNAME
+from webhook.placement.podfacts import is_terminating
 from webhook.placement.recolocation import Move
 from webhook.placement.relocation import Migration, Sight
 from webhook.placement.resources import amounts
@@ -22,6 +23,12 @@ ANNOTATIONS = {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
 KIND, PLURAL = "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.kubevirt.io"
 PARALLEL_PER_CLUSTER, OUTBOUND_PER_NODE = 5, 2  # KubeVirt's defaults
+# While a migration has one of these conditions, it stays Pending, and KubeVirt creates no target pod.
+BLOCKING = {
+    "migrationRejectedByResourceQuota": "a ResourceQuota of the namespace rejects the target pod",
+    "migrationBlockedByBackup": "a backup of the VM is running",
+    "migrationBlockedByUtilityVolumes": "utility volumes are attached to the VM",
+}
 WRITE_TIMEOUT = 15.0  # seconds
 
 
@@ -105,6 +112,7 @@ def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migrati
 
 def _migration(item: JsonObject) -> Migration:
     metadata, state = mapping(item, "metadata"), mapping(item, "status", "migrationState")
+    blocked = (why for kind, why in BLOCKING.items() if condition(item, kind).get("status") == "True")
     return Migration(
         text(metadata, "namespace"),
         text(metadata, "name"),
@@ -115,6 +123,7 @@ def _migration(item: JsonObject) -> Migration:
         deleting="deletionTimestamp" in metadata,
         version=text(metadata, "resourceVersion"),
         failure=text(state, "failureReason"),
+        blocked=next(blocked, ""),
     )
 
 
@@ -125,13 +134,14 @@ def read_vmi(cluster: ClusterClient, key: Key) -> JsonObject | None:
 
 def sight_of(vmi: JsonObject) -> Sight:
     """Extract the state of a VMI."""
-    paused = condition(vmi, "Paused")
+    paused, phase = condition(vmi, "Paused"), text(vmi, "status", "phase")
     return Sight(
         node=text(vmi, "status", "nodeName"),
-        running=text(vmi, "status", "phase") == "Running",
+        running=phase == "Running",
         ready=condition(vmi, "Ready").get("status") == "True",
         paused=(text(paused, "reason") or "Paused") if paused.get("status") == "True" else "",
         evacuating=bool(text(vmi, "status", "evacuationNodeName")),
+        stopping=phase == "Succeeded" or (phase != "Failed" and is_terminating(vmi)),
     )
 
 

@@ -15,7 +15,7 @@ from webhook.commands.fleet_source import Scope, assess_all
 from webhook.commands.progress import Progress
 from webhook.placement.facts import Key
 from webhook.placement.fleet import State, Status
-from webhook.placement.recolocation import TRANSIENT, Hindrance, Move, Refusal, VmView, gain, plan_move
+from webhook.placement.recolocation import TRANSIENT, Hindrance, Move, Refusal, VmView, can_restart, gain, plan_move
 from webhook.placement.recolocation_run import ordered
 from webhook.placement.relocation import Relocation
 from webhook.placement.settings import Settings
@@ -32,19 +32,23 @@ GIBIBYTE = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The plan for one VM: a move, or the reason for none. `gain` is the number of bytes that become local."""
+    """The plan for one VM: a move, or the reason for none. `gain` is the number of bytes that become local.
+
+    `can_restart` means that KubeVirt accepts a request to restart the VM.
+    """
 
     status: Status
     result: Move | Refusal
     classes: frozenset[str]
     gain: int
+    can_restart: bool
 
     @property
     def needs_restart(self) -> bool:
         """Return whether migration can't move the VM, but a restart would."""
         if isinstance(self.result, Move) or self.result.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
             return False
-        return self.status.state is State.APART and self.status.start_helps and self.status.machine.is_vm
+        return self.status.state is State.APART and self.status.start_helps and self.can_restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ def _proposal(status: Status, found: Surroundings, settings: Settings) -> Propos
     sizes = {claim: disk.size for claim, disk in own.items() if disk}
     classes = frozenset(disk.storage_class for disk in own.values() if disk)
     gained = gain(status, sizes, restarted=isinstance(result, Refusal))
-    return Proposal(status, result, classes, gained)
+    restartable = can_restart(found.inventory.vms.get((machine.namespace, machine.name), {}))
+    return Proposal(status, result, classes, gained, restartable)
 
 
 def view_of(status: Status, inventory: Inventory, unfinished: frozenset[Key], settings: Settings) -> VmView:

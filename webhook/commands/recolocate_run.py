@@ -94,7 +94,9 @@ class MigrationRun:
         self._cluster, self._limits, self._settings = cluster, limits, settings
         self._run, self._report, self._presses = run, report, presses
         self._clock, self._suffix = clock, secrets.token_hex(3)
-        self._sources: dict[Key, str] = {}  # of other migrations, by their namespace and name
+        # By the namespace and name of a migration: the source node of another client's, and when it was seen first.
+        self._sources: dict[Key, str] = {}
+        self._seen: dict[Key, float] = {}
         self._answered_at = self._list_at = self._clock()
 
     def run(self) -> bool:
@@ -122,16 +124,14 @@ class MigrationRun:
 
     def _pass(self) -> None:
         view = self._look(self._in_flight())
-        for migration in recolocation_run.withdrawals(view):
-            self._withdraw(migration)
+        self._withdraw(view)
         self._change(recolocation_run.advance(self._run, view, self._limits))
         # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
         if recolocation_run.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
             self._create(self._look(migrations.list_migrations(self._cluster)))
 
     def _create(self, view: View) -> None:
-        for migration in recolocation_run.withdrawals(view):  # those of an earlier run
-            self._withdraw(migration)
+        self._withdraw(view)  # migrations of an earlier run
         candidate = recolocation_run.next_move(self._run, view, self._limits)
         if candidate is None:
             self._list_at = self._clock() + LIST_INTERVAL
@@ -140,11 +140,13 @@ class MigrationRun:
         while candidate and not self._presses.count and self._start(candidate, view):
             candidate = recolocation_run.next_move(self._run, view, self._limits)
 
-    def _withdraw(self, migration: Migration) -> None:
-        vmi = f"{migration.namespace}/{migration.vmi}"
-        self._report.note(f"KubeVirt evacuates {vmi}: deleting migration {migration.name}")
-        migrations.delete_migration(self._cluster, migration)
-        self._change(recolocation_run.withdrawn(self._run, migration))
+    def _withdraw(self, view: View) -> None:
+        for withdrawal in recolocation_run.withdrawals(view):
+            migration = withdrawal.migration
+            vmi = f"{migration.namespace}/{migration.vmi}"
+            self._report.note(f"{vmi}: deleting migration {migration.name}: {withdrawal.why}")
+            migrations.delete_migration(self._cluster, migration)
+            self._change(recolocation_run.withdrawn(self._run, withdrawal))
 
     def _in_flight(self) -> list[Migration]:
         keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
@@ -159,9 +161,10 @@ class MigrationRun:
         return View(self._clock(), tuple(known), {key: migrations.sight_of(vmi) for key, vmi in vmis.items()})
 
     def _completed(self, migration: Migration) -> Migration:
-        """Add the fields that only other objects have: the source node, and why the migration failed."""
+        """Add the fields that the migration itself lacks: since when, its source node, and why it failed."""
         if migration.unfinished:
-            return replace(migration, source=migration.source or self._source(migration))
+            seen = self._seen.setdefault(migration.key, self._clock())
+            return replace(migration, source=migration.source or self._source(migration), seen=seen)
         if migration.phase == "Failed" and not migration.failure:
             cause = migrations.failure_message(self._cluster, *migration.key)
             return replace(migration, failure=cause)

@@ -11,6 +11,7 @@ from webhook.placement.feasibility import first_failed_check
 from webhook.placement.fleet import State, Status
 from webhook.placement.injector import candidate_for
 from webhook.placement.migration import HOSTNAME
+from webhook.placement.podfacts import is_terminating
 from webhook.placement.resolve import resolve_all
 from webhook.placement.settings import OptIn, Settings
 from webhook.placement.shape import JsonObject, condition, mapping, text
@@ -142,6 +143,8 @@ def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
 
 def _not_running(view: VmView) -> Refusal | None:
     phase = text(view.vmi, "status", "phase")
+    if is_terminating(view.vmi):
+        return Refusal(Hindrance.NOT_RUNNING, "the VMI is being deleted")
     if phase == "Running":
         return None
     return Refusal(Hindrance.NOT_RUNNING, f"the VMI is {phase}" if phase else "the VM has no VMI")
@@ -193,6 +196,15 @@ _RULES: tuple[Callable[[VmView], Refusal | None], ...] = (
     _evacuating,
     _paused,
 )
+
+
+def can_restart(vm: JsonObject) -> bool:
+    """Return whether KubeVirt accepts a request to restart a running VM.
+
+    KubeVirt's source: `RestartVMRequestHandler` in pkg/virt-api/rest/lifecycle.go.
+    """
+    strategy = text(vm, "spec", "runStrategy") or ("Always" if mapping(vm, "spec").get("running") is True else "Halted")
+    return strategy not in ("Halted", "Once") and condition(vm, "VolumesChange").get("status") != "True"
 
 
 def gain(status: Status, sizes: Mapping[str, int], *, restarted: bool) -> int:

@@ -4,10 +4,25 @@ Each function returns a new value. The caller reads the cluster, asks for the ne
 the migration, and reads the cluster again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from webhook.placement.relocation import EARLY_PHASES, Limits, Migration, Relocation, Run, Sight, Stage, View
+from webhook.placement.relocation import (
+    BLOCK_PATIENCE,
+    EARLY_PHASES,
+    QUEUE_PATIENCE,
+    QUEUED_PHASES,
+    Limits,
+    Migration,
+    Relocation,
+    Run,
+    Sight,
+    Stage,
+    View,
+    Withdrawal,
+)
+
+EVACUATES = "KubeVirt evacuates the VM from its node"
 
 
 def next_move(run: Run, view: View, limits: Limits) -> Relocation | None:
@@ -48,19 +63,27 @@ def _expecting_pods(run: Run, view: View) -> set[str]:
     }
 
 
-def withdrawals(view: View) -> list[Migration]:
-    """Return our migrations that a drain would have to wait for, and that KubeVirt can still cancel at no cost."""
-    return [
-        each
-        for each in view.migrations
-        if each.ours and not each.deleting and each.phase in EARLY_PHASES and _is_evacuating(each, view)
-    ]
+def withdrawals(view: View) -> Iterator[Withdrawal]:
+    """Yield our migrations that KubeVirt can still cancel at no cost, and that would only be in the way."""
+    for each in view.migrations:
+        if not each.ours or each.deleting or each.phase not in EARLY_PHASES:
+            continue
+        if _is_evacuating(each, view):
+            yield Withdrawal(each, EVACUATES)
+        elif each.blocked and view.now - each.seen > BLOCK_PATIENCE:
+            yield Withdrawal(each, f"KubeVirt cannot start the migration: {each.blocked}")
+        elif each.phase in QUEUED_PHASES and view.now - each.seen > QUEUE_PATIENCE:
+            yield Withdrawal(each, f"KubeVirt has not started the migration for {QUEUE_PATIENCE:g} s", stops=True)
 
 
-def withdrawn(run: Run, migration: Migration) -> Run:
-    """Record that a migration was deleted because KubeVirt evacuates its VM. That isn't a failure."""
-    found = [each for each in run.in_flight if (each.move.namespace, each.migration) == migration.key]
-    return updated(run, replace(found[0], withdrawn=True)) if found else run
+def withdrawn(run: Run, withdrawal: Withdrawal) -> Run:
+    """Record that a migration was deleted before it started."""
+    found = [each for each in run.in_flight if (each.move.namespace, each.migration) == withdrawal.migration.key]
+    for each in found:
+        run = updated(run, replace(each, withdrawn=withdrawal.why))
+        if withdrawal.stops:
+            run = stopped(run, f"{'/'.join(each.move.key)}: {withdrawal.why}")
+    return run
 
 
 def _is_evacuating(migration: Migration, view: View) -> bool:
@@ -112,21 +135,32 @@ def _migrated(relocation: Relocation, view: View) -> Relocation:
     found = {each.key: each for each in view.migrations}.get((move.namespace, relocation.migration))
     sight = view.vmis.get(move.key)
     arrived = sight is not None and sight.node == move.target
+    if sight is not None and sight.stopping:
+        relocation = replace(relocation, withdrawn=relocation.withdrawn or "the VM was stopped during the migration")
     if found is not None and found.unfinished:
         return relocation
     if found is None and relocation.uncertain and not arrived:
         return replace(relocation, stage=Stage.WAITING, migration="", canary=False, uncertain=False)
     if (found is None and arrived) or (found is not None and found.phase == "Succeeded"):
-        return replace(relocation, stage=Stage.SETTLING, since=view.now, detail="")
+        return _succeeded(relocation, sight, view.now)
     if relocation.withdrawn or (sight and sight.evacuating):
-        return replace(relocation, stage=Stage.SKIPPED, detail="KubeVirt evacuates the VM from its node")
+        return replace(relocation, stage=Stage.SKIPPED, detail=relocation.withdrawn or EVACUATES)
     if found is None:
         return replace(relocation, stage=Stage.FAILED, detail="the migration was deleted before it succeeded")
     return replace(relocation, stage=Stage.FAILED, detail=found.failure or "the migration failed")
 
 
+def _succeeded(relocation: Relocation, sight: Sight | None, now: float) -> Relocation:
+    target = relocation.move.target
+    if sight is not None and sight.running and sight.node != target:
+        return replace(relocation, stage=Stage.FAILED, detail=f"the VM runs on {sight.node}, not on {target}")
+    return replace(relocation, stage=Stage.SETTLING, since=now, detail="")
+
+
 def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
     sight = view.vmis.get(relocation.move.key)
+    if sight is not None and sight.stopping:
+        return replace(relocation, stage=Stage.SKIPPED, detail="the VM was stopped after the migration")
     failure = _failure(sight)
     if failure:
         return replace(relocation, stage=Stage.FAILED, detail=failure)

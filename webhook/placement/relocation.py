@@ -12,6 +12,11 @@ RESERVED_SLOTS = 2
 MAX_PER_NODE = 2  # from one source node; KubeVirt's default for parallelOutboundMigrationsPerNode
 # In these phases, KubeVirt can still cancel a migration at no cost. The target pod isn't bound, or has just been bound.
 EARLY_PHASES = ("", "Pending", "Scheduling")
+# In these phases, KubeVirt hasn't started a migration. Once it has, KubeVirt itself limits how long each step may take.
+QUEUED_PHASES = ("", "Pending")
+QUEUE_PATIENCE = 300.0  # seconds; KubeVirt gives an unschedulable target pod as long by default
+# A quota may be raised for a migration: https://github.com/kubevirt/managed-tenant-quota does that within seconds.
+BLOCK_PATIENCE = 60.0  # seconds
 FINAL_PHASES = ("Succeeded", "Failed")
 
 
@@ -33,7 +38,8 @@ IN_FLIGHT = (Stage.MIGRATING, Stage.SETTLING)
 class Migration:
     """A VirtualMachineInstanceMigration. `ours` means that a `recolocate` created it; `source` is the VMI's node.
 
-    `version` is the resource version, and `failure` says why the migration failed.
+    `version` is the resource version. `failure` says why the migration failed, `blocked` why KubeVirt doesn't start it.
+    `seen` is when the run saw it first, in monotonic seconds.
     """
 
     namespace: str
@@ -45,6 +51,8 @@ class Migration:
     deleting: bool = False
     version: str = ""
     failure: str = ""
+    blocked: str = ""
+    seen: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -59,13 +67,17 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The state of one VMI. `paused` is the reason of its condition Paused, empty without one."""
+    """The state of one VMI. `paused` is the reason of its condition Paused, empty without one.
+
+    `stopping` means that a user or the guest shuts the VM down: the VMI is being deleted or Succeeded, and hasn't Failed.
+    """
 
     node: str
     running: bool = True
     ready: bool = True
     paused: str = ""
     evacuating: bool = False
+    stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +121,8 @@ class Relocation:
     """One VM of a run. `canary` means that its StorageClasses aren't proven yet: it migrates alone.
 
     `classes` are the StorageClasses of its claims. `uncertain` means that the API server didn't answer the request that
-    creates the migration. `withdrawn` means that the migration was deleted for a drain. `since` is when the stage
-    began. `detail` says why the VM failed or was skipped.
+    creates the migration. `withdrawn` says why the end of the migration is no failure: the run has deleted it, or the VM
+    was stopped. `since` is when the stage began. `detail` says why the VM failed or was skipped.
     """
 
     move: Move
@@ -119,9 +131,18 @@ class Relocation:
     migration: str = ""
     canary: bool = False
     uncertain: bool = False
-    withdrawn: bool = False
+    withdrawn: str = ""
     since: float = 0.0
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A migration to delete before it starts, and why. `stops` means that no other migration would start either."""
+
+    migration: Migration
+    why: str
+    stops: bool = False
 
 
 @dataclass(frozen=True, slots=True)
