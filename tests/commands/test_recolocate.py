@@ -144,6 +144,33 @@ def test_a_restart_is_not_listed_if_a_backup_keeps_the_share_manager_on_a_cordon
     assert "restart fixed" not in run("-A", "--restart-list").stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-n", "typo"), "No VM found in namespace typo. To select all namespaces, add -A\n"),
+        (("-l", "app=typo"), "No VM with these labels found in namespace default. To select all namespaces, add -A\n"),
+        (("-A", "-l", "app=typo"), "No VM with these labels found\n"),
+        (("-A",), ""),
+    ],
+)
+def test_a_selection_without_a_vm_is_reported(run: Any, arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stderr) == (0, message)
+
+
+@pytest.mark.parametrize("other", [("--yes",), ("-o", "json"), ("--max", "1")])
+def test_the_restart_list_excludes_options_that_it_would_ignore(run: Any, other: tuple[str, ...]) -> None:
+    result = run("--restart-list", *other)
+    assert result.exit_code == 2
+    assert "--restart-list cannot be combined with --yes, --max or -o json" in result.stderr
+
+
+def test_a_run_says_that_kubevirt_permits_fewer_migrations_at_once(run: Any, server: ApiServer) -> None:
+    server.script("post", MIGRATIONS, *[error_response(status(400, "denied"))] * 4)
+    assert "--parallel" not in run("-A", "--yes", "--parallel", "3").stderr
+    assert "--parallel 4: at most 3 of the migrations run at once" in run("-A", "--yes", "--parallel", "4").stderr
+
+
 @pytest.mark.parametrize("strategy", ["Once", "Halted"])
 def test_the_restart_list_omits_vms_that_kubevirt_does_not_restart(run: Any, server: ApiServer, strategy: str) -> None:
     once = vm("fixed")

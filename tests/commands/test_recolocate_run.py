@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import Object, node, settings, storage
-from tests.support.fake_api_server import ApiServer, body, error_response, status
+from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
@@ -179,11 +179,19 @@ def test_a_creation_without_an_answer_is_repeated_with_the_same_name(cluster: Cl
     assert "the webhook of KubeVirt failed" in cluster.log.notes[0]
 
 
-def test_a_rejected_creation_skips_the_vm(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (400, "in-flight migration detected"),
+        (403, 'm "m" is forbidden: exceeded quota: few, requested: count/m=1, used: count/m=5, limited: count/m=5'),
+        (403, 'admission webhook "policy.example" denied the request: no migrations on Sundays'),
+    ],
+)
+def test_a_rejected_creation_skips_the_vm(cluster: Cluster, code: int, message: str) -> None:
     vms = [cluster.add("vm1")]
-    cluster.server.script("post", MIGRATIONS, error_response(status(400, "in-flight migration detected")))
+    cluster.server.script("post", MIGRATIONS, error_response(status(code, message)))
     assert cluster.run(vms)
-    assert cluster.log.changes == [("vm1", "Skipped", "in-flight migration detected")]
+    assert cluster.log.changes == [("vm1", "Skipped", message)]
 
 
 def test_a_missing_right_stops_the_run_after_a_while(cluster: Cluster) -> None:
@@ -196,7 +204,7 @@ def test_a_missing_right_stops_the_run_after_a_while(cluster: Cluster) -> None:
 def test_an_api_server_that_refuses_requests_after_its_start_is_asked_again(cluster: Cluster) -> None:
     vms = [cluster.add("vm1")]
     for verb in ("post", "get"):
-        cluster.server.script(verb, MIGRATIONS, error_response(status(403, "not yet")))
+        cluster.server.script(verb, MIGRATIONS, error_response(forbidden(verb, MIGRATIONS)))
     assert cluster.run(vms, nothing, nothing, cluster.set_phase("vm1", "Succeeded"))
     assert cluster.stages == {"vm1": Stage.MOVED}
 

@@ -123,6 +123,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and (namespace or names):
         raise click.UsageError("-A cannot be combined with -n or names")
+    if restart_list and (yes or most or output == "json"):
+        raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
     settings, cluster = read_settings(os.environ), connect(live["kubeconfig"], live["context"])
     selection = Selection(all_namespaces, namespace, selector, names)
     supported = _is_supported(cluster)

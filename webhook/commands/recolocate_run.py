@@ -20,7 +20,7 @@ from webhook.placement import recolocation_run
 from webhook.placement.facts import Key
 from webhook.placement.fleet import assess
 from webhook.placement.recolocation import Hindrance, Move, Refusal, plan_move
-from webhook.placement.relocation import Limits, Migration, Relocation, Run, View
+from webhook.placement.relocation import RESERVED_SLOTS, Limits, Migration, Relocation, Run, View
 from webhook.placement.settings import Settings
 from webhook.placement.shape import Malformed
 
@@ -31,7 +31,13 @@ LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
 # An API server that has just started refuses requests until it has read its roles, for some seconds.
 REFUSALS, PATIENCE_IF_REFUSED = (401, 403), 30.0  # seconds
+# A quota or another webhook also refuses a request with 403, but for this VM only.
+MISSING_RIGHT = 'is forbidden: User "'
 INTERRUPTED = "interrupted"
+FEWER_SLOTS = (
+    "--parallel {limits.parallel}: at most {limits.slots} of the migrations run at once. KubeVirt's limit is "
+    "{limits.cluster} (parallelMigrationsPerCluster), and {reserved} of its slots stay free for drains."
+)
 
 
 def migrate(
@@ -45,6 +51,8 @@ def migrate(
         own = migrations.read_limits(cluster)
     limits = replace(limits, cluster=own.cluster, per_node=own.per_node)
     with interrupts() as presses, reporter(len(moves), as_json=as_json) as report:
+        if moves and limits.parallel > limits.slots:
+            report.note(FEWER_SLOTS.format(limits=limits, reserved=RESERVED_SLOTS))
         return MigrationRun(cluster, Run(tuple(moves)), limits, settings, report, presses).run()
 
 
@@ -210,7 +218,7 @@ class MigrationRun:
             return Refusal(Hindrance.NOT_RUNNING, f"the VM's pod cannot be read: {error}")
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
-        if error.code in REFUSALS:
+        if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):
             raise error
         if error.code in SERVER_ERRORS or error.code >= 500:
             self._change(recolocation_run.begun(self._run, candidate, name, self._clock(), uncertain=True))
