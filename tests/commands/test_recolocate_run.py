@@ -11,8 +11,9 @@ from tests.support.fake_api_server import ApiServer, body, error_response, forbi
 from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
+from webhook.commands.interrupts import Presses
 from webhook.commands.recolocate_progress import Reporter
-from webhook.commands.recolocate_run import PATIENCE, MigrationRun, Presses
+from webhook.commands.recolocate_run import PATIENCE, MigrationRun
 from webhook.placement.recolocation import Move
 from webhook.placement.relocation import Limits, Relocation, Run, Stage
 
@@ -157,6 +158,27 @@ def test_a_vm_follows_a_share_manager_that_has_moved(cluster: Cluster) -> None:
     cluster.run([planned], nothing, nothing)
     created = cluster.server.last("post", MIGRATIONS).body
     assert created["spec"]["addedNodeSelector"] == {"kubernetes.io/hostname": "node-c"}
+
+
+def test_a_vm_that_has_moved_counts_for_its_new_node(cluster: Cluster) -> None:
+    planned = cluster.add("vm1")
+    planned = replace(planned, move=replace(planned.move, source="node-c"))
+    others = [migration(f"m{number}", f"other{number}", sourceNode="node-b") for number in range(2)]
+    cluster.server.put(*others)
+    cluster.run([planned], *[nothing] * 20)
+    assert cluster.created == []
+
+
+def test_a_vm_whose_share_manager_has_moved_during_the_migration_is_reported(cluster: Cluster) -> None:
+    vms = [cluster.add("vm1")]
+
+    def move_both() -> None:
+        cluster.set_phase("vm1", "Succeeded")()
+        cluster.server.put(vm_pod("vm1", "node-a", claims=["vm1"]), *storage("vm1", "node-c"))
+
+    assert cluster.run(vms, nothing, move_both)
+    assert cluster.stages == {"vm1": Stage.MOVED}
+    assert "default/vm1 is still apart from its storage, which is on node-c by now" in cluster.log.notes[0]
 
 
 def test_a_migration_of_someone_else_takes_a_slot(cluster: Cluster) -> None:

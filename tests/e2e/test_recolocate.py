@@ -129,6 +129,22 @@ def test_a_failed_migration_stops_the_run(controller: MigrationController, fleet
     assert phases(controller) == {"vm-1": "Failed"}
 
 
+def test_a_vm_that_is_stopped_during_its_migration_does_not_stop_the_run(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
+) -> None:
+    source, target, _ = fleet.nodes
+    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
+    controller.seconds = 2.0
+    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
+    fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "a running migration")
+    controller.stop_vm("vm-1")
+    stdout, stderr = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, stdout + stderr
+    assert "skipped" in stdout
+    assert "the VM was stopped during the migration" in stdout
+    assert controller.node("vm-2") == target
+
+
 def test_a_vm_that_is_paused_for_io_errors_after_its_migration_stops_the_run(
     controller: MigrationController, fleet: MigratingFleet
 ) -> None:
@@ -193,6 +209,22 @@ def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
     controller.seconds = 0.0
     fleet.recolocate()
     assert set(fleet.states().values()) == {"Together"}
+
+
+def test_two_runs_at_once_move_each_vm_once(
+    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
+) -> None:
+    a, b, c = fleet.nodes
+    ways = ((a, b), (b, c), (c, a))
+    fleet.add({f"vm-{number}": ways[number % 3] for number in range(6)})
+    controller.seconds = 1.0
+    arguments = ("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0", "--parallel")
+    for run in [fleet.start(*arguments, number) for number in ("1", "2")]:
+        stdout, stderr = run.communicate(timeout=LIMIT)
+        assert run.returncode == 0, stdout + stderr
+        assert "failed" not in stdout
+    assert set(fleet.states().values()) == {"Together"}
+    assert controller.peak["all"] <= 3
 
 
 def test_a_run_survives_a_restart_of_the_api_server(

@@ -142,6 +142,7 @@ def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
         (View(1.0, (Migration("shop", "m1", "vm1", "Succeeded", ours=True),)), Stage.MOVED, ""),
         (view("Failed", failure="no bandwidth"), Stage.FAILED, "no bandwidth"),
         (view("Failed"), Stage.FAILED, "the migration failed"),
+        (view("Failed", sight=Sight("b")), Stage.SKIPPED, "another migration has moved the VM to its storage"),
         (view("Failed", sight=Sight("a", evacuating=True)), Stage.SKIPPED, "KubeVirt evacuates the VM from its node"),
         (View(1.0, (), {("shop", "vm1"): Sight("b")}), Stage.MOVED, ""),
         (View(1.0, (), {("shop", "vm1"): Sight("a")}), Stage.FAILED, "the migration was deleted before it succeeded"),

@@ -80,6 +80,13 @@ class MigrationController:
         pod["spec"]["nodeName"] = node
         self._scenario.create(pod)
 
+    def stop_vm(self, name: str) -> None:
+        """Delete a VMI as a user does who stops its VM: it shuts down, and remains until its finalizer is removed."""
+        path = f"{self._vmi_path}/{name}"
+        self._plane.request("PATCH", path, {"metadata": {"finalizers": ["test/shuts-down"]}})
+        self._plane.request("DELETE", path)
+        self.change_vmi(name, {"phase": "Succeeded"})
+
     def change_vmi(self, name: str, status: Object) -> None:
         """Change fields of a VMI's status."""
         self._plane.request("PATCH", f"{self._vmi_path}/{name}/status", {"status": status})
@@ -114,6 +121,8 @@ class MigrationController:
                 self._patch(migration, {"metadata": {"finalizers": None}})
         elif vmi is None or "deletionTimestamp" in metadata:
             self._fail(migration, target, "Migration failed due to being canceled")
+        elif _phase(vmi) in FINAL:
+            self._fail(migration, target, "Migration failed vmi shutdown during migration.")
         elif not phase:
             self._accept(migration, migrations)
         elif phase == "Pending":
@@ -125,7 +134,7 @@ class MigrationController:
 
     def _accept(self, migration: Object, migrations: list[Object]) -> None:
         same = [each for each in migrations if each["spec"]["vmiName"] == migration["spec"]["vmiName"]]
-        if any(each is not migration and _phase(each) not in ("", *FINAL) for each in same):
+        if any(each is not migration and _phase(each) == "Running" for each in same):  # `canMigrateVMI`
             self._fail(migration, None, "VMI is not eligible for migration because another migration is in progress")
             return
         self._patch(migration, {"metadata": {"finalizers": [FINALIZER]}})
@@ -219,8 +228,9 @@ class MigrationController:
         return found
 
 
-def _phase(migration: Object) -> str:
-    return str(migration.get("status", {}).get("phase", ""))
+def _phase(item: Object) -> str:
+    """Return the phase of a migration or a VMI."""
+    return str(item.get("status", {}).get("phase", ""))
 
 
 def _source(vmi: Object, pods: list[Object]) -> Object:

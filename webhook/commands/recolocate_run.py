@@ -1,26 +1,25 @@
 """Run the migrations of `recolocate`: read the cluster twice a second, and create the permitted migrations."""
 
 import secrets
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from types import FrameType
 
 from webhook.cluster import migrations
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.documents import BadInput
+from webhook.cluster.fleet import Inventory
 from webhook.cluster.reading import answered
 from webhook.cluster.running import read_one_vm
+from webhook.commands.interrupts import Presses, interrupts
 from webhook.commands.recolocate_plan import view_of
 from webhook.commands.recolocate_progress import Reporter, reporter
 from webhook.placement import recolocation_run
 from webhook.placement.facts import Key
-from webhook.placement.fleet import assess
+from webhook.placement.fleet import Status, assess
 from webhook.placement.recolocation import Hindrance, Move, Refusal, plan_move
-from webhook.placement.relocation import RESERVED_SLOTS, Limits, Migration, Relocation, Run, View
+from webhook.placement.relocation import RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
 from webhook.placement.settings import Settings
 from webhook.placement.shape import Malformed
 
@@ -54,36 +53,6 @@ def migrate(
         if moves and limits.parallel > limits.slots:
             report.note(FEWER_SLOTS.format(limits=limits, reserved=RESERVED_SLOTS))
         return MigrationRun(cluster, Run(tuple(moves)), limits, settings, report, presses).run()
-
-
-class Presses:
-    """Counts how often the user pressed Ctrl-C, and sleeps until the next press."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._event = threading.Event()
-
-    def add(self, _signal: int, _frame: FrameType | None) -> None:
-        """Count one press; a signal handler."""
-        self.count += 1
-        self._event.set()
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep, or return early at the next press."""
-        self._event.wait(seconds)
-        self._event.clear()
-
-
-@contextmanager
-def interrupts() -> Iterator[Presses]:
-    """Count SIGINT and SIGTERM inside the block, instead of ending the process."""
-    presses = Presses()
-    previous = {number: signal.signal(number, presses.add) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield presses
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class MigrationRun:
@@ -133,7 +102,11 @@ class MigrationRun:
     def _pass(self) -> None:
         view = self._look(self._in_flight())
         self._withdraw(view)
+        moving = {each.move.key for each in self._run.in_flight}
         self._change(recolocation_run.advance(self._run, view, self._limits))
+        for each in self._run.relocations:
+            if each.stage is Stage.MOVED and each.move.key in moving:
+                self._check_arrival(each.move)
         # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
         if recolocation_run.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
             self._create(self._look(migrations.list_migrations(self._cluster)))
@@ -193,7 +166,8 @@ class MigrationRun:
             self._change(recolocation_run.skipped(self._run, candidate, f"{result.word}: {result.detail}"))
             return True
         current = replace(candidate, move=result)
-        if result.target != candidate.move.target:  # the share-manager has moved, so other limits apply
+        # If the VM or its share-manager has moved, other limits apply.
+        if (result.source, result.target) != (candidate.move.source, candidate.move.target):
             self._change(recolocation_run.updated(self._run, replace(current, canary=False)))
             return False
         name = f"recolocate-{candidate.move.name[:LONGEST_NAME]}-{self._suffix}"
@@ -208,14 +182,27 @@ class MigrationRun:
         key = candidate.move.key
         unfinished = frozenset((each.namespace, each.vmi) for each in view.migrations if each.unfinished)
         try:
-            inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
-            machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
-            if not machines:
+            inventory, status = self._assessed(key)
+            if status is None:
                 return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
-            status = assess(machines[0], inventory.store, self._settings)
             return plan_move(view_of(status, inventory, unfinished, self._settings), inventory.store)
         except Malformed as error:
             return Refusal(Hindrance.NOT_RUNNING, f"the VM's pod cannot be read: {error}")
+
+    def _assessed(self, key: Key) -> tuple[Inventory, Status | None]:
+        inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
+        machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
+        return inventory, assess(machines[0], inventory.store, self._settings) if machines else None
+
+    def _check_arrival(self, move: Move) -> None:
+        """Report a VM whose share-manager has moved during the migration."""
+        status: Status | None = None
+        with suppress(Malformed):
+            _, status = self._assessed(move.key)
+        storage = status.storage_node if status else None
+        if storage not in (None, move.target):
+            vm = "/".join(move.key)
+            self._report.note(f"{vm} is still apart from its storage, which is on {storage} by now. Run the command again")
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
         if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):

@@ -145,6 +145,8 @@ def _migrated(relocation: Relocation, view: View) -> Relocation:
         return _succeeded(relocation, sight, view.now)
     if relocation.withdrawn or (sight and sight.evacuating):
         return replace(relocation, stage=Stage.SKIPPED, detail=relocation.withdrawn or EVACUATES)
+    if arrived:  # another client's migration was first, so KubeVirt couldn't place the target pod of this one
+        return replace(relocation, stage=Stage.SKIPPED, detail="another migration has moved the VM to its storage")
     if found is None:
         return replace(relocation, stage=Stage.FAILED, detail="the migration was deleted before it succeeded")
     return replace(relocation, stage=Stage.FAILED, detail=found.failure or "the migration failed")
