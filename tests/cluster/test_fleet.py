@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import Object, claim, hotplug_pod, node, share_manager_pod, storage
+from tests.support.builders import OPT_IN, Object, claim, hotplug_pod, node, share_manager_pod, storage
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
 from webhook.cluster.fleet import Facts, machines, node_loads
@@ -140,6 +140,7 @@ FLEET = [
     vm_pod("apart", "node-b"),
     vm("off", opt_in=False),
 ]
+PREFERENCE = {"name": "near-storage"}
 
 
 def test_the_fleet_is_counted_by_state_opt_in_and_node() -> None:
@@ -156,6 +157,21 @@ def test_the_count_agrees_with_the_report() -> None:
     assert [(each.state, each.claim, each.node) for each in counted if each.node] == [
         (each.state, each.claim, each.node) for each in reported if each.node
     ]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_the_pod", "opted_in"), [({}, "true", True), ({OPT_IN: "false"}, "true", False), ({}, None, False)]
+)
+def test_a_preference_can_opt_a_running_vm_in(own: Object, of_the_pod: str | None, opted_in: bool) -> None:
+    inheriting = vm("vm1", opt_in=False, annotations=own)
+    inheriting["spec"]["preference"] = PREFERENCE
+    manifests = [*storage(), node("node-a"), inheriting, vm_pod("vm1", opt_in=of_the_pod)]
+    counts = FleetCounter(StillCaches(*manifests), SETTINGS, FakeClock()).counts()
+    assert counts
+    assert counts.vms == {(State.TOGETHER, opted_in): 1}
+    found = inventory(*manifests)
+    (status,) = (assess(machine, found.store, SETTINGS) for machine in found.machines(SETTINGS))
+    assert status.opted_in is opted_in
 
 
 def test_the_fleet_is_counted_in_batches() -> None:

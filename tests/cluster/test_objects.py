@@ -337,6 +337,13 @@ def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Obj
             VirtualMachine("default", "vm1", restarts=False, start_failures=0, true_annotations=frozenset()),
             id="null fields",
         ),
+        pytest.param(
+            {"metadata": {"name": "vm1"}, "spec": {"preference": {"name": "near-storage"}}},
+            VirtualMachine(
+                "default", "vm1", restarts=False, start_failures=0, true_annotations=frozenset(), inherits=True
+            ),
+            id="with a preference",
+        ),
     ],
 )
 def test_a_vm_is_reduced_to_its_facts(item: Object, fact: VirtualMachine) -> None:

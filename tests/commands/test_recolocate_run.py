@@ -178,7 +178,7 @@ def test_a_vm_whose_share_manager_has_moved_during_the_migration_is_reported(clu
 
     assert cluster.run(vms, nothing, move_both)
     assert cluster.stages == {"vm1": Stage.MOVED}
-    assert "default/vm1 is still apart from its storage, which is on node-c by now" in cluster.log.notes[0]
+    assert "default/vm1 is still apart: its storage is on node-c by now" in cluster.log.notes[0]
 
 
 def test_a_migration_of_someone_else_takes_a_slot(cluster: Cluster) -> None:

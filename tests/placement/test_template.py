@@ -105,6 +105,17 @@ def test_the_next_pod_has_the_annotations_that_the_template_has_by_now() -> None
     assert next_of(vm_pod(opt_in=None), vm())["metadata"]["annotations"][OPT_IN] == "true"
 
 
+@pytest.mark.parametrize("matcher", ["instancetype", "preference"])
+def test_the_next_pod_keeps_annotations_of_an_instancetype_or_a_preference(matcher: str) -> None:
+    pod = vm_pod(opt_in="true", annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"})
+    inheriting = vm(opt_in=False, annotations={"kubevirt-scheduler/co-schedule-mode": "required"})
+    inheriting["spec"][matcher] = {"name": "near-storage"}
+    annotations = next_of(pod, inheriting)["metadata"]["annotations"]
+    assert (annotations[OPT_IN], annotations["kubevirt-scheduler/co-schedule-mode"]) == ("true", "required")
+    inheriting["spec"]["template"]["metadata"]["annotations"] = {OPT_IN: "false"}
+    assert next_of(pod, inheriting)["metadata"]["annotations"][OPT_IN] == "false"
+
+
 def migrated(**rest: Any) -> Object:
     """Build a pod that was the target of a live migration."""
     own_term = pod_term({"kubevirt.io/created-by": "uid-of-vm1"})

@@ -170,7 +170,7 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
         "ShareManager": reduced(status=_fields("state", "ownerID")),
         "VirtualMachine": reduced(
             labeled,
-            spec=_fields("runStrategy", "running", template=template),
+            spec=_fields("instancetype", "preference", "runStrategy", "running", template=template),
             status=_fields("printableStatus", "ready", "created", "startFailure", conditions=_CONDITIONS),
         ),
         "VirtualMachineInstance": reduced(

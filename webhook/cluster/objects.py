@@ -24,7 +24,7 @@ from webhook.placement.podfacts import is_terminating, keys_with, labels_of, pod
 from webhook.placement.resources import amounts
 from webhook.placement.settings import OPT_IN_KEY, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, mappings, text
-from webhook.placement.vmpod import template_claims
+from webhook.placement.vmpod import inherits_annotations, template_claims
 
 LONGHORN_DRIVER = "driver.longhorn.io"
 
@@ -136,6 +136,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
         true_annotations=keys_with(annotations, "true"),
         false_annotations=keys_with(annotations, "false"),
         claims=tuple(template_claims(mapping(spec, "template", "spec"))),
+        inherits=inherits_annotations(item),
     )
 
 

@@ -206,6 +206,8 @@ class VirtualMachineTemplate(TypedDict, total=False):
 class VirtualMachineSpec(TypedDict, total=False):
     """A VirtualMachine's spec."""
 
+    instancetype: Any
+    preference: Any
     runStrategy: Any
     running: Any
     template: VirtualMachineTemplate

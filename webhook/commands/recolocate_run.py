@@ -201,8 +201,8 @@ class MigrationRun:
             _, status = self._assessed(move.key)
         storage = status.storage_node if status else None
         if storage not in (None, move.target):
-            vm = "/".join(move.key)
-            self._report.note(f"{vm} is still apart from its storage, which is on {storage} by now. Run the command again")
+            detail = f"its storage is on {storage} by now. Run the command again"
+            self._report.note(f"{'/'.join(move.key)} is still apart: {detail}")
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
         if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):

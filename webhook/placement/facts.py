@@ -94,7 +94,8 @@ class VirtualMachine(_Namespaced):
 
     `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
     starts in a row. `true_annotations` are the keys of its template's annotations with the value "true", and
-    `false_annotations` those with the value "false". `claims` are the claims that its pod mounts.
+    `false_annotations` those with the value "false". `claims` are the claims that its pod mounts. `inherits` means that
+    an instancetype or a preference may add annotations to its pod.
     """
 
     namespace: str
@@ -104,6 +105,7 @@ class VirtualMachine(_Namespaced):
     true_annotations: frozenset[str]
     false_annotations: frozenset[str] = frozenset()
     claims: tuple[str, ...] = ()
+    inherits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.decision import Reason
+from webhook.placement.decision import OptedInBy, Reason
 from webhook.placement.facts import Key
 from webhook.placement.feasibility import first_failed_check
 from webhook.placement.fleet import State, Status
@@ -133,9 +133,7 @@ def _opted_out(view: VmView) -> Refusal | None:
 
 
 def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
-    annotations = mapping(view.vm, "spec", "template", "metadata", "annotations")
-    opted_in = any(annotations.get(key) == "true" for key in view.settings.opt_in_annotations)
-    if opted_in or view.settings.opt_in is OptIn.ANNOTATION:
+    if view.status.opted_in_by is OptedInBy.ANNOTATION or view.settings.opt_in is OptIn.ANNOTATION:
         return None
     opted_out = catalog.namespace_opt_in(view.status.machine.namespace) is False
     return Refusal(Hindrance.OPTED_OUT, "the label of the namespace opts the VM out") if opted_out else None

@@ -69,7 +69,7 @@ class Migration:
 class Sight:
     """The state of one VMI. `paused` is the reason of its condition Paused, empty without one.
 
-    `stopping` means that a user or the guest shuts the VM down: the VMI is being deleted or Succeeded, and hasn't Failed.
+    `stopping` means that a user or the guest shuts the VM down: the VMI is being deleted or Succeeded, but not Failed.
     """
 
     node: str
@@ -121,8 +121,8 @@ class Relocation:
     """One VM of a run. `canary` means that its StorageClasses aren't proven yet: it migrates alone.
 
     `classes` are the StorageClasses of its claims. `uncertain` means that the API server didn't answer the request that
-    creates the migration. `withdrawn` says why the end of the migration is no failure: the run has deleted it, or the VM
-    was stopped. `since` is when the stage began. `detail` says why the VM failed or was skipped.
+    creates the migration. `withdrawn` says why the end of the migration is no failure: the run has deleted it, or the
+    VM was stopped. `since` is when the stage began. `detail` says why the VM failed or was skipped.
     """
 
     move: Move

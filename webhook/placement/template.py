@@ -24,7 +24,7 @@ from webhook.placement.migration import HOSTNAME, source_anti_affinity
 from webhook.placement.selectors import REQUIRED
 from webhook.placement.settings import MigrationTargets, Settings
 from webhook.placement.shape import JsonObject, mapping, mappings, text
-from webhook.placement.vmpod import rendered_spec
+from webhook.placement.vmpod import inherits_annotations, rendered_spec
 
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 # Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
@@ -62,6 +62,8 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
     """Replace the webhook's annotations by those that the VM's template has by now."""
     own = {*settings.opt_in_annotations, MODE_ANNOTATION, DECIDING_CLAIM_ANNOTATION}
     template = mapping(vm, "spec", "template", "metadata", "annotations")
+    if inherits_annotations(vm):
+        own &= template.keys()
     kept = {key: value for key, value in annotations.items() if key not in own}
     return kept | {key: value for key, value in template.items() if key in own}
 

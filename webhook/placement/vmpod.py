@@ -39,6 +39,14 @@ def template_claims(vmi_spec: JsonObject) -> Iterator[str]:
             yield name
 
 
+def inherits_annotations(vm: JsonObject) -> bool:
+    """Return whether KubeVirt copies annotations of an instancetype or a preference, unless the VM's template has them.
+
+    KubeVirt's source: pkg/instancetype/apply/annotations.go and pkg/instancetype/preference/apply/annotations.go.
+    """
+    return any(mapping(vm, "spec", matcher) for matcher in ("instancetype", "preference"))
+
+
 def needs_state_claim(vm: JsonObject) -> bool:
     """Return whether the VM keeps its vTPM or EFI state in a claim."""
     devices = mapping(vm, "spec", "template", "spec", "domain")
