@@ -171,6 +171,12 @@ def test_a_run_says_that_kubevirt_permits_fewer_migrations_at_once(run: Any, ser
     assert "--parallel 4: at most 3 of the migrations run at once" in run("-A", "--yes", "--parallel", "4").stderr
 
 
+def test_a_vm_that_leaves_a_larger_shared_disk_loses(run: Any, server: ApiServer) -> None:
+    library = disk("library", "node-b", "30Gi")
+    server.put(*library, vm_pod("apart", "node-b", claims=["small", "library"]), vm_pod("other", claims=["library"]))
+    assert "apart   node-b   node-a    migrate   20Gi becomes remote" in run("apart").stdout
+
+
 @pytest.mark.parametrize("strategy", ["Once", "Halted"])
 def test_the_restart_list_omits_vms_that_kubevirt_does_not_restart(run: Any, server: ApiServer, strategy: str) -> None:
     once = vm("fixed")

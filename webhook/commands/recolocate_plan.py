@@ -142,14 +142,14 @@ def _cells(proposal: Proposal) -> Iterator[str]:
     yield from (status.machine.namespace, status.machine.name, status.node or NO_VALUE)
     yield status.storage_node or NO_VALUE
     if isinstance(result, Move):
-        yield from ("migrate", f"{format_gain(proposal.gain)} becomes local")
+        yield from ("migrate", describe_gain(proposal.gain))
     else:
         yield from ("restart" if proposal.needs_restart else "none", f"{result.word}: {result.detail}")
 
 
-def format_gain(gained: int) -> str:
-    """Return a number of bytes in GiB."""
-    return f"{gained / GIBIBYTE:.4g}Gi"
+def describe_gain(gained: int) -> str:
+    """Return a gain in GiB. It is negative if claims without a vote are larger, such as an image that VMs share."""
+    return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], *, color: bool) -> str:
@@ -179,5 +179,5 @@ def restart_list(proposals: Iterable[Proposal]) -> Iterator[str]:
         command = f"virtctl restart {machine.name} -n {machine.namespace}"
         if start and start.stopped_by:
             command = f"kubevirt-scheduler opt-in {machine.name} -n {machine.namespace} --yes && {command}"
-        gained = f"{format_gain(each.gain)} becomes local"
-        yield printable(f"{command}  # {gained}; {each.result.word}: {each.result.detail}")
+        why = f"{each.result.word}: {each.result.detail}"
+        yield printable(f"{command}  # {describe_gain(each.gain)}; {why}")
