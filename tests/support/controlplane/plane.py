@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -27,17 +27,21 @@ LAST_EVENTS, LOG_LINES = 20, 8  # of the cluster, and of each program's log, in 
 
 
 class ControlPlane(Api):
-    """A control plane: `with ControlPlane(folder) as plane`. The logs of its programs remain in the folder."""
+    """A control plane: `with ControlPlane(folder) as plane`. The logs of its programs remain in the folder.
 
-    def __init__(self, folder: Path) -> None:
+    `apiserver_options` are further arguments of the API server.
+    """
+
+    def __init__(self, folder: Path, apiserver_options: Sequence[str] = ()) -> None:
         folder = folder.resolve()
-        port, etcd_port, *self._other_ports = free_ports(5)
+        port, etcd_port, self.scheduler_port, *self._other_ports = free_ports(5)
         super().__init__(port, folder / programs.CERTIFICATES / "apiserver.crt", secrets.token_hex(16))
         self.folder = folder
         self.kubeconfig = folder / programs.KUBECONFIG
         self.etcd_url = f"http://{LOOPBACK}:{etcd_port}"
         self.binaries = build.binaries()
         self.processes: dict[str, Process] = {}
+        self._apiserver_options = apiserver_options
         # Not in `folder`: a Unix socket's path is limited to about a hundred characters, and pytest's paths are long.
         self._socket_folder = Path(tempfile.mkdtemp(prefix="egress-"))
         self._proxy = EgressProxy(self._socket_folder / "proxy")
@@ -59,7 +63,7 @@ class ControlPlane(Api):
         self.write_kubeconfig(self.kubeconfig)
         programs.write_files(self.folder, self.token, self._socket_folder / "proxy")
         self._start("etcd", "etcd", programs.etcd(self.etcd_url), f"{self.etcd_url}/health").wait_until_healthy()
-        arguments = programs.apiserver(self.port, self.etcd_url)
+        arguments = [*programs.apiserver(self.port, self.etcd_url), *self._apiserver_options]
         self._start("kube-apiserver", "kube-apiserver", arguments, f"{self.url}/readyz").wait_until_healthy()
         self._start_clients(*self._other_ports)
 
@@ -182,13 +186,13 @@ class ControlPlane(Api):
             self.route(spec["clusterIP"], port["port"], *targets)
         return str(spec["clusterIP"])
 
-    def _start_clients(self, controller_manager_port: int, kwok_port: int, scheduler_port: int) -> None:
+    def _start_clients(self, controller_manager_port: int, kwok_port: int) -> None:
         name = "kube-controller-manager"
         arguments = programs.controller_manager(controller_manager_port, self.ca)
         controller_manager = self._start(name, name, arguments, f"https://{LOOPBACK}:{controller_manager_port}/healthz")
         arguments = programs.kwok(kwok_port, self.binaries[build.STAGES])
         kwok = self._start("kwok", "kwok", arguments, f"http://{LOOPBACK}:{kwok_port}/healthz")
-        scheduler = self._start_scheduler("default-scheduler", scheduler_port, leader_elect=False)
+        scheduler = self._start_scheduler("default-scheduler", self.scheduler_port, leader_elect=False)
         for process in controller_manager, kwok, scheduler:
             process.wait_until_healthy()
 
