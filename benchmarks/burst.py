@@ -15,7 +15,6 @@ configuration has its URL, so no Python proxy is involved. The other latencies i
 from __future__ import annotations
 
 import time
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,12 +22,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import click
-from peer.build import peer_command, programs
-from stage import Object, Replicas, Scenario, Stage, burst, progress, running_longhorn, start_stage
+from stage import Object, Replicas, Scenario, Stage, burst, progress, running_longhorn, running_peer, start_stage
 
 from tests.support.burst import Creation
-from tests.support.controlplane.api import LOOPBACK
-from tests.support.controlplane.process import Process, free_ports, running
 from tests.support.webhook_process import REGISTRATIONS
 
 VMS, ROOM, VOLUMES, OTHER_NODES = 100, 40, 20, 4
@@ -172,16 +168,10 @@ class Trial:
 @contextmanager
 def peer_registered(stage: Stage, replicas: Replicas) -> Iterator[None]:
     """Run the webhook in Go on the cluster as it is now, and let the API server call it instead of ours."""
-    plane, tls, (https, http) = stage.plane, replicas.first.tls, free_ports(2)
-    snapshot = plane.folder / "peer.json"
-    snapshot.write_text(plane.kubectl("get", "pvc,pv,nodes,pods,sharemanagers.longhorn.io", "-A", "-o", "json"))
-    command = peer_command(programs(("peer",))["peer"], snapshot, tls, https, http)
     path = f"{REGISTRATIONS}/{replicas.first.name}"
-    before = plane.request("GET", path)["webhooks"][0]["clientConfig"]
-    bundle = b64encode((tls / "ca.crt").read_bytes()).decode()
-    peer = Process("peer", command, f"http://{LOOPBACK}:{http}/metrics", plane.folder)
-    with running(peer):
-        register(stage, path, {"url": f"https://localhost:{https}/mutate", "caBundle": bundle})
+    before = stage.plane.request("GET", path)["webhooks"][0]["clientConfig"]
+    with running_peer(stage.plane, replicas.first.tls) as client:
+        register(stage, path, client)
         try:
             yield
         finally:

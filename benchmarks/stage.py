@@ -8,7 +8,8 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from peer.build import peer_command, programs
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 # The package does not install the tests' support modules. They are imported from the repository.
@@ -23,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tests.support import burst
 from tests.support.controlplane import build
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import LOOPBACK, ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.process import Process, free_ports, running
 from tests.support.longhorn import Longhorn
 from tests.support.replicas import Replicas
 from tests.support.scenario import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Scenario
@@ -47,6 +50,7 @@ __all__ = [
     "in_parallel",
     "progress",
     "running_longhorn",
+    "running_peer",
     "start_stage",
 ]
 
@@ -106,11 +110,11 @@ class Stage:
 
 
 @contextmanager
-def start_stage() -> Iterator[Stage]:
+def start_stage(apiserver_options: Sequence[str] = ()) -> Iterator[Stage]:
     """Start a control plane on loopback. At the end, kill it by pid and delete its files."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # so that the folder is deleted too
     build.binaries()  # takes minutes on the first run of a machine and prints its own progress
-    with TemporaryDirectory(prefix="benchmark-") as folder, ControlPlane(Path(folder)) as plane:
+    with TemporaryDirectory(prefix="benchmark-") as folder, ControlPlane(Path(folder), apiserver_options) as plane:
         plane.create_namespace(NAMESPACE)
         longhorn = Longhorn(plane)
         longhorn.install()
@@ -128,6 +132,21 @@ def running_longhorn(longhorn: Longhorn) -> Iterator[None]:
         yield
     finally:
         longhorn.stop()
+
+
+@contextmanager
+def running_peer(plane: ControlPlane, tls: Path) -> Iterator[Object]:
+    """Run the webhook in Go on the cluster as it is now. Yield the clientConfig of its registration.
+
+    `tls` is the folder of its certificate.
+    """
+    https, http = free_ports(2)
+    snapshot = plane.folder / "peer.json"
+    snapshot.write_text(plane.kubectl("get", "pvc,pv,nodes,pods,sharemanagers.longhorn.io", "-A", "-o", "json"))
+    command = peer_command(programs(("peer",))["peer"], snapshot, tls, https, http)
+    bundle = b64encode((tls / "ca.crt").read_bytes()).decode()
+    with running(Process("peer", command, f"http://{LOOPBACK}:{http}/metrics", plane.folder)):
+        yield {"url": f"https://localhost:{https}/mutate", "caBundle": bundle}
 
 
 @contextmanager
