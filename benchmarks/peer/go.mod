@@ -1,4 +1,4 @@
-// What a user would write instead of this project, to be measured beside it by serve.py: cmd/peer. cmd/load calls both, cmd/cluster is what ours follows.
+// What a user would write instead of this project, to be measured beside it by serve.py: cmd/peer. cmd/load calls both, cmd/cluster is what ours follows, and cmd/traces receives the traces of placement.py.
 module peer
 
 go 1.26.0
