@@ -179,6 +179,20 @@ def test_closed_connections_release_their_bodies(server):
     assert until(lambda: resident_memory(server.worker_pid()) < before + 30)
 
 
+@pytest.mark.usefixtures("raised_file_limit")
+def test_announced_client_hellos_take_no_memory(server):
+    """OpenSSL allocates 175 KB for 9 bytes that announce a ClientHello of 128 KiB: 2,000 connections took 300 MB."""
+    announced = b"\x16\x03\x01\x00\x06\x01" + (131_000).to_bytes(3, "big") + b"\x03\x03"
+    pid = server.worker_pid()
+    reset_peak(pid)
+    before = peak_memory(pid)
+    with ExitStack() as stack:
+        for _ in range(PEERS):
+            stack.enter_context(server.connect_tcp()).sendall(announced)
+        assert server.review()["allowed"]
+        assert peak_memory(pid) < before + 40
+
+
 def peak_memory(pid):
     """The highest resident memory in MB since the last call of reset_peak."""
     return resident_memory(pid, "VmHWM:")
