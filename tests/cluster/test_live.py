@@ -21,6 +21,8 @@ from tests.support.builders import (
     node,
     pinned_vm_pod,
     pod,
+    pod_anti_affinity,
+    pod_term,
     request,
     settings,
     share_manager,
@@ -57,7 +59,7 @@ from webhook.cluster.live_reader import (
     LiveReader,
 )
 from webhook.cluster.objects import read_pod
-from webhook.cluster.reservations import MIN_RECENT_SECONDS, RESERVATION_SECONDS
+from webhook.cluster.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.store import OTHER_REPLICAS_SECONDS, Store
 from webhook.placement.decision import Decision, Outcome, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION
@@ -668,6 +670,53 @@ def test_a_reservation_expires_after_ten_seconds(small_live: Live, clock: FakeCl
     clock.now += 0.1
     assert burst(small_live, range(20, 21)) == {Reason.CO_SCHEDULED: 1}
     assert len(small_live.store.reservations) == 1
+
+
+LARGE_PODS = {
+    "labels": {"labels": {f"label-{number}": "" for number in range(400)}},
+    "annotations": {"annotations": {f"annotation-{number}": "true" for number in range(400)}},
+    "a long label": {"labels": {"label": "x" * 40_000}},
+    "anti-affinity": {"affinity": pod_anti_affinity(*(pod_term({"app": "db"}) for _ in range(40)))},
+}
+
+
+@pytest.mark.parametrize("large", LARGE_PODS.values(), ids=LARGE_PODS)
+def test_a_pod_of_an_unusual_size_is_pinned_without_a_reservation(small_live: Live, large: Object) -> None:
+    """For 10 s, each such pod would stay in memory: 100 pods took 400 MB."""
+    assert decision(small_live, vm(1, requests={"cpu": "1"}, **large)).outcome is Outcome.PINNED
+    assert len(small_live.store.reservations) == 0
+    assert decision(small_live, vm(1, requests={"cpu": "1"})).outcome is Outcome.PINNED
+    assert len(small_live.store.reservations) == 1
+
+
+def test_a_pod_with_a_selector_of_too_many_levels_is_not_reserved(small_live: Live) -> None:
+    selector: Any = {}
+    for _ in range(2000):
+        selector = {"a": selector}
+    pod = vm(1, affinity=pod_anti_affinity({"labelSelector": selector}))
+    assert decision(small_live, pod).reason is Reason.INTERNAL_ERROR
+    assert len(small_live.store.reservations) == 0
+
+
+def test_the_oldest_reservation_over_the_limit_ends(small_live: Live, clock: FakeClock) -> None:
+    prefers = {"annotations": {MODE_ANNOTATION: "preferred"}}
+    for number in (*range(MAX_RESERVATIONS), 0, MAX_RESERVATIONS):  # 0 is reserved again, so 1 is the oldest
+        clock.now += 0.0001
+        assert decision(small_live, vm(number, **prefers)).outcome is Outcome.PREFERRED
+    reserved = {key[1] for key in small_live.store.reservations}
+    assert len(reserved) == MAX_RESERVATIONS
+    assert {"uid-of-vmi-0", "uid-of-vmi-1"} & reserved == {"uid-of-vmi-0"}
+
+
+def test_the_resources_of_expired_reservations_are_forgotten(small_live: Live, clock: FakeClock) -> None:
+    prefers = {"annotations": {MODE_ANNOTATION: "preferred"}}
+    decision(small_live, vm(1, requests={"example.com/made-up": "1"}, **prefers))
+    clock.now += RESERVATION_SECONDS / 2
+    decision(small_live, vm(2, requests={"cpu": "1"}))
+    clock.now += RESERVATION_SECONDS / 2
+    decision(small_live, vm(3, requests={"cpu": "1"}))
+    in_use = {"pods": 3, "cpu": 2000}  # with the share-manager
+    assert dict(small_live.store.requested("node-a", ("", ""))) == in_use
 
 
 def test_a_reservation_survives_a_relist_without_its_pod(server: ApiServer, small_live: Live) -> None:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from webhook.cluster.store import Store
 from webhook.placement.decision import Decision
@@ -15,6 +16,10 @@ RESERVATION_SECONDS = 10.0
 # another replica, or the creation of one of its pods, may take longer. In seconds at least and at most.
 DELAY_FACTOR, MIN_RECENT_SECONDS, MAX_RECENT_SECONDS = 3.0, 0.5, 5.0
 DELAY_SECONDS = 10.0  # for which such a delay counts
+# The reviews may be made up, and a user can create large pods: 100 pods with 60,000 annotations took 400 MB. Beyond
+# this number, the oldest reservation ends: its pod is the most likely one to be in the cache, or rejected.
+MAX_RESERVATIONS = 2048
+MAX_SIZE = 32 * 1024  # bytes of memory, roughly, of a pod that is reserved; a pod of KubeVirt has 5 KB
 
 
 class Reservations:
@@ -55,8 +60,13 @@ class Reservations:
         if pod is None or not (reserves or withdrawn[0]):
             self.restore(withdrawn)
             return
+        if _size_of(pod) > MAX_SIZE:
+            return
         pod = pod if pod.key == vm else replace(pod, name=vm[1])
+        self._reserved_at.pop(vm, None)  # the order of the dict is the order of time
         self._reserved_at[vm] = self._clock()
+        if len(self._reserved_at) > MAX_RESERVATIONS:
+            self._end(next(iter(self._reserved_at)))
         self.restore((pod, None if pod.prefers else pod))
 
     def give_back(self, vm: Key, withdrawn: tuple[Pod | None, Pod | None]) -> None:
@@ -82,11 +92,25 @@ class Reservations:
         last_pins = self._store.last_pins
         for node in [node for node, at in last_pins.items() if now - at >= recent_seconds]:
             del last_pins[node]
-        reservations, recent_pins = self._store.reservations, self._store.recent_pins
         for vm, reserved_at in list(self._reserved_at.items()):
             age = now - reserved_at
-            if age >= RESERVATION_SECONDS:
-                reservations.remove(vm)
-            if age >= recent_seconds and reservations.get(vm) is None:
-                recent_pins.remove(vm)
-                del self._reserved_at[vm]
+            if age < recent_seconds:
+                break
+            if age >= RESERVATION_SECONDS or self._store.reservations.get(vm) is None:
+                self._end(vm)
+
+    def _end(self, vm: Key) -> None:
+        self._store.reservations.remove(vm)
+        self._store.recent_pins.remove(vm)
+        del self._reserved_at[vm]
+
+
+def _size_of(pod: Pod) -> int:
+    """Return roughly how many bytes of memory a pod takes."""
+    names = pod.name, pod.namespace, pod.uid, pod.created, *pod.labels, *pod.labels.values()
+    keys = chain(pod.requests, pod.claims, pod.owners, pod.true_annotations, pod.false_annotations)
+    sizes = [len(text) + 100 for text in chain(names, keys)]  # 100 for the string, and its place in a dict
+    try:
+        return sum(sizes) + (10 * len(repr(pod.anti_affinity)) if pod.anti_affinity else 0)
+    except RecursionError:  # a label selector of many levels
+        return MAX_SIZE + 1

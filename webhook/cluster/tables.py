@@ -106,7 +106,9 @@ class Load(Table[Pod]):
             load = self._by_node[removed.effective_node]
             for resource, amount in removed.requests.items():
                 load[resource] -= amount
-            if not any(load.values()):  # otherwise the entries of deleted nodes would pile up over the years
+                if not load[resource]:  # otherwise resources of made-up pods would pile up
+                    del load[resource]
+            if not load:  # nor may the entries of deleted nodes, over the years
                 del self._by_node[removed.effective_node]
         return removed
 
