@@ -105,11 +105,10 @@ def _message(decision: Decision) -> str:
 
 def _bounded(decision: Decision) -> Decision:
     """Return a decision with only the content of its Event, at a bounded size: a pod's fields may be long."""
-    if len(decision.message) <= MESSAGE_SIZE and len(decision.claims) <= MAX_CLAIMS:
-        return decision
-    reasons = dict.fromkeys(finding.reason for finding in decision.claims)
-    claims = tuple(ClaimFinding("", reason=reason) for reason in reasons)
-    return replace(decision, message=decision.message[: MESSAGE_SIZE + 1], claims=claims)
+    claims = decision.claims
+    if len(claims) > MAX_CLAIMS or any(len(finding.claim) > NAME_LENGTH for finding in claims):
+        claims = tuple(ClaimFinding("", reason=reason) for reason in dict.fromkeys(each.reason for each in claims))
+    return replace(decision, message=decision.message[: MESSAGE_SIZE + 1], claims=claims, reservation=None)
 
 
 class EventRecorder:
@@ -193,7 +192,8 @@ class EventRecorder:
         with self._lock:
             now = self._clock()
             for topic, pending in self._queue.items():
-                if now - self._written.get(topic, NOT_WRITTEN)[2] >= pause:
+                # The age is negative after the clock was set back.
+                if not 0 <= now - self._written.get(topic, NOT_WRITTEN)[2] < pause:
                     if pause and not self._bucket.take():
                         return None
                     del self._queue[topic]
@@ -205,7 +205,7 @@ class EventRecorder:
         name, count, written_at = self._written.get(topic, NOT_WRITTEN)
         # A write without a response may have succeeded. A retry is safe: the count is absolute, and the name is unique.
         change = {"count": count + times, "lastTimestamp": event["lastTimestamp"]}
-        if now - written_at >= AGGREGATION_WINDOW or not self._try_send(
+        if not 0 <= now - written_at < AGGREGATION_WINDOW or not self._try_send(
             "PATCH", f"{path}/{name}", change, deadline, tolerated=404
         ):
             self._try_send("POST", path, event | {"count": times}, deadline, tolerated=409)
