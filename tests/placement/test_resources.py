@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support.builders import Object, pod
-from webhook.placement.resources import effective_requests
+from webhook.placement import resources
+from webhook.placement.resources import MAX_CACHED_LENGTH, effective_requests
 
 
 def container(name: str = "c", sidecar: bool = False, limits: Object | None = None, **requests: str) -> Object:
@@ -203,3 +204,11 @@ def test_the_larger_amount_counts_during_a_pod_level_resize() -> None:
     resized = pod("one", node="node-a", containers=[], resources={"requests": {"cpu": "1"}})
     resized["status"] |= {"resources": {"requests": {"cpu": "3"}}, "allocatedResources": {"cpu": "2"}}
     assert effective_requests(resized)["cpu"] == 3000
+
+
+def test_a_long_quantity_is_parsed_and_not_cached() -> None:
+    """The API server writes short ones. 8,192 made-up quantities of thousands of digits took 80 MB."""
+    cached = resources._parse_millis.cache_info().currsize
+    quantity = "1".zfill(MAX_CACHED_LENGTH + 1)
+    assert effective_requests(pod(requests={"cpu": quantity}))["cpu"] == 1000
+    assert resources._parse_millis.cache_info().currsize == cached

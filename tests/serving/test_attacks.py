@@ -13,6 +13,7 @@ from time import monotonic, sleep
 
 import pytest
 
+from tests.support.builders import REQUIRED
 from tests.support.fake_api_server import ApiServer
 from tests.support.large_reviews import SHAPES, large_review
 from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until, write_cluster
@@ -250,6 +251,45 @@ def test_large_reviews_delay_no_review_of_a_live_cluster(live_server, large):
         responses = [live_server.review(body) for _ in range(3)]
     assert [response["auditAnnotations"]["reason"] for response in responses] == [reason] * 3
     assert max(took) < LONGEST_REVIEW
+
+
+def long_quantities(number):
+    quantity = f"{number}".zfill(4000)
+    container = {"name": "c", "resources": {"requests": {f"r{each}": f"{quantity}.{each:04}" for each in range(200)}}}
+    return {"spec": {"containers": [container]}}
+
+
+def many_terms(number):
+    term = {"matchExpressions": [{"key": f"a{number}", "operator": "DoesNotExist"}]}
+    return {"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term] * 75}}}}}
+
+
+def many_labels(number):
+    return {"metadata": {"labels": {f"label-{number}-{each}": "" for each in range(10_000)}}}
+
+
+# For each: the fields of one of many made-up pods, the number of pods, and the MB that they took.
+MADE_UP_PODS = {
+    "long quantities stayed in a cache": (long_quantities, 45, 80),
+    "large affinities stayed in a cache": (many_terms, 600, 50),
+    "reservations and events kept all labels": (many_labels, 100, 170),
+}
+
+
+@pytest.mark.parametrize(("fields_of", "pods", "once"), MADE_UP_PODS.values(), ids=MADE_UP_PODS)
+def test_made_up_pods_leave_nothing_in_memory(live_server, fields_of, pods, once):
+    pid = live_server.worker_pid()
+    before = resident_memory(pid)
+    for number in range(pods):
+        review = json.loads(VM_START)
+        pod = review["request"]["object"]
+        pod["metadata"]["labels"]["kubevirt.io/created-by"] = f"made-up-{number}"
+        for part, fields in fields_of(number).items():
+            for name, value in fields.items():
+                pod[part][name] = pod[part].get(name, {}) | value if isinstance(value, dict) else value
+        response = live_server.review(json.dumps(review).encode())
+        assert response["auditAnnotations"]["outcome"] in {"pinned", "preferred"}
+    assert resident_memory(pid) < before + once / 2
 
 
 def test_large_bodies_of_many_connections_are_decided_one_at_a_time(shared_server):

@@ -27,6 +27,7 @@ _SUFFIXES = {
 _HUGE_PAGES = "hugepages-"
 _BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
 _BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti")
+MAX_CACHED_LENGTH = 32  # characters; the API server writes no longer quantity, and a made-up one may have thousands
 
 
 @lru_cache(maxsize=8192)
@@ -41,7 +42,8 @@ def _parse_millis(quantity: str) -> int:
 
 def _millis(quantity: Any) -> int:
     if isinstance(quantity, str):
-        return _parse_millis(quantity)
+        parse = _parse_millis if len(quantity) <= MAX_CACHED_LENGTH else _parse_millis.__wrapped__
+        return parse(quantity)
     if isinstance(quantity, int | float) and not isinstance(quantity, bool):  # in a hand-written file: `cpu: 2`
         return _parse_millis(str(quantity))
     raise Malformed("a resource quantity is neither a string nor a number")
