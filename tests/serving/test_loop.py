@@ -34,6 +34,7 @@ from webhook.serving.wsgi import wsgi_response
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 HEAD_WITH_LENGTH = HEAD + b"Content-Length: 100\r\n\r\n"
 PARTIAL_LARGE_REQUEST = HEAD + b"Content-Length: 100000\r\n\r\n" + b" " * 20_000
+OTHER_PEER = "127.0.0.2"  # another address of the loopback interface
 CLOSE_HEADER = b"\r\nConnection: close\r\n"
 KEEP_ALIVE_HEADER = b"\r\nConnection: keep-alive\r\n"
 # Larger than the socket buffers of a peer that does not read.
@@ -643,6 +644,30 @@ def test_a_small_request_overtakes_large_ones(driver):
         assert driver.statuses[200] < 4
 
 
+@pytest.mark.usefixtures("slow_decisions")
+def test_a_peer_with_many_connections_delays_no_request_of_another_peer(driver):
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(driver.connect_tls()) for _ in range(20)]
+        other = stack.enter_context(driver.connect_tls(OTHER_PEER))
+        for _ in range(3):
+            for sock in crowd:
+                sock.sendall(POST)
+            assert is_served(driver, other)
+        assert driver.statuses[200] < 12
+
+
+def test_a_peer_with_many_handshakes_delays_no_handshake_of_another_peer(driver):
+    hello = client_hello(driver.client_context)
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(driver.connect_tcp()) for _ in range(2 * MAX_PER_TURN)]
+        other = stack.enter_context(driver.connect_tcp(peer=OTHER_PEER))
+        for sock in (*crowd, other):
+            sock.sendall(hello)
+        driver.turn()
+        assert read_available(other)
+        assert sum(bool(read_available(sock)) for sock in crowd) < MAX_PER_TURN
+
+
 # Counts
 
 
@@ -732,6 +757,34 @@ def raised_file_limit():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 3 * MAX_CONNECTIONS)), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_peer_with_the_most_connections_loses_one_first(driver):
+    """A flood of connections closed those of the API server, which waits for longer between two reviews."""
+    driver.loop.max_connections = 5
+    with ExitStack() as stack:
+        other = stack.enter_context(driver.connect_tls(OTHER_PEER))
+        crowd = []
+        for _ in range(20):
+            driver.advance_clock(0.1)
+            crowd.append(stack.enter_context(driver.connect_tls()))
+        assert driver.dropped == {"evicted": 16}
+        assert [closed_by_server(sock) for sock in crowd] == [True] * 16 + [False] * 4
+        assert is_served(driver, other)
+        stack.enter_context(driver.connect_tls(OTHER_PEER))
+        assert driver.loop.connections() == 5
+
+
+def test_a_peer_whose_connections_are_all_being_decided_loses_none(driver):
+    driver.loop.max_connections = 4
+    with ExitStack() as stack:
+        other = stack.enter_context(driver.connect_tls(OTHER_PEER))
+        deciding = [stack.enter_context(driver.connect_tls()) for _ in range(3)]
+        for sock in deciding:
+            driver.send(sock, SLOW)
+        stack.enter_context(driver.connect_tls("127.0.0.3"))
+        assert closed_by_server(other)
+        assert driver.loop.connections() == 4
 
 
 @pytest.mark.usefixtures("raised_file_limit")

@@ -105,26 +105,26 @@ class LoopDriver:
 
     # --- clients ---
 
-    def connect_unaccepted(self):
-        """A TCP connection in the backlog, not yet accepted."""
-        sock = socket.create_connection(self.address)
+    def connect_unaccepted(self, peer="127.0.0.1"):
+        """A TCP connection in the backlog, not yet accepted, from this address."""
+        sock = socket.create_connection(self.address, source_address=(peer, 0))
         sock.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
         )  # otherwise the second segment waits for an ACK of the first
         sock.setblocking(False)
         return sock
 
-    def connect_tcp(self):
+    def connect_tcp(self, **options):
         """An accepted TCP connection that has not started TLS."""
-        sock = self.connect_unaccepted()
+        sock = self.connect_unaccepted(**options)
         self.turn()
         return sock
 
-    def connect_tls(self, **options):
+    def connect_tls(self, peer="127.0.0.1", **options):
         """A TLS connection after its handshake."""
         context = options.pop("context", self.client_context)
         sock = context.wrap_socket(
-            self.connect_tcp(), server_hostname="127.0.0.1", do_handshake_on_connect=False, **options
+            self.connect_tcp(peer=peer), server_hostname="127.0.0.1", do_handshake_on_connect=False, **options
         )
         for _ in range(MAX_TURNS):
             try:

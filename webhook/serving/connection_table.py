@@ -1,10 +1,29 @@
 """The open connections of an event loop by phase: the oldest of a phase, the next time limit, the bytes held."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice, takewhile
 from operator import attrgetter
 
-from webhook.serving.connection import Connection, Phase
+from webhook.serving.connection import SMALL_REQUEST, Connection, Phase
+
+
+def in_turns(connections: Iterable[Connection]) -> list[Connection]:
+    """Order connections that can continue: small requests before large ones, and the peers in turns.
+
+    Otherwise a peer with 2,000 connections would get 2,000 times the share of another. A peer's connections are in the
+    order of their last turn.
+    """
+    ordered = sorted(connections, key=attrgetter("served"))
+    if len(ordered) < 2:
+        return ordered
+    earlier = Counter[str]()
+
+    def place(connection: Connection) -> tuple[bool, int]:
+        earlier[connection.peer] += 1
+        return connection.held > SMALL_REQUEST, earlier[connection.peer]
+
+    return sorted(ordered, key=place)
 
 
 class ConnectionTable:
@@ -13,6 +32,7 @@ class ConnectionTable:
     def __init__(self) -> None:
         # Each inner dict is ordered: the connection that entered the phase first comes first.
         self._by_phase: dict[Phase, dict[Connection, None]] = {phase: {} for phase in Phase}
+        self._by_peer: Counter[str] = Counter()
         self.held = 0
 
     def __len__(self) -> int:
@@ -21,16 +41,21 @@ class ConnectionTable:
     def add(self, connection: Connection) -> None:
         """Add a connection under its current phase, as the newest."""
         self._by_phase[connection.phase][connection] = None
+        self._by_peer[connection.peer] += 1
 
     def move(self, connection: Connection, previous: Phase) -> None:
         """Move a connection from its previous phase to the end of its current one."""
         del self._by_phase[previous][connection]
-        self.add(connection)
+        self._by_phase[connection.phase][connection] = None
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection from its phase, if the table contains it."""
         for members in self._by_phase.values():
-            members.pop(connection, None)
+            if connection in members:
+                del members[connection]
+                self._by_peer[connection.peer] -= 1
+        if not self._by_peer[connection.peer]:
+            del self._by_peer[connection.peer]
         self.track(connection, 0)
 
     def track(self, connection: Connection, held: int) -> None:
@@ -59,10 +84,14 @@ class ConnectionTable:
     def evictable(self) -> Connection | None:
         """Return the connection to evict: first one that is already closing, otherwise the longest waiting one.
 
+        Of all peers, the one with the most connections loses one: a flood must not close an API server's connections.
         Idle connections don't go first: beside many stalled peers, a connection fresh from its handshake would be next.
         """
-        first = (
-            next(self.in_phases(phase), None) for phase in (Phase.IDLE, Phase.HANDSHAKE, Phase.READING, Phase.WRITING)
-        )
-        oldest = min(filter(None, first), key=attrgetter("phase_started"), default=None)
-        return next(self.in_phases(Phase.CLOSING), oldest)
+        crowd = max(self._by_peer, key=self._by_peer.__getitem__, default="")
+        closing = next(self.in_phases(Phase.CLOSING), None)
+        return closing or self._longest_waiting(lambda each: each.peer == crowd) or self._longest_waiting()
+
+    def _longest_waiting(self, condition: Callable[[Connection], bool] | None = None) -> Connection | None:
+        waiting = Phase.IDLE, Phase.HANDSHAKE, Phase.READING, Phase.WRITING
+        first = (next(filter(condition, self.in_phases(phase)), None) for phase in waiting)
+        return min(filter(None, first), key=attrgetter("phase_started"), default=None)

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 
 import structlog
 
 from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
-from webhook.serving.connection import SMALL_REQUEST, Connection, Phase, RequestHandler
-from webhook.serving.connection_table import ConnectionTable
+from webhook.serving.connection import Connection, Phase, RequestHandler
+from webhook.serving.connection_table import ConnectionTable, in_turns
 from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.exchange import Request
 
@@ -131,16 +130,14 @@ class Loop:
 
     def _serve(self, selected: list[Connection]) -> None:
         requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
-        # Small requests first, so that large ones don't delay them. Among equals, the longest wait in turns first.
-        requests.sort(key=lambda each: (each.held > SMALL_REQUEST, each.served))
         self._continuing = {}
-        self._advance(requests)
+        self._advance(in_turns(requests))
         while self._pool.results:
             connection, request, response = self._pool.results.popleft()
             # Skip a result if its connection has closed, or if its request already got 503 for lack of a thread.
             if connection.phase is Phase.DECIDING and request is connection.pending:
                 self._perform(connection, partial(connection.respond, request, response))
-        self._advance(list(islice((each for each in selected if each.phase is Phase.HANDSHAKE), MAX_PER_TURN)))
+        self._advance(in_turns(each for each in selected if each.phase is Phase.HANDSHAKE)[:MAX_PER_TURN])
 
     def _advance(self, connections: list[Connection]) -> None:
         """Advance connections within the budget. The selector reports the others again, or they are continued."""
