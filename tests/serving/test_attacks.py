@@ -1,5 +1,6 @@
 """Attacks on the `serve` process by a client that reaches its ports and has no credentials (threat-model.md)."""
 
+import http.client
 import json
 import resource
 import select
@@ -148,6 +149,25 @@ def test_probes_are_answered_beside_1500_idle_half_sent_and_trickling_connection
                 assert monotonic() - begin < 5  # the probes' timeout; 1 s unless the machine stalls
             sleep(0.2)
         assert all(not is_readable(sock) for sock in idle)
+
+
+@pytest.mark.usefixtures("raised_file_limit")
+@pytest.mark.parametrize("page", ["/metrics?%d", "/%%6detrics?%d", "/readyz?verbose=%d", "/x?%d"])
+def test_probes_and_scrapes_are_answered_beside_many_requests_for_pages(server, page):
+    """1,500 requests for /metrics took 10 s, and kept the next scrape or, in another spelling, /readyz waiting."""
+    with ExitStack() as stack:
+        socks = [stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT)) for _ in range(3 * PEERS)]
+        for sock in socks:
+            with suppress(ConnectionError):
+                sock.sendall(b"".join(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % (page % each).encode() for each in range(10)))
+        sleep(0.5)  # until they wait in threads
+        for path in ("/readyz", "/metrics", "/healthz"):
+            connection = http.client.HTTPConnection(*server.http, timeout=TIMEOUT, source_address=("127.0.0.2", 0))
+            with closing(connection):
+                begin = monotonic()
+                connection.request("GET", path)
+                assert connection.getresponse().status == 200
+                assert monotonic() - begin < LONGEST_REVIEW
 
 
 def test_more_connections_than_the_file_limit_allows_leave_probes_and_reviews_alone(tmp_path):

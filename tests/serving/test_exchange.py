@@ -437,7 +437,7 @@ def test_the_environ_contains_the_request():
     [
         ("/mutate?timeout=1s", "/mutate", "timeout=1s"),
         ("/mutate?a?b", "/mutate", "a?b"),
-        ("/%6dut%C3%A9", "/mut\xc3\xa9", ""),
+        ("/%6dutate", "/%6dutate", ""),
         ("http://host/mutate?a=b", "/mutate", "a=b"),
         ("http://host", "/", ""),
         ("//host/mutate", "//host/mutate", ""),

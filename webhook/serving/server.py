@@ -28,6 +28,7 @@ from webhook.serving.gc_pauses import GcPauses
 from webhook.serving.listeners import Listeners, address_of
 from webhook.serving.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.metrics import Metrics
+from webhook.serving.shared_responses import SharedResponses
 from webhook.serving.tls_channel import tls_opener
 from webhook.serving.wsgi import wsgi_response
 
@@ -211,11 +212,11 @@ def probe_handler(app: WSGIApplication) -> RequestHandler:
     """
 
     def inline(request: Request) -> Response | None:
-        return wsgi_response(app, request) if request.path == "/healthz" else None
+        return None if request.path in ("/readyz", "/metrics") else wsgi_response(app, request)
 
     return RequestHandler(
         inline,
-        threaded=lambda request, peer: wsgi_response(app, request, peer),
+        threaded=SharedResponses(lambda request, peer: wsgi_response(app, request, peer)),
         count=lambda _status: None,
         one_at_a_time=lambda request: request.path == "/metrics",
         body_limit=0,

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any
-from urllib.parse import unquote_to_bytes
 from wsgiref.types import WSGIApplication
 
 from webhook.serving.exchange import Headers, Request, Response
@@ -16,7 +15,7 @@ def environ(request: Request, peer: str) -> dict[str, Any]:
     variables = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": unquote_to_bytes(request.path).decode("latin-1"),
+        "PATH_INFO": request.path,  # not unquoted: each path has one spelling
         "QUERY_STRING": request.query,
         "SERVER_NAME": "kubevirt-scheduler",
         "SERVER_PORT": "443",
