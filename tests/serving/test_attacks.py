@@ -157,9 +157,10 @@ def test_probes_and_scrapes_are_answered_beside_many_requests_for_pages(server, 
     """1,500 requests for /metrics took 10 s, and kept the next scrape or, in another spelling, /readyz waiting."""
     with ExitStack() as stack:
         socks = [stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT)) for _ in range(3 * PEERS)]
+        requests = [b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % (page % each).encode() for each in range(10)]
         for sock in socks:
             with suppress(ConnectionError):
-                sock.sendall(b"".join(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % (page % each).encode() for each in range(10)))
+                sock.sendall(b"".join(requests))
         sleep(0.5)  # until they wait in threads
         for path in ("/readyz", "/metrics", "/healthz"):
             connection = http.client.HTTPConnection(*server.http, timeout=TIMEOUT, source_address=("127.0.0.2", 0))
