@@ -25,7 +25,15 @@ from webhook.serving.app import create_app, fast_path, make_reviewer
 from webhook.serving.connection import RECORDS_PER_TURN, Connection
 from webhook.serving.exchange import Response
 from webhook.serving.large_review import INLINE_BODY_LIMIT
-from webhook.serving.loop import DRAIN_TIMEOUT, MAX_BUFFERED, MAX_CONNECTIONS, MAX_PER_TURN, QUIET_PERIOD, STALLED_AFTER
+from webhook.serving.loop import (
+    DRAIN_TIMEOUT,
+    MAX_BUFFERED,
+    MAX_CONNECTIONS,
+    MAX_HANDSHAKES,
+    MAX_PER_TURN,
+    QUIET_PERIOD,
+    STALLED_AFTER,
+)
 from webhook.serving.metrics import Metrics
 from webhook.serving.request_parser import BODY_LIMIT, RequestParser
 from webhook.serving.tls_channel import MAX_USELESS_RECORDS
@@ -787,19 +795,36 @@ def test_a_peer_whose_connections_are_all_being_decided_loses_none(driver):
         assert driver.loop.connections() == 4
 
 
-@pytest.mark.usefixtures("raised_file_limit")
 def test_a_connection_over_the_limit_evicts_the_longest_idle_one(driver):
+    driver.loop.max_connections = MAX_HANDSHAKES
     with ExitStack() as stack:
         first, second = stack.enter_context(driver.connect_tls()), stack.enter_context(driver.connect_tls())
         driver.advance_clock(1)
         assert is_served(driver, first)  # so the second has been idle for longer
-        for _ in range(MAX_CONNECTIONS - 2):
+        for _ in range(MAX_HANDSHAKES - 2):
             stack.enter_context(driver.connect_tcp())
-        assert (driver.loop.connections(), driver.dropped) == (MAX_CONNECTIONS, {})
+        assert (driver.loop.connections(), driver.dropped) == (MAX_HANDSHAKES, {})
         newest = stack.enter_context(driver.connect_tls())
-        assert (driver.loop.connections(), driver.dropped) == (MAX_CONNECTIONS, {"evicted": 1})
+        assert (driver.loop.connections(), driver.dropped) == (MAX_HANDSHAKES, {"evicted": 1})
         assert closed_by_server(second)
         assert is_served(driver, first)
+        assert is_served(driver, newest)
+
+
+@pytest.mark.usefixtures("raised_file_limit")
+def test_a_handshake_over_the_limit_evicts_the_longest_waiting_one(driver):
+    """A handshake takes more memory than an idle connection."""
+    with ExitStack() as stack:
+        idle = stack.enter_context(driver.connect_tls())
+        driver.advance_clock(1)
+        first = stack.enter_context(driver.connect_tcp())
+        for _ in range(MAX_HANDSHAKES - 1):
+            stack.enter_context(driver.connect_tcp())
+        assert (driver.loop.connections(), driver.dropped) == (MAX_HANDSHAKES + 1, {})
+        newest = stack.enter_context(driver.connect_tls())
+        assert (driver.loop.connections(), driver.dropped) == (MAX_HANDSHAKES + 1, {"evicted": 1})
+        assert closed_by_server(first)
+        assert is_served(driver, idle)
         assert is_served(driver, newest)
 
 

@@ -7,6 +7,8 @@ from operator import attrgetter
 
 from webhook.serving.connection import SMALL_REQUEST, Connection, Phase
 
+EVICTABLE = Phase.CLOSING, Phase.IDLE, Phase.HANDSHAKE, Phase.READING, Phase.WRITING
+
 
 def in_turns(connections: Iterable[Connection]) -> list[Connection]:
     """Order connections that can continue: small requests before large ones, and the peers in turns.
@@ -81,17 +83,23 @@ class ConnectionTable:
         oldest = (next(iter(members)) for members in self._by_phase.values() if members)
         return min((each.phase_started + each.phase.limit for each in oldest), default=default)
 
-    def evictable(self) -> Connection | None:
-        """Return the connection to evict: first one that is already closing, otherwise the longest waiting one.
+    def number_in(self, phase: Phase) -> int:
+        """Return the number of connections in a phase."""
+        return len(self._by_phase[phase])
+
+    def evictable(self, phases: tuple[Phase, ...] = EVICTABLE) -> Connection | None:
+        """Return the connection in these phases to evict: one that is already closing, or the longest waiting one.
 
         Of all peers, the one with the most connections loses one: a flood must not close an API server's connections.
         Idle connections don't go first: beside many stalled peers, a connection fresh from its handshake would be next.
         """
         crowd = max(self._by_peer, key=self._by_peer.__getitem__, default="")
-        closing = next(self.in_phases(Phase.CLOSING), None)
-        return closing or self._longest_waiting(lambda each: each.peer == crowd) or self._longest_waiting()
+        closing = next(self.in_phases(Phase.CLOSING), None) if Phase.CLOSING in phases else None
+        of_crowd = closing or self._longest_waiting(phases, lambda each: each.peer == crowd)
+        return of_crowd or self._longest_waiting(phases)
 
-    def _longest_waiting(self, condition: Callable[[Connection], bool] | None = None) -> Connection | None:
-        waiting = Phase.IDLE, Phase.HANDSHAKE, Phase.READING, Phase.WRITING
-        first = (next(filter(condition, self.in_phases(phase)), None) for phase in waiting)
+    def _longest_waiting(
+        self, phases: tuple[Phase, ...], condition: Callable[[Connection], bool] | None = None
+    ) -> Connection | None:
+        first = (next(filter(condition, self.in_phases(phase)), None) for phase in phases)
         return min(filter(None, first), key=attrgetter("phase_started"), default=None)

@@ -16,11 +16,13 @@ import structlog
 
 from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
 from webhook.serving.connection import Connection, Phase, RequestHandler
-from webhook.serving.connection_table import ConnectionTable, in_turns
+from webhook.serving.connection_table import EVICTABLE, ConnectionTable, in_turns
 from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.exchange import Request
 
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
+# Of the connections. OpenSSL takes 50 KB for a handshake, and 150 KB while it waits for a large certificate chain.
+MAX_HANDSHAKES = 512
 MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished requests, over all connections
 # Seconds for requests, and again for handshakes, of one turn; the rest waits for the next turn. A review takes 0.3 ms,
 # but hundreds of peers that send tiny chunks at once took seconds, and every other connection waited.
@@ -217,14 +219,16 @@ class Loop:
                 return None
             if self.connections() >= self.max_connections:
                 self._evict()
+            if self._table.number_in(Phase.HANDSHAKE) >= MAX_HANDSHAKES:
+                self._evict((Phase.HANDSHAKE,))
             connection = Connection(*accepted, self._handler, self.last_turn)
             self._table.add(connection)
             self._set_events(connection, connection.channel.wanted_events)
             self._last_activity = self.last_turn  # while draining, a new connection gets time to send its request
         return None
 
-    def _evict(self) -> None:
-        if connection := self._table.evictable():
+    def _evict(self, phases: tuple[Phase, ...] = EVICTABLE) -> None:
+        if connection := self._table.evictable(phases):
             self._drop(connection, "evicted")
 
     def _is_drained(self) -> bool:
