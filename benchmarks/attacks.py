@@ -6,6 +6,7 @@ This module measures nothing: run as a script, it prints nothing.
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import secrets
 import socket
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import Event, Thread
@@ -30,6 +31,7 @@ BODY = 8 * 1024 * 1024  # bytes, the limit of a body
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 MANY = 100  # requests per connection
 KEY_UPDATES = 20_000  # 0.5 MB of records
+ANNOUNCED_HELLO = b"\x16\x03\x01\x00\x06\x01" + (128 * 1024).to_bytes(3, "big") + b"\x03\x03"
 STOPPING = 2 * TIMEOUT  # seconds; one attack may wait TIMEOUT for the server, for a connection and for a response
 
 
@@ -44,7 +46,10 @@ def join_within(seconds: float, *threads: Thread) -> None:
 
 def _connect(side: Side) -> socket.socket:
     parts = urlsplit(side.url)
-    return socket.create_connection((str(parts.hostname), int(parts.port or 0)), TIMEOUT)
+    # From another address than that of the load: the server's peers take turns.
+    return socket.create_connection(
+        (str(parts.hostname), int(parts.port or 0)), TIMEOUT, source_address=("127.0.0.2", 0)
+    )
 
 
 def abandon_a_body(side: Side) -> None:
@@ -105,6 +110,41 @@ def send_garbage(side: Side) -> None:
     send_many([b"garbage"] * MANY, side)
 
 
+def send_at_once(side: Side) -> None:
+    """Send 3 reviews over each of MANY connections at once, and read no response."""
+    tls_context = ssl.create_default_context(cafile=side.ca)
+    review = REVIEW.read_bytes()
+    with ExitStack() as stack:
+        sockets = [
+            stack.enter_context(tls_context.wrap_socket(_connect(side), server_hostname="localhost"))
+            for _ in range(MANY)
+        ]
+        for sock in sockets:
+            sock.sendall((HEAD % len(review) + review) * 3)
+        time.sleep(0.5)
+
+
+def announce_client_hellos(side: Side) -> None:
+    """Announce a ClientHello of 128 KiB over each of MANY connections, and wait until the server closes the last."""
+    with ExitStack() as stack:
+        for _ in range(MANY):
+            sock = stack.enter_context(_connect(side))
+            sock.sendall(ANNOUNCED_HELLO)
+        sock.recv(1)
+
+
+def create_large_vms(side: Side) -> None:
+    """Send reviews of made-up VMs with 5,000 labels: each once stayed in memory for 10 s."""
+    review = json.loads(REVIEW.read_bytes())
+    labels = review["request"]["object"]["metadata"]["labels"]
+    labels |= {f"label-{number}": "" for number in range(5000)}
+    bodies = []
+    for _ in range(10):
+        labels["kubevirt.io/created-by"] = secrets.token_hex(16)
+        bodies.append(json.dumps(review).encode())
+    send_many(bodies, side)
+
+
 # The title of each row, the number of threads, and the attack that each thread repeats.
 ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "abandoned bodies of 8 MiB": (2, abandon_a_body),
@@ -114,6 +154,9 @@ ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "250 KB of preferred terms": (2, partial(send_a_large_review, "preferred", 250_000)),
     "reviews of made-up claims": (2, ask_for_made_up_claims),
     "garbage instead of reviews": (2, send_garbage),
+    "reviews of 200 connections at once": (2, send_at_once),
+    "announced ClientHellos": (2, announce_client_hellos),
+    "reviews of large made-up VMs": (2, create_large_vms),
 }
 
 
