@@ -165,6 +165,8 @@ def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
     result = run_report("--snapshot", snapshot, "-n", "other")
     assert result.stdout.splitlines()[0] == "0 VMs"
     assert result.stderr == "No VM found in namespace other. To report on all namespaces, add -A\n"
+    labeled = run_report("--snapshot", snapshot, "-n", "default", "-l", "app=none").stderr
+    assert labeled == "No VM with these labels found in namespace default. To report on all namespaces, add -A\n"
 
 
 @pytest.mark.parametrize(("more", "status"), [((), 0), (("--fail-on", "apart"), 1)])
@@ -178,6 +180,7 @@ def test_the_exit_status_reports_vms_that_are_apart(snapshot: Path, more: tuple[
     [
         (["-A", "-n", "shop"], "specify either -A or -n, not both"),
         (["-w", "-o", "json"], "-w prints tables"),
+        (["-w", "--fail-on", "apart"], "-w never ends with an exit status"),
         (["-l", "a=b=c"], "invalid label selector 'a=b=c'"),
     ],
 )

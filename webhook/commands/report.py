@@ -82,6 +82,8 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("specify either -A or -n, not both")
     if watch and output not in TABLES:
         raise click.UsageError("-w prints tables: specify -o table or -o wide, or omit -w")
+    if watch and fail_on:
+        raise click.UsageError("-w never ends with an exit status: omit --fail-on or -w")
     settings, wanted = read_settings(os.environ), parse_selector(selector)
     for number in itertools.count() if watch else range(1):
         if number:
@@ -112,7 +114,8 @@ def _survey(  # noqa: PLR0913 (the options of the command)
         scope = Scope(None if all_namespaces else namespace or default, selector)
         statuses = list(assess_all(inventory, scope, settings, progress))
     if not statuses and scope.namespace:
-        click.echo(f"No VM found in namespace {scope.namespace}. To report on all namespaces, add -A", err=True)
+        labeled = " with these labels" if selector["matchExpressions"] else ""
+        click.echo(f"No VM{labeled} found in namespace {scope.namespace}. To report on all namespaces, add -A", err=True)
     return build_report(statuses, node_loads(inventory.store, settings))
 
 
