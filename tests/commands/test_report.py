@@ -305,7 +305,9 @@ def test_on_a_terminal_a_progress_bar_is_shown(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with progress_bar() as progress:
+        assert "reading" in terminal.getvalue()
         progress("deciding", 2, 3)
+    assert "0/100" not in terminal.getvalue()
     assert "deciding" in terminal.getvalue()
     assert "2/3" in terminal.getvalue()
 

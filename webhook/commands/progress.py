@@ -29,5 +29,5 @@ def progress_bar(*, shown: bool = True, redirected: bool = True) -> Iterator[Pro
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirected) as bar:
-        task = bar.add_task("")
+        task = bar.add_task("reading", total=None)  # files are read before the number of their objects is known
         yield lambda description, done, total: bar.update(task, description=description, completed=done, total=total)
