@@ -29,6 +29,13 @@ def test_a_vm_and_its_pod_are_one_machine() -> None:
     assert [machine.pod is not None for machine in found.values()] == [True, False, True]
 
 
+def test_a_snapshot_without_vms_still_has_machines_of_vms() -> None:
+    owned = vmi("owned")
+    owned["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": "owned"}]
+    found = machines_of(owned, vm_pod("owned"), vm_pod("unknown"), vmi("lone"), vm_pod("lone"))
+    assert {name: machine.is_vm for name, machine in found.items()} == {"lone": False, "owned": True, "unknown": True}
+
+
 def test_the_opt_in_is_that_of_the_vm_and_otherwise_that_of_the_pod() -> None:
     found = machines_of(vm("new"), vm_pod("new", opt_in=None), vm("old", opt_in=False), vm_pod("old"), vm_pod("lone"))
     assert {name: bool(machine.applicant.true_annotations) for name, machine in found.items()} == {

@@ -13,7 +13,7 @@ from webhook.placement.fleet import Machine
 from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, Malformed, condition
+from webhook.placement.shape import JsonObject, Malformed, condition, mappings
 from webhook.placement.template import next_pod, rendered_pod
 from webhook.placement.vmpod import needs_state_claim
 
@@ -121,7 +121,13 @@ class Inventory:
             template = next_pod(manifest, vm, vmi, settings)
         elif vm is not None:
             template = _rendered(vm, state_claims.get(key, ()))
-        return replace(machine, manifest=manifest, template=template, paused=_is_paused(vmi))
+        is_vm, paused = self.has_vm(key), _is_paused(vmi)
+        return replace(machine, manifest=manifest, template=template, is_vm=is_vm, paused=paused)
+
+    def has_vm(self, key: Key) -> bool:
+        """Return whether a VM owns the VMI of this name. If the VMI is unknown, assume so: only few have no VM."""
+        owners = mappings(self.vmis.get(key), "metadata", "ownerReferences")
+        return key not in self.vmis or key in self.vms or any(each.get("kind") == "VirtualMachine" for each in owners)
 
 
 def _rendered(vm: JsonObject, state_claims: tuple[str, ...]) -> JsonObject | None:

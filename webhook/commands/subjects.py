@@ -181,7 +181,7 @@ def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
         return Found(pod=pod)
     key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
     known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
-    machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), is_vm=False)
+    machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), is_vm=inventory.has_vm(key))
     template = next_pod(pod, inventory.vms.get(key), inventory.vmis.get(key), settings)
     return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template))
 
