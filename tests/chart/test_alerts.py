@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support import promtool
-from tests.support.helm_chart import NAME, NAMESPACE, Object, find_one, render
+from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, find_one, render
 from tests.support.paths import DOCS
-from webhook.placement.decision import GUARD_REASONS
+from webhook.placement.decision import GUARD_REASONS, Subject
+from webhook.serving.decision_metrics import possible_labels
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
@@ -312,3 +313,19 @@ def test_the_softened_alert_covers_each_reason_of_the_guard() -> None:
     reasons = re.findall(r'reason=~"([A-Za-z|]+)"', softened["expr"])
     refused = "|".join(GUARD_REASONS)
     assert set(reasons) == {refused, f"CoScheduled|{refused}"}
+
+
+SOFTENED_QUERIES = (
+    CHART / "dashboards" / "kubevirt-scheduler.json",
+    DOCS / "reference" / "metrics.md",
+    DOCS / "runbooks" / "KubevirtSchedulerSoftened.md",
+)
+
+
+@pytest.mark.parametrize("file", SOFTENED_QUERIES, ids=lambda file: file.name)
+def test_each_query_of_softened_starts_selects_the_reasons_of_the_guard(file: Path) -> None:
+    patterns = re.findall(r'reason=~\\?"(?:CoScheduled\|)?(CacheStale\|[^"\\]+)', file.read_text())
+    assert patterns
+    of_vms = {reason for subject, _, reason, _ in possible_labels() if subject is Subject.VM}
+    for pattern in patterns:
+        assert {reason for reason in of_vms if re.fullmatch(pattern, reason)} == set(GUARD_REASONS)
