@@ -189,8 +189,8 @@ def longhorn(version: str) -> Object:
     return named("Setting", "current-longhorn-version", "longhorn-system", value=version)
 
 
-def kubevirt(phase: str) -> Object:
-    return named("KubeVirt", "kubevirt", "kubevirt", status={"observedKubeVirtVersion": "v1.9.0", "phase": phase})
+def kubevirt(phase: str, version: str = "v1.9.0") -> Object:
+    return named("KubeVirt", "kubevirt", "kubevirt", status={"observedKubeVirtVersion": version, "phase": phase})
 
 
 # How the healthy cluster is changed, and the check, the level and the beginning of its finding.
@@ -206,6 +206,12 @@ BROKEN_BEFORE: dict[str, Case] = {
     "no version": (script("list", "version", body({})), "kubernetes", "failure", "Kubernetes of an unknown version"),
     "no KubeVirt": (remove(kubevirt("")), "kubevirt", "failure", "KubeVirt is not installed"),
     "KubeVirt deploying": (put(kubevirt("Deploying")), "kubevirt", "warning", "KubeVirt v1.9.0 is in phase Deploying"),
+    "old KubeVirt": (
+        put(kubevirt("Deployed", "v1.5.2")),
+        "kubevirt",
+        "ok",
+        "KubeVirt v1.5.2, with which recolocate cannot migrate VMs to their storage",
+    ),
     "no Longhorn": (
         remove(longhorn("")),
         "longhorn",
@@ -314,6 +320,18 @@ BROKEN: dict[str, Case] = {
         "replicas",
         "warning",
         "the replicas run different images: webhook:1, webhook:2",
+    ),
+    "a new image that does not start": (
+        put(replica("c", image="webhook:2", phase="Pending")),
+        "replicas",
+        "warning",
+        "the replicas run different images: webhook:1, webhook:2",
+    ),
+    "a rollout that waits": (
+        put(replica("c", phase="Pending")),
+        "replicas",
+        "warning",
+        "the rollout waits for replicas that are not ready: c",
     ),
     "another version": (
         put(deployment(version="9.9.9")),
@@ -442,6 +460,13 @@ def test_doctor_reports_a_problem_of_the_installation(run: RunDoctor, cluster: C
     assert (level, finding) in [(each, text[: len(finding)]) for each, text in found], found
     if level == "failure":
         assert result.exit_code == 1
+
+
+def test_a_replica_that_terminates_does_not_count(run: RunDoctor, cluster: Cluster) -> None:
+    old = replica("c", image="webhook:0")
+    old["metadata"]["deletionTimestamp"] = "2026-08-01T12:00:00Z"
+    cluster.server.put(old)
+    assert findings(run("-o", "json"), "replicas") == [("ok", "2 of 2 replicas are ready")]
 
 
 def test_a_later_webhook_needs_reinvocation(run: RunDoctor, cluster: Cluster) -> None:

@@ -14,6 +14,8 @@ OLDEST_KUBERNETES = (1, 30)  # as in the chart's kubeVersion: ValidatingAdmissio
 # Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
 # (docs/reference/versions.md): from the first one up to, but without the second.
 KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
+# From this version of KubeVirt on, a live migration can name its target node (docs/reference/versions.md).
+MIGRATES_TO_NODE_FROM = (1, 6)
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 # What the chart creates with its default values: group, resource, and whether it is namespaced.
@@ -61,7 +63,8 @@ def kubevirt(inspection: Inspection) -> Iterator[Result]:
     version, phase = text(found[0], "status", "observedKubeVirtVersion"), text(found[0], "status", "phase")
     name = f"KubeVirt {version or 'of an unknown version'}"
     if phase == "Deployed":
-        yield ok(name)
+        is_old = () < version_of(version) < MIGRATES_TO_NODE_FROM
+        yield ok(f"{name}, with which recolocate cannot migrate VMs to their storage" if is_old else name)
     else:
         yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is in phase Deployed.")
 

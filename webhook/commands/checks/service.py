@@ -26,8 +26,9 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         advice = "Repair the release: helm upgrade."
         yield failure(f"no Deployment matches the selector of Service {found.namespace}/{found.service}", advice)
         return
-    name, wanted = text(found.deployment, "metadata", "name"), mapping(found.deployment, "spec").get("replicas", 1)
-    ready = [pod for pod in found.pods if is_ready(pod)]
+    wanted = mapping(found.deployment, "spec").get("replicas", 1)
+    active = [pod for pod in found.pods if _is_active(pod)]
+    ready = [pod for pod in active if is_ready(pod)]
     counted = f"{len(ready)} of {wanted} replicas are ready"
     advice = f"Check the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
     if not ready:
@@ -36,16 +37,31 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         yield warning(counted, advice)
     else:
         yield ok(counted)
-    images = sorted({text(serving_container(pod), "image") for pod in ready})
-    if len(images) > 1:
-        rollout = f"Wait for the rollout: kubectl -n {found.namespace} rollout status deployment {name}"
-        yield warning(f"the replicas run different images: {listed(images)}", rollout)
+    yield from _rollout(found, active, wanted)
     version = text(found.deployment, "metadata", "labels", _VERSION_LABEL)
     if version and version != __version__:
         yield warning(
             f"the installed version is {version}, but this command has version {__version__}",
             "Use the command of the installed version: checks and decisions may differ between versions.",
         )
+
+
+def _rollout(found: Installation, active: list[JsonObject], wanted: int) -> Iterator[Result]:
+    """Find a rollout that has not ended. While its new replicas can't start, the old ones stay ready."""
+    images = sorted({text(serving_container(pod), "image") for pod in active})
+    waiting = [text(pod, "metadata", "name") for pod in active if not is_ready(pod)]
+    name = text(found.deployment, "metadata", "name")
+    advice = f"Wait for the rollout: kubectl -n {found.namespace} rollout status deployment {name}"
+    if len(images) > 1:
+        yield warning(f"the replicas run different images: {listed(images)}", advice)
+    if waiting and len(active) > wanted:
+        yield warning(f"the rollout waits for replicas that are not ready: {listed(waiting)}", advice)
+
+
+def _is_active(pod: JsonObject) -> bool:
+    """Return whether a pod runs or starts: it is neither finished nor being deleted."""
+    is_deleted = bool(text(pod, "metadata", "deletionTimestamp"))
+    return not is_deleted and text(pod, "status", "phase") not in ("Succeeded", "Failed")
 
 
 def is_ready(pod: JsonObject) -> bool:
