@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
 
-from tests.support.controlplane.api import LOOPBACK
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.kubevirt import install_crds
@@ -40,13 +38,15 @@ def run_doctor(kubeconfig: Path, *arguments: str) -> tuple[int, Findings]:
 
 
 def publish_pods(plane: ControlPlane, replicas: Replicas) -> None:
-    """Create a Ready pod for each replica, as the Deployment's controller and the kubelet do."""
-    pods = f"/api/v1/namespaces/{replicas.release.namespace}/pods"
-    for number, replica in enumerate(replicas.running, 1):
-        template: dict[str, Any] = replica.template
-        metadata = {"name": f"replica-{number}", "labels": template["metadata"]["labels"]}
-        spec = template["spec"] | {"schedulerName": "none"}
-        plane.request("POST", pods, {"metadata": metadata, "spec": spec})
+    """Mark the Deployment's pods as Ready, as kubelets do, and connect each of them to a replica."""
+    path = f"/api/v1/namespaces/{replicas.release.namespace}/pods"
+
+    def pods() -> list[Any]:
+        found: list[Any] = plane.request("GET", path)["items"]
+        return found
+
+    plane.wait(lambda: len(pods()) == len(replicas.running), 30, "the Deployment's pods")
+    for number, (pod, replica) in enumerate(zip(pods(), replicas.running, strict=True), 1):
         address = POD_ADDRESS.format(number)
         status = {
             "phase": "Running",
@@ -54,15 +54,15 @@ def publish_pods(plane: ControlPlane, replicas: Replicas) -> None:
             "podIPs": [{"ip": address}],
             "conditions": [{"type": "Ready", "status": "True"}],
         }
-        plane.request("PATCH", f"{pods}/replica-{number}/status", {"status": status})
-        plane.route(address, 8080, (LOOPBACK, int(urlsplit(replica.process._health).port or 0)))
+        plane.request("PATCH", f"{path}/{pod['metadata']['name']}/status", {"status": status})
+        plane.route(address, 8080, replica.plain_address)
 
 
 @pytest.fixture(scope="module")
 def installed(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:  # noqa: ARG001 (installs Longhorn's CRDs)
     """Two ready replicas of the chart, with their pods."""
     install_crds(plane)
-    # The Deployment's own pods stay Pending on every node that a test adds: kwok would report them as ready.
+    # No node that a test adds may run the Deployment's pods: kwok would report them as ready, with addresses of its own.
     release = Release(plane, NAME).install("--set=replicas=2,nodeSelector.no-node=has-this", LONG_TIMEOUT)
     try:
         with Replicas(release) as replicas:

@@ -125,7 +125,7 @@ class Replica:
             self.mounts.append(SecretVolume(release.plane, source_path(release, volume), folder))
         command = release.command(spec, self.template["spec"]["serviceAccountName"], **overrides)
         ready = f"http://{LOOPBACK}:{http}{spec['readinessProbe']['httpGet']['path']}"
-        self.address = LOOPBACK, https
+        self.address, self.plain_address = (LOOPBACK, https), (LOOPBACK, http)
         self.process = Process(f"{release.fullname}-{next(NUMBERS)}", command, ready, release.plane.folder)
         lifecycle = spec.get("lifecycle")
         self.pre_stop: float = lifecycle["preStop"]["sleep"]["seconds"] if lifecycle else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 from tests.support.controlplane.api import ApiError
 from tests.support.helm_chart import NAMESPACE
 from tests.support.helm_release import Release, Replicas, run_test_pod
@@ -21,6 +23,7 @@ class ReleasePods:
         """Start and stop replicas as the Deployment requires, and run a pending pod of `helm test`."""
         try:
             self._replicas.reconcile()
+            self._route_plain_port()
             pod = self.plane.request("GET", self._test_pod)
         except ApiError as error:
             if error.reason != "NotFound":
@@ -33,6 +36,14 @@ class ReleasePods:
     def stop(self) -> None:
         self._replicas.__exit__()
         self._replicas = Replicas(self.release)
+
+    def _route_plain_port(self) -> None:
+        """Connect the addresses of the Deployment's pods to the replicas, so that `doctor` reads /readyz."""
+        labels = "labelSelector=app.kubernetes.io/component=webhook"
+        pods = self.plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{labels}")["items"]
+        addresses = sorted(pod["status"]["podIP"] for pod in pods if "podIP" in pod["status"])
+        for address, replica in zip(addresses, cycle(self._replicas.running), strict=False):
+            self.plane.route(address, 8080, replica.plain_address)
 
     def _stop_without_deployment(self) -> None:
         """Stop the replicas if the release was uninstalled. Most often, only the pod of `helm test` is missing."""
