@@ -62,7 +62,7 @@ def publish_pods(plane: ControlPlane, replicas: Replicas) -> None:
 def installed(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:  # noqa: ARG001 (installs Longhorn's CRDs)
     """Two ready replicas of the chart, with their pods."""
     install_crds(plane)
-    # No node that a test adds may run the Deployment's pods: kwok would report them as ready, with addresses of its own.
+    # No node that a test adds may run the Deployment's pods: kwok would give them addresses of its own.
     release = Release(plane, NAME).install("--set=replicas=2,nodeSelector.no-node=has-this", LONG_TIMEOUT)
     try:
         with Replicas(release) as replicas:

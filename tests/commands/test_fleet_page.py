@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import page_screenshot, paths
 from tests.support.browser import Page, chromium
+from webhook.cluster.documents import printable
 from webhook.commands.fleet_page import embedded_json, render
 from webhook.placement.decision import Reason
 
@@ -26,6 +27,7 @@ HOSTILE = [
     "&lt;b&gt;&#x3c;i>",
     "\ud800 \x00 \x1b[31m",
     "__proto__",
+    "\u202egnp.exe \u2066\u200b",
 ]
 
 
@@ -144,6 +146,16 @@ def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
 
 
 @pytest.mark.browser
+def test_the_summary_counts_the_vms_that_are_not_listed_too(browser: Page, page_file: Path) -> None:
+    only_apart = report(vm("a", "Apart")) | {
+        "summary": {"vms": 3, "together": 2, "apart": 1, "togetherAfterRestart": 1}
+    }
+    opened = Opened(browser, page_file, only_apart)
+    assert opened.texts("#summary") == ["3 VMs: 2 together, 1 apart. 1 of 1 would be together after a restart."]
+    assert opened.shown == "1 of 1 VM shown"
+
+
+@pytest.mark.browser
 def test_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, five_hundred_vms())
     opened.choose("#namespace", "team-1")
@@ -198,7 +210,8 @@ def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None
     assert browser.errors == []
     assert browser.requests == [page_file.as_uri()]
     assert opened.count("script, img, iframe, object, embed, base, link, a") == 5  # four scripts and the skip link
-    assert set(HOSTILE[:7]) <= set(opened.texts("tbody th"))
+    assert set(map(printable, HOSTILE)) <= set(opened.texts("tbody th"))
+    assert not [text for text in opened.texts(".vm, td, th, h2, option") if text != printable(text)]
     handlers = (
         "[...document.querySelectorAll('*')].flatMap((e) => e.getAttributeNames()).filter((n) => n.startsWith('on'))"
     )

@@ -24,10 +24,17 @@ const COLUMNS = [
   ["What to do", (vm) => vm.advice],
 ];
 
-const report = JSON.parse(byId("report").textContent);
+// Control characters, and those that reverse the direction of the text around them.
+const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
+
+const report = JSON.parse(byId("report").textContent, (_, value) => (typeof value === "string" ? printable(value) : value));
 const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
 const chosen = { namespace: "", name: "", states: new Set(), selected: null, sort: 0, ascending: true };
 let shown = vms;
+
+function printable(text) {
+  return text.replace(UNPRINTABLE, "\ufffd");
+}
 
 function byId(id) {
   return document.getElementById(id);

@@ -2,12 +2,14 @@
 // The header, the filters, the table, and the selected VM.
 
 function showSummary() {
-  const counts = counted(vms).filter(([, count]) => count);
-  const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = report.summary || {};
+  const summary = report.summary || {}; // counts all VMs; with --apart, the report lists fewer
+  const { apart = 0, togetherAfterRestart = 0, togetherAfterRestartNotOptedIn: toOptIn = 0 } = summary;
+  const key = (state) => state[0].toLowerCase() + state.slice(1);
+  const counts = counted(vms).map(([state, count]) => [state, summary[key(state)] ?? count]).filter(([, count]) => count);
   const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
   const onlyOptedIn = toOptIn ? ` (${toOptIn} only after opt-in)` : "";
   const after = apart ? `. ${togetherAfterRestart} of ${apart} would be together after a restart${onlyOptedIn}` : "";
-  byId("summary").textContent = `${plural(vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}.`;
+  byId("summary").textContent = `${plural(summary.vms ?? vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}.`;
   for (const [state, count] of counts) {
     const share = element("span", { class: state, title: `${count} ${words(state)}` });
     share.style.flexGrow = count;
