@@ -63,6 +63,24 @@ def test_each_make_command_of_a_page_is_a_makefile_target(page: Path) -> None:
     assert set(re.findall(r"(?:`|^|\$ )make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets
 
 
+def shown_reports() -> list[tuple[Path, str]]:
+    """Each table of `report` in a page, except the wide ones."""
+    shown = [(page, each) for page in PAGES for each in transcripts(page)]
+    return [
+        (page, each.output)
+        for page, each in shown
+        if each.command.startswith("kubevirt-scheduler report")
+        and "wide" not in each.command
+        and "STATE" in each.output
+    ]
+
+
+@pytest.mark.parametrize("table", [pytest.param(table, id=page.name) for page, table in shown_reports()])
+def test_each_shown_report_has_short_next_steps(table: str) -> None:
+    steps = re.findall(r" (?:Together|Apart) .* {2}(\S.*)$", table, re.MULTILINE)
+    assert set(steps) <= {"-", "restart", "opt in, then restart"}
+
+
 def test_the_readme_install_commands_are_those_of_the_install_page() -> None:
     """tests/docs/test_install.py runs the commands of the install page."""
     install_page = blocks(ROOT / "docs/guides/install.md", "console")
