@@ -11,6 +11,7 @@ from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
 from webhook.cluster.fleet import Facts, machines, node_loads
 from webhook.cluster.fleet_counts import BATCH_SIZE, COUNT_SECONDS, FleetCounter
 from webhook.cluster.store import Store
+from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.fleet import Machine, State, assess
 from webhook.placement.settings import Settings
 
@@ -98,6 +99,13 @@ def test_a_stopped_vm_mounts_the_claim_of_its_persistent_state(name: str, mounte
     assert found.template
     claims = [each["persistentVolumeClaim"]["claimName"] for each in found.template["spec"]["volumes"]]
     assert claims == [name] * mounted
+
+
+def test_a_malformed_affinity_of_one_pod_does_not_fail_the_others() -> None:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "a text"}}
+    broken = vm_pod("broken", affinity={"nodeAffinity": required}, annotations={CO_SCHEDULED_NODE: "node-a"})
+    found = machines_of(broken, vm_pod("vm1"))
+    assert {name: machine.template is not None for name, machine in found.items()} == {"broken": False, "vm1": True}
 
 
 def test_a_stopped_vm_with_an_invalid_quantity_has_no_next_pod() -> None:

@@ -290,7 +290,7 @@ def test_a_vm_whose_next_pod_is_unknown_is_explained_without_steps(tmp_path: Pat
         "Stopped",
         "",
         "What to do",
-        "No action needed.",
+        "The next start is unknown: a field of the VM or of its pod is malformed.",
     ]
 
 

@@ -16,7 +16,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, statuses, vm, vm_pod, vmi
 from webhook.cluster.fleet import Facts, machines
-from webhook.placement.fleet import assess
+from webhook.placement.fleet import State, assess
 from webhook.placement.fleet_wording import NO_ACTION, advice, next_step
 from webhook.placement.settings import Settings
 from webhook.placement.wording import ADVICE, restart_advice
@@ -107,7 +107,9 @@ def test_the_next_step_is_short_for_the_most_frequent_cases(row: tuple[str, list
 def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], str]) -> None:
     found = inventory(*row[1])
     (machine,) = (each for each in machines(Facts.of(found.store)) if each.name == "vm1")
-    assert advice(assess(machine, found.store, Settings())).endswith(".")
+    status = assess(machine, found.store, Settings())
+    assert advice(status).endswith(".")
+    assert status.state is not State.APART or NO_ACTION not in advice(status)
 
 
 def test_a_vm_that_is_apart_or_stuck_never_needs_no_action() -> None:

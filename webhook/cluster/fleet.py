@@ -118,11 +118,18 @@ class Inventory:
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         template: JsonObject | None = None
         if manifest is not None:
-            template = next_pod(manifest, vm, vmi, settings)
+            template = self.next_pod(manifest, key, settings)
         elif vm is not None:
             template = _rendered(vm, state_claims.get(key, ()))
         is_vm, paused = self.has_vm(key), _is_paused(vmi)
         return replace(machine, manifest=manifest, template=template, is_vm=is_vm, paused=paused)
+
+    def next_pod(self, pod: JsonObject, key: Key, settings: Settings) -> JsonObject | None:
+        """Return the pod that KubeVirt would create after a restart of this pod's VM; None if a field is malformed."""
+        try:
+            return next_pod(pod, self.vms.get(key), self.vmis.get(key), settings)
+        except Malformed:  # only a hand-written file has such a pod
+            return None
 
     def has_vm(self, key: Key) -> bool:
         """Return whether a VM owns the VMI of this name. If the VMI is unknown, assume so: only few have no VM."""

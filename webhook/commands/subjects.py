@@ -20,7 +20,6 @@ from webhook.placement.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in import new_applicant
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, text
-from webhook.placement.template import next_pod
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -182,8 +181,7 @@ def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
     key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
     known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
     machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), is_vm=inventory.has_vm(key))
-    template = next_pod(pod, inventory.vms.get(key), inventory.vmis.get(key), settings)
-    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template))
+    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=inventory.next_pod(pod, key, settings)))
 
 
 def _is_of_kind(kind: str, machine: Machine, inventory: Inventory) -> bool:

@@ -22,6 +22,7 @@ _UNSERVED = {
     Reason.SHARE_MANAGER_STARTING: ADVICE[Reason.SHARE_MANAGER_STARTING],
     Reason.SHARE_MANAGER_UNASSIGNED: f"{NO_ACTION} Longhorn has not chosen the share-manager's owner yet.",
 }
+_UNKNOWN_START = "The next start is unknown: a field of the VM or of its pod is malformed."
 _CHECK_LONGHORN = (
     "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."
 )
@@ -86,7 +87,7 @@ def _advice_while_waiting(status: Status) -> str:
 def _advice_before_start(status: Status) -> str:
     start = status.start
     if start is None:
-        return NO_ACTION
+        return _UNKNOWN_START
     if reason := _never_served(start):
         return _NOT_CONCERNED[reason]
     if start.stopped_by:
@@ -108,8 +109,8 @@ def _advice_when_apart(status: Status) -> str:
         return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
     steps = [OPT_IN] if start and start.stopped_by else []
     if start is None or not status.start_helps:
-        hindrance = [ADVICE[_hindrance(start)], *_other_users(start, status)] if start else []
-        return " ".join([*map(_sentence, steps), *hindrance]) or NO_ACTION
+        hindrance = [ADVICE[_hindrance(start)], *_other_users(start, status)] if start else [_UNKNOWN_START]
+        return " ".join([*map(_sentence, steps), *hindrance])
     if start.cold:
         result = "its share-manager has no other user, so it stops with the VM and restarts on the VM's node"
     else:
