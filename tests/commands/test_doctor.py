@@ -437,10 +437,10 @@ BROKEN: dict[str, Case] = {
         "the API server calls no other webhook for VMs after this one",
     ),
     "missing rights": (
-        deny(("list", "nodes"), ("update", "leases")),
+        deny(("list", "nodes"), ("update", "leases"), ("get", "mutatingwebhookconfigurations")),
         "rights",
         "failure",
-        f"system:serviceaccount:{NAME}:{NAME} lacks rights: list nodes, update leases",
+        f"system:serviceaccount:{NAME}:{NAME} lacks rights: list nodes, update leases, get mutatingwebhook",
     ),
     "reviews forbidden": (
         script("post", "subjectaccessreviews", error_response(status(403, "not you", "Forbidden"))),
@@ -460,6 +460,24 @@ def test_doctor_reports_a_problem_of_the_installation(run: RunDoctor, cluster: C
     assert (level, finding) in [(each, text[: len(finding)]) for each, text in found], found
     if level == "failure":
         assert result.exit_code == 1
+
+
+def test_a_replica_that_is_not_ready_is_reported_once(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.put(replica("b", phase="Running"))
+    assert findings(run("-o", "json"), "replicas") == [("warning", "1 of 2 replicas are ready")]
+
+
+def test_without_a_ready_replica_no_cache_is_up_to_date(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.put(replica("a", phase="Pending"), replica("b", phase="Pending"))
+    assert findings(run("-o", "json"), "caches") == []
+
+
+@pytest.mark.parametrize("release", ["true", "false"])
+def test_the_right_to_delete_pods_is_needed_for_releases_only(run: RunDoctor, cluster: Cluster, release: str) -> None:
+    cluster.server.put(deployment(env=[{"name": "CO_SCHEDULE_RELEASE", "value": release}]))
+    cluster.server.denied_rights.add(("delete", "pods"))
+    ((level, _),) = findings(run("-o", "json"), "rights")
+    assert level == {"true": "failure", "false": "ok"}[release]
 
 
 def test_a_replica_that_terminates_does_not_count(run: RunDoctor, cluster: Cluster) -> None:
