@@ -56,7 +56,7 @@ function show() {
   for (const button of byId("states").querySelectorAll("button"))
     button.setAttribute("aria-pressed", chosen.states.has(button.dataset.state));
   byId("count").textContent = `${shown.length.toLocaleString("en")} of ${plural(vms.length, "VM")} shown`;
-  if (!shown.includes(chosen.selected)) select(null);
+  if (chosen.selected && !shown.includes(chosen.selected)) select(null);
   byId("map").hidden ? showTable() : showNodes();
 }
 
