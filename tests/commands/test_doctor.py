@@ -159,6 +159,10 @@ def test_a_cluster_that_is_ready_for_the_chart_has_no_warning(run: RunDoctor, cl
     assert result.exit_code == 0
     reviews = [each for each in cluster.server.requests if each.plural == "selfsubjectaccessreviews"]
     assert len(reviews) == len(CHART_RESOURCES)
+    asked = [each.body["spec"]["resourceAttributes"] for each in reviews]
+    assert {each["resource"]: each.get("namespace") for each in asked} == {
+        resource: NAME if namespaced else None for _, resource, namespaced in CHART_RESOURCES
+    }
 
 
 def remove(*items: Object) -> Callable[[Cluster], None]:

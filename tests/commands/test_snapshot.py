@@ -26,6 +26,7 @@ from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
 from webhook.cluster.client import PAGE_SIZE
 from webhook.cluster.manifests import to_yaml
+from webhook.cluster.snapshot import CLOUD_INIT, SHARE_MANAGER_ENVIRONMENT
 from webhook.commands.options import SECRETS_WARNING
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
@@ -162,9 +163,21 @@ def test_plain_kubectl_output_with_passphrases_is_reported_once(run: RunSnapshot
     plain.write_text("---\n".join(map(to_yaml, [*CLUSTER, ENCRYPTED])))
     for command in (["inject", "-f", received], ["explain", "-f", received], ["report"]):
         warned = CliRunner().invoke(commands, [*map(str, command), "--snapshot", str(plain)])
-        assert warned.stderr == f"{SECRETS_WARNING}\n"
+        assert warned.stderr == f"{SECRETS_WARNING.format(SHARE_MANAGER_ENVIRONMENT)}\n"
         quiet = CliRunner().invoke(commands, [*map(str, command), "--snapshot", str(file)])
         assert quiet.stderr == ""
+
+
+@pytest.mark.parametrize("source", ["cloudInitNoCloud", "cloudInitConfigDrive"])
+@pytest.mark.parametrize("kind", ["VirtualMachine", "VirtualMachineInstance"])
+def test_plain_kubectl_output_with_cloud_init_data_is_reported(tmp_path: Path, kind: str, source: str) -> None:
+    spec = {"volumes": [{"name": "init", source: {"userData": f"password: {PASSPHRASE}"}}]}
+    item = (VMI | {"spec": spec}) if kind == VMI["kind"] else vm(**spec)
+    plain = tmp_path / "cluster.yaml"
+    plain.write_text("---\n".join(map(to_yaml, [ENCRYPTED, item])))
+    warned = CliRunner().invoke(commands, ["report", "--snapshot", str(plain)])
+    assert warned.stderr == f"{SECRETS_WARNING.format(f'{CLOUD_INIT} and {SHARE_MANAGER_ENVIRONMENT}')}\n"
+    assert PASSPHRASE not in warned.output
 
 
 def test_a_missing_product_is_reported_and_the_rest_is_written(run: RunSnapshot, server: ApiServer) -> None:

@@ -26,6 +26,13 @@ _READERS: dict[Kind, Reader] = {
 }
 
 
+SHARE_MANAGER_ENVIRONMENT = (
+    "the environment of share-manager pods, where Longhorn stores the passphrases of encrypted volumes"
+)
+CLOUD_INIT = "the cloud-init data of VMs, which may include passwords"
+_CLOUD_INIT = ("cloudInitNoCloud", "cloudInitConfigDrive")
+
+
 def keep_nothing(_kind: str, _item: JsonObject) -> None:
     """Ignore an object."""
 
@@ -59,11 +66,15 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> tuple[Store, Count
     return store, skipped
 
 
-def has_share_manager_environment(kind: str, item: JsonObject) -> bool:
-    """Return whether this is a share-manager pod with its containers' environment, which may hold a passphrase."""
-    if kind != "Pod" or mapping(item, "metadata", "labels").get(COMPONENT_LABEL) != SHARE_MANAGER:
-        return False
-    return any(container.get("env") for container in mappings(item, "spec", "containers"))
+def secrets_of(kind: str, item: JsonObject) -> str:
+    """Return what may hold secrets in an object that `kubectl get` printed. Empty for an object of a snapshot."""
+    if kind == "Pod":
+        is_share_manager = mapping(item, "metadata", "labels").get(COMPONENT_LABEL) == SHARE_MANAGER
+        has_environment = any(container.get("env") for container in mappings(item, "spec", "containers"))
+        return SHARE_MANAGER_ENVIRONMENT if is_share_manager and has_environment else ""
+    spec = mapping(item, "spec", "template", "spec") if kind == "VirtualMachine" else mapping(item, "spec")
+    sources = (mapping(volume, each) for volume in mappings(spec, "volumes") for each in _CLOUD_INIT)
+    return CLOUD_INIT if any(key in source for source in sources for key in ("userData", "userDataBase64")) else ""
 
 
 def _reader(kind: Kind) -> Reader | None:

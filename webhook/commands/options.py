@@ -62,10 +62,7 @@ color_option = click.option(
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="List the ignored kinds of the snapshot.")
 
 
-SECRETS_WARNING = (
-    "Warning: the snapshot contains the environment of share-manager pods, where Longhorn stores the passphrases of "
-    "encrypted volumes. Delete the file, and write one without secrets: kubevirt-scheduler snapshot -o FILE"
-)
+SECRETS_WARNING = "Warning: the snapshot contains {}. Delete the file, and write one without secrets: kubevirt-scheduler snapshot -o FILE"
 
 
 def wants_color(chosen: bool | None) -> bool:
@@ -116,17 +113,16 @@ def namespace_and_name(value: str, option: str) -> tuple[str, str]:
 
 
 def _read_snapshot(paths: Sequence[Path], keep: Keep) -> tuple[Store, Counter[str]]:
-    """Read files like `snapshot.read`, and warn once if a file contains the environment of share-manager pods."""
-    has_secrets = False
+    """Read files like `snapshot.read`, and warn once if they contain fields that may hold secrets."""
+    secrets = set[str]()
 
     def inspect(kind: str, item: JsonObject) -> None:
-        nonlocal has_secrets
-        has_secrets = has_secrets or snapshot.has_share_manager_environment(kind, item)
+        secrets.add(snapshot.secrets_of(kind, item))
         keep(kind, item)
 
     found = snapshot.read(paths, inspect)
-    if has_secrets:
-        click.echo(SECRETS_WARNING, err=True)
+    if named := sorted(secrets - {""}):
+        click.echo(SECRETS_WARNING.format(" and ".join(named)), err=True)
     return found
 
 
