@@ -62,7 +62,10 @@ color_option = click.option(
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="List the ignored kinds of the snapshot.")
 
 
-SECRETS_WARNING = "Warning: the snapshot contains {}. Delete the file, and write one without secrets: kubevirt-scheduler snapshot -o FILE"
+SECRETS_WARNING = (
+    "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
+    "kubevirt-scheduler snapshot -o FILE"
+)
 
 
 def wants_color(chosen: bool | None) -> bool:
