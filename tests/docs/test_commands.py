@@ -77,7 +77,7 @@ def shown_reports() -> list[tuple[Path, str]]:
 
 @pytest.mark.parametrize("table", [pytest.param(table, id=page.name) for page, table in shown_reports()])
 def test_each_shown_report_has_short_next_steps(table: str) -> None:
-    steps = re.findall(r" (?:Together|Apart) .* {2}(\S.*)$", table, re.MULTILINE)
+    steps = re.findall(r" (?:Together|Apart) +(?:.*cold start|pinned to \S+) {2,}(\S.*)$", table, re.MULTILINE)
     assert set(steps) <= {"-", "restart", "opt in, then restart"}
 
 
