@@ -19,7 +19,7 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.paths import REVIEWS
-from webhook.placement.decision import OptedInBy, Outcome, Reason
+from webhook.placement.decision import Outcome, Reason
 from webhook.placement.injector import Injection, inject
 from webhook.placement.settings import Settings
 from webhook.placement.wording import unchanged
@@ -181,7 +181,6 @@ def test_as_json_returns_the_full_decision_and_patch() -> None:
         "node": "node-a",
         "mode": "required",
         "conflict": False,
-        "optedInBy": "annotation",
         "claims": [
             {"claim": "disk1", "volume": "vol-disk1", "node": "node-a", "source": "share-manager", "reason": None},
             {"claim": "gone", "volume": None, "node": None, "source": None, "reason": Reason.CLAIM_NOT_FOUND},
@@ -194,13 +193,6 @@ def test_as_json_returns_the_full_decision_and_patch() -> None:
 def test_as_json_returns_null_for_a_missing_patch() -> None:
     encoded = as_json(injection_for(virt_launcher(opt_in=None)))
     assert (encoded["patch"], encoded["decision"]["node"], encoded["decision"]["claims"]) == (None, None, [])
-    assert encoded["decision"]["optedInBy"] is None
-
-
-def test_as_json_returns_null_if_the_source_of_the_opt_in_is_unknown() -> None:
-    decision = unchanged(Reason.INTERNAL_ERROR, Settings().affinity_mode, "the webhook is failing")
-    assert decision.opted_in_by is OptedInBy.UNKNOWN
-    assert as_json(Injection(decision))["decision"]["optedInBy"] is None
 
 
 # Large reviews

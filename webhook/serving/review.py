@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from webhook.cluster.wire import Review
-from webhook.placement.decision import ClaimFinding, Decision, OptedInBy
+from webhook.placement.decision import ClaimFinding, Decision
 from webhook.placement.injector import Injection
 from webhook.placement.shape import JsonObject, mappings, text
 from webhook.serving.large_review import INLINE_BODY_LIMIT, read_within_limits
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
-_NO_SOURCE = frozenset({OptedInBy.NOTHING, OptedInBy.UNKNOWN})
+
 
 _REVIEW = msgspec.json.Decoder(Review)
 
@@ -135,7 +135,6 @@ def as_json(injection: Injection) -> JsonObject:
             "node": decision.node,
             "mode": decision.mode,
             "conflict": decision.conflict,
-            "optedInBy": None if decision.opted_in_by in _NO_SOURCE else decision.opted_in_by,
             "claims": [_claim(finding) for finding in decision.claims],
         },
         "patch": injection.patch,
