@@ -16,7 +16,7 @@ from webhook.placement.shape import JsonObject, Malformed, mapping, mappings, te
 
 PODS = "pods"
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _SUFFIXES = {
     **{
         suffix: Fraction(1000) ** power
