@@ -36,6 +36,8 @@ BACKUP = pod("backup", claims=["disk1"], node="node-b")
 CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
+THREE_DISKS = {"volumes": [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in ("disk1", "disk2", "disk3")]}
+TWO_NODES = [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *storage("disk3", "node-b"), *NODES]
 DECIDING = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
 MIGRATED = {"kubevirt.io/migrationJobUID": "job"}
 HOSTNAME = "kubernetes.io/hostname"
@@ -80,6 +82,11 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
                        vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="NodeFull"),
                        vm_pod("other", "node-b", claims=["disk9", "disk2", "disk3"])],
      "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+    ("a first disk away from the others",
+     [*TWO_NODES, vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="NodeFull")],
+     "Apart", "NodeFull", "disk2", "node-b", "cold start"),
+    ("stopped, with a first disk away from the others", [*TWO_NODES, vm(**THREE_DISKS)],
+     "Stopped", "NodeMismatch", "disk2", "node-b", "prefers node-b (NodeMismatch)"),
     ("a disk that the VM names", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *NODES,
                                   vm(annotations=DECIDING),
                                   vm_pod(claims=["disk1", "disk2"],
