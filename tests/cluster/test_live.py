@@ -681,12 +681,19 @@ LARGE_PODS = {
 
 
 @pytest.mark.parametrize("large", LARGE_PODS.values(), ids=LARGE_PODS)
-def test_a_pod_of_an_unusual_size_is_pinned_without_a_reservation(small_live: Live, large: Object) -> None:
+def test_a_pod_of_an_unusual_size_is_reserved_without_its_details(small_live: Live, large: Object) -> None:
     """For 10 s, each such pod would stay in memory: 100 pods took 400 MB."""
     assert decision(small_live, vm(1, requests={"cpu": "1"}, **large)).outcome is Outcome.PINNED
+    (reserved,) = small_live.store.reservations.values()
+    assert (reserved.vmi_uid, reserved.requests["cpu"]) == ("uid-of-vmi-1", 1000)
+    assert len(repr(reserved)) < 1000
+
+
+def test_a_pod_that_requests_hundreds_of_resources_is_not_reserved(small_live: Live) -> None:
+    requests = {f"example.com/{number}": "1" for number in range(400)}
+    prefers = {"annotations": {MODE_ANNOTATION: "preferred"}}
+    assert decision(small_live, vm(1, requests=requests, **prefers)).outcome is Outcome.PREFERRED
     assert len(small_live.store.reservations) == 0
-    assert decision(small_live, vm(1, requests={"cpu": "1"})).outcome is Outcome.PINNED
-    assert len(small_live.store.reservations) == 1
 
 
 def test_a_pod_with_a_selector_of_too_many_levels_is_not_reserved(small_live: Live) -> None:

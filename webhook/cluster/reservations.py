@@ -8,6 +8,7 @@ from itertools import chain
 from webhook.cluster.store import Store
 from webhook.placement.decision import Decision
 from webhook.placement.facts import Key, Pod
+from webhook.placement.kubevirt import APP_LABEL, CREATED_BY_LABEL
 
 # Seconds until a reservation expires if the pod doesn't show up in the cache: the pod may have been rejected after the
 # webhook's response.
@@ -19,7 +20,7 @@ DELAY_SECONDS = 10.0  # for which such a delay counts
 # The reviews may be made up, and a user can create large pods: 100 pods with 60,000 annotations took 400 MB. Beyond
 # this number, the oldest reservation ends: its pod is the most likely one to be in the cache, or rejected.
 MAX_RESERVATIONS = 2048
-MAX_SIZE = 32 * 1024  # bytes of memory, roughly, of a pod that is reserved; a pod of KubeVirt has 5 KB
+MAX_SIZE = 32 * 1024  # bytes of memory, roughly; a pod of KubeVirt has 5 KB. A larger one is reserved without details
 
 
 class Reservations:
@@ -61,7 +62,9 @@ class Reservations:
             self.restore(withdrawn)
             return
         if _size_of(pod) > MAX_SIZE:
-            return
+            pod = _without_details(pod)
+            if _size_of(pod) > MAX_SIZE:  # made up: no VM requests hundreds of resources
+                return
         pod = pod if pod.key == vm else replace(pod, name=vm[1])
         self._reserved_at.pop(vm, None)  # the order of the dict is the order of time
         self._reserved_at[vm] = self._clock()
@@ -103,6 +106,15 @@ class Reservations:
         self._store.reservations.remove(vm)
         self._store.recent_pins.remove(vm)
         del self._reserved_at[vm]
+
+
+def _without_details(pod: Pod) -> Pod:
+    """Return a pod with its requests and the labels that identify its VM, but without everything else of any size."""
+    labels = {key: value for key, value in pod.labels.items() if key in (APP_LABEL, CREATED_BY_LABEL)}
+    none: frozenset[str] = frozenset()
+    return replace(
+        pod, labels=labels, anti_affinity=(), claims=(), owners=none, true_annotations=none, false_annotations=none
+    )
 
 
 def _size_of(pod: Pod) -> int:
