@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,13 @@ def phases(controller: MigrationController) -> dict[str, str]:
     """Return the phase of each VM's newest migration."""
     found = sorted(controller.migrations(), key=lambda each: each["metadata"]["creationTimestamp"])
     return {each["spec"]["vmiName"]: each.get("status", {}).get("phase", "") for each in found}
+
+
+def start_until(fleet: MigratingFleet, phase: str) -> subprocess.Popen[str]:
+    """Start to migrate VMs, and wait until the migration of vm-1 is in a phase."""
+    run = fleet.start_recolocate()
+    fleet.wait(lambda: phases(fleet.controller).get("vm-1") == phase, f"a migration in phase {phase}")
+    return run
 
 
 def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
@@ -130,13 +138,12 @@ def test_a_failed_migration_stops_the_run(controller: MigrationController, fleet
 
 
 def test_a_vm_that_is_stopped_during_its_migration_does_not_stop_the_run(
-    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
+    controller: MigrationController, fleet: MigratingFleet
 ) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
     controller.seconds = 2.0
-    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
-    fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "a running migration")
+    run = start_until(fleet, "Running")
     controller.stop_vm("vm-1")
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, stdout + stderr
@@ -168,8 +175,7 @@ def test_a_drain_does_not_wait_for_our_migration(
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
     controller.held = {"vm-1"}
-    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
-    fleet.wait(lambda: phases(controller).get("vm-1") == "Scheduling", "a migration that is Scheduling")
+    run = start_until(fleet, "Scheduling")
     scenario.change_node(source, {"spec": {"unschedulable": True}})
     controller.change_vmi("vm-1", {"evacuationNodeName": source})
     fleet.wait(lambda: any(_is_evacuation(each) for each in controller.migrations()), "KubeVirt's own migration")
@@ -188,13 +194,12 @@ def _is_evacuation(migration: Object) -> bool:
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
-    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet, presses: int
+    controller: MigrationController, fleet: MigratingFleet, presses: int
 ) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
     controller.seconds = 3.0
-    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
-    fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "a running migration")
+    run = start_until(fleet, "Running")
     for _ in range(presses):
         run.send_signal(signal.SIGINT)
         time.sleep(0.3)  # two signals at once count as one
@@ -211,15 +216,12 @@ def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
     assert set(fleet.states().values()) == {"Together"}
 
 
-def test_two_runs_at_once_move_each_vm_once(
-    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
-) -> None:
+def test_two_runs_at_once_move_each_vm_once(controller: MigrationController, fleet: MigratingFleet) -> None:
     a, b, c = fleet.nodes
     ways = ((a, b), (b, c), (c, a))
     fleet.add({f"vm-{number}": ways[number % 3] for number in range(6)})
     controller.seconds = 1.0
-    arguments = ("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0", "--parallel")
-    for run in [fleet.start(*arguments, number) for number in ("1", "2")]:
+    for run in [fleet.start_recolocate("--parallel", number) for number in ("1", "2")]:
         stdout, stderr = run.communicate(timeout=LIMIT)
         assert run.returncode == 0, stdout + stderr
         assert "failed" not in stdout
@@ -228,12 +230,12 @@ def test_two_runs_at_once_move_each_vm_once(
 
 
 def test_a_run_survives_a_restart_of_the_api_server(
-    scenario: Scenario, plane: ControlPlane, controller: MigrationController, fleet: MigratingFleet
+    plane: ControlPlane, controller: MigrationController, fleet: MigratingFleet
 ) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
     controller.seconds = 3.0
-    run = fleet.start("recolocate", "-n", scenario.namespace, "--yes", "--settle", "0")
+    run = fleet.start_recolocate()
     fleet.wait(lambda: phases(controller).get("vm-1"), "the first migration")
     plane.stop_apiserver()
     time.sleep(OUTAGE)

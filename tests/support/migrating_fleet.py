@@ -58,8 +58,15 @@ class MigratingFleet:
 
     def recolocate(self, *arguments: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
         """Migrate the VMs of the namespace."""
-        arguments = ("recolocate", "-n", self.scenario.namespace, "--yes", "--settle", "0", *arguments)
-        return self.run(*arguments, expected=expected)
+        return self.run(*self._migrate, *arguments, expected=expected)
+
+    def start_recolocate(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start to migrate the VMs of the namespace."""
+        return self.start(*self._migrate, *arguments)
+
+    @property
+    def _migrate(self) -> tuple[str, ...]:
+        return "recolocate", "-n", self.scenario.namespace, "--yes", "--settle", "0"
 
     def states(self) -> dict[str, str]:
         """Return the state of each VM, as `report` shows it."""
