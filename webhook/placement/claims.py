@@ -7,18 +7,9 @@ DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
     """Return the names of the pod's claims in volume order, without duplicates."""
-    return tuple(dict.fromkeys(_claim_names(pod)))
-
-
-def mounts_claim(pod: JsonObject) -> bool:
-    """Return whether the pod mounts any claim."""
-    return bool(_claim_names(pod))
-
-
-def _claim_names(pod: JsonObject) -> list[str]:
     volumes = [volume for volume in mappings(pod, "spec", "volumes") if "persistentVolumeClaim" in volume]
     names = [text(volume, "persistentVolumeClaim", "claimName") for volume in volumes]
-    return [name for name in names if name]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def deciding_claim(pod: JsonObject) -> str:

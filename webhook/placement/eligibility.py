@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
-from webhook.placement.claims import mounts_claim
+from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
 from webhook.placement.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
 from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
@@ -123,7 +123,7 @@ RULES = (
         lambda pod, *_: PROVISIONING_ANNOTATION not in mapping(pod, "metadata", "annotations"),
     ),
     _BOUND,
-    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda pod, *_: mounts_claim(pod)),
+    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda pod, *_: bool(mounted_claims(pod))),
     _INJECTED,
 )
 
