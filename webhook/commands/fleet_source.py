@@ -33,6 +33,12 @@ class Scope:
         owner = inventory.vms.get(key) or inventory.vmis.get(key) or machine.manifest or {}
         return labels_match(self.selector, mapping(owner, "metadata", "labels"))
 
+    @property
+    def not_found(self) -> str:
+        """Return a clause for a scope that selects no VM."""
+        labeled = " with these labels" if any(self.selector.values()) else ""
+        return f"No VM{labeled} found" + (f" in namespace {self.namespace}" if self.namespace else "")
+
 
 def read_files(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool = False) -> Inventory:
     """Read the fleet from files. `keep` and `verbose` are those of `load_snapshot`. Raises BadInput."""

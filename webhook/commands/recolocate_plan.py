@@ -74,9 +74,8 @@ def propose(
         names = ", ".join(f'"{name}"' for name in sorted(missing))
         raise BadInput(f'VirtualMachine {names} not found in namespace "{scope.namespace}"')
     if not statuses:
-        labeled = " with these labels" if any(scope.selector.values()) else ""
-        where = f" in namespace {scope.namespace}. To select all namespaces, add -A" if scope.namespace else ""
-        click.echo(printable(f"No VM{labeled} found{where}"), err=True)
+        advice = ". To select all namespaces, add -A" if scope.namespace else ""
+        click.echo(printable(scope.not_found + advice), err=True)
     chosen = [each for each in statuses if names or each.state is State.APART]
     proposals = [_proposal(each, found, settings) for each in chosen]
     return sorted(proposals, key=attrgetter("gain"), reverse=True)

@@ -114,8 +114,7 @@ def _survey(  # noqa: PLR0913 (the options of the command)
         scope = Scope(None if all_namespaces else namespace or default, selector)
         statuses = list(assess_all(inventory, scope, settings, progress))
     if not statuses and scope.namespace:
-        vm = "VM with these labels" if selector["matchExpressions"] else "VM"
-        click.echo(f"No {vm} found in namespace {scope.namespace}. To report on all namespaces, add -A", err=True)
+        click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
     return build_report(statuses, node_loads(inventory.store, settings))
 
 
