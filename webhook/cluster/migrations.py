@@ -120,7 +120,7 @@ def _migration(item: JsonObject) -> Migration:
         text(item, "status", "phase"),
         text(state, "sourceNode"),
         ours=LABEL in mapping(metadata, "labels"),
-        deleting="deletionTimestamp" in metadata,
+        deleting=is_terminating(item),
         version=text(metadata, "resourceVersion"),
         failure=text(state, "failureReason"),
         blocked=next(blocked, ""),

@@ -13,6 +13,7 @@ from webhook.commands.checks.inspection import Denied, Inspection
 from webhook.commands.checks.installation import Installation, serving_container
 from webhook.commands.checks.result import Result, failure, listed, ok, warning
 from webhook.placement.feasibility import STALE_MINUTES
+from webhook.placement.podfacts import is_terminating
 from webhook.placement.settings import Action, OptIn
 from webhook.placement.shape import JsonObject, condition, mapping, mappings, text
 
@@ -60,8 +61,7 @@ def _rollout(found: Installation, active: list[JsonObject], wanted: int) -> Iter
 
 def _is_active(pod: JsonObject) -> bool:
     """Return whether a pod runs or starts: it is neither finished nor being deleted."""
-    is_deleted = bool(text(pod, "metadata", "deletionTimestamp"))
-    return not is_deleted and text(pod, "status", "phase") not in ("Succeeded", "Failed")
+    return not is_terminating(pod) and text(pod, "status", "phase") not in ("Succeeded", "Failed")
 
 
 def is_ready(pod: JsonObject) -> bool:
