@@ -56,13 +56,13 @@ def _applicant(vm: VirtualMachine | None, pod: Pod | None) -> Applicant | None:
     """Return what decides on the opt-in of a VM's next pod; None if there is neither a VM nor a pod."""
     if vm is None:
         return stored_applicant(pod) if pod else None
-    if pod is None:
-        return Applicant(vm.namespace, vm.claims, vm.true_annotations, vm.false_annotations)
-    true, false = vm.true_annotations, vm.false_annotations
-    if vm.inherits:
-        own = true | false  # the template takes precedence
-        true, false = true.union(set(pod.true_annotations) - own), false.union(set(pod.false_annotations) - own)
-    return Applicant(vm.namespace, (*vm.claims, *pod.claims), true, false)
+    claims, true, false = vm.claims, vm.true_annotations, vm.false_annotations
+    if pod is not None:
+        claims = (*claims, *pod.claims)
+        if vm.inherits:
+            own = true | false  # the template takes precedence
+            true, false = true | (pod.true_annotations - own), false | (pod.false_annotations - own)
+    return Applicant(vm.namespace, claims, true, false)
 
 
 def _launchers_by_vm(facts: Facts) -> dict[Key, list[Pod]]:

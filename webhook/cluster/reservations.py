@@ -8,6 +8,7 @@ from webhook.cluster.store import Store
 from webhook.placement.decision import Decision
 from webhook.placement.facts import Key, Pod
 from webhook.placement.kubevirt import APP_LABEL, CREATED_BY_LABEL
+from webhook.placement.podfacts import NO_STRINGS
 
 # Seconds until a reservation expires if the pod doesn't show up in the cache: the pod may have been rejected after the
 # webhook's response.
@@ -110,9 +111,14 @@ class Reservations:
 def _without_details(pod: Pod) -> Pod:
     """Return a pod with its requests and the labels that identify its VM, but without everything else of any size."""
     labels = {key: value for key, value in pod.labels.items() if key in (APP_LABEL, CREATED_BY_LABEL)}
-    none: frozenset[str] = frozenset()
     return replace(
-        pod, labels=labels, anti_affinity=(), claims=(), owners=none, true_annotations=none, false_annotations=none
+        pod,
+        labels=labels,
+        anti_affinity=(),
+        claims=(),
+        owners=NO_STRINGS,
+        true_annotations=NO_STRINGS,
+        false_annotations=NO_STRINGS,
     )
 
 

@@ -30,7 +30,7 @@ SHARE_MANAGER_ENVIRONMENT = (
     "the environment of share-manager pods, where Longhorn stores the passphrases of encrypted volumes"
 )
 CLOUD_INIT = "the cloud-init data of VMs, which may include passwords"
-_CLOUD_INIT = ("cloudInitNoCloud", "cloudInitConfigDrive")
+_CLOUD_INIT_SOURCES = ("cloudInitNoCloud", "cloudInitConfigDrive")
 
 
 def keep_nothing(_kind: str, _item: JsonObject) -> None:
@@ -73,7 +73,7 @@ def secrets_of(kind: str, item: JsonObject) -> str:
         has_environment = any(container.get("env") for container in mappings(item, "spec", "containers"))
         return SHARE_MANAGER_ENVIRONMENT if is_share_manager and has_environment else ""
     spec = mapping(item, "spec", "template", "spec") if kind == "VirtualMachine" else mapping(item, "spec")
-    sources = (mapping(volume, each) for volume in mappings(spec, "volumes") for each in _CLOUD_INIT)
+    sources = (mapping(volume, each) for volume in mappings(spec, "volumes") for each in _CLOUD_INIT_SOURCES)
     return CLOUD_INIT if any(key in source for source in sources for key in ("userData", "userDataBase64")) else ""
 
 
