@@ -26,8 +26,8 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cluster.objects import read_node, read_pod
+from webhook.cluster.pod_tables import Pods, vm_key
 from webhook.cluster.store import Store
-from webhook.cluster.tables import Pods, vm_key
 from webhook.placement.decision import Reason
 from webhook.placement.facts import Node, Pod
 from webhook.placement.injector import decide

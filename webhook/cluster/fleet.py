@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from webhook.cluster.objects import key_of
+from webhook.cluster.pod_tables import vm_key
 from webhook.cluster.store import NO_KEY, Store
-from webhook.cluster.tables import vm_key
 from webhook.placement.facts import Key, Pod, VirtualMachine
 from webhook.placement.fleet import Machine
 from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher

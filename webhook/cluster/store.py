@@ -7,8 +7,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from webhook.cluster.objects import Fact
+from webhook.cluster.pod_tables import Load, PlacedPods, Pods, vm_key
 from webhook.cluster.releases import ReleaseMemory
-from webhook.cluster.tables import Load, Pods, Table, Volumes, vm_key
+from webhook.cluster.tables import Table, Volumes
 from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 
 TABLE_NAMES: dict[type[Fact], str] = {
@@ -54,7 +55,7 @@ class Store:
         self.storage_classes = Table[StorageClass]()
         self.releases = ReleaseMemory(clock)
         # Pods that the webhook just pinned and that the cache doesn't have yet, by namespace and VM.
-        self.reservations = Pods()
+        self.reservations = PlacedPods()
         # Pods that this replica pinned in the last moments, by namespace and VM; whether the cache has them or not.
         self.recent_pins = Load()
         # Pinned pods that the cache has shown for the first time; `Reservations` consumes them.
