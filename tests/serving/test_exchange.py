@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 
 from tests.support.memory import traced_memory
 from webhook.serving.exchange import Response, serialize
-from webhook.serving.request_parser import (
+from webhook.serving.message_parsers import (
     BODY_BROKEN,
     BODY_LIMIT,
     FIELDS_LIMIT,
-    HEAD_LIMIT,
+    MAX_KNOWN_HEAD,
+    MAX_KNOWN_HEADS,
+    NO_BODY,
     NO_HOST,
     UNKNOWN_CODING,
-    RequestParser,
 )
+from webhook.serving.request_parser import HEAD_LIMIT, RequestParser
 from webhook.serving.wsgi import wsgi_response
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -101,7 +103,7 @@ def test_splitting_the_stream_anywhere_yields_the_same_requests(sent, tail, cuts
     edges = [0, *sorted({cut for cut in cuts if cut < len(stream)}), len(stream)]
     assert parse(*(stream[begin:end] for begin, end in pairwise(edges))) == (found, failure)
     assert parse(*(bytes([byte]) for byte in stream)) == (found, failure)
-    assert [(request.method, request.target, request.body, request.keep_alive) for request in found] == [
+    assert [(request.head.method, request.head.target, request.body, request.head.keep_alive) for request in found] == [
         expected for _, expected in sent
     ]
 
@@ -184,7 +186,7 @@ def test_a_transfer_coding_other_than_chunked_is_not_implemented(codings):
 
 def test_http_1_1_without_a_host_is_rejected_and_http_1_0_is_not():
     assert failure_for("GET / HTTP/1.1\r\nA: b\r\n\r\n") == (HTTPStatus.BAD_REQUEST, NO_HOST)
-    assert parse_one("GET / HTTP/1.0\r\nA: b\r\n\r\n").path == "/"
+    assert parse_one("GET / HTTP/1.0\r\nA: b\r\n\r\n").head.path == "/"
 
 
 @pytest.mark.parametrize("pieces", [["\r\n"], ["\r", "\n"]])
@@ -291,11 +293,11 @@ def test_the_body_is_extracted_from_its_framing(stream, body):
     ],
 )
 def test_keep_alive_follows_the_http_version_and_the_connection_header(version, field, keep_alive):
-    assert parse_one(f"GET / HTTP/{version}\r\nHost: x\r\n{field}\r\n\r\n").keep_alive is keep_alive
+    assert parse_one(f"GET / HTTP/{version}\r\nHost: x\r\n{field}\r\n\r\n").head.keep_alive is keep_alive
 
 
 def test_connect_closes_the_connection_after_the_response():
-    assert not parse_one("CONNECT host:443 HTTP/1.1\r\nHost: host\r\n\r\n").keep_alive
+    assert not parse_one("CONNECT host:443 HTTP/1.1\r\nHost: host\r\n\r\n").head.keep_alive
 
 
 def test_received_is_the_time_of_the_first_byte():
@@ -346,6 +348,24 @@ def test_an_http_1_0_request_never_expects_continue():
 def test_a_content_length_over_8_mib_is_rejected_before_the_body_arrives(size, status):
     failure = failure_for(f"{HEAD}Content-Length: {size}\r\n\r\n")
     assert (failure[0] if failure else None) == status
+
+
+def test_a_port_without_bodies_rejects_a_head_that_another_port_knows():
+    stream = f"{HEAD}Content-Length: 5\r\n\r\nhello".encode()
+    assert parse_one(stream).head is parse_one(stream).head
+    parser = RequestParser(body_limit=0)
+    parser.feed(stream, 0.0)
+    assert parser.failure == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, NO_BODY)
+
+
+def test_the_known_heads_take_at_most_4_mb():
+    with traced_memory(__file__) as allocated:
+        before, heads = allocated(), 16
+        for number in range(heads):
+            fields = "".join(f"{each}:\r\n" for each in range(FIELDS_LIMIT - 3))
+            head = f"{HEAD}{fields}X: {number}\r\n"
+            parse_one(head + "y: " + "y" * (MAX_KNOWN_HEAD - len(head) - 8) + "\r\n\r\n")
+        assert 1_000_000 < MAX_KNOWN_HEADS * (allocated() - before) / heads < 4_000_000
 
 
 @pytest.mark.parametrize(("excess", "status"), [(0, None), (1, 413)])

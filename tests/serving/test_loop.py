@@ -34,8 +34,9 @@ from webhook.serving.loop import (
     QUIET_PERIOD,
     STALLED_AFTER,
 )
+from webhook.serving.message_parsers import BODY_LIMIT
 from webhook.serving.metrics import Metrics
-from webhook.serving.request_parser import BODY_LIMIT, RequestParser
+from webhook.serving.request_parser import RequestParser
 from webhook.serving.tls_channel import MAX_USELESS_RECORDS
 from webhook.serving.wsgi import wsgi_response
 
@@ -230,7 +231,7 @@ def test_a_request_is_answered_in_the_turn_of_its_arrival(driver):
     with driver.connect_tls() as sock:
         assert is_served(driver, sock)
         assert driver.requests[0].received == driver.now
-        assert (driver.requests[0].method, driver.requests[0].body) == ("POST", b"{}")
+        assert (driver.requests[0].head.method, driver.requests[0].body) == ("POST", b"{}")
 
 
 def test_a_slow_request_is_answered_in_a_thread_and_delays_no_other(driver):
@@ -254,7 +255,14 @@ def test_pipelined_requests_are_answered_in_order_one_per_turn(driver):
                 other_peer.sendall(POST)
             if number == 2:
                 assert status_of(read_available(other_peer)) == 200
-        assert [request.header(b"host") for request in driver.requests] == [b"0", b"1", b"2", b"x", b"3", b"4"]
+        assert [dict(request.head.headers)[b"host"] for request in driver.requests] == [
+            b"0",
+            b"1",
+            b"2",
+            b"x",
+            b"3",
+            b"4",
+        ]
 
 
 def test_a_slow_request_does_not_change_the_order_of_pipelined_responses(driver):
@@ -266,7 +274,7 @@ def test_a_slow_request_does_not_change_the_order_of_pipelined_responses(driver)
         driver.release_slow.set()
         driver.run_until(lambda: driver.statuses[200] == 3)
         assert driver.receive(sock).count(b"HTTP/1.1 200 ") == 2
-        assert [request.path for request in driver.requests] == ["/mutate", "/slow", "/last"]
+        assert [request.head.path for request in driver.requests] == ["/mutate", "/slow", "/last"]
         assert status_of(driver.send_and_receive(sock, POST[20:])) == 200
 
 
@@ -454,7 +462,7 @@ def check_failed_thread_start(folder):
         driver.send(sock, SLOW.replace(b"/slow", b"/slow?second"))
         driver.run_until(lambda: driver.statuses[200])
         assert read_available(sock).endswith(b"\r\n\r\nsecond")
-        assert [request.query for request in driver.slow_requests] == ["second"]
+        assert [request.head.query for request in driver.slow_requests] == ["second"]
 
 
 def test_a_failed_thread_start_returns_503_and_mixes_up_no_responses(folder):

@@ -5,7 +5,7 @@ from http import HTTPStatus
 import pytest
 
 from tests.support.fake_clock import FakeClock
-from webhook.serving.exchange import Request, Response
+from webhook.serving.exchange import Head, Request, Response
 from webhook.serving.shared_responses import SharedResponses
 
 START = 1000.0
@@ -19,12 +19,12 @@ class Page:
         self.responses = SharedResponses(self._respond, self.clock)
 
     def _respond(self, request, _peer):
-        self.computed.append(request.target)
+        self.computed.append(request.head.target)
         self.clock.now += 1
         return Response(HTTPStatus.OK, str(len(self.computed)).encode())
 
     def get(self, target="/metrics", received=START, method="GET"):
-        return self.responses(Request(method, target, (1, 1), [], b"", keep_alive=True, received=received), "").body
+        return self.responses(Request(Head(method, target, (1, 1), (), keep_alive=True), b"", received), "").body
 
 
 def test_requests_that_arrived_before_a_response_was_computed_share_it():

@@ -46,18 +46,18 @@ class LoopDriver:
 
     def _inline(self, request):
         self.requests.append(request)
-        if request.path in ("/slow", "/fails"):
+        if request.head.path in ("/slow", "/fails"):
             return None
-        if request.path == "/bug":
+        if request.head.path == "/bug":
             raise LookupError("a bug")
         return self.response
 
     def _threaded(self, request, _peer):
-        if request.path == "/fails":
+        if request.head.path == "/fails":
             raise LookupError("a bug")
         self.slow_requests.append(request)
         assert self.release_slow.wait(20)
-        return Response(HTTPStatus.OK, request.query.encode() or OK.body)
+        return Response(HTTPStatus.OK, request.head.query.encode() or OK.body)
 
     def _count(self, status):
         self.statuses[int(status)] += 1

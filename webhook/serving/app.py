@@ -17,8 +17,8 @@ from webhook.placement.settings import Settings
 from webhook.serving.deadline import RetryBudget, parse_timeout
 from webhook.serving.exchange import Request, Response, error_response
 from webhook.serving.large_review import INLINE_BODY_LIMIT
+from webhook.serving.message_parsers import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
 from webhook.serving.metrics import CONTENT_TYPE, Metrics
-from webhook.serving.request_parser import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
 from webhook.serving.reviewer import Call, Reviewer
 
 # These replace werkzeug's error pages, which are HTML.
@@ -64,10 +64,11 @@ def fast_path(reviewer: Reviewer) -> Callable[[Request], Response | None]:
     """
 
     def inline(parsed: Request) -> Response | None:
-        route = (parsed.method, parsed.path, parsed.header(b"content-type"))
+        head = parsed.head
+        route = (head.method, head.path, head.content_type)
         if route != ("POST", "/mutate", b"application/json") or len(parsed.body) > INLINE_BODY_LIMIT:
             return None
-        return reviewer.answer(parsed.body, Call(parsed.received, _timeout(parsed.query)), may_wait=False)
+        return reviewer.answer(parsed.body, Call(parsed.received, _timeout(head.query)), may_wait=False)
 
     return inline
 

@@ -9,7 +9,8 @@ from http import HTTPStatus
 from webhook.serving.channel import Channel, ConnectionLost
 from webhook.serving.exchange import Request, Response, error_response, serialize
 from webhook.serving.large_review import INLINE_BODY_LIMIT
-from webhook.serving.request_parser import BODY_LIMIT, CONTINUE, RequestParser
+from webhook.serving.message_parsers import BODY_LIMIT
+from webhook.serving.request_parser import CONTINUE, RequestParser
 
 # Per connection, because other connections wait: 16 KiB of tiny chunks take 1 ms, a record of one byte takes 10 µs.
 BYTES_PER_TURN = 64 * 1024
@@ -122,9 +123,9 @@ class Connection:
     def respond(self, request: Request, response: Response, now: float) -> None:
         """Send the response to `request`."""
         self.pending = None
-        self._keep_alive = request.keep_alive and not self._handler.draining and not self.channel.outdated
+        self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.outdated
         self._handler.count(response.status)
-        self._send(serialize(response, keep_alive=self._keep_alive, head_only=request.method == "HEAD"), now)
+        self._send(serialize(response, keep_alive=self._keep_alive, head_only=request.head.method == "HEAD"), now)
 
     def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
         """Send an error and close the connection."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import formatdate
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from http import HTTPStatus
 
 import structlog
@@ -15,32 +15,40 @@ Headers = Sequence[tuple[str, str]]
 log = structlog.get_logger("webhook")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A complete request. `received` is when its first byte was read, in seconds of the loop's clock."""
+@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
+class Head:
+    """The request line and the headers of a request. Requests with the same head may share one object."""
 
     method: str
     target: str
     version: tuple[int, int]
-    headers: list[tuple[bytes, bytes]]  # names in lower case
-    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...]  # names in lower case
     keep_alive: bool  # whether the peer reuses the connection
-    received: float
 
-    @property
+    @cached_property
     def path(self) -> str:
         """The path of the target, also of a target in absolute form (RFC 9112, 3.2.2)."""
         path = self.target.partition("?")[0]
         return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
 
-    @property
+    @cached_property
     def query(self) -> str:
         """The part of the target after the question mark, or an empty string."""
         return self.target.partition("?")[2]
 
-    def header(self, name: bytes) -> bytes:
-        """Return the first header of this name (lower case), or b"" if there is none."""
-        return next((value for key, value in self.headers if key == name), b"")
+    @cached_property
+    def content_type(self) -> bytes:
+        """The Content-Type, or b"" if there is none."""
+        return next((value for name, value in self.headers if name == b"content-type"), b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A complete request. `received` is when its first byte was read, in seconds of the loop's clock."""
+
+    head: Head
+    body: bytes
+    received: float
 
 
 @dataclass(frozen=True, slots=True)

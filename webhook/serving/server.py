@@ -212,13 +212,13 @@ def probe_handler(app: WSGIApplication) -> RequestHandler:
     """
 
     def inline(request: Request) -> Response | None:
-        return None if request.path in ("/readyz", "/metrics") else wsgi_response(app, request)
+        return None if request.head.path in ("/readyz", "/metrics") else wsgi_response(app, request)
 
     return RequestHandler(
         inline,
         threaded=SharedResponses(lambda request, peer: wsgi_response(app, request, peer)),
         count=lambda _status: None,
-        one_at_a_time=lambda request: request.path == "/metrics",
+        one_at_a_time=lambda request: request.head.path == "/metrics",
         body_limit=0,
     )
 

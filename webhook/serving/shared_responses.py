@@ -24,13 +24,13 @@ class SharedResponses:
 
     def __call__(self, request: Request, peer: str) -> Response:
         """Return a response that was computed after the request arrived. Thread-safe."""
-        if request.method != "GET":
+        if request.head.method != "GET":
             return self._respond(request, peer)
         # One spelling per page: made-up parameters must neither avoid the sharing nor fill the memory.
-        target = f"{request.path}?{VERBOSE}" if VERBOSE in request.query else request.path
+        target = f"{request.head.path}?{VERBOSE}" if VERBOSE in request.head.query else request.head.path
         begun, response = self._last.get(target, (0.0, None))
         if response is None or begun < request.received:
             begun = self._clock()
-            response = self._respond(replace(request, target=target), peer)
+            response = self._respond(replace(request, head=replace(request.head, target=target)), peer)
             self._last[target] = begun, response
         return response

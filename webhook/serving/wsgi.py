@@ -13,13 +13,13 @@ from webhook.serving.exchange import Headers, Request, Response
 def environ(request: Request, peer: str) -> dict[str, Any]:
     """Return the WSGI environment of a request (PEP 3333)."""
     variables = {
-        "REQUEST_METHOD": request.method,
+        "REQUEST_METHOD": request.head.method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": request.path,  # not unquoted: each path has one spelling
-        "QUERY_STRING": request.query,
+        "PATH_INFO": request.head.path,  # not unquoted: each path has one spelling
+        "QUERY_STRING": request.head.query,
         "SERVER_NAME": "kubevirt-scheduler",
         "SERVER_PORT": "443",
-        "SERVER_PROTOCOL": "HTTP/{}.{}".format(*request.version),
+        "SERVER_PROTOCOL": "HTTP/{}.{}".format(*request.head.version),
         "REMOTE_ADDR": peer,
         "CONTENT_LENGTH": str(len(request.body)),
         "wsgi.version": (1, 0),
@@ -31,7 +31,7 @@ def environ(request: Request, peer: str) -> dict[str, Any]:
         "wsgi.run_once": False,
         "webhook.request": request,
     }
-    for name, value in request.headers:
+    for name, value in request.head.headers:
         key = name.decode("latin-1").upper().replace("-", "_")
         if key == "CONTENT_TYPE":
             variables[key] = value.decode("latin-1")
