@@ -48,7 +48,11 @@ def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Oper
     if not _within_limit({**annotations, **after}):
         return []
     old = {"annotations": before} if isinstance(metadata.get("annotations"), dict) else _subset(metadata, "annotations")
-    return patch_between({"metadata": old}, {"metadata": {"annotations": after}})
+    if before:
+        return patch_between({"metadata": old}, {"metadata": {"annotations": after}})
+    # Texts change only the values of the operations. So verify the patch once, with each key as its own text.
+    keys = cached_patch({"metadata": old}, {"metadata": {"annotations": {key: key for key in after}}})
+    return [each | {"value": after[each["value"]] if isinstance(each["value"], str) else after} for each in keys]
 
 
 def _within_limit(annotations: JsonObject) -> bool:
