@@ -254,5 +254,6 @@ def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:
     assert (found.reason, found.opted_in) == (Reason.NOT_OPTED_IN, False)
 
 
-def test_a_new_applicant_has_the_claims_of_its_pod() -> None:
-    assert new_applicant(virt_launcher(), "default", settings()).claims == ("disk1",)
+def test_a_new_applicant_has_the_claims_of_its_pod_if_they_count() -> None:
+    assert new_applicant(virt_launcher(), "default", settings(opt_in=OptIn.NAMESPACE)).claims == ("disk1",)
+    assert new_applicant(virt_launcher(), "default", settings()).claims == ()

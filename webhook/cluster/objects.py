@@ -20,7 +20,7 @@ from webhook.placement.facts import (
     Volume,
 )
 from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
-from webhook.placement.podfacts import is_terminating, keys_with, labels_of, pod_facts
+from webhook.placement.podfacts import is_terminating, labels_of, pod_facts, true_and_false_keys
 from webhook.placement.resources import amounts
 from webhook.placement.settings import OPT_IN_KEY, is_dns_subdomain
 from webhook.placement.shape import JsonObject, mapping, mappings, text
@@ -128,13 +128,13 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
     """Extract the facts of a VirtualMachine."""
     spec = mapping(item, "spec")
     failures = mapping(item, "status", "startFailure").get("consecutiveFailCount")
-    annotations = mapping(spec, "template", "metadata", "annotations")
+    true, false = true_and_false_keys(mapping(spec, "template", "metadata", "annotations"))
     return VirtualMachine(
         *key_of(item),
         restarts=spec.get("runStrategy") in RESTARTING_STRATEGIES or spec.get("running") is True,
         start_failures=failures if isinstance(failures, int) else 0,
-        true_annotations=keys_with(annotations, "true"),
-        false_annotations=keys_with(annotations, "false"),
+        true_annotations=true,
+        false_annotations=false,
         claims=tuple(template_claims(mapping(spec, "template", "spec"))),
         inherits=inherits_annotations(item),
     )

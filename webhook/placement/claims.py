@@ -7,9 +7,11 @@ DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
     """Return the names of the pod's claims in volume order, without duplicates."""
-    volumes = [volume for volume in mappings(pod, "spec", "volumes") if "persistentVolumeClaim" in volume]
-    names = [text(volume, "persistentVolumeClaim", "claimName") for volume in volumes]
-    return tuple(dict.fromkeys(name for name in names if name))
+    volumes = mappings(pod, "spec", "volumes")
+    sources = [volume["persistentVolumeClaim"] for volume in volumes if "persistentVolumeClaim" in volume]
+    names = dict.fromkeys([text(source, "claimName") for source in sources])
+    names.pop("", None)
+    return tuple(names)
 
 
 def deciding_claim(pod: JsonObject) -> str:

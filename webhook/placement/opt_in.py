@@ -26,7 +26,8 @@ def new_applicant(pod: JsonObject, namespace: str, settings: Settings) -> Applic
     annotations = mapping(pod, "metadata", "annotations")
     keys = settings.opt_in_annotations
     true, false = ([key for key in keys if annotations.get(key) == value] for value in ("true", "false"))
-    return Applicant(namespace, mounted_claims(pod), true, false)
+    claims = () if settings.opt_in is OptIn.ANNOTATION else mounted_claims(pod)  # only their StorageClasses count
+    return Applicant(namespace, claims, true, false)
 
 
 def stored_applicant(pod: Pod) -> Applicant:

@@ -23,6 +23,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
     labels = labels_of(item)
     belongs_to_vm = labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD)
     annotations = mapping(item, "metadata", "annotations") if belongs_to_vm else {}
+    true, false = true_and_false_keys(annotations)
     owners = mappings(item, "metadata", "ownerReferences") if belongs_to_vm else []
     return Pod(
         namespace=namespace,
@@ -36,17 +37,23 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         requests=effective_requests(item),
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=mounted_claims(item),
-        true_annotations=keys_with(annotations, "true"),
+        true_annotations=true,
         owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,
         vm=_name_in(annotations, VMI_NAME_ANNOTATION),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
-        false_annotations=keys_with(annotations, "false"),
+        false_annotations=false,
     )
 
 
-def keys_with(annotations: JsonObject, value: str) -> frozenset[str]:
-    """Return the keys of the annotations with this value."""
-    return frozenset([key for key, found in annotations.items() if found == value]) or NO_STRINGS
+def true_and_false_keys(annotations: JsonObject) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the keys of the annotations with the value "true", and of those with the value "false"."""
+    true, false = [], []
+    for key, value in annotations.items():
+        if value == "true":
+            true.append(key)
+        elif value == "false":
+            false.append(key)
+    return frozenset(true) or NO_STRINGS, frozenset(false) or NO_STRINGS
 
 
 def _name_in(annotations: JsonObject, key: str) -> str:

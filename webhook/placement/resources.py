@@ -72,6 +72,13 @@ def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject
     return requests
 
 
+def _container_statuses(status: JsonObject) -> dict[str, JsonObject]:
+    if not status:  # of a pod that is being created
+        return {}
+    found = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
+    return {text(each, "name"): each for each in found}
+
+
 def _is_resize_feasible(status: JsonObject) -> bool:
     pending = [each for each in mappings(status, "conditions") if each.get("type") == "PodResizePending"]
     return not pending or pending[0].get("reason") != "Infeasible"
@@ -94,6 +101,8 @@ def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 def _pod_level_requests(pod: JsonObject, total: Mapping[str, int], feasible: bool) -> dict[str, int]:
     resources = mapping(pod, "spec", "resources")
+    if not resources:
+        return {}
     limits = mapping(resources, "limits").items()
     # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
     named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
@@ -128,8 +137,7 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     Raises Malformed for a quantity that can't be parsed.
     """
     spec, status = mapping(pod, "spec"), mapping(pod, "status")
-    found = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
-    statuses, feasible = {text(each, "name"): each for each in found}, _is_resize_feasible(status)
+    statuses, feasible = _container_statuses(status), _is_resize_feasible(status)
     total: dict[str, int] = {}
     for container in mappings(spec, "containers"):
         _add(total, _container_requests(container, statuses, feasible))

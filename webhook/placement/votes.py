@@ -1,7 +1,7 @@
 """Choose one node from the votes of a pod's claims."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from webhook.placement.decision import ClaimFinding
@@ -26,24 +26,25 @@ def ranked(votes: Iterable[str]) -> tuple[str, ...]:
 
 def most_voted(votes: Iterable[str]) -> Choice | None:
     """Return the node with the most votes. In a tie, the node with the earliest vote wins. None without votes."""
-    nodes = tuple(votes)
-    if not nodes:
-        return None
-    winner = ranked(nodes)[0]
-    return Choice(winner, tuple(other for other in dict.fromkeys(nodes) if other != winner))
+    votes = list(votes)
+    nodes = list(dict.fromkeys(votes))
+    if len(nodes) < 2:  # most VMs; to count takes a while
+        return Choice(nodes[0]) if nodes else None
+    winner = ranked(votes)[0]
+    return Choice(winner, tuple(other for other in nodes if other != winner))
 
 
-def voters(findings: Iterable[ClaimFinding], deciding_claim: str = "") -> tuple[ClaimFinding, ...]:
+def voters(findings: Iterable[ClaimFinding], deciding_claim: str = "") -> Sequence[ClaimFinding]:
     """Return the claims that have a vote. `deciding_claim` is the claim that the VM names, empty if it names none.
 
     A claim without a node has no vote. The named claim decides alone. Otherwise, the disks of this VM alone vote; if
     none has a node, the disks that other VMs mount as well; and if none of those, the persistent vTPM or EFI state.
     """
-    served = tuple(finding for finding in findings if finding.node)
-    disks = tuple(finding for finding in served if not finding.persistent_state)
+    served = [finding for finding in findings if finding.node]
+    disks = [finding for finding in served if not finding.persistent_state]
     return (
-        tuple(finding for finding in served if finding.claim == deciding_claim)
-        or tuple(finding for finding in disks if not finding.mounted_by_others)
+        [finding for finding in served if finding.claim == deciding_claim]
+        or [finding for finding in disks if not finding.mounted_by_others]
         or disks
         or served
     )
