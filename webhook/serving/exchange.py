@@ -77,7 +77,7 @@ def serialize(response: Response, *, keep_alive: bool, head_only: bool = False) 
     """Return head and body as one byte string: two writes would be two TLS records and two packets."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
     head = (
-        f"HTTP/1.1 {response.status.value} {response.status.phrase}\r\nDate: {_date(int(time.time()))}\r\n"
+        f"HTTP/1.1 {response.status:d} {response.status.phrase}\r\nDate: {_date(int(time.time()))}\r\n"
         f"Connection: {'keep-alive' if keep_alive else 'close'}\r\nContent-Length: {len(response.body)}\r\n{lines}\r\n"
     )
     return head.encode("latin-1") + (b"" if head_only else response.body)

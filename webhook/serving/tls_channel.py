@@ -75,7 +75,7 @@ class TlsChannel(Channel):
     @property
     def has_input(self) -> bool:
         """Whether a complete record is in memory."""
-        return len(self._received) >= HEADER_SIZE and len(self._received) >= _record_size(self._received)
+        return self._record_size() > 0
 
     @property
     def outdated(self) -> bool:
@@ -87,8 +87,9 @@ class TlsChannel(Channel):
         if not self.has_input and not self._fill():
             raise ConnectionLost("reset")
         for _ in range(HANDSHAKE_RECORDS_PER_TURN):
-            if self.has_input and self._received[0] == HANDSHAKE_RECORD and self._expects_hello:
-                self._limit_hello(_record_size(self._received) - HEADER_SIZE)
+            size = self._record_size()
+            if size and self._received[0] == HANDSHAKE_RECORD and self._expects_hello:
+                self._limit_hello(size - HEADER_SIZE)
             if not self._pass_record():
                 return False
             done = self._run(self._do_handshake)
@@ -166,12 +167,25 @@ class TlsChannel(Channel):
 
     def _pass_record(self) -> bool:
         """Pass the next complete record to TLS, and return whether there was one."""
-        if not self.has_input:
+        size = self._record_size()
+        if not size:
             return False
-        size = _record_size(self._received)
         self._incoming.write(self._received[:size])
         del self._received[:size]
         return True
+
+    def _record_size(self) -> int:
+        """Return the size of the next record with its header, 0 if it is incomplete.
+
+        Of anything but a record, all bytes count, for TLS to reject.
+        """
+        received = self._received
+        if len(received) < HEADER_SIZE:
+            return 0
+        size = HEADER_SIZE + (received[3] << 8 | received[4])
+        if received[0] not in CONTENT_TYPES or received[1] != 3 or size > MAX_RECORD:
+            return len(received)
+        return size if size <= len(received) else 0
 
     def _limit_hello(self, length: int) -> None:
         """Check the start of the next record, which has so many bytes of handshake messages.
@@ -204,9 +218,3 @@ def _loss(error: ssl.SSLError) -> ConnectionLost:
     if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
         return ClientCertificateRejected("no certificate was sent")
     return ConnectionLost("tls")
-
-
-def _record_size(received: bytearray) -> int:
-    """Return the size of the first record with its header; of anything else, all bytes, for TLS to reject."""
-    size = HEADER_SIZE + (received[3] << 8 | received[4])
-    return size if received[0] in CONTENT_TYPES and received[1] == 3 and size <= MAX_RECORD else len(received)
