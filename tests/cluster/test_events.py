@@ -3,12 +3,12 @@
 import gc
 import json
 import threading
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from tests.support.builders import (

@@ -2,12 +2,12 @@
 
 import json
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any, get_type_hints, is_typeddict
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from msgspec.structs import replace
 
 from tests.support import paths
 from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher

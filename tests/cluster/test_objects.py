@@ -247,7 +247,7 @@ ANTI_AFFINITY = (
     ],
 )
 def test_a_pod_is_reduced_to_its_facts(item: Object, changed: Any) -> None:
-    fields = {name: getattr(ORDINARY_POD, name) for name in Pod.__dataclass_fields__}
+    fields = {name: getattr(ORDINARY_POD, name) for name in Pod.__struct_fields__}
     assert objects.read_pod(item) == Pod(**{**fields, **changed})
 
 

@@ -1,10 +1,10 @@
 """Tests of Store: lookups find the latest objects, and removed objects leave no index entries."""
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import (
     HOSTNAME,

@@ -14,7 +14,8 @@ Violations = Iterator[tuple[int, str]]
 # Modules that only calculate: they give no access to a clock, environment, logger, thread, socket or client.
 PURE_MODULES = """
     base64 bisect collections collections.abc copy dataclasses decimal enum fractions functools hashlib heapq itertools
-    json jsonpatch math msgspec operator re string sys.intern textwrap types typing unicodedata urllib.parse
+    json jsonpatch math msgspec msgspec.structs operator re string sys.intern textwrap types typing unicodedata
+    urllib.parse
 """.split()
 # The modules that may import a library.
 DOORS = {

@@ -115,6 +115,8 @@ class Live:
             Reflector(kind, cluster, self.store, self._lock, clock)
             for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), *extra_kinds)
         ]
+        # Of the kinds that the guard reads.
+        self._guarding = [each for each in self.reflectors if each.kind.fact in (Node, Pod)]
 
     def start(self, stop: threading.Event) -> None:
         """Start one reflector thread per kind. The threads end when `stop` is set."""
@@ -124,7 +126,7 @@ class Live:
 
     def synced(self) -> bool:
         """Return whether each required kind and each kind that opts in VMs was listed at least once."""
-        return all(reflector.is_ready() for reflector in self.reflectors)
+        return all(map(Reflector.is_ready, self.reflectors))
 
     def query(self, question: Callable[[Store], T]) -> T:
         """Query the store while no other thread changes it. The query must be short: decisions wait for it."""
@@ -185,13 +187,11 @@ class Live:
         return _Decided(injection, withdrawn, reserves)
 
     def _stale_resources(self) -> tuple[str, ...]:
-        now, kinds_to_check = self._clock(), (Node, Pod)
+        now = self._clock()
         return tuple(
             reflector.kind.plural
-            for reflector in self.reflectors
-            if reflector.kind.fact in kinds_to_check
-            and reflector.health.last_contact is not None
-            and now - reflector.health.last_contact > STALE_SECONDS
+            for reflector in self._guarding
+            if reflector.health.last_contact is not None and now - reflector.health.last_contact > STALE_SECONDS
         )
 
 

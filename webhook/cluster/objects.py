@@ -3,7 +3,7 @@
 Dropped fields can't leak: the share-manager pod of an encrypted volume carries its passphrase.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from webhook.placement.affinity import pinned_node
 from webhook.placement.eligibility import pinned_by_webhook, preferred_by_webhook

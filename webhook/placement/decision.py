@@ -3,8 +3,9 @@
 `Reason` is the shared vocabulary: the log, the metrics, the annotations, `explain` and the tests use the same word.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from webhook.placement.facts import Pod
 
@@ -155,8 +156,7 @@ MAY_FIT_REASONS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimFinding:
+class ClaimFinding(Struct, frozen=True):
     """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node.
 
     With the reason ShareManagerStarting, the node is the one where the share-manager will probably run.
@@ -171,8 +171,7 @@ class ClaimFinding:
     mounted_by_others: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The decision on one pod.
 
     `node` is the target node, even if the guard rejected it. If `recorded`, the pod gets the decision annotation.
@@ -194,4 +193,4 @@ class Decision:
     unpins: bool = False
     avoids: bool = False
     opted_in_by: OptedInBy = OptedInBy.NOTHING
-    reservation: Pod | None = field(default=None, compare=False, repr=False)
+    reservation: Pod | None = None

@@ -21,9 +21,9 @@ def is_pod_creation(request: JsonObject) -> bool:
     """Return whether the request creates a pod. A subresource such as `pods/binding` does not count."""
     kind = mapping(request, "kind") or mapping(request, "object")
     return (
-        text(request, "operation") == "CREATE"
-        and text(kind, "kind") == "Pod"
-        and not text(kind, "group")
+        request.get("operation") == "CREATE"
+        and kind.get("kind") == "Pod"
+        and not kind.get("group")
         and not request.get("subResource")
         and isinstance(request.get("object"), dict)
     )
@@ -31,12 +31,10 @@ def is_pod_creation(request: JsonObject) -> bool:
 
 def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) -> bool:
     """Return whether the pod is a share-manager: Longhorn's NFS server for a volume."""
+    if namespace != settings.longhorn_namespace:
+        return False
     labels = mapping(pod, "metadata", "labels")
-    return (
-        namespace == settings.longhorn_namespace
-        and labels.get(COMPONENT_LABEL) == SHARE_MANAGER
-        and bool(text(labels, VOLUME_LABEL))
-    )
+    return labels.get(COMPONENT_LABEL) == SHARE_MANAGER and bool(text(labels, VOLUME_LABEL))
 
 
 def subject_of(pod: JsonObject, namespace: str, settings: Settings) -> Subject:

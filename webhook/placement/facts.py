@@ -1,7 +1,8 @@
 """The facts about each object of the cluster that a decision uses."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from webhook.placement.kubevirt import APP_LABEL, CREATED_BY_LABEL, HOTPLUG_POD, MIGRATION_LABEL, VIRT_LAUNCHER
 from webhook.placement.selectors import AffinityTerm
@@ -31,8 +32,7 @@ class _ClusterScoped:
         return "", self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Claim(_Namespaced):
+class Claim(_Namespaced, Struct, frozen=True):
     """A PersistentVolumeClaim.
 
     `volume_name` is the name of the PV, empty while unbound. `shared` means ReadWriteMany, `read_only_many` means
@@ -50,8 +50,7 @@ class Claim(_Namespaced):
     storage_class: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Volume(_ClusterScoped):
+class Volume(_ClusterScoped, Struct, frozen=True):
     """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef.
 
     `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
@@ -65,8 +64,7 @@ class Volume(_ClusterScoped):
     share: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShareManager(_Namespaced):
+class ShareManager(_Namespaced, Struct, frozen=True):
     """A Longhorn ShareManager, named after its volume. `state` and `owner` are empty if the status has none."""
 
     namespace: str
@@ -76,8 +74,7 @@ class ShareManager(_Namespaced):
     deleting: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Node(_ClusterScoped):
+class Node(_ClusterScoped, Struct, frozen=True):
     """A node. `ready` is None without a Ready condition; `allocatable` is None if the status does not report it."""
 
     name: str
@@ -88,8 +85,7 @@ class Node(_ClusterScoped):
     allocatable: Mapping[str, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualMachine(_Namespaced):
+class VirtualMachine(_Namespaced, Struct, frozen=True):
     """A KubeVirt VM.
 
     `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
@@ -108,8 +104,7 @@ class VirtualMachine(_Namespaced):
     inherits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPin:
+class PendingPin(Struct, frozen=True):
     """The pin of an unbound pod: its node, and the name of the pod's VM.
 
     `unschedulable_since` is the time at which the scheduler first found no node for the pod, empty before that.
@@ -120,8 +115,7 @@ class PendingPin:
     unschedulable_since: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pod(_Namespaced):
+class Pod(_Namespaced, Struct, frozen=True):
     """A pod that has not finished.
 
     `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
@@ -178,16 +172,14 @@ class Pod(_Namespaced):
         return bool(self.labels.get(MIGRATION_LABEL))
 
 
-@dataclass(frozen=True, slots=True)
-class Namespace(_ClusterScoped):
+class Namespace(_ClusterScoped, Struct, frozen=True):
     """A namespace. `opt_in` is its label, None if that is neither "true" nor "false"."""
 
     name: str
     opt_in: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class StorageClass(_ClusterScoped):
+class StorageClass(_ClusterScoped, Struct, frozen=True):
     """A StorageClass. `opts_in` means that its annotation is "true"."""
 
     name: str

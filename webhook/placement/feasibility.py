@@ -144,11 +144,11 @@ def unsupported_field(pod: JsonObject) -> str | None:
     for kind in ("containers", "initContainers"):
         if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
             return f"{kind}[].ports[].hostPort"
-    if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
+    affinity = mapping(spec, "affinity")
+    if len(mappings(affinity, "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
         return f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
     for kind in ("podAffinity", "podAntiAffinity"):
-        terms = mappings(spec, "affinity", kind, REQUIRED)
-        if any(selects_namespaces(term) for term in terms):
+        if any(selects_namespaces(term) for term in mappings(affinity, kind, REQUIRED)):
             return f"affinity.{kind} with a namespaceSelector"
     return None
 

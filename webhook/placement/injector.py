@@ -1,6 +1,7 @@
 """Decide on an admission request, from eligibility to patch: a pure function of (request, catalog, settings)."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from webhook.placement import resolve, votes, wording
 from webhook.placement.affinity import matches_no_node
@@ -37,8 +38,7 @@ from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
+class Injection(Struct, frozen=True):
     """A decision, its JSON patch (None if nothing changes), and the admission warnings for the pod's creator.
 
     `error` is the exception behind an `InternalError`; the caller logs it.

@@ -1,7 +1,8 @@
 """The source of a VM's opt-in: its own annotation, the label of its namespace, or the StorageClass of a claim."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import mounted_claims
@@ -11,8 +12,7 @@ from webhook.placement.settings import Action, OptIn, Settings
 from webhook.placement.shape import JsonObject, mapping
 
 
-@dataclass(frozen=True, slots=True)
-class Applicant:
+class Applicant(Struct, frozen=True):
     """What decides on the opt-in of a pod: its namespace, its claims, and the keys of its annotations by value."""
 
     namespace: str

@@ -20,19 +20,19 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
 
     Raises Malformed for a quantity that can't be parsed.
     """
-    labels = labels_of(item)
+    labels, metadata = labels_of(item), mapping(item, "metadata")
     belongs_to_vm = labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD)
-    annotations = mapping(item, "metadata", "annotations") if belongs_to_vm else {}
+    annotations = mapping(metadata, "annotations") if belongs_to_vm else {}
     true, false = true_and_false_keys(annotations)
-    owners = mappings(item, "metadata", "ownerReferences") if belongs_to_vm else []
+    owners = mappings(metadata, "ownerReferences") if belongs_to_vm else []
     return Pod(
         namespace=namespace,
         name=name,
-        uid=text(item, "metadata", "uid"),
+        uid=text(metadata, "uid"),
         node=text(item, "spec", "nodeName"),
         effective_node=effective_node,
         alive=text(item, "status", "phase") in ("Pending", "Running", "") and not is_terminating(item),
-        created=text(item, "metadata", "creationTimestamp"),
+        created=text(metadata, "creationTimestamp"),
         labels=labels,
         requests=effective_requests(item),
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),

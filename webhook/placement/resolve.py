@@ -1,7 +1,8 @@
 """Follow a claim to the node of its share-manager."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import mounted_claims

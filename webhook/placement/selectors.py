@@ -26,9 +26,8 @@ def _integer(value: Any) -> int | None:
 
 
 def _matches(requirement: JsonObject, values: Mapping[str, str]) -> bool:
-    operator, wanted = text(requirement, "operator"), requirement.get("values") or []
-    key = text(requirement, "key")
-    match operator:
+    key, wanted = text(requirement, "key"), requirement.get("values") or []
+    match operator := requirement.get("operator"):
         case "In":
             return key in values and values[key] in wanted
         case "NotIn":
@@ -114,8 +113,10 @@ def _merged_selector(term: JsonObject, labels: Mapping[str, str]) -> JsonObject 
 
 def required_terms(pod: JsonObject, namespace: str, kind: str) -> tuple[AffinityTerm, ...]:
     """Read a pod's required terms; `kind` is podAffinity or podAntiAffinity."""
-    labels = mapping(pod, "metadata", "labels")
     terms = mappings(pod, "spec", "affinity", kind, REQUIRED)
+    if not terms:  # most pods
+        return ()
+    labels = mapping(pod, "metadata", "labels")
     return tuple(_affinity_term(term, namespace, labels) for term in terms)
 
 

@@ -1,6 +1,6 @@
 """Decide on a share-manager pod: it prefers the node of the VMs that use its volume."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from webhook.placement import consumers, wording
 from webhook.placement.candidate import Candidate

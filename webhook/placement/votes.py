@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from webhook.placement.decision import ClaimFinding
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The node with the most votes, and the other nodes with a vote, in the order of their first vote.
 
     `certain` means that a share-manager serves one of the claims there. Otherwise, their share-managers are starting.

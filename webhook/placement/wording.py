@@ -1,7 +1,8 @@
 """The sentences that operators read: the message of a decision, the advice for each reason, and the warnings."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from webhook.placement.decision import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.votes import Choice, voters

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import structlog
+from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
 from webhook.placement.decision import Decision, Reason
