@@ -3,8 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.kinds import Kind, kinds, opt_in_kinds
@@ -85,8 +86,7 @@ class Overlay(Store):
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
+class _Decided(Struct, frozen=True):
     """A decision without its patch, the VM's earlier reservation, and whether the decision has a new one."""
 
     injection: Injection

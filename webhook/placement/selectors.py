@@ -5,8 +5,9 @@ Source: k8s.io/apimachinery `labels.Requirement.Matches`, k8s.io/component-helpe
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
@@ -74,8 +75,7 @@ def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> 
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class AffinityTerm:
+class AffinityTerm(Struct, frozen=True):
     """A required pod affinity or anti-affinity term.
 
     `has_namespace_selector` marks a namespace selector, which the webhook can't evaluate: it does not watch namespaces.

@@ -3,20 +3,20 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from email.utils import formatdate
 from functools import cached_property, lru_cache
 from http import HTTPStatus
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 Headers = Sequence[tuple[str, str]]
 
 log = structlog.get_logger("webhook")
 
 
-@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
-class Head:
+class Head(Struct, frozen=True, dict=True):  # cached_property needs a __dict__
     """The request line and the headers of a request. Requests with the same head may share one object."""
 
     method: str
@@ -42,8 +42,7 @@ class Head:
         return next((value for name, value in self.headers if name == b"content-type"), b"")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A complete request. `received` is when its first byte was read, in seconds of the loop's clock."""
 
     head: Head
@@ -51,8 +50,7 @@ class Request:
     received: float
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A response. `headers` excludes Content-Length, Date and Connection, which `serialize` adds."""
 
     status: HTTPStatus

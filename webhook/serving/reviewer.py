@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
@@ -27,8 +28,7 @@ NOT_SYNCED = "the caches are not synced yet"
 STARTING = "a share-manager is starting, and its node is not known yet"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One try of the API server: when its first byte arrived, and the timeout in seconds of all its tries together."""
 
     received: float

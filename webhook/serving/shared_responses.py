@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from webhook.serving.exchange import Request, Response
 
