@@ -17,6 +17,36 @@ RETRY_LATER = [("Retry-After", "1")]
 log = structlog.get_logger("webhook")
 
 
+class _Threads:
+    """Threads that call `decide` with queued requests. The peers take turns, each with its requests in order."""
+
+    def __init__(self, number: int, name: str, decide: Callable[[Connection, Request], None]) -> None:
+        self._decide, self._lock = decide, Lock()
+        self._queues: dict[str, deque[tuple[Connection, Request]]] = {}  # by peer; the next peer first
+        self._executor = ThreadPoolExecutor(number, name)
+
+    def submit(self, connection: Connection, request: Request) -> None:
+        """Queue a request. Raises RuntimeError if no thread can be started."""
+        with self._lock:
+            self._executor.submit(self._decide_next)
+            self._queues.setdefault(connection.peer, deque()).append((connection, request))
+
+    def _decide_next(self) -> None:
+        with self._lock:
+            if not self._queues:  # left over from a `submit` that has failed
+                return
+            peer = next(iter(self._queues))
+            queue = self._queues.pop(peer)
+            connection, request = queue.popleft()
+            if queue:
+                self._queues[peer] = queue
+        self._decide(connection, request)
+
+    def shutdown(self) -> None:
+        """Cancel queued requests and return without waiting for running ones."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
 class DecisionPool:
     """Decides requests in threads. `results` holds the responses; `on_result` is called after each, in its thread.
 
@@ -29,16 +59,17 @@ class DecisionPool:
         self.results: deque[tuple[Connection, Request, Response]] = deque()
         self.held, self._held_lock = 0, Lock()
         self._handler, self._on_result = handler, on_result
-        self._threads = ThreadPoolExecutor(THREADS, "deciding")
-        self._single_thread = ThreadPoolExecutor(1, "deciding-one")
+        self._threads = _Threads(THREADS, "deciding", self._decide)
+        self._single_thread = _Threads(1, "deciding-one", self._decide)
 
     def submit(self, connection: Connection, request: Request) -> None:
         """Queue a request. If no thread can be started, queue a 503 with `Retry-After` as its result."""
         self._count(len(request.body))
         threads = self._single_thread if self._handler.one_at_a_time(request) else self._threads
         try:
-            threads.submit(self._decide, connection, request)
+            threads.submit(connection, request)
         except RuntimeError as error:  # Python could not start a thread; a retry may succeed
+            self._count(-len(request.body))
             response = error_response(HTTPStatus.SERVICE_UNAVAILABLE, "no thread available", headers=RETRY_LATER)
             self._fail(connection, request, error, response)
 
@@ -64,4 +95,4 @@ class DecisionPool:
     def shutdown(self) -> None:
         """Cancel queued requests and return without waiting for running ones."""
         for threads in (self._threads, self._single_thread):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown()
