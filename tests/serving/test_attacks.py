@@ -19,6 +19,8 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.large_reviews import SHAPES, large_review
 from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until, write_cluster
 from tests.support.tls_records import handshake
+from webhook.serving.large_review import INLINE_BODY_LIMIT
+from webhook.serving.loop import MAX_BUFFERED
 from webhook.serving.message_parsers import BODY_LIMIT
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -322,3 +324,38 @@ def test_large_bodies_of_many_connections_are_decided_one_at_a_time(shared_serve
         responses = list(threads.map(lambda _: shared_server.review(body), range(16)))
     assert all(response["allowed"] for response in responses)
     assert peak_memory(pid) < before + 200
+
+
+OTHER_PEER = "127.0.0.2"
+
+
+def send_in_two_pieces(server, body):
+    """Send a review that doesn't arrive at once; its HTTP status."""
+    with server.connect_tls() as sock:
+        sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[: len(body) // 2])
+        sleep(0.1)
+        sock.sendall(body[len(body) // 2 :])
+        return int(sock.recv(12)[-3:])
+
+
+def test_stalled_bodies_reject_no_large_review_of_another_peer(shared_server):
+    """64 MiB of unfinished bodies had the server reject all other large reviews, unless they arrived at once."""
+    with ExitStack() as stack:
+        for _ in range(MAX_BUFFERED // BODY_LIMIT):
+            sock = stack.enter_context(shared_server.connect_tls(OTHER_PEER))
+            sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)
+            sock.sendall(b" " * (BODY_LIMIT - 1000))
+        assert send_in_two_pieces(shared_server, VM_START.ljust(100_000)) == 200
+
+
+@pytest.mark.usefixtures("raised_file_limit")
+def test_a_large_review_overtakes_those_of_another_peer(shared_server):
+    """It waited 2 s for all 500 of them: one thread decides large reviews."""
+    body = VM_START.ljust(INLINE_BODY_LIMIT + 1)
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with ExitStack() as stack:
+        others = [stack.enter_context(shared_server.connect_tls(OTHER_PEER)) for _ in range(PEERS)]
+        for sock in others:
+            sock.sendall(request)
+        assert send_in_two_pieces(shared_server, body) == 200
+        assert not all(is_readable(sock) for sock in others)

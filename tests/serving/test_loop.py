@@ -449,8 +449,22 @@ def test_large_requests_are_decided_one_at_a_time_and_do_not_block_small_ones(dr
         assert len(driver.slow_requests) == 3
 
 
+def test_peers_with_large_requests_take_turns(driver):
+    size = INLINE_BODY_LIMIT + 1
+    with ExitStack() as stack:
+        for peer, name in ("127.0.0.2", b"a1"), ("127.0.0.2", b"a2"), ("127.0.0.2", b"a3"), ("127.0.0.1", b"b1"):
+            head = SLOW.replace(b"/slow", b"/slow?" + name).replace(
+                b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % size
+            )
+            driver.send(stack.enter_context(driver.connect_tls(peer)), head + b" " * size)
+        driver.turn(5)
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.statuses[200] == 4)
+        assert [request.head.query for request in driver.slow_requests] == ["a1", "a2", "b1", "a3"]
+
+
 def check_failed_thread_start(folder):
-    """A thread can fail to start, for example for lack of memory. Its request stays queued, but has its response."""
+    """A thread can fail to start, for example for lack of memory. Its task stays queued, but its request doesn't."""
     with drive_loop(folder) as driver, driver.connect_tls() as sock:
         before = threading.stack_size(2**47)  # bytes, more than the address space
         response = driver.send_and_receive(sock, SLOW.replace(b"/slow", b"/slow?first"))
@@ -458,6 +472,7 @@ def check_failed_thread_start(folder):
         assert status_of(response) == 503
         assert KEEP_ALIVE_HEADER in response
         assert b"\r\nRetry-After: 1\r\n" in response
+        assert driver.loop._pool.held == 0
         driver.release_slow.set()
         driver.send(sock, SLOW.replace(b"/slow", b"/slow?second"))
         driver.run_until(lambda: driver.statuses[200])
@@ -911,35 +926,44 @@ def test_simultaneous_timeouts_do_not_delay_a_request(driver):
         assert driver.statuses[408] == 3 * MAX_PER_TURN
 
 
-def fill_buffers(driver, stack):
-    """Send incomplete bodies of the maximum size until more is buffered than MAX_BUFFERED; the last peer."""
-    for missing in (*[1000] * (MAX_BUFFERED // BODY_LIMIT), BODY_LIMIT - 40_000):
-        sock = stack.enter_context(driver.connect_tls())
-        driver.send(sock, HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)
-        driver.send(sock, b" " * (BODY_LIMIT - missing))
+def fill_buffers(driver, stack, peer):
+    """Send incomplete bodies until nearly MAX_BUFFERED bytes are buffered; the connections, the largest body first."""
+    found = []
+    for index in range(MAX_BUFFERED // BODY_LIMIT):
+        found.append(stack.enter_context(driver.connect_tls(peer)))
+        driver.send(found[-1], HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)
+        driver.send(found[-1], b" " * (BODY_LIMIT - 1000 - index))
         driver.turn(160)
-    return sock
+    return found
 
 
-def test_an_overloaded_loop_answers_only_large_requests_with_503(driver):
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.0.0.2"], ids=["of the same peer", "of another peer"])
+def test_an_overloaded_loop_rejects_the_largest_unfinished_request(driver, peer):
     with ExitStack() as stack:
-        other_peer = stack.enter_context(driver.connect_tls())
-        last = fill_buffers(driver, stack)
+        large, small = (stack.enter_context(driver.connect_tls()) for _ in range(2))
+        largest, *others = fill_buffers(driver, stack, peer)
+        driver.send(small, HEAD_WITH_LENGTH)
         assert +driver.statuses == {}
-        assert MAX_BUFFERED < driver.loop._table.held < MAX_BUFFERED + 2**20
-        assert is_served(driver, other_peer)
-        driver.send(other_peer, HEAD_WITH_LENGTH)
-        # A small request in two pieces is accepted too.
-        assert status_of(driver.send_and_receive(other_peer, b" " * 100)) == 200
-        response = driver.send_and_receive(other_peer, PARTIAL_LARGE_REQUEST)
+        driver.send(large, PARTIAL_LARGE_REQUEST)
+        response = driver.receive(largest)
         assert status_of(response) == 503
         assert b"\r\nRetry-After: 1\r\n" in response
-        assert status_of(driver.send_and_receive(last, b" ")) == 503
+        assert driver.loop._table.held < MAX_BUFFERED - BODY_LIMIT // 2
+        assert status_of(driver.send_and_receive(large, b" " * 80_000)) == 200
+        assert status_of(driver.send_and_receive(small, b" " * 100)) == 200
+        assert [driver.receive(other) for other in others] == [b""] * len(others)
     driver.turn(5)
     assert (driver.loop.connections(), driver.loop._table.held) == (0, 0)
-    with driver.connect_tls() as sock:
-        driver.send(sock, HEAD_WITH_LENGTH)
-        assert status_of(driver.send_and_receive(sock, b" " * 100)) == 200
+
+
+def test_a_peer_with_many_large_requests_loses_one_before_a_peer_with_the_largest(driver):
+    with ExitStack() as stack:
+        single = stack.enter_context(driver.connect_tls())
+        driver.send(single, HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT + b" " * (BODY_LIMIT - 1))
+        driver.turn(160)
+        crowd = fill_buffers(driver, stack, "127.0.0.2")
+        assert status_of(driver.send_and_receive(single, b" ")) == 200
+        assert [bool(driver.receive(each)) for each in crowd].count(True) == 1
 
 
 def test_requests_that_wait_in_threads_count_as_buffered(driver):
@@ -1127,7 +1151,7 @@ def test_a_blocked_thread_does_not_block_draining_and_may_finish_afterwards(driv
         driver.loop.drain()
         driver.run_until_drained()
         driver.release_slow.set()
-        driver.loop._pool._threads.shutdown(wait=True)
+        driver.loop._pool._threads._executor.shutdown(wait=True)
 
 
 def test_a_drained_loop_refuses_connections(driver):

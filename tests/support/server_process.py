@@ -53,13 +53,13 @@ class ServerProcess:
     def connect(self) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(*self.https, timeout=TIMEOUT, context=self.client_context())
 
-    def connect_tls(self) -> ssl.SSLSocket:
-        """A TLS connection for arbitrary bytes."""
-        return self.client_context().wrap_socket(self.connect_tcp(), server_hostname="127.0.0.1")
+    def connect_tls(self, peer: str = "127.0.0.1") -> ssl.SSLSocket:
+        """A TLS connection for arbitrary bytes, from this address."""
+        return self.client_context().wrap_socket(self.connect_tcp(peer), server_hostname="127.0.0.1")
 
-    def connect_tcp(self) -> socket.socket:
+    def connect_tcp(self, peer: str = "127.0.0.1") -> socket.socket:
         """A TCP connection to the TLS port, before the handshake."""
-        return socket.create_connection(self.https, timeout=TIMEOUT)
+        return socket.create_connection(self.https, timeout=TIMEOUT, source_address=(peer, 0))
 
     def probe(self, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection(*self.http, timeout=TIMEOUT)

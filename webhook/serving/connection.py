@@ -46,8 +46,7 @@ class RequestHandler:
     """Responds to requests: `inline` on the loop, or `threaded` if `inline` returns None.
 
     `count` is called with each HTTP status. Requests for which `one_at_a_time` returns True share one thread. A body
-    over `body_limit` bytes is rejected. While `draining`, each response closes its connection. While `overloaded`,
-    large requests are rejected.
+    over `body_limit` bytes is rejected. While `draining`, each response closes its connection.
     """
 
     inline: Callable[[Request], Response | None]
@@ -56,7 +55,6 @@ class RequestHandler:
     one_at_a_time: Callable[[Request], bool] = is_large
     body_limit: int = BODY_LIMIT
     draining: bool = False
-    overloaded: bool = False
 
 
 class Connection:
@@ -101,6 +99,8 @@ class Connection:
                 self._send(b"", now)
             case Phase.CLOSING:
                 self._discard_input()
+            case Phase.CLOSED:  # by the loop, earlier in this turn
+                return None
             case _:
                 return self._read(now)
         return None
@@ -128,8 +128,9 @@ class Connection:
         self._send(serialize(response, keep_alive=self._keep_alive, head_only=request.head.method == "HEAD"), now)
 
     def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
-        """Send an error and close the connection."""
+        """Send an error and close the connection. What has arrived of a request is dropped."""
         self._keep_alive, self.pending = False, None
+        self.parser = RequestParser(self._handler.body_limit)
         self._handler.count(status)
         self._send(serialize(error_response(status, sentence, headers=headers), keep_alive=False), now)
 
@@ -139,6 +140,11 @@ class Connection:
         The Service routes the new connection to another replica.
         """
         self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "this replica is shutting down", now, ("Retry-After", "0"))
+
+    def reject_for_memory(self, now: float) -> None:
+        """Send 503 with `Retry-After`, so that the API server retries in a second."""
+        reason = "too many requests are buffered"
+        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, reason, now, ("Retry-After", "1"))
 
     def time_out(self, now: float) -> None:
         """Apply the time limit of the phase: send 408, close, or raise ConnectionLost."""
@@ -171,10 +177,6 @@ class Connection:
             read += len(data)
             if read >= BYTES_PER_TURN:
                 break
-        if parser.buffered > SMALL_REQUEST and self._handler.overloaded:
-            reason = "too many requests are buffered"
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, reason, now, ("Retry-After", "1"))
-            return None
         if parser.started and self.phase is Phase.IDLE:
             self._enter_phase(Phase.READING, now)
         if parser.expects_continue():

@@ -83,6 +83,17 @@ class ConnectionTable:
         oldest = (next(iter(members)) for members in self._by_phase.values() if members)
         return min((each.phase_started + each.phase.limit for each in oldest), default=default)
 
+    def largest_unfinished(self) -> Connection | None:
+        """Return the connection with the largest unfinished request of the peer that holds the most bytes of them.
+
+        None if all are small. A flood of large requests must not reject those of an API server.
+        """
+        large = [each for each in self._by_phase[Phase.READING] if each.held > SMALL_REQUEST]
+        held = Counter[str]()
+        for each in large:
+            held[each.peer] += each.held
+        return max(large, key=lambda each: (held[each.peer], each.held), default=None)
+
     def number_in(self, phase: Phase) -> int:
         """Return the number of connections in a phase."""
         return len(self._by_phase[phase])

@@ -180,8 +180,9 @@ class Loop:
         self._table.track(connection, connection.bytes_in_memory)
         if request:
             self._pool.submit(connection, request)
-        self._handler.overloaded = self._table.held + self._pool.held > MAX_BUFFERED
         self._set_events(connection, 0 if can_continue or request else connection.channel.wanted_events)
+        if self._table.held + self._pool.held > MAX_BUFFERED and (largest := self._table.largest_unfinished()):
+            self._perform(largest, largest.reject_for_memory)
         return None
 
     def _set_events(self, connection: Connection, events: int) -> None:
