@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from webhook.cluster.client import ClusterError
 from webhook.cluster.token_bucket import TokenBucket
@@ -108,17 +109,7 @@ def _bounded(decision: Decision) -> Decision:
     if len(claims) > MAX_CLAIMS or any(len(finding.claim) > NAME_LENGTH for finding in claims):
         claims = tuple(ClaimFinding("", reason=reason) for reason in dict.fromkeys(each.reason for each in claims))
     message = decision.message[: MESSAGE_SIZE + 1]
-    # Half the time of `replace`, and this runs in each review.
-    return Decision(
-        decision.outcome,
-        decision.reason,
-        message,
-        decision.mode,
-        decision.node,
-        decision.conflict,
-        claims,
-        recorded=True,
-    )
+    return replace(decision, message=message, claims=claims, reservation=None)
 
 
 class EventRecorder:
