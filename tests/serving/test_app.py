@@ -38,8 +38,8 @@ from webhook.placement.settings import Action
 from webhook.serving import logs
 from webhook.serving.app import create_app, create_probes, make_reviewer
 from webhook.serving.deadline import MARGIN
+from webhook.serving.gunicorn_parser import BODY_LIMIT
 from webhook.serving.log_limit import LogLimit
-from webhook.serving.message_parsers import BODY_LIMIT
 from webhook.serving.metrics import Metrics
 from webhook.serving.reviewer import Call
 

@@ -22,7 +22,7 @@ from tests.support.builders import (
 )
 from webhook.cluster.backend import from_snapshot
 from webhook.serving.app import create_app, make_reviewer
-from webhook.serving.message_parsers import BODY_LIMIT
+from webhook.serving.gunicorn_parser import BODY_LIMIT
 from webhook.serving.metrics import Metrics
 
 UID = "00000000-0000-0000-0000-000000000001"

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from tests.support.memory import traced_memory
 from webhook.serving.exchange import Response, serialize
-from webhook.serving.message_parsers import (
+from webhook.serving.gunicorn_parser import (
     BODY_BROKEN,
     BODY_LIMIT,
     FIELDS_LIMIT,
-    MAX_KNOWN_HEAD,
-    MAX_KNOWN_HEADS,
     NO_BODY,
     NO_HOST,
     UNKNOWN_CODING,
 )
+from webhook.serving.known_heads import MAX_KNOWN_HEAD, MAX_KNOWN_HEADS
 from webhook.serving.request_parser import HEAD_LIMIT, RequestParser
 from webhook.serving.wsgi import wsgi_response
 

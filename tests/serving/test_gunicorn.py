@@ -14,7 +14,7 @@ from gunicorn.asgi.parser import PythonProtocol
 from gunicorn.config import Config
 from gunicorn.workers.base import Worker
 
-from webhook.serving.message_parsers import PatternParser
+from webhook.serving.gunicorn_parser import PatternParser
 from webhook.serving.server import WORKER_TIMEOUT, _Worker
 
 REVIEWED_VERSION = "27.0.1"
@@ -24,7 +24,7 @@ INTERNALS = [
     (
         PythonProtocol,
         "fe72402943fb078d",
-        "message_parsers: callbacks, limits, attributes, is_complete, remaining(), and two checks that it overrides",
+        "gunicorn_parser: callbacks, limits, attributes, is_complete, remaining(), and two checks that it overrides",
     ),
     (Worker.__init__, "e0f1de2d60574066", "server._Worker: sockets, ppid, alive, age, tmp"),
     (

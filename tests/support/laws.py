@@ -23,7 +23,7 @@ DOORS = {
     "flask": ["webhook/serving/app.py"],
     "jsonpatch": ["webhook/placement/patch.py"],
     "cryptography": ["certs/authority.py"],
-    "gunicorn": ["webhook/serving/server.py", "webhook/serving/message_parsers.py"],
+    "gunicorn": ["webhook/serving/server.py", "webhook/serving/gunicorn_parser.py"],
 }
 PURE_FOLDER = "webhook/placement/"
 REASON_FILE = "webhook/placement/decision.py"

@@ -16,8 +16,8 @@ from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
 from webhook.serving.deadline import RetryBudget, parse_timeout
 from webhook.serving.exchange import Request, Response, error_response
+from webhook.serving.gunicorn_parser import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
 from webhook.serving.large_review import INLINE_BODY_LIMIT
-from webhook.serving.message_parsers import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
 from webhook.serving.metrics import CONTENT_TYPE, Metrics
 from webhook.serving.reviewer import Call, Reviewer
 

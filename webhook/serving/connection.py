@@ -8,8 +8,8 @@ from http import HTTPStatus
 
 from webhook.serving.channel import Channel, ConnectionLost
 from webhook.serving.exchange import Request, Response, error_response, serialize
+from webhook.serving.gunicorn_parser import BODY_LIMIT
 from webhook.serving.large_review import INLINE_BODY_LIMIT
-from webhook.serving.message_parsers import BODY_LIMIT
 from webhook.serving.request_parser import CONTINUE, RequestParser
 
 # Per connection, because other connections wait: 16 KiB of tiny chunks take 1 ms, a record of one byte takes 10 µs.

@@ -3,15 +3,8 @@
 from http import HTTPStatus
 
 from webhook.serving.exchange import Request
-from webhook.serving.message_parsers import (
-    BODY_BROKEN,
-    BODY_LIMIT,
-    HEAD_BROKEN,
-    GunicornParser,
-    KnownHeadParser,
-    Rejected,
-    parser_for,
-)
+from webhook.serving.gunicorn_parser import BODY_BROKEN, BODY_LIMIT, HEAD_BROKEN, GunicornParser, Rejected
+from webhook.serving.known_heads import KnownHeadParser, parser_for
 
 HEAD_LIMIT = 64 * 1024  # bytes; the API server sends less than 1 KB
 EMPTY_LINE = b"\r\n"

@@ -1,7 +1,6 @@
-"""Parsers of one HTTP/1.1 message: that of gunicorn, and a short one for messages whose head is already known."""
+"""Parse one HTTP/1.1 message with the parser of gunicorn, within limits."""
 
 import re
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -12,8 +11,6 @@ from webhook.serving.exchange import Head
 # A review contains an object at most twice, and the API server accepts objects up to 3 MiB (its MaxRequestBodyBytes).
 BODY_LIMIT = 8 * 1024 * 1024  # bytes
 FIELDS_LIMIT = 100
-# The heads of an API server differ only in their Content-Length, and have 300 bytes.
-MAX_KNOWN_HEADS, MAX_KNOWN_HEAD = 256, 1024  # heads, and bytes of one
 BODY_TOO_LARGE = "the body exceeds 8 MiB"
 NO_BODY = "this port accepts no body"
 BODY_BROKEN = "the body is truncated or its framing is invalid"
@@ -21,7 +18,6 @@ HEAD_BROKEN = "malformed HTTP request"
 NO_HOST = "an HTTP/1.1 request requires a Host header"
 UNKNOWN_CODING = "unsupported transfer coding: expected chunked"
 
-_END_OF_HEAD = b"\r\n\r\n"
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
@@ -160,55 +156,3 @@ def _asks_to_close(headers: list[tuple[bytes, bytes]]) -> bool:
         if name == b"connection"
         for option in value.split(b",")
     )
-
-
-class KnownHeadParser:
-    """Parses the rest of a message whose head is known: a body of `size` bytes."""
-
-    __slots__ = ("_rest", "_size", "body", "head")
-    has_head, expects_continue = True, False
-
-    def __init__(self, head: Head, size: int) -> None:
-        self.head, self.body = head, bytearray()
-        self._size, self._rest = size, b""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the message is complete."""
-        return len(self.body) == self._size
-
-    def feed(self, data: bytes) -> None:
-        """Take received bytes."""
-        missing = self._size - len(self.body)
-        self.body += data[:missing]
-        self._rest += data[missing:]
-
-    def remaining(self) -> bytes:
-        """Return the bytes after the complete message."""
-        return self._rest
-
-
-def parser_for(data: bytes, body_limit: int) -> tuple[GunicornParser | KnownHeadParser, bytes]:
-    """Return the parser for a message that starts with these bytes, and the bytes that it has not parsed yet.
-
-    gunicorn's parser takes a tenth of a review's CPU time, most of it for the head.
-    """
-    end = data.find(_END_OF_HEAD, 0, MAX_KNOWN_HEAD)
-    if end > 0:
-        size_of_head = end + len(_END_OF_HEAD)
-        known = _parse_head(data[:size_of_head])
-        if known and known[1] <= body_limit:
-            return KnownHeadParser(*known), data[size_of_head:]
-    return GunicornParser(body_limit), data
-
-
-@lru_cache(maxsize=MAX_KNOWN_HEADS)
-def _parse_head(data: bytes) -> tuple[Head, int] | None:
-    """Return a head with the size of its body, or None if the whole message needs gunicorn's parser."""
-    parser = GunicornParser(BODY_LIMIT)
-    try:
-        parser.feed(data)
-    except Rejected:
-        return None
-    size = parser.size_of_body()
-    return None if size is None else (parser.head, size)
