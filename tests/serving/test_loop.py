@@ -24,6 +24,7 @@ from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
 from webhook.serving.connection import RECORDS_PER_TURN, Connection
 from webhook.serving.exchange import Response
+from webhook.serving.gunicorn_parser import BODY_LIMIT
 from webhook.serving.large_review import INLINE_BODY_LIMIT
 from webhook.serving.loop import (
     DRAIN_TIMEOUT,
@@ -34,7 +35,6 @@ from webhook.serving.loop import (
     QUIET_PERIOD,
     STALLED_AFTER,
 )
-from webhook.serving.message_parsers import BODY_LIMIT
 from webhook.serving.metrics import Metrics
 from webhook.serving.request_parser import RequestParser
 from webhook.serving.tls_channel import MAX_USELESS_RECORDS
@@ -255,14 +255,8 @@ def test_pipelined_requests_are_answered_in_order_one_per_turn(driver):
                 other_peer.sendall(POST)
             if number == 2:
                 assert status_of(read_available(other_peer)) == 200
-        assert [dict(request.head.headers)[b"host"] for request in driver.requests] == [
-            b"0",
-            b"1",
-            b"2",
-            b"x",
-            b"3",
-            b"4",
-        ]
+        hosts = [dict(request.head.headers)[b"host"] for request in driver.requests]
+        assert hosts == [b"0", b"1", b"2", b"x", b"3", b"4"]
 
 
 def test_a_slow_request_does_not_change_the_order_of_pipelined_responses(driver):
@@ -435,10 +429,13 @@ def test_a_review_over_the_inline_limit_is_decided_in_a_thread(driver, reviewer,
     assert len(threaded) == (size > INLINE_BODY_LIMIT)
 
 
+def slow_head(size):
+    """The head of a request to `/slow` with a body of this size."""
+    return SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % size)
+
+
 def test_large_requests_are_decided_one_at_a_time_and_do_not_block_small_ones(driver):
-    large = SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (INLINE_BODY_LIMIT + 1)).ljust(
-        len(SLOW) + 5 + INLINE_BODY_LIMIT - 2
-    )
+    large = slow_head(INLINE_BODY_LIMIT + 1) + b" " * (INLINE_BODY_LIMIT + 1)
     with ExitStack() as stack:
         for data in (large, large, SLOW):
             driver.send(stack.enter_context(driver.connect_tls()), data)
@@ -453,9 +450,7 @@ def test_peers_with_large_requests_take_turns(driver):
     size = INLINE_BODY_LIMIT + 1
     with ExitStack() as stack:
         for peer, name in ("127.0.0.2", b"a1"), ("127.0.0.2", b"a2"), ("127.0.0.2", b"a3"), ("127.0.0.1", b"b1"):
-            head = SLOW.replace(b"/slow", b"/slow?" + name).replace(
-                b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % size
-            )
+            head = slow_head(size).replace(b"/slow", b"/slow?" + name)
             driver.send(stack.enter_context(driver.connect_tls(peer)), head + b" " * size)
         driver.turn(5)
         driver.release_slow.set()
@@ -485,7 +480,7 @@ def test_a_failed_thread_start_returns_503_and_mixes_up_no_responses(folder):
 
 
 def test_a_request_whose_connection_timed_out_is_not_decided_and_counts_until_then(driver):
-    large = SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (2 * INLINE_BODY_LIMIT))
+    large = slow_head(2 * INLINE_BODY_LIMIT)
     with ExitStack() as stack:
         for _ in range(3):
             driver.send(stack.enter_context(driver.connect_tls()), large + b" " * (2 * INLINE_BODY_LIMIT))
@@ -971,7 +966,7 @@ def test_requests_that_wait_in_threads_count_as_buffered(driver):
         other_peer = stack.enter_context(driver.connect_tls())
         for _ in range(MAX_BUFFERED // BODY_LIMIT + 1):
             sock = stack.enter_context(driver.connect_tls())
-            driver.send(sock, SLOW.replace(b"Length: 2\r\n\r\n{}", b"Length: %d\r\n\r\n" % (BODY_LIMIT - 1000)))
+            driver.send(sock, slow_head(BODY_LIMIT - 1000))
             driver.send(sock, b" " * (BODY_LIMIT - 1000))
             driver.turn(160)
         driver.send(sock, SLOW)
