@@ -349,6 +349,19 @@ def test_stalled_bodies_reject_no_large_review_of_another_peer(shared_server):
 
 
 @pytest.mark.usefixtures("raised_file_limit")
+def test_complete_bodies_reject_no_large_review_of_another_peer(shared_server):
+    """64 MiB of complete bodies waited for their thread for 20 s, and meanwhile all other large reviews got 503."""
+    body, _ = large_review("nested lists", 60_000)
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with ExitStack() as stack:
+        number = MAX_BUFFERED // len(request) + PEERS // 2
+        others = [stack.enter_context(shared_server.connect_tls(OTHER_PEER)) for _ in range(number)]
+        for sock in others:
+            sock.sendall(request)
+        assert send_in_two_pieces(shared_server, VM_START.ljust(100_000)) == 200
+
+
+@pytest.mark.usefixtures("raised_file_limit")
 def test_a_large_review_overtakes_those_of_another_peer(shared_server):
     """It waited 2 s for all 500 of them: one thread decides large reviews."""
     body = VM_START.ljust(INLINE_BODY_LIMIT + 1)

@@ -22,7 +22,7 @@ from tests.support.tls_records import handshake
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
-from webhook.serving.connection import RECORDS_PER_TURN, Connection
+from webhook.serving.connection import RECORDS_PER_TURN, Connection, Phase
 from webhook.serving.exchange import Response
 from webhook.serving.gunicorn_parser import BODY_LIMIT
 from webhook.serving.large_review import INLINE_BODY_LIMIT
@@ -33,11 +33,11 @@ from webhook.serving.loop import (
     MAX_HANDSHAKES,
     MAX_PER_TURN,
     QUIET_PERIOD,
-    STALLED_AFTER,
 )
 from webhook.serving.metrics import Metrics
 from webhook.serving.request_parser import RequestParser
 from webhook.serving.tls_channel import MAX_USELESS_RECORDS
+from webhook.serving.turn_times import STALLED_AFTER
 from webhook.serving.wsgi import wsgi_response
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -467,7 +467,6 @@ def check_failed_thread_start(folder):
         assert status_of(response) == 503
         assert KEEP_ALIVE_HEADER in response
         assert b"\r\nRetry-After: 1\r\n" in response
-        assert driver.loop._pool.held == 0
         driver.release_slow.set()
         driver.send(sock, SLOW.replace(b"/slow", b"/slow?second"))
         driver.run_until(lambda: driver.statuses[200])
@@ -479,7 +478,7 @@ def test_a_failed_thread_start_returns_503_and_mixes_up_no_responses(folder):
     run_in_child_process(check_failed_thread_start, folder)
 
 
-def test_a_request_whose_connection_timed_out_is_not_decided_and_counts_until_then(driver):
+def test_a_request_whose_connection_timed_out_is_neither_decided_nor_kept(driver):
     large = slow_head(2 * INLINE_BODY_LIMIT)
     with ExitStack() as stack:
         for _ in range(3):
@@ -488,9 +487,10 @@ def test_a_request_whose_connection_timed_out_is_not_decided_and_counts_until_th
         driver.run_until(lambda: driver.slow_requests)
         driver.advance_clock(30)
         assert driver.dropped == {"deciding": 3}
-        assert driver.loop._pool.held == 3 * 2 * INLINE_BODY_LIMIT
+        assert driver.loop._table.held == 0
+        assert driver.loop._pool._single_thread._queues == {}
         driver.release_slow.set()
-        driver.run_until(lambda: driver.loop._pool.held == 0)
+        driver.loop._pool._single_thread._executor.shutdown(wait=True)
         assert len(driver.slow_requests) == 1
 
 
@@ -717,7 +717,7 @@ def scan_port(driver):
 def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
     """The workers of gunicorn 26.1 and 27.0.1 count some of these down twice, and then never exit."""
     metrics = Metrics()
-    metrics.add_loop(driver.loop.connections, driver.loop.dropped, driver.loop.take_longest_turn)
+    metrics.add_loop(driver.loop.connections, driver.loop.dropped, driver.loop.turns.take_longest)
     with driver.connect_tls() as other_peer:
         for _ in range(5):
             scan_port(driver)
@@ -961,16 +961,36 @@ def test_a_peer_with_many_large_requests_loses_one_before_a_peer_with_the_larges
         assert [bool(driver.receive(each)) for each in crowd].count(True) == 1
 
 
-def test_requests_that_wait_in_threads_count_as_buffered(driver):
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.0.0.2"], ids=["of the same peer", "of another peer"])
+def test_an_overloaded_loop_rejects_the_largest_request_that_waits_for_a_thread(driver, peer):
     with ExitStack() as stack:
         other_peer = stack.enter_context(driver.connect_tls())
-        for _ in range(MAX_BUFFERED // BODY_LIMIT + 1):
-            sock = stack.enter_context(driver.connect_tls())
-            driver.send(sock, slow_head(BODY_LIMIT - 1000))
-            driver.send(sock, b" " * (BODY_LIMIT - 1000))
+        waiting = []
+        for index in range(MAX_BUFFERED // BODY_LIMIT):
+            waiting.append(stack.enter_context(driver.connect_tls(peer)))
+            size = BODY_LIMIT - 1000 - abs(index - 1)  # the second is the largest of those that wait
+            driver.send(waiting[-1], slow_head(size))
+            driver.send(waiting[-1], b" " * size)
             driver.turn(160)
-        driver.send(sock, SLOW)
-        assert status_of(driver.send_and_receive(other_peer, PARTIAL_LARGE_REQUEST)) == 503
+        driver.run_until(lambda: driver.slow_requests)
+        assert +driver.statuses == {}
+        driver.send(other_peer, PARTIAL_LARGE_REQUEST)
+        assert status_of(driver.receive(waiting[1])) == 503
+        assert status_of(driver.send_and_receive(other_peer, b" " * 80_000)) == 200
+        assert driver.loop._table.held < MAX_BUFFERED - BODY_LIMIT // 2
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.statuses[200] == len(waiting))
+        assert len(driver.slow_requests) == len(waiting) - 1
+
+
+def test_a_rejected_connection_gets_no_response_to_its_next_request(driver):
+    with driver.connect_tls() as sock:
+        sock.sendall(2 * POST)
+        driver.turn()
+        (connection,) = driver.loop._table.in_phases(Phase.READING)
+        driver.loop._perform(connection, connection.reject_for_memory)
+        driver.turn(3)
+        assert +driver.statuses == {200: 1, 503: 1}
 
 
 # Liveness
@@ -981,19 +1001,19 @@ def test_a_hanging_loop_is_reported_as_stalled_and_a_busy_one_is_not(driver):
 
     def hang():
         driver.now += STALLED_AFTER + 0.1
-        reported.append(driver.loop.stalled_seconds())
+        reported.append(driver.loop.turns.stalled_seconds())
 
     with driver.connect_tls() as sock:
         for _ in range(100):
             driver.advance_clock(0.5)
             assert is_served(driver, sock)
-            assert driver.loop.stalled_seconds() == 0
+            assert driver.loop.turns.stalled_seconds() == 0
         driver.on_turn = hang
         driver.turn()
         assert reported == [pytest.approx(STALLED_AFTER + 0.1)]
         driver.on_turn = lambda: None
         driver.turn()
-        assert driver.loop.stalled_seconds() == 0
+        assert driver.loop.turns.stalled_seconds() == 0
 
 
 @pytest.mark.usefixtures("slow_decisions")
@@ -1001,8 +1021,8 @@ def test_the_longest_turn_is_reported_once(driver):
     with driver.connect_tls() as sock:
         assert is_served(driver, sock)
         driver.turn()
-        assert driver.loop.take_longest_turn() == pytest.approx(0.004)
-        assert driver.loop.take_longest_turn() == 0
+        assert driver.loop.turns.take_longest() == pytest.approx(0.004)
+        assert driver.loop.turns.take_longest() == 0
 
 
 def test_a_turn_that_hangs_is_reported_before_its_end(driver):
@@ -1010,7 +1030,7 @@ def test_a_turn_that_hangs_is_reported_before_its_end(driver):
 
     def hang():
         driver.now += 5
-        reported.append(driver.loop.take_longest_turn())
+        reported.append(driver.loop.turns.take_longest())
 
     driver.on_turn = hang
     driver.turn()

@@ -84,8 +84,8 @@ class Connection:
 
     @property
     def bytes_in_memory(self) -> int:
-        """The bytes of this connection that are in memory: of an unfinished request and of an unread response."""
-        return self.parser.buffered + self.channel.held
+        """The bytes of this connection that are in memory: of its requests, and of a response that is not read yet."""
+        return self.parser.buffered + self.channel.held + (len(self.pending.body) if self.pending else 0)
 
     def advance(self, now: float) -> Request | None:
         """Continue the current phase with the bytes that the socket can read or write."""
@@ -129,7 +129,7 @@ class Connection:
 
     def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
         """Send an error and close the connection. What has arrived of a request is dropped."""
-        self._keep_alive, self.pending = False, None
+        self._keep_alive, self.has_next_request, self.pending = False, False, None
         self.parser = RequestParser(self._handler.body_limit)
         self._handler.count(status)
         self._send(serialize(error_response(status, sentence, headers=headers), keep_alive=False), now)

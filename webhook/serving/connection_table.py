@@ -83,16 +83,17 @@ class ConnectionTable:
         oldest = (next(iter(members)) for members in self._by_phase.values() if members)
         return min((each.phase_started + each.phase.limit for each in oldest), default=default)
 
-    def largest_unfinished(self) -> Connection | None:
-        """Return the connection with the largest unfinished request of the peer that holds the most bytes of them.
+    def largest_first(self) -> list[Connection]:
+        """Return the connections with large requests that are unfinished or not decided yet.
 
-        None if all are small. A flood of large requests must not reject those of an API server.
+        Those of the peer that holds the most bytes of them come first, the largest before the others. A flood of large
+        requests must not reject those of an API server.
         """
-        large = [each for each in self._by_phase[Phase.READING] if each.held > SMALL_REQUEST]
+        large = [each for each in self.in_phases(Phase.READING, Phase.DECIDING) if each.held > SMALL_REQUEST]
         held = Counter[str]()
         for each in large:
             held[each.peer] += each.held
-        return max(large, key=lambda each: (held[each.peer], each.held), default=None)
+        return sorted(large, key=lambda each: (held[each.peer], each.held), reverse=True)
 
     def number_in(self, phase: Phase) -> int:
         """Return the number of connections in a phase."""

@@ -22,25 +22,36 @@ class _Threads:
 
     def __init__(self, number: int, name: str, decide: Callable[[Connection, Request], None]) -> None:
         self._decide, self._lock = decide, Lock()
-        self._queues: dict[str, deque[tuple[Connection, Request]]] = {}  # by peer; the next peer first
+        # The request of each connection by peer; the next peer and its next connection come first.
+        self._queues: dict[str, dict[Connection, Request]] = {}
         self._executor = ThreadPoolExecutor(number, name)
 
     def submit(self, connection: Connection, request: Request) -> None:
         """Queue a request. Raises RuntimeError if no thread can be started."""
         with self._lock:
             self._executor.submit(self._decide_next)
-            self._queues.setdefault(connection.peer, deque()).append((connection, request))
+            self._queues.setdefault(connection.peer, {})[connection] = request
 
     def _decide_next(self) -> None:
         with self._lock:
-            if not self._queues:  # left over from a `submit` that has failed
+            if not self._queues:  # the request was withdrawn, or no thread could be started for it
                 return
             peer = next(iter(self._queues))
             queue = self._queues.pop(peer)
-            connection, request = queue.popleft()
+            connection = next(iter(queue))
+            request = queue.pop(connection)
             if queue:
                 self._queues[peer] = queue
         self._decide(connection, request)
+
+    def withdraw(self, connection: Connection) -> bool:
+        """Remove the connection's request from the queue. Return false if it isn't queued."""
+        with self._lock:
+            queue = self._queues.get(connection.peer, {})
+            found = queue.pop(connection, None) is not None
+            if found and not queue:
+                del self._queues[connection.peer]
+            return found
 
     def shutdown(self) -> None:
         """Cancel queued requests and return without waiting for running ones."""
@@ -50,28 +61,27 @@ class _Threads:
 class DecisionPool:
     """Decides requests in threads. `results` holds the responses; `on_result` is called after each, in its thread.
 
-    `held` is the number of bytes of the requests that are queued or being decided. A request whose connection is gone
-    is not decided.
-    Requests for which the handler's `one_at_a_time` holds share one thread.
+    Requests for which the handler's `one_at_a_time` holds share one thread. Each connection has one request at most.
     """
 
     def __init__(self, handler: RequestHandler, on_result: Callable[[], None]) -> None:
         self.results: deque[tuple[Connection, Request, Response]] = deque()
-        self.held, self._held_lock = 0, Lock()
         self._handler, self._on_result = handler, on_result
         self._threads = _Threads(THREADS, "deciding", self._decide)
         self._single_thread = _Threads(1, "deciding-one", self._decide)
 
     def submit(self, connection: Connection, request: Request) -> None:
         """Queue a request. If no thread can be started, queue a 503 with `Retry-After` as its result."""
-        self._count(len(request.body))
         threads = self._single_thread if self._handler.one_at_a_time(request) else self._threads
         try:
             threads.submit(connection, request)
         except RuntimeError as error:  # Python could not start a thread; a retry may succeed
-            self._count(-len(request.body))
             response = error_response(HTTPStatus.SERVICE_UNAVAILABLE, "no thread available", headers=RETRY_LATER)
             self._fail(connection, request, error, response)
+
+    def withdraw(self, connection: Connection) -> bool:
+        """Remove the connection's request from its queue. Return false if a thread decides it, or has decided it."""
+        return any(threads.withdraw(connection) for threads in (self._single_thread, self._threads))
 
     def _decide(self, connection: Connection, request: Request) -> None:
         try:
@@ -80,13 +90,7 @@ class DecisionPool:
         except Exception as error:  # noqa: BLE001 (logged, and the peer gets a 500)
             response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
             self._fail(connection, request, error, response)
-        finally:
-            self._count(-len(request.body))
         self._on_result()
-
-    def _count(self, size: int) -> None:
-        with self._held_lock:
-            self.held += size
 
     def _fail(self, connection: Connection, request: Request, error: Exception, response: Response) -> None:
         log.error("request failed", exc_info=error)

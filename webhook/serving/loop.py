@@ -19,17 +19,16 @@ from webhook.serving.connection import Connection, Phase, RequestHandler
 from webhook.serving.connection_table import EVICTABLE, ConnectionTable, in_turns
 from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.exchange import Request
+from webhook.serving.turn_times import POLL_TIMEOUT, TurnTimes
 
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
 # Of the connections. OpenSSL takes 50 KB for a handshake, and 150 KB while it waits for a large certificate chain.
 MAX_HANDSHAKES = 512
-MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished requests, over all connections
+MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished and undecided requests, over all connections
 # Seconds for requests, and again for handshakes, of one turn; the rest waits for the next turn. A review takes 0.3 ms,
 # but hundreds of peers that send tiny chunks at once took seconds, and every other connection waited.
 TURN_BUDGET = 0.01
 MAX_PER_TURN = 16  # of handshakes, new connections and timeouts: they take milliseconds, so requests wait no longer
-POLL_TIMEOUT = 1.0  # seconds; the longest time between two turns
-STALLED_AFTER = 10.0  # seconds without a turn; the API server gives up a call after the same time
 DRAIN_POLL_TIMEOUT = 0.05  # the same while draining
 DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
@@ -43,8 +42,8 @@ log = structlog.get_logger("webhook")
 class Loop:
     """Serves one listener. `open_channel` makes a channel of an accepted socket, or raises SSLError.
 
-    `on_turn` is called once per turn; `last_turn` is when the last turn began. `dropped` counts the connections that
-    failed or were evicted, by cause. Of the methods that change state, other threads may call only `drain`.
+    `on_turn` is called once per turn. `dropped` counts the connections that failed or were evicted, by cause. Of the
+    methods that change state, other threads may call only `drain`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (the collaborators, a clock and a limit)
@@ -61,8 +60,9 @@ class Loop:
         self._table = ConnectionTable()
         self._continuing: dict[Connection, None] = {}  # connections that can continue without an event
         self._pool = DecisionPool(handler, self._wake)
-        self._drain_forced, self._longest_turn = False, 0.0
-        self._drain_started = self._last_activity = self.last_turn = clock()
+        self.turns = TurnTimes(clock)
+        self._drain_forced = False
+        self._drain_started = self._last_activity = self.turns.last_begin
         self.dropped = Counter(dict.fromkeys(DROP_CAUSES, 0))
         self._wake_w, self._wake_r = socket.socketpair()  # a byte written to _wake_w ends the poll
         self._wake_w.setblocking(False)
@@ -70,17 +70,6 @@ class Loop:
         for sock, callback in ((listener, self._accept), (self._wake_r, partial(self._wake_r.recv, 4096))):
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ, callback)
-
-    def stalled_seconds(self) -> float:
-        """Return the seconds since the last turn, or 0 up to STALLED_AFTER. Any thread may call it."""
-        elapsed = self._clock() - self.last_turn
-        return elapsed if elapsed > STALLED_AFTER else 0.0
-
-    def take_longest_turn(self) -> float:
-        """Return the seconds of the longest turn since the last call, or of the current one. Any thread may call it."""
-        longest, self._longest_turn = self._longest_turn, 0.0
-        elapsed = self._clock() - self.last_turn
-        return max(longest, elapsed if elapsed > 2 * POLL_TIMEOUT else 0.0)  # up to POLL_TIMEOUT may be an idle poll
 
     def connections(self) -> int:
         """Return the number of open connections."""
@@ -118,9 +107,9 @@ class Loop:
 
     def run_once(self) -> None:
         """Run one turn."""
-        limit = self._table.next_limit(default=self.last_turn + POLL_TIMEOUT)
+        limit = self._table.next_limit(default=self.turns.last_begin + POLL_TIMEOUT)
         ready = [key.data for key, _ in self._selector.select(self._poll_timeout(limit))]
-        self.last_turn = now = self._clock()
+        now = self.turns.begin()
         self._on_turn()
         self._serve([each for each in ready if isinstance(each, Connection)])
         for callback in ready:
@@ -128,7 +117,7 @@ class Loop:
                 callback()
         for connection in self._table.expired(now, MAX_PER_TURN) if now >= limit else ():
             self._perform(connection, connection.time_out)
-        self._longest_turn = max(self._longest_turn, self._clock() - now)
+        self.turns.end()
 
     def _serve(self, selected: list[Connection]) -> None:
         requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
@@ -148,7 +137,7 @@ class Loop:
             if index and self._clock() > deadline:
                 self._continuing |= dict.fromkeys(each for each in connections[index:] if each.can_continue)
                 break
-            connection.served = self.last_turn
+            connection.served = self.turns.last_begin
             self._perform(connection, connection.advance)
 
     def _poll_timeout(self, limit: float) -> float:
@@ -160,11 +149,11 @@ class Loop:
         """Run one method of a connection, then update the bookkeeping and the selector."""
         before, request = (connection.phase, connection.phase_started), None
         try:
-            request = action(self.last_turn)
+            request = action(self.turns.last_begin)
         except ClientCertificateRejected as error:
             log.warning("client certificate rejected", peer=connection.peer, reason=error.reason)
             self.dropped[str(error)] += 1
-            connection.start_closing(self.last_turn)  # an immediate close could overtake the alert with a reset
+            connection.start_closing(self.turns.last_begin)  # an immediate close could overtake the alert with a reset
         except ConnectionLost as error:
             return self._drop(connection, str(error))
         except Exception:
@@ -174,16 +163,22 @@ class Loop:
             return self._remove(connection, connection.channel.close)
         if (connection.phase, connection.phase_started) != before:
             self._table.move(connection, before[0])
-            self._last_activity = self.last_turn
+            self._last_activity = self.turns.last_begin
         if can_continue := connection.can_continue:
             self._continuing[connection] = None
         self._table.track(connection, connection.bytes_in_memory)
         if request:
             self._pool.submit(connection, request)
         self._set_events(connection, 0 if can_continue or request else connection.channel.wanted_events)
-        if self._table.held + self._pool.held > MAX_BUFFERED and (largest := self._table.largest_unfinished()):
-            self._perform(largest, largest.reject_for_memory)
+        if self._table.held > MAX_BUFFERED:
+            self._free_memory()
         return None
+
+    def _free_memory(self) -> None:
+        for connection in self._table.largest_first():
+            if connection.phase is Phase.READING or self._pool.withdraw(connection):
+                self._perform(connection, connection.reject_for_memory)
+                break
 
     def _set_events(self, connection: Connection, events: int) -> None:
         if events != connection.registered_events:
@@ -204,6 +199,8 @@ class Loop:
         self._table.remove(connection)
         self._continuing.pop(connection, None)
         self._set_events(connection, 0)
+        if connection.pending:
+            self._pool.withdraw(connection)
         connection.phase, connection.pending = Phase.CLOSED, None
         close()
 
@@ -222,10 +219,11 @@ class Loop:
                 self._evict()
             if self._table.number_in(Phase.HANDSHAKE) >= MAX_HANDSHAKES:
                 self._evict((Phase.HANDSHAKE,))
-            connection = Connection(*accepted, self._handler, self.last_turn)
+            connection = Connection(*accepted, self._handler, self.turns.last_begin)
             self._table.add(connection)
             self._set_events(connection, connection.channel.wanted_events)
-            self._last_activity = self.last_turn  # while draining, a new connection gets time to send its request
+            # While draining, a new connection gets time to send its request.
+            self._last_activity = self.turns.last_begin
         return None
 
     def _evict(self, phases: tuple[Phase, ...] = EVICTABLE) -> None:
