@@ -61,7 +61,8 @@ def test_a_vm_moves_if_and_only_if_its_target_pod_can_be_scheduled(
     pod, cluster, disk, target, source = fleet
     current = running(pod, source, pinned=pinned)
     existing = [*cluster["pods"], disk["pod"], current]
-    found = inventory(*cluster["nodes"], *existing, disk["pvc"], disk["pv"], vm(), migratable(node=source))
+    vmi = migratable(node=source, spec={"affinity": pod["spec"].get("affinity")})
+    found = inventory(*cluster["nodes"], *existing, disk["pvc"], disk["pv"], vm(), vmi)
     (machine,) = found.machines(Settings())
     status = assess(machine, found.store, Settings())
     result = plan_move(VmView(status, found.vms[KEY], found.vmis[KEY], False, Settings()), found.store)

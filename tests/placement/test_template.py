@@ -21,6 +21,7 @@ from tests.support.builders import (
     storage,
 )
 from tests.support.fleet import vm, vm_pod, vmi
+from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.decision import Outcome
 from webhook.placement.settings import Settings
 from webhook.placement.template import before_scheduling, next_pod, rendered_pod
@@ -114,6 +115,17 @@ def test_the_next_pod_keeps_annotations_of_an_instancetype_or_a_preference(match
     assert (annotations[OPT_IN], annotations["kubevirt-scheduler/co-schedule-mode"]) == ("true", "required")
     inheriting["spec"]["template"]["metadata"]["annotations"] = {OPT_IN: "false"}
     assert next_of(pod, inheriting)["metadata"]["annotations"][OPT_IN] == "false"
+
+
+def test_a_term_of_the_vmi_for_the_pinned_node_stays() -> None:
+    """It was taken for the webhook's, and a live migration was planned to a node that the user had excluded."""
+    own = {"matchFields": [name_requirement("node-a")]}
+    affinity = node_terms(own, {"matchExpressions": [{"key": HOSTNAME, "operator": "Exists"}]})
+    pod = vm_pod(affinity=with_node(affinity, "node-a", pin=True), annotations={CO_SCHEDULED_NODE: "node-a"})
+    assert next_of(pod, vm(), vmi(affinity=affinity))["spec"]["affinity"] == affinity
+    assert next_of(pod, vm())["spec"]["affinity"] == node_terms(
+        affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"][1]
+    )
 
 
 def migrated(**rest: Any) -> Object:

@@ -123,8 +123,11 @@ def has_preferred_term(pod: JsonObject, node: str) -> bool:
     return _preferred_term(node) in mappings(pod, "spec", "affinity", "nodeAffinity", PREFERRED)
 
 
-def without_injection(pod: JsonObject) -> JsonObject:
-    """Return a copy of a pod without the annotations and terms that the webhook added."""
+def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -> JsonObject:
+    """Return a copy of a pod without the annotations and terms that the webhook added.
+
+    `own_affinity` is the affinity of the VMI. A required term of it may name the same node; then the user's term stays.
+    """
     annotations = mapping(pod, "metadata", "annotations")
     node = annotations.get(CO_SCHEDULED_NODE)
     kept = {key: value for key, value in annotations.items() if key not in (CO_SCHEDULED_NODE, DECISION)}
@@ -132,7 +135,8 @@ def without_injection(pod: JsonObject) -> JsonObject:
     node_affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
     if not isinstance(node, str) or not node_affinity:
         return released
-    changed = _unpinned(node_affinity, node)
+    own_terms = list_in(mapping(own_affinity, "nodeAffinity", REQUIRED), "nodeSelectorTerms")
+    changed = _unpinned(node_affinity, node, own_terms)
     changed.pop(PREFERRED, None)
     if preferences := [term for term in list_in(node_affinity, PREFERRED) if term != _preferred_term(node)]:
         changed[PREFERRED] = preferences
@@ -143,16 +147,21 @@ def without_injection(pod: JsonObject) -> JsonObject:
 def without_pin(affinity: Any, node: str) -> JsonObject:
     """Return a copy of a pod's affinity without the webhook's required terms for `node`. The preferred terms stay."""
     original = map_in({"affinity": affinity}, "affinity")
-    return {**original, "nodeAffinity": _unpinned(map_in(original, "nodeAffinity"), node)}
+    return {**original, "nodeAffinity": _unpinned(map_in(original, "nodeAffinity"), node, [])}
 
 
 _ADDED_BY_WEBHOOK = object()
 
 
-def _unpinned(node_affinity: JsonObject, node: str) -> JsonObject:
+def _unpinned(node_affinity: JsonObject, node: str, own_terms: list[Any]) -> JsonObject:
     changed = {key: value for key, value in node_affinity.items() if key != REQUIRED}
     required = map_in(node_affinity, REQUIRED)
-    terms = [_unpinned_term(term, node) for term in list_in(required, "nodeSelectorTerms")]
+    # KubeVirt copies the VMI's terms in their order, and only adds expressions to them.
+    own = {index for index, term in enumerate(own_terms) if _node_field(node) in mappings(term, "matchFields")}
+    terms = [
+        term if index in own else _unpinned_term(term, node)
+        for index, term in enumerate(list_in(required, "nodeSelectorTerms"))
+    ]
     # The webhook never pins an empty term. So a term that is empty without the pin was added by the webhook.
     if remaining := [term for term in terms if term is not _ADDED_BY_WEBHOOK]:
         changed[REQUIRED] = {**required, "nodeSelectorTerms": remaining}

@@ -31,9 +31,12 @@ _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICT
 _SELECTORS_OF_KUBEVIRT = frozenset({"kubernetes.io/arch", "cpumanager"})
 
 
-def before_scheduling(pod: JsonObject) -> JsonObject:
-    """Return a pod as it was at creation: without the node, the webhook's changes and the status."""
-    original = without_injection(without_avoided_node(pod))
+def before_scheduling(pod: JsonObject, vmi: JsonObject | None = None) -> JsonObject:
+    """Return a pod as it was at creation: without the node, the webhook's changes and the status.
+
+    With its VMI, a term of the user that equals the webhook's pin stays.
+    """
+    original = without_injection(without_avoided_node(pod), mapping(vmi, "spec", "affinity"))
     spec = {key: value for key, value in mapping(original, "spec").items() if key != "nodeName"}
     return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
 
@@ -44,7 +47,7 @@ def next_pod(pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, set
     The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
     if they are missing or unknown.
     """
-    created = before_scheduling(pod)
+    created = before_scheduling(pod, vmi)
     metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
     annotations = mapping(metadata, "annotations")
     if vm is not None:
