@@ -29,7 +29,7 @@ from tests.support.tls_records import handshake
 
 BODY = 8 * 1024 * 1024  # bytes, the limit of a body
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-MANY = 100  # requests per connection
+MANY = 100  # requests per connection, or connections
 KEY_UPDATES = 20_000  # 0.5 MB of records
 ANNOUNCED_HELLO = b"\x16\x03\x01\x00\x06\x01" + (128 * 1024).to_bytes(3, "big") + b"\x03\x03"
 STOPPING = 2 * TIMEOUT  # seconds; one attack may wait TIMEOUT for the server, for a connection and for a response
@@ -110,18 +110,29 @@ def send_garbage(side: Side) -> None:
     send_many([b"garbage"] * MANY, side)
 
 
-def send_at_once(side: Side) -> None:
-    """Send 3 reviews over each of MANY connections at once, and read no response."""
+def send_at_once(connections: int, request: bytes, side: Side) -> None:
+    """Send a request over each of some connections at once, and read no response."""
     tls_context = ssl.create_default_context(cafile=side.ca)
-    review = REVIEW.read_bytes()
     with ExitStack() as stack:
         sockets = [
             stack.enter_context(tls_context.wrap_socket(_connect(side), server_hostname="localhost"))
-            for _ in range(MANY)
+            for _ in range(connections)
         ]
         for sock in sockets:
-            sock.sendall((HEAD % len(review) + review) * 3)
+            sock.sendall(request)
         time.sleep(0.5)
+
+
+def send_pipelined(side: Side) -> None:
+    """Send 3 reviews over each of MANY connections at once."""
+    review = REVIEW.read_bytes()
+    send_at_once(MANY, (HEAD % len(review) + review) * 3, side)
+
+
+def fill_the_queue(side: Side) -> None:
+    """Send 40 MiB of reviews that take long to decide: two threads send more than the server keeps in memory."""
+    review = _body("nested lists", 60_000)
+    send_at_once(40 * 1024 * 1024 // len(review), HEAD % len(review) + review, side)
 
 
 def announce_client_hellos(side: Side) -> None:
@@ -154,7 +165,8 @@ ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "250 KB of preferred terms": (2, partial(send_a_large_review, "preferred", 250_000)),
     "reviews of made-up claims": (2, ask_for_made_up_claims),
     "garbage instead of reviews": (2, send_garbage),
-    "reviews of 200 connections at once": (2, send_at_once),
+    "reviews of 200 connections at once": (2, send_pipelined),
+    "80 MiB of reviews that wait": (2, fill_the_queue),
     "announced ClientHellos": (2, announce_client_hellos),
     "reviews of large made-up VMs": (2, create_large_vms),
 }
