@@ -26,6 +26,7 @@ from sides import REVIEW, TIMEOUT, Side
 
 from tests.support.large_reviews import large_review
 from tests.support.tls_records import handshake
+from webhook.serving.large_review import INLINE_BODY_LIMIT
 
 BODY = 8 * 1024 * 1024  # bytes, the limit of a body
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -129,6 +130,12 @@ def send_pipelined(side: Side) -> None:
     send_at_once(MANY, (HEAD % len(review) + review) * 3, side)
 
 
+def send_costly(side: Side) -> None:
+    """Send the costliest review that the loop decides itself over each of MANY connections at once, three times."""
+    review = _body("nested lists", INLINE_BODY_LIMIT)
+    send_at_once(MANY, (HEAD % len(review) + review) * 3, side)
+
+
 def fill_the_queue(side: Side) -> None:
     """Send 40 MiB of reviews that take long to decide: two threads send more than the server keeps in memory."""
     review = _body("nested lists", 60_000)
@@ -166,6 +173,7 @@ ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "reviews of made-up claims": (2, ask_for_made_up_claims),
     "garbage instead of reviews": (2, send_garbage),
     "reviews of 200 connections at once": (2, send_pipelined),
+    "600 costly reviews at once": (2, send_costly),
     "80 MiB of reviews that wait": (2, fill_the_queue),
     "announced ClientHellos": (2, announce_client_hellos),
     "reviews of large made-up VMs": (2, create_large_vms),

@@ -1,31 +1,13 @@
 """The open connections of an event loop by phase: the oldest of a phase, the next time limit, the bytes held."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice, takewhile
 from operator import attrgetter
 
 from webhook.serving.connection import SMALL_REQUEST, Connection, Phase
 
 EVICTABLE = Phase.CLOSING, Phase.IDLE, Phase.HANDSHAKE, Phase.READING, Phase.WRITING
-
-
-def in_turns(connections: Iterable[Connection]) -> list[Connection]:
-    """Order connections that can continue: small requests before large ones, and the peers in turns.
-
-    Otherwise a peer with 2,000 connections would get 2,000 times the share of another. A peer's connections are in the
-    order of their last turn.
-    """
-    ordered = sorted(connections, key=attrgetter("served"))
-    if len(ordered) < 2:
-        return ordered
-    earlier = Counter[str]()
-
-    def place(connection: Connection) -> tuple[bool, int]:
-        earlier[connection.peer] += 1
-        return connection.held > SMALL_REQUEST, earlier[connection.peer]
-
-    return sorted(ordered, key=place)
 
 
 class ConnectionTable:

@@ -8,7 +8,7 @@ import selectors
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -16,9 +16,10 @@ import structlog
 
 from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
 from webhook.serving.connection import Connection, Phase, RequestHandler
-from webhook.serving.connection_table import EVICTABLE, ConnectionTable, in_turns
+from webhook.serving.connection_table import EVICTABLE, ConnectionTable
 from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.exchange import Request
+from webhook.serving.fair_queue import FairQueue
 from webhook.serving.turn_times import POLL_TIMEOUT, TurnTimes
 
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
@@ -28,7 +29,7 @@ MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished and undecided requests, o
 # Seconds for requests, and again for handshakes, of one turn; the rest waits for the next turn. A review takes 0.3 ms,
 # but hundreds of peers that send tiny chunks at once took seconds, and every other connection waited.
 TURN_BUDGET = 0.01
-MAX_PER_TURN = 16  # of handshakes, new connections and timeouts: they take milliseconds, so requests wait no longer
+MAX_PER_TURN = 16  # of new connections and timeouts: they take milliseconds, so requests wait no longer
 DRAIN_POLL_TIMEOUT = 0.05  # the same while draining
 DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
@@ -59,6 +60,7 @@ class Loop:
         self._on_turn, self._clock, self.max_connections = on_turn, clock, max_connections
         self._table = ConnectionTable()
         self._continuing: dict[Connection, None] = {}  # connections that can continue without an event
+        self._requests, self._handshakes = FairQueue(), FairQueue()
         self._pool = DecisionPool(handler, self._wake)
         self.turns = TurnTimes(clock)
         self._drain_forced = False
@@ -94,7 +96,8 @@ class Loop:
         self._selector.unregister(self._listener)
         self._listener.close()
         self.run_once()  # serve the requests that have just arrived
-        self._reject_unfinished()
+        for connection in list(self._table.in_phases(Phase.READING, Phase.DECIDING)):
+            self._perform(connection, connection.ask_to_retry)
         deadline = self._clock() + FLUSH_TIMEOUT
         while any(self._table.in_phases(Phase.WRITING, Phase.CLOSING)) and self._clock() < deadline:
             self.run_once()
@@ -122,23 +125,27 @@ class Loop:
     def _serve(self, selected: list[Connection]) -> None:
         requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
         self._continuing = {}
-        self._advance(in_turns(requests))
+        self._advance(self._requests, requests)
         while self._pool.results:
             connection, request, response = self._pool.results.popleft()
             # Skip a result if its connection has closed, or if its request already got 503 for lack of a thread.
             if connection.phase is Phase.DECIDING and request is connection.pending:
                 self._perform(connection, partial(connection.respond, request, response))
-        self._advance(in_turns(each for each in selected if each.phase is Phase.HANDSHAKE)[:MAX_PER_TURN])
+        self._advance(self._handshakes, (each for each in selected if each.phase is Phase.HANDSHAKE))
 
-    def _advance(self, connections: list[Connection]) -> None:
+    def _advance(self, queue: FairQueue, connections: Iterable[Connection]) -> None:
         """Advance connections within the budget. The selector reports the others again, or they are continued."""
-        deadline = self._clock() + TURN_BUDGET
-        for index, connection in enumerate(connections):
-            if index and self._clock() > deadline:
-                self._continuing |= dict.fromkeys(each for each in connections[index:] if each.can_continue)
-                break
+        queue.fill(connections)
+        begin = self._clock()
+        deadline = begin + TURN_BUDGET
+        while queue and begin <= deadline:
+            connection = queue.next()
             connection.served = self.turns.last_begin
             self._perform(connection, connection.advance)
+            end = self._clock()
+            queue.charge(end - begin)
+            begin = end
+        self._continuing |= dict.fromkeys(each for each in queue.waiting() if each.can_continue)
 
     def _poll_timeout(self, limit: float) -> float:
         if self._continuing or self._pool.results:
@@ -237,10 +244,6 @@ class Loop:
         busy = any(self._table.in_phases(Phase.DECIDING, Phase.WRITING)) or self._continuing or self._pool.results
         is_quiet = not busy and now - max(self._last_activity, self._drain_started) > QUIET_PERIOD
         return self._drain_forced or is_quiet or now - self._drain_started > DRAIN_TIMEOUT
-
-    def _reject_unfinished(self) -> None:
-        for connection in list(self._table.in_phases(Phase.READING, Phase.DECIDING)):
-            self._perform(connection, connection.ask_to_retry)
 
     def _wake(self) -> None:
         with suppress(OSError):  # buffer full: a wake-up is pending; closed: the loop has ended
