@@ -19,7 +19,7 @@ def advance(queue: FairQueue, steps: int = 1000) -> str:
     """Advance up to `steps` connections; their peers in order."""
     order = []
     while queue and len(order) < steps:
-        peer = queue.next().peer
+        peer = queue.first().peer
         order.append(peer)
         queue.charge(COSTS.get(peer, 0.0))
     return "".join(order)
@@ -70,7 +70,7 @@ def test_of_one_peer_the_small_request_that_waits_the_longest_is_next(queue: Fai
     queue.fill([large, late, early])
     found = []
     while queue:
-        found.append(queue.next())
+        found.append(queue.first())
         queue.charge(0.001)
     assert found == [early, late, large]
 

@@ -10,7 +10,7 @@ from itertools import count
 
 from webhook.serving.connection import SMALL_REQUEST, Connection
 
-MAX_PEERS = 4096  # whose used time is remembered; more addresses than connections can't have waited for long
+MAX_PEERS = 4096  # addresses whose used time is kept; with more, all start anew
 
 
 def _urgency(connection: Connection) -> tuple[bool, float]:
@@ -18,7 +18,7 @@ def _urgency(connection: Connection) -> tuple[bool, float]:
 
 
 class FairQueue:
-    """The connections that wait for their turn. The next one is of the peer that has used the least time so far.
+    """The connections that wait for their turn. The first one is of the peer that has used the least time so far.
 
     Of one peer, small requests come before large ones, then the connection whose last turn is the longest ago. The used
     times are forgotten as soon as no connection waits: only peers that compete are compared.
@@ -46,12 +46,12 @@ class FairQueue:
         self._peers = [(self._start(peer), next(self._numbers), peer) for peer in self._waiting]
         heapify(self._peers)
 
-    def next(self) -> Connection:
-        """Return the next connection. It waits until `charge` removes it."""
+    def first(self) -> Connection:
+        """Return the first connection. It waits until `charge` removes it."""
         return self._waiting[self._peers[0][2]][0]
 
     def charge(self, seconds: float) -> None:
-        """Remove the next connection, which has used so many seconds."""
+        """Remove the first connection, which has used so many seconds."""
         self._latest_start, _, peer = self._peers[0]
         self._used[peer] = self._latest_start + seconds
         waiting = self._waiting[peer]

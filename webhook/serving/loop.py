@@ -139,7 +139,7 @@ class Loop:
         begin = self._clock()
         deadline = begin + TURN_BUDGET
         while queue and begin <= deadline:
-            connection = queue.next()
+            connection = queue.first()
             connection.served = self.turns.last_begin
             self._perform(connection, connection.advance)
             end = self._clock()
