@@ -10,7 +10,7 @@ from itertools import count
 
 from webhook.serving.connection import SMALL_REQUEST, Connection
 
-MAX_PEERS = 4096  # addresses whose used time is kept; with more, all start anew
+MAX_PEERS = 4096  # addresses whose used time is kept; above it, all start at 0 again
 
 
 def _urgency(connection: Connection) -> tuple[bool, float]:
