@@ -494,6 +494,20 @@ def test_a_request_whose_connection_timed_out_is_neither_decided_nor_kept(driver
         assert len(driver.slow_requests) == 1
 
 
+@pytest.mark.parametrize("close", [ssl.SSLSocket.close, reset], ids=["closed", "reset"])
+def test_a_request_whose_peer_has_gone_is_not_decided(driver, close):
+    """A thread decided the 64 MiB that a flood had left behind for 16 s, and delayed other reviews."""
+    with driver.connect_tls() as first, driver.connect_tls() as second:
+        for sock in (first, second):
+            driver.send(sock, slow_head(INLINE_BODY_LIMIT + 1) + b" " * (INLINE_BODY_LIMIT + 1))
+        driver.turn(5)
+        driver.run_until(lambda: driver.slow_requests)
+        close(second)
+        driver.release_slow.set()
+        driver.run_until(lambda: driver.statuses[200] and driver.dropped)
+        assert (driver.dropped, len(driver.slow_requests)) == ({"reset": 1}, 1)
+
+
 # TLS records
 
 

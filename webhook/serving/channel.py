@@ -54,6 +54,14 @@ class Channel:
         return False
 
     @property
+    def peer_closed(self) -> bool:
+        """Whether the peer no longer waits for a response. Any thread may read it.
+
+        Without TLS, a client may close its sending side after its request: `nc -N` does.
+        """
+        return False
+
+    @property
     def outdated(self) -> bool:
         """Whether the peer should reconnect, because the server might not accept it any more."""
         return False

@@ -120,6 +120,12 @@ class Connection:
         self.respond(request, response, now)
         return None
 
+    def finish(self, request: Request, response: Response | None, now: float) -> None:
+        """Send the response of a thread; None means that the peer has closed the connection."""
+        if response is None:
+            raise ConnectionLost("reset")
+        self.respond(request, response, now)
+
     def respond(self, request: Request, response: Response, now: float) -> None:
         """Send the response to `request`."""
         self.pending = None

@@ -61,11 +61,12 @@ class _Threads:
 class DecisionPool:
     """Decides requests in threads. `results` holds the responses; `on_result` is called after each, in its thread.
 
+    A request is not decided if its connection is gone by then; the response is None if the peer has closed it.
     Requests for which the handler's `one_at_a_time` holds share one thread. Each connection has one request at most.
     """
 
     def __init__(self, handler: RequestHandler, on_result: Callable[[], None]) -> None:
-        self.results: deque[tuple[Connection, Request, Response]] = deque()
+        self.results: deque[tuple[Connection, Request, Response | None]] = deque()
         self._handler, self._on_result = handler, on_result
         self._threads = _Threads(THREADS, "deciding", self._decide)
         self._single_thread = _Threads(1, "deciding-one", self._decide)
@@ -86,7 +87,9 @@ class DecisionPool:
     def _decide(self, connection: Connection, request: Request) -> None:
         try:
             if connection.pending is request:
-                self.results.append((connection, request, self._handler.threaded(request, connection.peer)))
+                gone = connection.channel.peer_closed
+                response = None if gone else self._handler.threaded(request, connection.peer)
+                self.results.append((connection, request, response))
         except Exception as error:  # noqa: BLE001 (logged, and the peer gets a 500)
             response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
             self._fail(connection, request, error, response)

@@ -130,7 +130,7 @@ class Loop:
             connection, request, response = self._pool.results.popleft()
             # Skip a result if its connection has closed, or if its request already got 503 for lack of a thread.
             if connection.phase is Phase.DECIDING and request is connection.pending:
-                self._perform(connection, partial(connection.respond, request, response))
+                self._perform(connection, partial(connection.finish, request, response))
         self._advance(self._handshakes, (each for each in selected if each.phase is Phase.HANDSHAKE))
 
     def _advance(self, queue: FairQueue, connections: Iterable[Connection]) -> None:
