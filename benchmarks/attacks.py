@@ -124,15 +124,9 @@ def send_at_once(connections: int, request: bytes, side: Side) -> None:
         time.sleep(0.5)
 
 
-def send_pipelined(side: Side) -> None:
-    """Send 3 reviews over each of MANY connections at once."""
-    review = REVIEW.read_bytes()
-    send_at_once(MANY, (HEAD % len(review) + review) * 3, side)
-
-
-def send_costly(side: Side) -> None:
-    """Send the costliest review that the loop decides itself over each of MANY connections at once, three times."""
-    review = _body("nested lists", INLINE_BODY_LIMIT)
+def send_pipelined(read_review: Callable[[], bytes], side: Side) -> None:
+    """Send a review three times over each of MANY connections at once."""
+    review = read_review()
     send_at_once(MANY, (HEAD % len(review) + review) * 3, side)
 
 
@@ -172,8 +166,9 @@ ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "250 KB of preferred terms": (2, partial(send_a_large_review, "preferred", 250_000)),
     "reviews of made-up claims": (2, ask_for_made_up_claims),
     "garbage instead of reviews": (2, send_garbage),
-    "reviews of 200 connections at once": (2, send_pipelined),
-    "600 costly reviews at once": (2, send_costly),
+    "reviews of 200 connections at once": (2, partial(send_pipelined, REVIEW.read_bytes)),
+    # The largest reviews that the loop decides itself.
+    "600 costly reviews at once": (2, partial(send_pipelined, partial(_body, "nested lists", INLINE_BODY_LIMIT))),
     "80 MiB of reviews that wait": (2, fill_the_queue),
     "announced ClientHellos": (2, announce_client_hellos),
     "reviews of large made-up VMs": (2, create_large_vms),
