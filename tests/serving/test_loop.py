@@ -698,7 +698,7 @@ def test_a_peer_with_many_connections_delays_no_request_of_another_peer(driver, 
             other.sendall(b" ")
             driver.turn()
             assert status_of(read_available(other)) == 200
-        assert driver.statuses[200] < 2 * len(crowd)
+        assert driver.statuses[200] == 15  # 3 in each of 5 turns; the first turn only reads
 
 
 @pytest.fixture
