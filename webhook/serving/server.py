@@ -34,7 +34,7 @@ from webhook.serving.wsgi import wsgi_response
 
 # Seconds for which a thread keeps the GIL; Python's default is 0.005. The loop waits for the GIL after each system call
 # while reflectors list a large cluster or a thread decides large reviews. A review then took 8.5 ms; with 0.001 it took
-# 3.8 ms. Beside a full queue of large reviews, 12 of 2,000 took over 100 ms with 0.001, and none with 0.0002.
+# 3.8 ms. Beside a full queue of large reviews, 12 of 2,000 took over 100 ms with 0.001, and about one with 0.0002.
 SWITCH_INTERVAL = 0.0002
 WORKER_TIMEOUT = 30  # seconds without a turn of the loop; then gunicorn's master replaces the worker
 RESERVED_FILES = 128  # descriptors for everything but the connections of both ports; in use are about 40
