@@ -23,17 +23,11 @@ from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
 from webhook.serving.connection import RECORDS_PER_TURN, Connection, Phase
+from webhook.serving.drain import DRAIN_TIMEOUT, QUIET_PERIOD
 from webhook.serving.exchange import Response
 from webhook.serving.gunicorn_parser import BODY_LIMIT
 from webhook.serving.large_review import INLINE_BODY_LIMIT
-from webhook.serving.loop import (
-    DRAIN_TIMEOUT,
-    MAX_BUFFERED,
-    MAX_CONNECTIONS,
-    MAX_HANDSHAKES,
-    MAX_PER_TURN,
-    QUIET_PERIOD,
-)
+from webhook.serving.loop import MAX_BUFFERED, MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_PER_TURN
 from webhook.serving.metrics import Metrics
 from webhook.serving.request_parser import RequestParser
 from webhook.serving.tls_channel import MAX_USELESS_RECORDS

@@ -26,9 +26,9 @@ from tests.support.server_process import JSON, REVIEWS, TIMEOUT, VM_START, run_s
 from tests.support.tls_client import receive_all, write_certificate_files
 from webhook.cluster.backend import from_snapshot
 from webhook.serving.connection import RequestHandler
+from webhook.serving.drain import QUIET_PERIOD
 from webhook.serving.exchange import Response
 from webhook.serving.listeners import CannotListen, listening
-from webhook.serving.loop import QUIET_PERIOD
 from webhook.serving.metrics import Metrics
 from webhook.serving.server import Server
 

@@ -18,6 +18,7 @@ from webhook.serving.channel import Channel, ClientCertificateRejected, Connecti
 from webhook.serving.connection import Connection, Phase, RequestHandler
 from webhook.serving.connection_table import EVICTABLE, ConnectionTable
 from webhook.serving.decision_pool import DecisionPool
+from webhook.serving.drain import Drain
 from webhook.serving.exchange import Request
 from webhook.serving.fair_queue import FairQueue
 from webhook.serving.turn_times import POLL_TIMEOUT, TurnTimes
@@ -31,8 +32,6 @@ MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished and undecided requests, o
 TURN_BUDGET = 0.01
 MAX_PER_TURN = 16  # of new connections and timeouts: they take milliseconds, so requests wait no longer
 DRAIN_POLL_TIMEOUT = 0.05  # the same while draining
-DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
-QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
 FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
 # label values of connections_dropped
 DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "deciding", "evicted", "error"
@@ -63,8 +62,7 @@ class Loop:
         self._requests, self._handshakes = FairQueue(), FairQueue()
         self._pool = DecisionPool(handler, self._wake)
         self.turns = TurnTimes(clock)
-        self._drain_forced = False
-        self._drain_started = self._last_activity = self.turns.last_begin
+        self._drain = Drain(clock)
         self.dropped = Counter(dict.fromkeys(DROP_CAUSES, 0))
         self._wake_w, self._wake_r = socket.socketpair()  # a byte written to _wake_w ends the poll
         self._wake_w.setblocking(False)
@@ -84,9 +82,8 @@ class Loop:
 
     def drain(self) -> None:
         """Shut down gracefully; a second call forces it. Any thread and any signal handler may call it."""
-        if not self.draining:
-            self._drain_started = self._clock()
-        self._drain_forced, self._handler.draining = self.draining, True
+        self._drain.request()
+        self._handler.draining = True
         self._wake()
 
     def run(self) -> None:
@@ -170,7 +167,7 @@ class Loop:
             return self._remove(connection, connection.channel.close)
         if (connection.phase, connection.phase_started) != before:
             self._table.move(connection, before[0])
-            self._last_activity = self.turns.last_begin
+            self._drain.last_activity = self.turns.last_begin
         if can_continue := connection.can_continue:
             self._continuing[connection] = None
         self._table.track(connection, connection.bytes_in_memory)
@@ -230,7 +227,7 @@ class Loop:
             self._table.add(connection)
             self._set_events(connection, connection.channel.wanted_events)
             # While draining, a new connection gets time to send its request.
-            self._last_activity = self.turns.last_begin
+            self._drain.last_activity = self.turns.last_begin
         return None
 
     def _evict(self, phases: tuple[Phase, ...] = EVICTABLE) -> None:
@@ -240,10 +237,8 @@ class Loop:
     def _is_drained(self) -> bool:
         if not self.draining:
             return False
-        now = self._clock()
         busy = any(self._table.in_phases(Phase.DECIDING, Phase.WRITING)) or self._continuing or self._pool.results
-        is_quiet = not busy and now - max(self._last_activity, self._drain_started) > QUIET_PERIOD
-        return self._drain_forced or is_quiet or now - self._drain_started > DRAIN_TIMEOUT
+        return self._drain.is_over(busy=bool(busy))
 
     def _wake(self) -> None:
         with suppress(OSError):  # buffer full: a wake-up is pending; closed: the loop has ended

@@ -23,10 +23,11 @@ from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.channel import Channel
 from webhook.serving.connection import RequestHandler
+from webhook.serving.drain import DRAIN_TIMEOUT
 from webhook.serving.exchange import Request, Response
 from webhook.serving.gc_pauses import GcPauses
 from webhook.serving.listeners import Listeners, address_of
-from webhook.serving.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
+from webhook.serving.loop import FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.metrics import Metrics
 from webhook.serving.shared_responses import SharedResponses
 from webhook.serving.tls_channel import tls_opener
