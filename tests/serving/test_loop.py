@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from tests.support.builders import catalog, request, virt_launcher
 from tests.support.loop_driver import POST, SLOW, drive_loop
 from tests.support.own_process import run_in_child_process
+from tests.support.server_process import until
 from tests.support.threads import own_threads
 from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files
 from tests.support.tls_records import handshake
@@ -23,6 +24,7 @@ from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
 from webhook.serving.connection import RECORDS_PER_TURN, Connection, Phase
+from webhook.serving.decision_pool import NICENESS, THREADS
 from webhook.serving.drain import DRAIN_TIMEOUT, QUIET_PERIOD
 from webhook.serving.exchange import Response
 from webhook.serving.gunicorn_parser import BODY_LIMIT
@@ -198,7 +200,7 @@ def test_a_peer_that_stays_after_connection_close_is_closed_after_2_seconds(driv
 
 def test_a_connection_whose_thread_never_answers_is_dropped_after_30_seconds(driver):
     with driver.connect_tls() as sock:
-        driver.send(sock, SLOW)
+        driver.send(sock, SLOW + POST)
         driver.run_until(lambda: driver.slow_requests)
         driver.advance_clock(29)
         assert driver.loop.connections() == 1
@@ -207,7 +209,7 @@ def test_a_connection_whose_thread_never_answers_is_dropped_after_30_seconds(dri
         assert driver.dropped == {"deciding": 1}
         driver.release_slow.set()
         driver.loop.run_once()  # waits for the response, which is too late and is ignored
-        assert driver.dropped == {"deciding": 1}
+        assert (driver.dropped, driver.loop._table.held) == ({"deciding": 1}, 0)
     with driver.connect_tls() as sock:
         assert is_served(driver, sock)
 
@@ -693,6 +695,48 @@ def test_a_peer_with_many_connections_delays_no_request_of_another_peer(driver, 
             driver.turn()
             assert status_of(read_available(other)) == 200
         assert driver.statuses[200] == 15  # 3 in each of 5 turns; the first turn only reads
+
+
+def test_many_results_at_once_delay_no_request_of_another_peer(driver):
+    """Hundreds of results made a turn of 60 ms, and their requests stayed in memory."""
+
+    def count(status):
+        driver.now += 0.004
+        driver.statuses[int(status)] += 1
+
+    driver.loop._handler.count = count
+    with ExitStack() as stack:
+        other_peer = stack.enter_context(driver.connect_tls(OTHER_PEER))
+        crowd = [stack.enter_context(driver.connect_tls()) for _ in range(THREADS)]
+        for sock in crowd:
+            driver.send(sock, slow_head(20_000) + b" " * 20_000)
+        driver.run_until(lambda: len(driver.slow_requests) == THREADS)
+        assert driver.loop._table.held == THREADS * 20_000
+        driver.release_slow.set()
+        assert until(lambda: len(driver.loop._pool.results) == THREADS)
+        assert is_served(driver, other_peer)
+        assert driver.statuses[200] == 3
+        assert driver.loop._table.held == 0
+        driver.turn(2)
+        assert all(status_of(read_available(sock)) == 200 for sock in crowd)
+
+
+def test_a_large_review_is_decided_at_a_lower_priority_and_without_garbage_collection(driver):
+    seen = []
+
+    def threaded(request, _peer):
+        seen.append((len(request.body), os.nice(0), gc.isenabled()))
+        return driver.response
+
+    driver.loop._handler.threaded = threaded
+    with driver.connect_tls() as sock:
+        for size in (20_000, 2 * INLINE_BODY_LIMIT):
+            driver.send(sock, slow_head(size) + b" " * size)
+            driver.run_until(lambda size=size: (seen or [[0]])[-1][0] == size)
+            driver.receive(sock)
+    niceness = os.nice(0) + NICENESS
+    assert seen == [(20_000, niceness, True), (2 * INLINE_BODY_LIMIT, niceness, False)]
+    assert gc.isenabled()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from enum import Enum
 from http import HTTPStatus
 
 from webhook.serving.channel import Channel, ConnectionLost
-from webhook.serving.exchange import Request, Response, error_response, serialize
+from webhook.serving.exchange import Head, Request, Response, error_response, serialize
 from webhook.serving.gunicorn_parser import BODY_LIMIT
 from webhook.serving.large_review import INLINE_BODY_LIMIT
 from webhook.serving.request_parser import CONTINUE, RequestParser
@@ -71,6 +71,7 @@ class Connection:
         self.phase_started, self.has_next_request = now, False
         self.parser = RequestParser(handler.body_limit)
         self.pending: Request | None = None
+        self._result: tuple[Head, Response | None] | None = None  # of the request that a thread has decided
         # The loop's bookkeeping: the events in the selector, the bytes counted toward its limit, the last turn.
         self.registered_events = self.held = 0
         self.served = now
@@ -80,6 +81,8 @@ class Connection:
     @property
     def can_continue(self) -> bool:
         """Whether `advance` can do more without an event of the socket."""
+        if self.phase is Phase.DECIDING:
+            return self._result is not None
         return self.has_next_request or (self.phase in RECEIVING and self.channel.has_input)
 
     @property
@@ -97,6 +100,8 @@ class Connection:
                     self._enter_phase(Phase.IDLE, now)
             case Phase.WRITING:
                 self._send(b"", now)
+            case Phase.DECIDING if self._result:
+                self._send_result(*self._result, now)
             case Phase.CLOSING:
                 self._discard_input()
             case Phase.CLOSED:  # by the loop, earlier in this turn
@@ -117,25 +122,35 @@ class Connection:
             self.pending = request
             self._enter_phase(Phase.DECIDING, now)
             return request
-        self.respond(request, response, now)
+        self.respond(request.head, response, now)
         return None
 
-    def finish(self, request: Request, response: Response | None, now: float) -> None:
-        """Send the response of a thread; None means that the peer has closed the connection."""
+    def keep_result(self, request: Request, response: Response | None) -> bool:
+        """Keep the response of a thread for `advance`; None means that the peer has closed the connection.
+
+        Return false if the connection has closed, or if the request has already got another response.
+        """
+        if request is not self.pending:
+            return False
+        self.pending, self._result = None, (request.head, response)
+        return True
+
+    def _send_result(self, head: Head, response: Response | None, now: float) -> None:
+        self._result = None
         if response is None:
             raise ConnectionLost("reset")
-        self.respond(request, response, now)
+        self.respond(head, response, now)
 
-    def respond(self, request: Request, response: Response, now: float) -> None:
-        """Send the response to `request`."""
-        self.pending = None
-        self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.outdated
+    def respond(self, head: Head, response: Response, now: float) -> None:
+        """Send the response to the request with this head."""
+        self._keep_alive = head.keep_alive and not self._handler.draining and not self.channel.outdated
         self._handler.count(response.status)
-        self._send(serialize(response, keep_alive=self._keep_alive, head_only=request.head.method == "HEAD"), now)
+        self._send(serialize(response, keep_alive=self._keep_alive, head_only=head.method == "HEAD"), now)
 
     def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
         """Send an error and close the connection. What has arrived of a request is dropped."""
-        self._keep_alive, self.has_next_request, self.pending = False, False, None
+        self._keep_alive = self.has_next_request = False
+        self.pending = self._result = None
         self.parser = RequestParser(self._handler.body_limit)
         self._handler.count(status)
         self._send(serialize(error_response(status, sentence, headers=headers), keep_alive=False), now)

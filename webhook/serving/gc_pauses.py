@@ -1,9 +1,23 @@
-"""Measures for how long Python's garbage collector stops the process."""
+"""Measures for how long Python's garbage collector stops the process, and keeps it from large reviews."""
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Collect no garbage during the block, in no thread. At most one thread may use it.
+
+    60 KB of `[[[[]]]]` are 26,000 lists. They are freed without a collection, but each collection scans them.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class GcPauses:

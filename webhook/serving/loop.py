@@ -120,14 +120,14 @@ class Loop:
         self.turns.end()
 
     def _serve(self, selected: list[Connection]) -> None:
+        while self._pool.results:
+            connection, request, response = self._pool.results.popleft()
+            if connection.keep_result(request, response):
+                self._table.track(connection, connection.bytes_in_memory)
+                self._continuing[connection] = None
         requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
         self._continuing = {}
         self._advance(self._requests, requests)
-        while self._pool.results:
-            connection, request, response = self._pool.results.popleft()
-            # Skip a result if its connection has closed, or if its request already got 503 for lack of a thread.
-            if connection.phase is Phase.DECIDING and request is connection.pending:
-                self._perform(connection, partial(connection.finish, request, response))
         self._advance(self._handshakes, (each for each in selected if each.phase is Phase.HANDSHAKE))
 
     def _advance(self, queue: FairQueue, connections: Iterable[Connection]) -> None:
@@ -237,7 +237,7 @@ class Loop:
     def _is_drained(self) -> bool:
         if not self.draining:
             return False
-        busy = any(self._table.in_phases(Phase.DECIDING, Phase.WRITING)) or self._continuing or self._pool.results
+        busy = any(self._table.in_phases(Phase.DECIDING, Phase.WRITING)) or self._continuing
         return self._drain.is_over(busy=bool(busy))
 
     def _wake(self) -> None:
