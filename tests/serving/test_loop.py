@@ -6,6 +6,7 @@ import os
 import resource
 import ssl
 import threading
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -24,7 +25,7 @@ from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import create_app, fast_path, make_reviewer
 from webhook.serving.connection import RECORDS_PER_TURN, Connection, Phase
-from webhook.serving.decision_pool import NICENESS, THREADS
+from webhook.serving.decision_pool import MAX_PAUSE, NICENESS, THREADS
 from webhook.serving.drain import DRAIN_TIMEOUT, QUIET_PERIOD
 from webhook.serving.exchange import Response
 from webhook.serving.gunicorn_parser import BODY_LIMIT
@@ -737,6 +738,24 @@ def test_a_large_review_is_decided_at_a_lower_priority_and_without_garbage_colle
     niceness = os.nice(0) + NICENESS
     assert seen == [(20_000, niceness, True), (2 * INLINE_BODY_LIMIT, niceness, False)]
     assert until(gc.isenabled)  # shortly after the response
+
+
+def test_between_two_large_reviews_their_thread_pauses(driver):
+    """Two in a row kept the loop from running for 80 ms."""
+    times = []
+
+    def threaded(*_):
+        times.append(time.perf_counter())
+        time.sleep(2 * MAX_PAUSE)
+        times.append(time.perf_counter())
+        return driver.response
+
+    driver.loop._handler.threaded = threaded
+    with driver.connect_tls() as first, driver.connect_tls() as second:
+        for sock in (first, second):
+            driver.send(sock, slow_head(2 * INLINE_BODY_LIMIT) + b" " * 2 * INLINE_BODY_LIMIT)
+        driver.run_until(lambda: driver.statuses[200] == 2)
+    assert times[2] - times[1] >= MAX_PAUSE
 
 
 @pytest.fixture
