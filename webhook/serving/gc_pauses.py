@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Collect no garbage during the block, in no thread. At most one thread may use it.
+    """Collect no garbage during the block, in any thread. If two threads use it at once, the first end is that of both.
 
     60 KB of `[[[[]]]]` are 26,000 lists. They are freed without a collection, but each collection scans them.
     """
