@@ -122,7 +122,7 @@ class Connection:
             self.pending = request
             self._enter_phase(Phase.DECIDING, now)
             return request
-        self.respond(request.head, response, now)
+        self._respond(request.head, response, now)
         return None
 
     def keep_result(self, request: Request, response: Response | None) -> bool:
@@ -139,9 +139,9 @@ class Connection:
         self._result = None
         if response is None:
             raise ConnectionLost("reset")
-        self.respond(head, response, now)
+        self._respond(head, response, now)
 
-    def respond(self, head: Head, response: Response, now: float) -> None:
+    def _respond(self, head: Head, response: Response, now: float) -> None:
         """Send the response to the request with this head."""
         self._keep_alive = head.keep_alive and not self._handler.draining and not self.channel.outdated
         self._handler.count(response.status)

@@ -11,17 +11,19 @@ class Drain:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._forced = self._requested = False
+        self._forced = False
         self._started = self.last_activity = clock()
 
-    def request(self) -> None:
-        """Begin the shutdown; a second call forces its end. Any thread and any signal handler may call it."""
-        if not self._requested:
-            self._started = self._clock()
-        self._forced, self._requested = self._requested, True
+    def begin(self) -> None:
+        """Begin the shutdown."""
+        self._started = self._clock()
+
+    def force(self) -> None:
+        """End the shutdown immediately."""
+        self._forced = True
 
     def is_over(self, *, busy: bool) -> bool:
-        """Return whether a requested shutdown ends: forced, after a quiet period, or after DRAIN_TIMEOUT."""
+        """Return whether a shutdown that has begun ends: forced, after a quiet period, or after DRAIN_TIMEOUT."""
         now = self._clock()
         is_quiet = not busy and now - max(self.last_activity, self._started) > QUIET_PERIOD
         return self._forced or is_quiet or now - self._started > DRAIN_TIMEOUT

@@ -31,7 +31,7 @@ MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished and undecided requests, o
 # but hundreds of peers that send tiny chunks at once took seconds, and every other connection waited.
 TURN_BUDGET = 0.01
 MAX_PER_TURN = 16  # of new connections and timeouts: they take milliseconds, so requests wait no longer
-DRAIN_POLL_TIMEOUT = 0.05  # the same while draining
+DRAIN_POLL_TIMEOUT = 0.05  # seconds; while draining, instead of POLL_TIMEOUT
 FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
 # label values of connections_dropped
 DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "deciding", "evicted", "error"
@@ -82,7 +82,10 @@ class Loop:
 
     def drain(self) -> None:
         """Shut down gracefully; a second call forces it. Any thread and any signal handler may call it."""
-        self._drain.request()
+        if self.draining:
+            self._drain.force()
+        else:
+            self._drain.begin()
         self._handler.draining = True
         self._wake()
 
