@@ -81,7 +81,7 @@ PLANTED = {
         ("webhook/serving/app.py", "class App:\n    def handle_review(self): ..."),
     ],
     laws.door_sign: [("webhook/serving/app.py", "import flask"), ("certs/__init__.py", "")],
-    laws.short_files: [("webhook/serving/app.py", "import flask\n" * 251)],
+    laws.short_files: [("webhook/serving/app.py", "import flask\n" * (laws.MAX_FILE_LINES + 1))],
     laws.fakes_not_patches: [
         ("tests/test_app.py", "mock.patch('webhook.serving.app.inject')"),
         ("tests/test_app.py", "@patch('webhook.serving.app.inject')\ndef test_it(): ..."),
