@@ -169,15 +169,6 @@ CASES = {
     ),
     "a stale cache": Case("Stale", "warning", {metric("cache_age_seconds", resource="nodes"): "0+60x60"}),
     "a quiet cache": Case("Stale", "warning", {metric("cache_age_seconds", resource="nodes"): "70x60"}, count=0),
-    "live reads that fail": Case(
-        "LiveReadsFail", "warning", {metric("live_reads_total", result="failed"): "0x19 5x60"}
-    ),
-    "live reads of absent objects": Case(
-        "LiveReadsFail", "warning", {metric("live_reads_total", result="absent"): "0+9x60"}, count=0
-    ),
-    "a single live read that failed": Case(
-        "LiveReadsFail", "warning", {metric("live_reads_total", result="failed"): "0x19 1x60"}, count=0
-    ),
     "slow decisions": Case(
         "Slow", "warning", {BUCKETS["0.1"]: "0+5x60", BUCKETS["0.2"]: "0+10x60", BUCKETS["+Inf"]: "0+10x60"}
     ),

@@ -1,4 +1,4 @@
-"""Tests of decisions on a live cluster: live reads of missing objects, reservations of pinned pods, and deadlines."""
+"""Tests of decisions on a live cluster: objects that the caches lack, and reservations of pinned pods."""
 
 import json
 import threading
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
-from structlog.testing import capture_logs
 
 from tests.support.builders import (
     Object,
@@ -34,36 +33,20 @@ from tests.support.builders import (
 from tests.support.fake_api_server import (
     CUT,
     ApiServer,
-    body,
-    error_response,
     event,
-    forbidden,
-    no_response,
-    status,
-    trickle,
 )
 from tests.support.fake_clock import FakeClock
 from tests.support.live_caches import follow, reflector, sync_caches
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.kinds import VIRTUAL_MACHINES
-from webhook.cluster.live import READ_BUDGET, STALE_SECONDS, Live, Overlay
-from webhook.cluster.live_reader import (
-    ABSENT_SECONDS,
-    LOG_INTERVAL,
-    MAX_CONCURRENT_READS,
-    MAX_READ_BURST,
-    MAX_REMEMBERED,
-    READ_TIMEOUT,
-    READS_PER_SECOND,
-    LiveReader,
-)
+from webhook.cluster.live import STALE_SECONDS, Live
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
-from webhook.cluster.store import OTHER_REPLICAS_SECONDS, Store
+from webhook.cluster.store import OTHER_REPLICAS_SECONDS
 from webhook.placement.decision import Decision, Outcome, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION
-from webhook.placement.facts import Claim, Pod, ShareManager, Volume
+from webhook.placement.facts import Pod
 from webhook.placement.injector import Injection
 from webhook.placement.settings import Action
 
@@ -83,22 +66,13 @@ def server() -> Iterator[ApiServer]:
         yield server
 
 
-class PatientClient(ClusterClient):
-    """A client with a longer read timeout, for busy machines. Tests of missing responses use ClusterClient."""
-
-    def get(self, path: str, timeout: float = LONG_TIMEOUT) -> bytes | None:
-        return super().get(path, max(timeout, LONG_TIMEOUT))
-
-
 @pytest.fixture
 def live(server: ApiServer, clock: FakeClock) -> Live:
-    return make_live(server, clock, PatientClient)
+    return make_live(server, clock)
 
 
-def make_live(
-    server: ApiServer, clock: Any = monotonic, client_class: type[ClusterClient] = ClusterClient, **options: Any
-) -> Live:
-    cluster = client_class(lambda: Configuration(host=server.url), silence=LONG_TIMEOUT)
+def make_live(server: ApiServer, clock: Any = monotonic, **options: Any) -> Live:
+    cluster = ClusterClient(lambda: Configuration(host=server.url), silence=LONG_TIMEOUT)
     return Live(cluster, settings(**options), clock)
 
 
@@ -111,11 +85,6 @@ def decision(live: Live, pod: Object, **rest: Any) -> Decision:
     return live.inject(request(pod, **rest)).decision
 
 
-def counted(live: Live) -> dict[str, int]:
-    """The live reads by result, without zeros."""
-    return {result: count for result, count in live.reader.results.items() if count}
-
-
 def stored_pod(pod: Object, injection: Injection, name: str) -> Object:
     """The pod as the API server stores it."""
     stored: Object = apply_injection(deepcopy(pod), injection)
@@ -123,277 +92,39 @@ def stored_pod(pod: Object, injection: Injection, name: str) -> Object:
     return stored
 
 
-# Live reads of objects that the caches miss
+# Objects that the caches lack
 
 
-def test_cached_objects_are_not_read_live(server: ApiServer, live: Live) -> None:
+def lacks(live: Live, pod: Object) -> bool:
+    return live.lacks_objects(request(pod), decision(live, pod))
+
+
+def test_a_decision_asks_the_api_server_nothing(server: ApiServer, live: Live) -> None:
     server.put(*storage(), node())
     sync_caches(live, server)
     server.requests.clear()
     assert decision(live, vm()).node == "node-a"
+    assert decision(live, vm(claims=["no-such-claim"])).claims[0].reason is Reason.CLAIM_NOT_FOUND
     assert server.requests == []
-    assert set(live.reader.results.values()) == {0}
 
 
-def test_a_recently_created_claim_is_read_with_its_volume_and_share_manager(server: ApiServer, live: Live) -> None:
+def test_a_claim_or_volume_is_lacking_until_the_watch_shows_it(server: ApiServer, live: Live) -> None:
+    server.put(share_manager(owner="node-a"), node())
     sync_caches(live, server)
-    server.put(claim(), volume(), share_manager(owner="node-a"))
-    decided = decision(live, vm())
-    assert (decided.outcome, decided.node) == (Outcome.PINNED, "node-a")
-    assert [(sent.verb, sent.plural) for sent in server.requests[-4:]] == [
-        ("get", CLAIMS),
-        ("get", VOLUMES),
-        ("get", MANAGERS),  # by the name of the PV, which usually equals the Longhorn volume's
-        ("get", MANAGERS),
-    ]
-    assert counted(live) == {"found": 3, "absent": 1}
-
-
-def test_a_live_read_is_not_cached(server: ApiServer, live: Live) -> None:
-    """The watch adds the object to the cache and reports its changes."""
-    sync_caches(live, server)
-    server.put(claim(), volume(), share_manager(owner="node-a"))
-    decision(live, vm())
-    assert len(live.store.claims) == len(live.store.volumes) == 0
-
-
-def test_a_new_share_manager_pod_is_placed_with_its_vm_after_a_live_read_of_the_volume(
-    server: ApiServer, live: Live
-) -> None:
-    server.put(node(), virt_launcher("vm1", node="node-a"))
-    sync_caches(live, server)
-    server.put(volume(name="vol-disk1"))
-    decided = decision(live, share_manager_pod(), namespace="longhorn-system")
-    assert (decided.reason, decided.node) == (Reason.CO_SCHEDULED, "node-a")
-
-
-def test_a_decision_reads_each_missing_object_once(server: ApiServer, live: Live) -> None:
-    sync_caches(live, server)
-    server.requests.clear()
-    assert decision(live, vm(claims=["disk1", "disk2"])).reason is Reason.NO_SHARE_MANAGER
-    assert Counter(sent.path for sent in server.requests) == {
-        f"/api/v1/namespaces/default/persistentvolumeclaims/{name}": 1 for name in ("disk1", "disk2")
-    }
-    assert live.reader.results["absent"] == 2
-
-
-def test_an_absent_object_is_read_again_after_a_second(server: ApiServer, live: Live, clock: FakeClock) -> None:
-    sync_caches(live, server)
-    for times in (1, 2):
-        for _ in range(3):
-            assert decision(live, vm()).claims[0].reason is Reason.CLAIM_NOT_FOUND
-        assert server.count("get", CLAIMS) == times
-        clock.now += ABSENT_SECONDS
-    assert counted(live) == {"absent": 2, "remembered": 4}
-
-
-def test_a_claim_created_after_its_miss_is_found_as_soon_as_the_watch_shows_it(server: ApiServer, live: Live) -> None:
-    server.put(volume(), share_manager(owner="node-a"), node())
-    sync_caches(live, server)
-    assert decision(live, vm()).claims[0].reason is Reason.CLAIM_NOT_FOUND
+    assert lacks(live, vm())
     follow(live, server, CLAIMS, event("ADDED", claim()))
-    assert decision(live, vm()).node == "node-a"
-    assert counted(live) == {"absent": 1}
-
-
-def test_a_claim_created_after_its_miss_is_found_after_a_second_without_the_watch(
-    server: ApiServer, live: Live, clock: FakeClock
-) -> None:
-    """An API server that got 503 with `Retry-After: 1` retries after a second."""
-    sync_caches(live, server)
-    assert decision(live, vm()).claims[0].reason is Reason.CLAIM_NOT_FOUND
-    server.put(claim(), volume(), share_manager(owner="node-a"))
-    clock.now += ABSENT_SECONDS
+    assert lacks(live, vm())
+    follow(live, server, VOLUMES, event("ADDED", volume()))
+    assert not lacks(live, vm())
     assert decision(live, vm()).node == "node-a"
 
 
-def test_a_review_of_a_remembered_object_needs_no_thread(server: ApiServer, live: Live) -> None:
+def test_a_volume_without_a_share_manager_lacks_nothing(server: ApiServer, live: Live) -> None:
+    """Longhorn creates the ShareManager with the volume: each first start would wait for nothing."""
+    server.put(claim(), volume(), node())
     sync_caches(live, server)
-    assert live.inject(request(vm()), seconds=0) is None
-    decision(live, vm())
-    assert live.inject(request(vm()), seconds=0).decision.reason is Reason.NO_SHARE_MANAGER
-
-
-def test_live_reads_are_limited_per_second_and_the_decision_uses_the_caches(
-    server: ApiServer, live: Live, clock: FakeClock
-) -> None:
-    sync_caches(live, server)
-    server.requests.clear()
-    with capture_logs() as logs:
-        for number in range(2 * MAX_READ_BURST):
-            decided = decision(live, vm(claims=[f"made-up-{number}"]))
-            assert (decided.reason, decided.claims[0].reason) == (Reason.NO_SHARE_MANAGER, Reason.CLAIM_NOT_FOUND)
-    assert len(server.requests) == MAX_READ_BURST
-    assert counted(live) == {"absent": MAX_READ_BURST, "limited": MAX_READ_BURST}
-    assert [line["event"] for line in logs] == ["live reads limited, deciding from the caches"]
-    clock.now += 1
-    server.put(claim("disk2"))
-    for number in range(2 * MAX_READ_BURST):
-        live.reader.read((Claim, ("default", f"another-{number}")))
-    assert len(server.requests) == MAX_READ_BURST + READS_PER_SECOND
-
-
-def test_a_cached_claim_is_pinned_while_live_reads_are_limited(server: ApiServer, live: Live) -> None:
-    server.put(*storage(), node())
-    sync_caches(live, server)
-    for number in range(2 * MAX_READ_BURST):
-        live.reader.read((Claim, ("default", f"made-up-{number}")))
-    assert decision(live, vm()).node == "node-a"
-
-
-def test_the_limit_of_live_reads_is_logged_once_a_minute(live: Live, clock: FakeClock) -> None:
-    with capture_logs() as logs:
-        for minute in range(3):
-            for number in range(3 * MAX_READ_BURST):
-                live.reader.read((Claim, ("default", f"made-up-{minute}-{number}")))
-            clock.now += LOG_INTERVAL
-    assert len(logs) == 3
-
-
-def test_a_bounded_number_of_absent_objects_is_remembered(live: Live, clock: FakeClock) -> None:
-    misses = [(Claim, ("default", f"made-up-{number}")) for number in range(MAX_REMEMBERED + 1)]
-    for miss in misses:
-        live.reader.read(miss)
-        clock.now += 1 / READS_PER_SECOND
-    assert len(live.reader._absent_since) == MAX_REMEMBERED
-    assert [live.reader.is_absent(miss) for miss in (misses[0], misses[-1])] == [False, True]
-
-
-def test_a_long_chain_of_misses_ends_without_a_share_manager(server: ApiServer, live: Live) -> None:
-    sync_caches(live, server)
-    server.script("get", CLAIMS, body(claim(volume="pvc-other")))
-    server.script("get", VOLUMES, body(volume(name="pvc-other", handle="vol-third")))
-    assert decision(live, vm()).claims[0].reason is Reason.NO_SHARE_MANAGER
-    assert [sent.path.rpartition("/")[2] for sent in server.requests if sent.plural == MANAGERS][-2:] == [
-        "pvc-other",
-        "vol-third",
-    ]
-
-
-@pytest.mark.parametrize("name", ["..", "", "a/b", "a b", "UPPER", "x" * 254, "%2e%2e", "?limit=1"])
-def test_an_invalid_name_is_not_read(server: ApiServer, live: Live, name: str) -> None:
-    sync_caches(live, server)
-    server.requests.clear()
-    assert decision(live, vm(claims=[name or " "])).reason is Reason.NO_SHARE_MANAGER
-    assert live.reader.read((Volume, ("", name))) is None
-    assert decision(live, vm(), namespace=name or " ").reason is Reason.NO_SHARE_MANAGER
-    assert server.requests == []
-
-
-def test_a_long_valid_name_is_read(server: ApiServer, live: Live) -> None:
-    name = ".".join(["x" * 62] * 4)[:253]
-    server.put(claim(name))
-    assert live.reader.read((Claim, ("default", name)))
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param(error_response(status(500, "etcd")), id="HTTP 500"),
-        pytest.param(body(b"garbage"), id="not JSON"),
-        pytest.param(body(b'{"metadata":{"name":"\xff"}}'), id="invalid UTF-8"),
-        pytest.param(body(b'{"metadata":{"labels":' + b"[" * 50_000), id="nested too deeply"),
-        pytest.param(body({"metadata": []}), id="unexpected types"),
-        pytest.param(lambda connection: connection.end(cut=True), id="connection cut"),
-    ],
-)
-def test_a_failed_read_is_counted_and_treated_as_absent(server: ApiServer, live: Live, answer: Any) -> None:
-    sync_caches(live, server)
-    server.script("get", CLAIMS, answer)
-    decided = decision(live, vm())
-    assert (decided.reason, decided.claims[0].reason) == (Reason.NO_SHARE_MANAGER, Reason.CLAIM_NOT_FOUND)
-    assert live.reader.results["failed"] == 1
-    assert live.reader.problem
-
-
-def test_a_missing_read_permission_is_logged_once(server: ApiServer, live: Live) -> None:
-    server.forbidden.add(("get", CLAIMS))
-    with capture_logs() as logs:
-        for _ in range(3):
-            live.reader.read((Claim, ("default", "disk1")))
-    sentence = forbidden("get", CLAIMS)["message"]
-    assert live.reader.problem == sentence
-    assert logs == [{"event": "live read failed", "log_level": "warning", "error": sentence}]
-    server.forbidden.clear()
-    live.reader.read((Claim, ("default", "disk1")))
-    assert live.reader.problem == ""
-
-
-@pytest.mark.parametrize("answer", [no_response, trickle])
-def test_an_unresponsive_api_server_delays_a_decision_by_a_limited_time(server: ApiServer, answer: Any) -> None:
-    def decision_seconds() -> float:
-        live = make_live(server)
-        server.script("get", CLAIMS, *[answer] * 9)
-        started = monotonic()
-        decided = decision(live, vm(claims=[f"disk{number}" for number in range(9)]))
-        assert decided.reason is Reason.NO_SHARE_MANAGER
-        assert live.reader.results["skipped"] >= 6
-        assert live.reader.results["failed"] + live.reader.results["skipped"] == 9
-        return monotonic() - started
-
-    # Retry a decision that took longer: a stalling machine can only add time.
-    assert any(READ_TIMEOUT <= decision_seconds() < READ_BUDGET + READ_TIMEOUT for _ in range(5))
-
-
-def test_at_most_four_reads_run_concurrently(server: ApiServer, live: Live) -> None:
-    all_reading, release = threading.Barrier(MAX_CONCURRENT_READS + 1), threading.Event()
-
-    def hold(connection: Any) -> None:
-        all_reading.wait(20)
-        release.wait(20)
-        connection.answer(200, claim())
-
-    server.script("get", CLAIMS, *[hold] * MAX_CONCURRENT_READS)
-    miss = (Claim, ("default", "disk1"))
-    with ThreadPoolExecutor() as pool:
-        reading = [pool.submit(live.reader.read, miss) for _ in range(MAX_CONCURRENT_READS)]
-        all_reading.wait(20)
-        assert live.reader.read(miss) is None
-        release.set()
-        assert all(found.result() for found in reading)
-    assert counted(live) == {"found": MAX_CONCURRENT_READS, "skipped": 1}
-
-
-def test_a_live_read_does_not_block_another_decision(server: ApiServer, live: Live) -> None:
-    server.put(*storage("disk2"), node())
-    sync_caches(live, server)
-    meanwhile: list[Decision] = []
-
-    def decide_another(connection: Any) -> None:
-        meanwhile.append(decision(live, vm(2, claims=["disk2"])))
-        connection.answer(200, claim())
-
-    server.script("get", CLAIMS, decide_another)
-    decision(live, vm())
-    assert [decided.node for decided in meanwhile] == ["node-a"]
-
-
-def test_a_decision_uses_a_relist_that_happens_during_its_read(server: ApiServer, live: Live) -> None:
-    sync_caches(live, server)
-
-    def relist(connection: Any) -> None:
-        server.put(*storage(), node())
-        sync_caches(live, server)
-        connection.answer(404, status(404, "not found"))
-
-    server.script("get", CLAIMS, relist)
-    assert decision(live, vm()).node == "node-a"
-
-
-def test_an_overlay_prefers_the_store_to_a_live_read() -> None:
-    overlay = Overlay(Store())
-    assert overlay.claim("default", "disk1") is None
-    assert overlay.share_manager("longhorn-system", "vol-disk1") is None
-    overlay.claim("default", "disk1")
-    assert list(overlay.missed) == [
-        (Claim, ("default", "disk1")),
-        (ShareManager, ("longhorn-system", "vol-disk1")),
-    ]
-    read, watched = (Claim("default", "disk1", name, shared=True, persistent_state=False) for name in "ab")
-    overlay.fill({(Claim, ("default", "disk1")): read}.get)
-    assert (overlay.claim("default", "disk1"), overlay.missed) == (read, {})
-    overlay.refresh(Store([watched]))
-    assert overlay.claim("default", "disk1") == watched
+    assert not lacks(live, vm())
+    assert not lacks(live, virt_launcher(claims=[]))
 
 
 # Reservations
@@ -768,13 +499,6 @@ def test_pods_without_a_vmi_uid_are_reserved_by_request_uid(small_live: Live) ->
     assert reasons == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
 
 
-def test_a_pin_that_is_based_on_live_reads_is_reserved(server: ApiServer, live: Live) -> None:
-    server.put(node(allocatable=CAPACITY_FOR_TEN))
-    sync_caches(live, server)
-    server.put(claim(), volume(), share_manager())
-    assert burst(live, range(12)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 2}
-
-
 def test_a_malformed_request_is_left_unchanged(live: Live) -> None:
     for malformed in ({}, {"object": 5}, {"object": {"metadata": {"labels": {"kubevirt.io/created-by": []}}}}):
         assert live.inject(malformed).decision.outcome is Outcome.UNCHANGED
@@ -819,12 +543,6 @@ def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiSe
     wait_until(lambda: own_threads() <= before)
 
 
-def test_the_live_reader_uses_the_configured_longhorn_namespace(server: ApiServer) -> None:
-    server.put(share_manager(namespace="storage"))
-    reader = LiveReader(ClusterClient(lambda: Configuration(host=server.url)), "storage", monotonic)
-    assert reader.read((ShareManager, ("storage", "vol-disk1")))
-
-
 # VMs whose pinned pod went away
 
 
@@ -839,7 +557,7 @@ def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live
 
 
 def test_vms_are_not_needed_for_a_decision(server: ApiServer, clock: FakeClock) -> None:
-    cluster = PatientClient(lambda: Configuration(host=server.url))
+    cluster = ClusterClient(lambda: Configuration(host=server.url))
     live = Live(cluster, settings(), clock, (VIRTUAL_MACHINES,))
     for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "pods"):
         assert not live.synced()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from webhook.serving.deadline import DEFAULT_TIMEOUT, RetryBudget, parse_timeout
+from webhook.serving.deadline import DEFAULT_TIMEOUT, RetryBudget, Wait, parse_timeout
 
 
 @pytest.mark.parametrize(
@@ -31,39 +31,53 @@ def test_an_invalid_duration_yields_the_default(duration):
     assert parse_timeout(duration) == DEFAULT_TIMEOUT
 
 
+@pytest.mark.parametrize("wait", Wait, ids=lambda wait: wait.name)
+@pytest.mark.parametrize("timeout", [3.0, 10.0, 30.0])
+def test_each_reason_holds_a_review_up_once(timeout: float, wait: Wait) -> None:
+    budget = RetryBudget()
+    assert [budget.may_retry("uid", wait, timeout, 100 + second) for second in range(3)] == [True, False, False]
+    assert budget.may_retry("another uid", wait, timeout, 103)
+
+
+def test_a_review_may_be_held_up_for_each_reason() -> None:
+    budget = RetryBudget()
+    assert all(budget.may_retry("uid", wait, 10.0, 100.0 + each) for each, wait in enumerate(Wait))
+
+
 @pytest.mark.parametrize(
-    ("timeout", "retries"), [(1.0, 0), (2.0, 0), (3.0, 1), (5.0, 1), (6.0, 2), (10.0, 3), (20.0, 6), (30.0, 8)]
+    ("timeout", "waited", "allowed"),
+    [
+        (2.0, 0.0, {Wait.NOT_SEEN_YET}),  # one second is too much of two
+        (3.0, 0.0, set(Wait)),
+        (3.0, 0.2, {Wait.NOT_SEEN_YET}),
+        (3.0, 1.1, set()),
+        (10.0, 2.3, set(Wait)),
+        (10.0, 2.5, {Wait.NOT_SEEN_YET}),
+        (10.0, 3.4, set()),
+    ],
 )
-def test_all_waits_of_a_call_take_at_most_a_third_of_its_timeout(timeout, retries):
-    budget = RetryBudget()
-    allowed = [budget.may_retry("uid", timeout, 100 + second * 1.01) for second in range(20)]
-    assert allowed == [True] * retries + [False] * (20 - retries)
-    assert retries <= timeout / 3
+def test_no_wait_leaves_less_than_two_thirds_of_the_timeout(timeout: float, waited: float, allowed: set[Wait]) -> None:
+    def is_allowed(wait: Wait) -> bool:
+        budget = RetryBudget()
+        budget.may_retry("uid", Wait.NOT_SYNCED if wait is not Wait.NOT_SYNCED else Wait.NOT_SEEN_YET, 99.0, 0.0)
+        return budget.may_retry("uid", wait, timeout, waited)
+
+    assert {wait for wait in Wait if is_allowed(wait)} == allowed
 
 
-@pytest.mark.parametrize(("age", "allowed"), [(0, True), (1, False), (2, False)])
-def test_a_call_that_has_waited_at_another_replica_does_not_wait_again(age, allowed):
-    assert RetryBudget().may_retry("uid", 3.0, 0.0, age) is allowed
+@pytest.mark.parametrize(("age", "allowed"), [(0, set(Wait)), (1, {Wait.NOT_SEEN_YET}), (2, {Wait.NOT_SEEN_YET})])
+def test_a_call_that_has_waited_a_second_at_another_replica_waits_no_second_more(
+    age: float, allowed: set[Wait]
+) -> None:
+    assert {wait for wait in Wait if RetryBudget().may_retry("uid", wait, 10.0, 0.0, age)} == allowed
 
 
-def test_a_call_that_waits_once_does_not_wait_for_a_second_time():
-    budget = RetryBudget()
-    assert budget.may_retry("uid", 30.0, 0.0, once=True)
-    assert not budget.may_retry("uid", 30.0, 1.0, once=True)
-    assert not RetryBudget().may_retry("uid", 30.0, 0.0, age=1.0, once=True)
-
-
-def test_each_request_has_its_own_budget():
-    budget = RetryBudget()
-    assert budget.may_retry("first", 3.0, 0.0)
-    assert budget.may_retry("second", 3.0, 2.0)
-    assert not budget.may_retry("first", 3.0, 2.0)
-
-
-def test_the_capacity_is_bounded_and_evicts_the_oldest_request():
+def test_the_capacity_is_bounded_and_evicts_the_oldest_review() -> None:
     budget = RetryBudget(capacity=2)
     for uid in ("first", "second", "third"):
-        budget.may_retry(uid, 3.0, 0.0)
-    assert not budget.may_retry("second", 3.0, 2.0)
-    assert not budget.may_retry("third", 3.0, 2.0)
-    assert budget.may_retry("first", 3.0, 2.0)
+        budget.may_retry(uid, Wait.NOT_SYNCED, 3.0, 0.0)
+    assert [budget.may_retry(uid, Wait.NOT_SYNCED, 3.0, 0.0) for uid in ("third", "second", "first")] == [
+        False,
+        False,
+        True,
+    ]

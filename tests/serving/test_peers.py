@@ -19,9 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.x509 import load_der_x509_certificate
 
 from certs.authority import issue_ca, issue_leaf
-from tests.support.builders import node
-from tests.support.fake_api_server import ApiServer, no_response
-from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, until
+from tests.support.server_process import JSON, VM_START, run_server, until
 from tests.support.tls_client import client_hello, closed_by_server, receive_all, reset, write_certificate_files
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -395,22 +393,6 @@ def test_stalled_clients_do_not_block_shutdown(tmp_path):
         for sock in peers:
             sock.setblocking(False)
             assert closed_by_server(sock)
-
-
-def test_a_review_that_waits_for_the_api_server_is_answered_during_shutdown(tmp_path):
-    with ApiServer() as api:
-        api.put(node())
-        api.script("get", "persistentvolumeclaims", no_response)
-        with run_server(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path)) as server:
-            connection = server.connect()
-            connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
-            until(lambda: api.count("get", "persistentvolumeclaims"))
-            server.process.terminate()
-            response = connection.getresponse()
-            assert (response.status, response.headers["Connection"]) == (200, "close")
-            assert json.loads(response.read())["response"]["allowed"]
-            connection.close()
-            assert server.process.wait(TIMEOUT) == 0
 
 
 # A hanging worker

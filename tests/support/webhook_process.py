@@ -25,14 +25,14 @@ NAMESPACE = "kubevirt-scheduler"
 # This namespace label names the webhook that the API server calls for the namespace's VMs.
 WEBHOOK_LABEL = "test/served-by"
 Right = tuple[str, str, tuple[str, ...]]
-# The webhook's permissions, one row per rule of its ClusterRole. It uses `get` for objects that its caches lack.
+# The webhook's permissions, one row per rule of its ClusterRole.
 RIGHTS: tuple[Right, ...] = (
-    ("", "persistentvolumeclaims", ("get", "list", "watch")),
-    ("", "persistentvolumes", ("get", "list", "watch")),
+    ("", "persistentvolumeclaims", ("list", "watch")),
+    ("", "persistentvolumes", ("list", "watch")),
     ("", "nodes", ("list", "watch")),
     ("", "pods", ("list", "watch", "delete")),
     ("kubevirt.io", "virtualmachines", ("list", "watch")),
-    ("longhorn.io", "sharemanagers", ("get", "list", "watch")),
+    ("longhorn.io", "sharemanagers", ("list", "watch")),
     ("", "events", ("create", "patch")),
 )
 

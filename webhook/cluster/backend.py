@@ -18,6 +18,10 @@ def _always_synced() -> bool:
     return True
 
 
+def _lacks_nothing(_request: JsonObject, _decision: Decision) -> bool:
+    return False
+
+
 def _record_nothing(_request: JsonObject, _decision: Decision) -> None:
     pass
 
@@ -42,13 +46,14 @@ class Cache:
 class Backend:
     """The functions that the routes call. The defaults suit a snapshot, which is always synced and records no Events.
 
-    `decide` may wait for the API server for the given seconds. With 0 seconds it returns None if it needs to wait.
-    `record` queues an Event that reports the decision on the VMI. The server calls `start` after the fork, because
-    threads don't survive a fork, and `stop` at shutdown. Any thread may call `caches`. `synced` returns whether
-    the cluster was read completely; every request calls it.
+    No function waits for the API server. `lacks_objects` returns whether a decision may change as soon as a watch shows
+    an object that is a few milliseconds old. `record` queues an Event that reports the decision on the VMI. The server
+    calls `start` after the fork, because threads don't survive a fork, and `stop` at shutdown. Any thread may call
+    `caches`. `synced` returns whether the cluster was read completely; every request calls it.
     """
 
-    decide: Callable[[JsonObject, float], Injection | None]
+    decide: Callable[[JsonObject], Injection]
+    lacks_objects: Callable[[JsonObject, Decision], bool] = _lacks_nothing
     record: Callable[[JsonObject, Decision], None] = _record_nothing
     start: Callable[[], None] = _do_nothing
     stop: Callable[[], None] = _do_nothing
@@ -58,4 +63,4 @@ class Backend:
 
 def from_snapshot(store: Store, settings: Settings) -> Backend:
     """Return a backend that decides from a store that never changes."""
-    return Backend(lambda request, _seconds: inject(request, store, settings))
+    return Backend(lambda request: inject(request, store, settings))

@@ -1,89 +1,28 @@
-"""Decide on a live cluster: caches, live reads of objects that the caches lack, and reservations for pinned pods."""
+"""Decide on a live cluster: caches that follow it with watches, and reservations for pinned pods."""
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from msgspec import Struct
 
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.kinds import Kind, kinds, opt_in_kinds
-from webhook.cluster.live_reader import LiveReader, Miss
-from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import Reflector
 from webhook.cluster.reservations import Reservations
 from webhook.cluster.store import Store
-from webhook.placement.decision import Outcome
-from webhook.placement.facts import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.decision import Decision, Outcome
+from webhook.placement.facts import Key, Node, Pod
 from webhook.placement.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
 from webhook.placement.kubevirt import vmi_uid
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 
-READ_BUDGET = 1.0  # seconds for all live reads of one decision; the creation of the VM waits for them
-# A claim names its PV, and the PV its ShareManager: each round can reveal one more missing object.
-READ_ROUNDS = 3
 STALE_SECONDS = STALE_MINUTES * 60.0
 
 T = TypeVar("T")
-
-
-def _never_absent(_miss: Miss) -> bool:
-    return False
-
-
-class Overlay(Store):
-    """A store extended by live reads for one decision. `missed` lists the objects that still need a live read.
-
-    An object for which `is_absent` holds needs none.
-    """
-
-    def __init__(self, store: Store, is_absent: Callable[[Miss], bool] = _never_absent) -> None:
-        self.refresh(store)
-        self._is_absent = is_absent
-        self._live_facts: dict[Miss, Any] = {}
-        self.missed: dict[Miss, None] = {}  # an ordered set
-
-    def refresh(self, store: Store) -> None:
-        """Use the store's current tables: a relist replaces them."""
-        self.__dict__.update(store.__dict__)
-
-    def fill(self, read: Callable[[Miss], Fact | None]) -> None:
-        """Read each missed object with `read`, and clear `missed`."""
-        self._live_facts |= {miss: read(miss) for miss in self.missed}
-        self.missed = {}
-
-    def _live_fact(self, kind: type[Fact], key: Key) -> Any:
-        miss = kind, key
-        if miss not in self._live_facts and miss not in self.missed:
-            pending: dict[Miss, Any] = self._live_facts if self._is_absent(miss) else self.missed
-            pending[miss] = None
-        return self._live_facts.get(miss)
-
-    def claim(self, namespace: str, name: str) -> Claim | None:
-        """Find a claim."""
-        found: Claim | None = super().claim(namespace, name) or self._live_fact(Claim, (namespace, name))
-        return found
-
-    def volume(self, name: str) -> Volume | None:
-        """Find a PV by its own name."""
-        found: Volume | None = super().volume(name) or self._live_fact(Volume, ("", name))
-        return found
-
-    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
-        """List the PVs of a Longhorn volume. A live read works only by name, which usually equals the handle."""
-        if known := super().volumes_by_handle(handle):
-            return known
-        named = self.volume(handle)
-        return (named,) if named else ()
-
-    def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
-        """Find the ShareManager of a Longhorn volume."""
-        known = super().share_manager(namespace, volume)
-        found: ShareManager | None = known or self._live_fact(ShareManager, (namespace, volume))
-        return found
 
 
 class _Decided(Struct, frozen=True):
@@ -105,7 +44,6 @@ class Live:
         extra_kinds: Iterable[Kind] = (),
     ) -> None:
         self.store = Store(clock=clock)
-        self.reader = LiveReader(cluster, settings.longhorn_namespace, clock)
         self._settings = settings
         self._clock = clock
         # Decisions hold the lock while they read, reflectors while they write. Each takes a fraction of a millisecond.
@@ -134,48 +72,39 @@ class Live:
             self.store.stale = self._stale_resources()
             return question(self.store)
 
-    def inject(self, request: JsonObject, seconds: float = READ_BUDGET) -> Injection | None:
-        """Decide on a request, and reserve the resources of a pinned pod, or of one that prefers a node, immediately.
-
-        Objects that the caches lack are read live, within `seconds` and at most READ_BUDGET. With 0 seconds nothing is
-        read, and the result is None if an object is missing.
-        """
+    def inject(self, request: JsonObject) -> Injection:
+        """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
         vm = _vm_key_of(request)
-        found = self._decide(request, vm, seconds)
-        if found is None:
-            return None
-        # Outside the lock: a patch of a large affinity takes a second, and other decisions would wait.
+        with self._lock:
+            found = self._decide(request, vm)
+        # Outside the lock, because the reflectors wait for it.
         injection = with_patch(found.injection, request, self._settings)
         if found.reserves and not injection.patch:
             with self._lock:
                 self._reservations.give_back(vm, found.withdrawn)
         return injection
 
-    def _decide(self, request: JsonObject, vm: Key, seconds: float) -> _Decided | None:
-        overlay = Overlay(self.store, self.reader.is_absent)
-        deadline = self._clock() + min(seconds, READ_BUDGET)
-        for _ in range(READ_ROUNDS):
-            with self._lock:
-                if found := self._decide_once(request, vm, overlay):
-                    return found
-            if not seconds:
-                return None
-            # Outside the lock, so that other decisions don't wait for the reads.
-            overlay.fill(lambda miss: self.reader.read(miss, deadline - self._clock()))
-        with self._lock:
-            return self._decide_once(request, vm, overlay, accept_missing=True)
+    def lacks_objects(self, request: JsonObject, decision: Decision) -> bool:
+        """Return whether the caches lack a claim of the pod, or the PV of a claim without a node.
 
-    def _decide_once(
-        self, request: JsonObject, vm: Key, overlay: Overlay, *, accept_missing: bool = False
-    ) -> _Decided | None:
+        The watches show a new object after about 30 ms. Longhorn creates the ShareManager with the volume, and runs it
+        only after a pod has mounted the claim: a ShareManager that the caches lack serves no volume yet.
+        """
+        namespace = namespace_of(request)
+        with self._lock:
+            for finding in decision.claims:
+                claim = self.store.claim(namespace, finding.claim)
+                if claim is None:
+                    return True
+                if claim.volume_name and not finding.node and self.store.volume(claim.volume_name) is None:
+                    return True
+        return False
+
+    def _decide(self, request: JsonObject, vm: Key) -> _Decided:
         self.store.stale = self._stale_resources()
         # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
         withdrawn = self._reservations.withdraw(vm)
-        overlay.refresh(self.store)
-        injection = without_patch(request, overlay, self._settings)
-        if overlay.missed and not accept_missing:
-            self._reservations.restore(withdrawn)
-            return None
+        injection = without_patch(request, self.store, self._settings)
         changes_pod = (
             injection.decision.outcome is not Outcome.UNCHANGED and self._settings.action is not Action.OBSERVE
         )

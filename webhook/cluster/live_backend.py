@@ -45,7 +45,7 @@ class LiveBackend:
     def backend(self) -> Backend:
         """Return the functions that the routes call."""
         live = self.live
-        return Backend(live.inject, self.record, self.start, self.stop, self.caches, live.synced)
+        return Backend(live.inject, live.lacks_objects, self.record, self.start, self.stop, self.caches, live.synced)
 
     def record(self, request: JsonObject, decision: Decision) -> None:
         """Queue an Event that reports the decision on the VMI, except in observe mode."""

@@ -48,9 +48,7 @@ def create_app(reviewer: Reviewer) -> Flask:
     def mutate() -> FlaskResponse:
         parsed: Request | None = request.environ.get("webhook.request")
         received = parsed.received if parsed else reviewer.clock()
-        response = reviewer.answer(_body(), Call(received, parse_timeout(request.args.get("timeout"))))
-        assert response is not None, "may_wait is true"  # noqa: S101 (for the type checker)
-        return _response(response)
+        return _response(reviewer.answer(_body(), Call(received, parse_timeout(request.args.get("timeout")))))
 
     app.add_url_rule("/mutate", view_func=mutate, methods=["POST"], provide_automatic_options=False)
     return app
@@ -59,8 +57,8 @@ def create_app(reviewer: Reviewer) -> Flask:
 def fast_path(reviewer: Reviewer) -> Callable[[Request], Response | None]:
     """Return a function that responds to plain reviews without Flask.
 
-    It returns None for other requests, and for reviews that would have to wait. Flask's dispatch takes longer than the
-    decision; docs/decisions/0011 has the figures.
+    It returns None for other requests. Flask's dispatch takes longer than the decision; docs/decisions/0011 has the
+    figures.
     """
 
     def inline(parsed: Request) -> Response | None:
@@ -68,7 +66,7 @@ def fast_path(reviewer: Reviewer) -> Callable[[Request], Response | None]:
         route = (head.method, head.path, head.content_type)
         if route != ("POST", "/mutate", b"application/json") or len(parsed.body) > INLINE_BODY_LIMIT:
             return None
-        return reviewer.answer(parsed.body, Call(parsed.received, _timeout(head.query)), may_wait=False)
+        return reviewer.answer(parsed.body, Call(parsed.received, _timeout(head.query)))
 
     return inline
 

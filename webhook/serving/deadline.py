@@ -2,6 +2,7 @@
 
 import re
 from collections import OrderedDict
+from enum import Enum
 
 # The API server sends the timeout of the whole call in the query: `?timeout=10s`. It covers all tries together. It is
 # set once, before the first try, so every retry has the same value.
@@ -25,39 +26,51 @@ def parse_timeout(duration: str | None) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in _TERM_PATTERN.findall(duration))
 
 
-class RetryBudget:
-    """Decides whether the API server may be asked to retry a review in a second.
+class Wait(Enum):
+    """Why the API server should retry a review: the error sentence, and the seconds of `Retry-After`."""
 
-    The API server retries after a 503 with `Retry-After`, most often at another replica. All such waits together take
-    at most a third of the call's timeout. `retry_after` is the value of the header, in whole seconds. `capacity` limits
-    the number of remembered requests.
+    NOT_SYNCED = "the caches are not synced yet", 1
+    BEING_BOUND = "a share-manager is starting, and its node is not known yet", 1
+    NOT_SEEN_YET = "the caches lack a claim of this pod, or its volume", 0
+
+    def __init__(self, sentence: str, retry_after: int) -> None:
+        self.sentence, self.retry_after = sentence, retry_after
+
+
+class RetryBudget:
+    """Decides whether the API server may be asked to retry a review.
+
+    The API server retries after a 503 with `Retry-After`, most often at another replica. Each `Wait` holds a review up
+    at most once, and none if less than two thirds of the call's timeout would remain. `capacity` limits the number of
+    remembered reviews.
     """
 
-    retry_after = 1
-    MAX_SHARE = 1 / 3
+    MAX_SHARE = 1 / 3  # of the timeout
+    IMMEDIATELY = 0.05  # seconds until the API server retries after `Retry-After: 0`
     SLACK = 0.1  # seconds between the first byte of a request and the decision that it has to wait
-    # The API server's client retries 10 times at most. Then the call fails, even before its timeout.
-    # https://github.com/kubernetes/client-go/blob/v0.36.3/rest/request.go (maxRetries)
-    MAX_WAIT = 8.0
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
-        self._first_seen: OrderedDict[str, float] = OrderedDict()
+        self._seen: OrderedDict[str, tuple[float, tuple[Wait, ...]]] = OrderedDict()
 
     def first_seen(self, uid: str, received: float) -> float:
-        """Return when the first try arrived: its timeout counts from there. Return `received` for a new request."""
-        return self._first_seen.get(uid[:64], received)
+        """Return when the first try arrived: its timeout counts from there. Return `received` for a new review."""
+        return self._seen.get(uid[:64], (received, ()))[0]
 
-    def may_retry(self, uid: str, timeout: float, now: float, age: float = 0.0, *, once: bool = False) -> bool:
-        """Return whether one more retry fits into the budget, and remember the time of the first try.
+    def may_retry(self, uid: str, wait: Wait, timeout: float, now: float, age: float = 0.0) -> bool:
+        """Return whether a retry fits into the budget, and remember the review.
 
         `now` is in seconds of a monotonic clock. `age` is for how many seconds the call has lasted already, as far as
-        the request itself tells: another replica may have answered its first try. With `once`, a call waits only once.
-        Safe to call from several threads: each of the two steps is one dict operation.
+        the request itself tells: another replica may have answered its first try.
         """
         # A uid has 36 characters. Cutting it limits the memory that a malformed one can use.
-        waited = max(now - self._first_seen.setdefault(uid[:64], now), age)
-        if len(self._first_seen) > self._capacity:
-            self._first_seen.popitem(last=False)
-        limit = min(timeout * self.MAX_SHARE, self.MAX_WAIT) + self.SLACK
-        return waited + self.retry_after <= limit and not (once and waited >= self.retry_after)
+        first, waits = self._seen.get(uid[:64], (now, ()))
+        waited = max(now - first, age)
+        limit = timeout * self.MAX_SHARE + self.SLACK
+        waited_elsewhere = not waits and 0 < wait.retry_after <= age
+        if wait in waits or waited_elsewhere or waited + max(wait.retry_after, self.IMMEDIATELY) > limit:
+            return False
+        self._seen[uid[:64]] = first, (*waits, wait)
+        if len(self._seen) > self._capacity:
+            self._seen.popitem(last=False)
+        return True

@@ -72,7 +72,7 @@ class Metrics:
         (self._by_code.get(code) or self._responses.labels(code)).inc()
 
     def add_cluster(self, backend: LiveBackend) -> None:
-        """Add the metrics of caches, live reads and events, read at each scrape."""
+        """Add the metrics of caches and events, read at each scrape."""
         self._registry.register(_ClusterCollector(backend))
         self._registry.register(FleetCollector(backend.fleet.counts))
 
@@ -100,7 +100,7 @@ class Metrics:
 
 
 class _ClusterCollector(Collector):
-    """Exports the state and counters of the caches, live reads and events."""
+    """Exports the state and counters of the caches and events."""
 
     def __init__(self, backend: LiveBackend) -> None:
         self._backend = backend
@@ -127,8 +127,6 @@ class _ClusterCollector(Collector):
         yield counter("cache_watch_errors", "Watches that failed.", "resource", errors)
         skipped = {resource: health.skipped for resource, health in healths.items()}
         yield counter("cache_skipped_objects", "Malformed objects that a cache skipped.", "resource", skipped)
-        reads = self._backend.live.reader.results
-        yield counter("live_reads", "Reads of objects that the caches lack, by result.", "result", dict(reads))
         dropped = self._backend.events.dropped
         yield counter("events_dropped", "Events about VMIs that were not written, by cause.", "cause", dict(dropped))
         releaser = self._backend.releaser

@@ -1,7 +1,7 @@
 """Decides a review: calls the placement engine, and adds the deadline, retries, logging, metrics and events."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -17,15 +17,12 @@ from webhook.placement.kubevirt import vmi_name
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.wording import observed, unchanged
-from webhook.serving.deadline import MARGIN, RetryBudget
+from webhook.serving.deadline import MARGIN, RetryBudget, Wait
 from webhook.serving.exchange import Response, error_response
 from webhook.serving.metrics import Metrics
 from webhook.serving.review import BadReview, OversizedReview, call_age, claims_line, read_review, write_review
 
 log = structlog.get_logger("webhook")
-
-NOT_SYNCED = "the caches are not synced yet"
-STARTING = "a share-manager is starting, and its node is not known yet"
 
 
 class Call(Struct, frozen=True):
@@ -47,16 +44,13 @@ class Reviewer:
     wall_clock: Callable[[], float] = time.time
     log: structlog.typing.FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("webhook").bind())
 
-    def answer(self, body: bytes, call: Call, *, may_wait: bool = True) -> Response | None:
-        """Respond to a review. Return None if that needs a read from the API server and `may_wait` is false.
-
-        Never raises. If an error occurs after the request was parsed, the pod continues unchanged.
-        """
+    def answer(self, body: bytes, call: Call) -> Response:
+        """Respond to a review. Never raises. If an error occurs after the uid was read, the pod continues unchanged."""
         admission: JsonObject | None = None
         try:
             with self.metrics.in_flight.track_inprogress():
                 admission = read_review(body)
-                return self._decide(admission, call, may_wait=may_wait)
+                return self._decide(admission, call)
         except BadReview as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
         except OversizedReview as error:
@@ -64,35 +58,33 @@ class Reviewer:
         except Exception as error:  # noqa: BLE001 (logged; fail open)
             return self._fail_open(admission, error)
 
-    def _decide(self, admission: JsonObject, call: Call, *, may_wait: bool) -> Response | None:
+    def _decide(self, admission: JsonObject, call: Call) -> Response:
         started = self.clock()
         first_received = self.retries.first_seen(admission["uid"], call.received)
-        remaining = first_received + call.timeout - MARGIN - started
-        if remaining <= 0:
+        if first_received + call.timeout - MARGIN <= started:
             decision = unchanged(Reason.DEADLINE_EXCEEDED, self.settings.affinity_mode)
             return self._respond(admission, Injection(decision), started)
-        if self.backend.synced():
-            injection = self.backend.decide(admission, remaining if may_wait else 0)
-        else:
-            injection = inject(admission, None, self.settings)
-        if injection is None:
-            return None
-        retry_reason = _retry_reason(injection.decision)
+        injection = self.backend.decide(admission) if self.backend.synced() else inject(admission, None, self.settings)
         # In observe mode, no VM waits for the webhook.
-        applied = self.settings.action is Action.INJECT
-        if applied and retry_reason and self._may_retry(admission, call, started, once=retry_reason is STARTING):
-            return error_response(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                retry_reason,
-                admission["uid"],
-                [("Retry-After", str(self.retries.retry_after))],
-            )
+        waits = self._waits(admission, injection.decision) if self.settings.action is Action.INJECT else ()
+        if wait := next((wait for wait in waits if self._may_retry(admission, wait, call, started)), None):
+            headers = [("Retry-After", str(wait.retry_after))]
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, wait.sentence, admission["uid"], headers)
         return self._respond(admission, injection, started)
 
-    def _may_retry(self, admission: JsonObject, call: Call, now: float, *, once: bool) -> bool:
-        return self.retries.may_retry(
-            admission["uid"], call.timeout, now, call_age(admission, self.wall_clock()), once=once
-        )
+    def _waits(self, admission: JsonObject, decision: Decision) -> Iterator[Wait]:
+        """Yield why a later decision may be a better one."""
+        if decision.reason is Reason.CACHE_NOT_SYNCED:
+            yield Wait.NOT_SYNCED
+        if decision.claims and self.backend.lacks_objects(admission, decision):
+            yield Wait.NOT_SEEN_YET
+        undecided = decision.reason in (Reason.SHARE_MANAGER_STARTING, Reason.NO_SHARE_MANAGER)
+        if undecided and any(finding.reason is Reason.SHARE_MANAGER_STARTING for finding in decision.claims):
+            yield Wait.BEING_BOUND
+
+    def _may_retry(self, admission: JsonObject, wait: Wait, call: Call, now: float) -> bool:
+        age = call_age(admission, self.wall_clock())
+        return self.retries.may_retry(admission["uid"], wait, call.timeout, now, age)
 
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
         if self.settings.action is Action.OBSERVE and injection.decision.recorded and _is_dry_run(admission):
@@ -141,15 +133,6 @@ class Reviewer:
             dry_run=_is_dry_run(admission),
             exc_info=injection.error,
         )
-
-
-def _retry_reason(decision: Decision) -> str:
-    """Return why a later decision may be a better one; empty if there is no reason to wait."""
-    if decision.reason is Reason.CACHE_NOT_SYNCED:
-        return NOT_SYNCED
-    undecided = decision.reason in (Reason.SHARE_MANAGER_STARTING, Reason.NO_SHARE_MANAGER)
-    starting = any(finding.reason is Reason.SHARE_MANAGER_STARTING for finding in decision.claims)
-    return STARTING if undecided and starting else ""
 
 
 def _is_dry_run(admission: JsonObject) -> bool:

@@ -35,13 +35,6 @@
   annotations:
     summary: The webhook decides with {{ `{{ $labels.resource }}` }} that are minutes old.
     description: "{{ `{{ $labels.pod }}` }} gets no events from the API server. Check its log, and the network between them."
-- alert: KubevirtSchedulerLiveReadsFail
-  expr: sum(increase(kubevirt_scheduler_live_reads_total{ {{- $of -}} ,result="failed"}[15m])) > 3
-  labels:
-    severity: warning
-  annotations:
-    summary: The webhook can't read objects that its caches don't have yet.
-    description: The webhook decides without them, so new VMs may run apart from their storage. The API server is slow or unreachable, or a right is missing.
 - alert: KubevirtSchedulerSlow
   # A decision takes a millisecond. If one in a hundred takes a tenth of a second, something delays it.
   expr: histogram_quantile(0.99, sum by (le) (rate(kubevirt_scheduler_decision_duration_seconds_bucket{ {{- $of -}} }[10m]))) > 0.1
@@ -50,7 +43,7 @@
     severity: warning
   annotations:
     summary: The webhook delays the start of opted-in VMs.
-    description: Look for a CPU limit, an overloaded node, and live reads that fail.
+    description: Look for a CPU limit and an overloaded node.
 - alert: KubevirtSchedulerLoopBlocked
   # A turn takes some milliseconds. Meanwhile no other review gets a response; after 10 s the probes fail.
   expr: max(kubevirt_scheduler_loop_longest_turn_seconds{ {{- $of -}} }) > 0.5

@@ -163,19 +163,19 @@ def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
 
 def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:
     """Yield the resource attributes of each right that the replicas need with their settings."""
-    reads = ("get", "list", "watch")
+    reads = ("list", "watch")
     releases = found.settings.release and "--lease" in found.arguments
     rules = [
         ("", "persistentvolumeclaims", reads),
         ("", "persistentvolumes", reads),
-        ("", "nodes", reads[1:]),
-        ("", "pods", (*reads[1:], *(["delete"] if releases else []))),
-        ("kubevirt.io", "virtualmachines", reads[1:]),
+        ("", "nodes", reads),
+        ("", "pods", (*reads, *(["delete"] if releases else []))),
+        ("kubevirt.io", "virtualmachines", reads),
         ("longhorn.io", "sharemanagers", reads),
         ("", "events", ("create", "patch")),
     ]
     if found.settings.opt_in is OptIn.NAMESPACE:
-        rules += [("", "namespaces", reads[1:]), ("storage.k8s.io", "storageclasses", reads[1:])]
+        rules += [("", "namespaces", reads), ("storage.k8s.io", "storageclasses", reads)]
     for group, resource, verbs in rules:
         yield from ({"group": group, "resource": resource, "verb": verb} for verb in verbs)
     own = [("--tls-secret", "", "secrets"), ("--lease", "coordination.k8s.io", "leases")]
