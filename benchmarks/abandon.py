@@ -14,7 +14,7 @@ from attacks import attacking
 from probes import metric
 from sides import Side
 
-ATTACK = "abandoned bodies of 8 MiB"
+ATTACK = "abandoned bodies of 4 MiB"
 INTERVAL = 5.0  # seconds between two samples
 
 

@@ -26,9 +26,10 @@ from sides import REVIEW, TIMEOUT, Side
 
 from tests.support.large_reviews import large_review
 from tests.support.tls_records import handshake
-from webhook.serving.large_review import INLINE_BODY_LIMIT
+from webhook.serving.request_parser import BODY_LIMIT
+from webhook.serving.review import MAX_CONTAINERS, REVIEW_LIMIT
 
-BODY = 8 * 1024 * 1024  # bytes, the limit of a body
+COSTLY = 2 * MAX_CONTAINERS  # bytes of nested lists, which the webhook still decodes
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 MANY = 100  # requests per connection, or connections
 KEY_UPDATES = 20_000  # 0.5 MB of records
@@ -54,10 +55,10 @@ def _connect(side: Side) -> socket.socket:
 
 
 def abandon_a_body(side: Side) -> None:
-    """Send a body of 8 MiB without its last byte, and close."""
+    """Send a body of 4 MiB without its last byte, and close."""
     tls_context = ssl.create_default_context(cafile=side.ca)
     with tls_context.wrap_socket(_connect(side), server_hostname="localhost") as sock:
-        sock.sendall(HEAD % BODY + b" " * (BODY - 1))
+        sock.sendall(HEAD % BODY_LIMIT + b" " * (BODY_LIMIT - 1))
 
 
 def flood_with_key_updates(side: Side) -> None:
@@ -98,7 +99,7 @@ def send_many(bodies: Iterable[bytes], side: Side) -> None:
 
 
 def ask_for_made_up_claims(side: Side) -> None:
-    """Send reviews of VMs that don't exist, with claims that don't exist: each could cause a live read and an Event."""
+    """Send reviews of VMs that don't exist, with claims that don't exist: each could cause an Event."""
     review = REVIEW.read_bytes()
     claim = re.search(rb'"claimName": ?"([^"]+)"', review)[1]
     vmi = re.search(rb'"kubevirt.io/created-by": ?"([^"]+)"', review)[1]
@@ -132,7 +133,7 @@ def send_pipelined(read_review: Callable[[], bytes], side: Side) -> None:
 
 def fill_the_queue(side: Side) -> None:
     """Send 40 MiB of reviews that take long to decide: two threads send more than the server keeps in memory."""
-    review = _body("nested lists", 60_000)
+    review = _body("nested lists", COSTLY)
     send_at_once(40 * 1024 * 1024 // len(review), HEAD % len(review) + review, side)
 
 
@@ -159,17 +160,16 @@ def create_large_vms(side: Side) -> None:
 
 # The title of each row, the number of threads, and the attack that each thread repeats.
 ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
-    "abandoned bodies of 8 MiB": (2, abandon_a_body),
+    "abandoned bodies of 4 MiB": (2, abandon_a_body),
     "KeyUpdate floods": (2, flood_with_key_updates),
-    "8 MiB of nested lists": (2, partial(send_a_large_review, "nested lists", BODY)),
-    "3 MiB of preferred terms": (2, partial(send_a_large_review, "preferred", 3 * 1024 * 1024)),
+    "4 MiB of nested lists": (2, partial(send_a_large_review, "nested lists", BODY_LIMIT)),
+    "512 KiB of preferred terms": (2, partial(send_a_large_review, "preferred", REVIEW_LIMIT)),
     "250 KB of preferred terms": (2, partial(send_a_large_review, "preferred", 250_000)),
     "reviews of made-up claims": (2, ask_for_made_up_claims),
     "garbage instead of reviews": (2, send_garbage),
     "reviews of 200 connections at once": (2, partial(send_pipelined, REVIEW.read_bytes)),
-    # The largest reviews that the loop decides itself.
-    "600 costly reviews at once": (2, partial(send_pipelined, partial(_body, "nested lists", INLINE_BODY_LIMIT))),
-    "80 MiB of reviews that wait": (2, fill_the_queue),
+    "600 costly reviews at once": (2, partial(send_pipelined, partial(_body, "nested lists", COSTLY))),
+    "80 MiB of costly reviews": (2, fill_the_queue),
     "announced ClientHellos": (2, announce_client_hellos),
     "reviews of large made-up VMs": (2, create_large_vms),
 }

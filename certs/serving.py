@@ -54,13 +54,13 @@ class ServingCertificate:
 
     def context(self) -> ssl.SSLContext | None:
         """Return the context for a new connection, and reload changed files. Unusable files leave the old context."""
-        with self._lock:
-            trusted = self.client_ca.pem() if self.client_ca else ""
-            if (found := self._identities()) != self._seen or trusted != self._trusted:
-                self._reload(found, trusted)
-            elif self.problem:
-                self.problem = ""  # the served files are back in place
-            return self._context
+        # While another thread reloads, serve the old context: a hanging file system must not stop the probes as well.
+        if self._lock.acquire(blocking=self._context is None):
+            try:
+                self._reload_if_changed()
+            finally:
+                self._lock.release()
+        return self._context
 
     def trusted_cas(self) -> str:
         """Return the CAs of clients in PEM, as in the last context; empty if clients need no certificate."""
@@ -77,6 +77,13 @@ class ServingCertificate:
             if ca := trust_anchor(chain, (self._folder / CA).read_bytes()):
                 found["ca"] = read(ca).not_after
         return found | ({"client-ca": self.client_ca.expiry()} if self.client_ca else {})
+
+    def _reload_if_changed(self) -> None:
+        trusted = self.client_ca.pem() if self.client_ca else ""
+        if (found := self._identities()) != self._seen or trusted != self._trusted:
+            self._reload(found, trusted)
+        elif self.problem:
+            self.problem = ""  # the served files are back in place
 
     def _reload(self, found: tuple[tuple[int, ...], ...], trusted: str) -> None:
         try:

@@ -55,6 +55,16 @@ def test_changed_files_are_reloaded_once(tmp_path):
     assert certificate.context() is after
 
 
+def test_the_old_context_is_returned_while_another_thread_reloads(tmp_path):
+    """A file system that hangs stopped the probes as well."""
+    certificate = ServingCertificate(write(tmp_path))
+    before = certificate.context()
+    write(tmp_path)
+    with certificate._lock:
+        assert certificate.context() is before
+    assert certificate.context() is not before
+
+
 def test_changed_files_of_the_same_mtime_and_size_are_reloaded(tmp_path):
     """As after `cp -p`, or after a `chmod` that makes the files readable."""
     files = [write(tmp_path) / name for name in ("tls.crt", "tls.key")]

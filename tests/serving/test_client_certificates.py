@@ -112,12 +112,12 @@ def test_an_unusable_client_ca_is_reported_and_the_old_one_is_used(server, tmp_p
             assert status_of_review(connection) == 200
         problems = json.loads(server.probe("/readyz?verbose")[1])["problems"]
         assert problems == {"client CA": f"{ca_file}: contains no PEM certificate"}
-        assert metric(server, "kubevirt_scheduler_client_ca_unusable") == 1
+        assert until(lambda: metric(server, "kubevirt_scheduler_client_ca_unusable") == 1)
     finally:
         replace(ca_file, CA.certificate)
     with closing(connect(server, *files)) as connection:
         assert status_of_review(connection) == 200
-    assert metric(server, "kubevirt_scheduler_client_ca_unusable") == 0
+    assert until(lambda: metric(server, "kubevirt_scheduler_client_ca_unusable") == 0)
 
 
 def test_without_a_client_ca_any_client_is_served(tmp_path):

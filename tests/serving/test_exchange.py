@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from tests.support.memory import traced_memory
 from webhook.serving.exchange import Response, serialize
-from webhook.serving.gunicorn_parser import (
+from webhook.serving.request_parser import (
     BODY_BROKEN,
     BODY_LIMIT,
     FIELDS_LIMIT,
+    HEAD_LIMIT,
+    MAX_PIPELINED,
     NO_BODY,
     NO_HOST,
     UNKNOWN_CODING,
+    RequestParser,
 )
-from webhook.serving.known_heads import MAX_KNOWN_HEAD, MAX_KNOWN_HEADS
-from webhook.serving.request_parser import HEAD_LIMIT, RequestParser
 from webhook.serving.wsgi import wsgi_response
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +37,7 @@ def parse(*pieces):
     for piece in pieces:
         parser.feed(piece.encode() if isinstance(piece, str) else piece, 0.0)
         while parser.complete:
-            requests.append(parser.take(0.0))
+            requests.append(parser.take())
         if parser.failure:
             break
     return requests, parser.failure
@@ -64,14 +65,14 @@ def requests(draw):
     """A request as bytes, and its method, target, body and keep-alive flag."""
     method = draw(st.sampled_from(["GET", "POST", "HEAD", "OPTIONS"]))
     target = draw(st.sampled_from(["/", "/mutate?timeout=10s", "/%41", "http://host/x?y"]))
-    version, keep_alive = draw(st.sampled_from([("1.1", True), ("1.0", False)]))
+    version = draw(st.sampled_from(["1.1", "1.0"]))
     fields = draw(
         st.lists(st.sampled_from(["a: b", "Long: " + "x" * 300, "empty:", "Expect: 100-continue"]), max_size=4)
     )
     chunks = draw(st.lists(st.binary(min_size=1, max_size=300), max_size=4))
     body = b"".join(chunks)
     if version == "1.1" and draw(st.booleans()):
-        line_ends = draw(st.lists(st.sampled_from([b"\r\n", b";a=b\r\n", b' ;a="\x80"\r\n']), min_size=4, max_size=4))
+        line_ends = draw(st.lists(st.sampled_from([b"\r\n", b";a=b\r\n", b';a="\x80"\r\n']), min_size=4, max_size=4))
         chunked = b"".join(
             b"%x%s%s\r\n" % (len(chunk), line_end, chunk) for chunk, line_end in zip(chunks, line_ends, strict=False)
         )
@@ -82,9 +83,9 @@ def requests(draw):
     else:
         fields, payload = [*fields, f"Content-Length: {len(body)}"], body
     leading_line = draw(st.sampled_from(["", "\r\n"]))
-    fields += ["Host: x"] if version == "1.1" else []
+    fields += ["Host: x"] if version == "1.1" else ["Connection: keep-alive"]  # after the end, nothing is parsed
     head = leading_line + f"{method} {target} HTTP/{version}\r\n" + "".join(f"{field}\r\n" for field in fields) + "\r\n"
-    return head.encode() + payload, (method, target, body, keep_alive)
+    return head.encode() + payload, (method, target, body, True)
 
 
 TAILS = [b"", b"GET", b"GET /\r\n\r\n", b"\x16\x03\x01\x02\x00", b"POST / HTTP/1.1\r\nA :\r\n\r\n", b"\n\n", b"\0" * 9]
@@ -143,6 +144,8 @@ def test_arbitrary_bytes_after_a_valid_prefix_raise_no_unexpected_error(prefix, 
         "Content-Length:",
         "Content-Length: " + "9" * 5000,
         "Transfer-Encoding: chunked, chunked",
+        "Transfer-Encoding: chunked, gzip",
+        "Transfer-Encoding: chunked, identity",
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked\x0b",
         "Transfer-Encoding:",
@@ -174,9 +177,7 @@ def test_an_ambiguous_or_malformed_head_is_rejected(fields):
     assert failure_for(*(bytes([byte]) for byte in head)) == NOT_HTTP
 
 
-@pytest.mark.parametrize(
-    "codings", ["gzip", "identity", "xchunked", '"chunked"', "gzip, chunked", "chunked, gzip", "chunked, identity"]
-)
+@pytest.mark.parametrize("codings", ["gzip", "identity", "xchunked", '"chunked"', "gzip, chunked"])
 def test_a_transfer_coding_other_than_chunked_is_not_implemented(codings):
     head = f"{HEAD}Transfer-Encoding: {codings}\r\n\r\n".encode()
     assert failure_for(head + b"hello") == (HTTPStatus.NOT_IMPLEMENTED, UNKNOWN_CODING)
@@ -195,14 +196,13 @@ def test_an_empty_line_starts_no_request(pieces):
         parser.feed(piece.encode(), 1.0)
     assert (parser.started, parser.buffered, parser.failure) == (False, 0, None)
     parser.feed(b"GET / HTTP/1.0\r\n\r\n", 2.0)
-    assert parser.take(3.0).received == 2.0
+    assert parser.take().received == 2.0
 
 
 @pytest.mark.parametrize(
     "line",
     [
         "GET / HTTP/1.1\n",
-        "GET  / HTTP/1.1\r\n",
         "GET / HTTP/1.1 \r\n",
         " GET / HTTP/1.1\r\n",
         "GET\t/ HTTP/1.1\r\n",
@@ -217,7 +217,6 @@ def test_an_empty_line_starts_no_request(pieces):
         "GET /\0 HTTP/1.1\r\n",
         "GET /\xe9 HTTP/1.1\r\n",
         "G(T / HTTP/1.1\r\n",
-        "\r\n\r\nGET / HTTP/1.1\r\n",
         "PRI * HTTP/2.0\r\n",
         f"GET /{'x' * 8190} HTTP/1.1\r\n",
     ],
@@ -246,11 +245,10 @@ def test_a_chunked_body_in_http_1_0_is_rejected():
         b"1\r\nab\r\n",
         b"1\r\na\n\n",
         b"1;\ra=b\r\n",
-        b"1;=\r\n",
         b"0\r\nContent-Length: 5\r\n\r\n",
         b"0\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"0\r\nHost: y\r\n\r\n",
-        b"0\r\n" + b"A: b\r\n" * (FIELDS_LIMIT + 1),
+        b"0\r\n" + b"A: b\r\n" * (FIELDS_LIMIT + 1) + b"\r\n",
     ],
     ids=repr,
 )
@@ -301,11 +299,11 @@ def test_connect_closes_the_connection_after_the_response():
 
 def test_received_is_the_time_of_the_first_byte():
     parser = RequestParser()
-    for now, piece in enumerate((HEAD, "Content-Length: 2\r\n", "\r\no", "kGET / HTTP/1.1\r\n")):
+    for now, piece in enumerate((HEAD, "Content-Length: 2\r\n", "\r\no", "kGET / HTTP/1.0\r\n")):
         parser.feed(piece.encode(), 100.0 + now)
-    assert parser.take(200.0).received == 100.0
+    assert parser.take().received == 100.0
     parser.feed(b"\r\n", 300.0)
-    assert parser.take(300.0).received == 200.0
+    assert parser.take().received == 103.0
 
 
 @pytest.mark.parametrize("sent", ["", "G", HEAD, f"{HEAD}Content-Length: 5\r\n\r\nhell"])
@@ -343,42 +341,31 @@ def test_an_http_1_0_request_never_expects_continue():
 # Limits
 
 
-@pytest.mark.parametrize(("size", "status"), [(BODY_LIMIT, None), (BODY_LIMIT + 1, 413), (10**30, 413)])
-def test_a_content_length_over_8_mib_is_rejected_before_the_body_arrives(size, status):
+@pytest.mark.parametrize(("size", "status"), [(BODY_LIMIT, None), (BODY_LIMIT + 1, 413), (10**18, 413), (10**30, 400)])
+def test_a_content_length_over_4_mib_is_rejected_before_the_body_arrives(size, status):
     failure = failure_for(f"{HEAD}Content-Length: {size}\r\n\r\n")
     assert (failure[0] if failure else None) == status
 
 
-def test_a_port_without_bodies_rejects_a_head_that_another_port_knows():
+def test_a_port_without_bodies_rejects_one():
     stream = f"{HEAD}Content-Length: 5\r\n\r\nhello".encode()
-    assert parse_one(stream).head is parse_one(stream).head
     parser = RequestParser(body_limit=0)
     parser.feed(stream, 0.0)
     assert parser.failure == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, NO_BODY)
 
 
-def test_the_known_heads_take_at_most_4_mb():
-    with traced_memory(__file__) as allocated:
-        before, heads = allocated(), 16
-        for number in range(heads):
-            fields = "".join(f"{each}:\r\n" for each in range(FIELDS_LIMIT - 3))
-            head = f"{HEAD}{fields}X: {number}\r\n"
-            parse_one(head + "y: " + "y" * (MAX_KNOWN_HEAD - len(head) - 8) + "\r\n\r\n")
-        assert 1_000_000 < MAX_KNOWN_HEADS * (allocated() - before) / heads < 4_000_000
-
-
 @pytest.mark.parametrize(("excess", "status"), [(0, None), (1, 413)])
-def test_a_chunked_body_is_rejected_at_the_first_byte_over_8_mib(excess, status):
+def test_a_chunked_body_is_rejected_at_the_first_byte_over_4_mib(excess, status):
     megabyte = b"100000\r\n" + b"x" * 2**20 + b"\r\n"
-    failure = failure_for(CHUNKED, *[megabyte] * 8, b"%x\r\nx" % 2**20 if excess else b"")
+    failure = failure_for(CHUNKED, *[megabyte] * 4, b"%x\r\nx" % 2**20 if excess else b"")
     assert (failure[0] if failure else None) == status
 
 
 @pytest.mark.parametrize(
     "head",
     [
-        HEAD + "A: b\r\n" * FIELDS_LIMIT,
-        HEAD + f"A: {'x' * 8190}",
+        HEAD + "A: b\r\n" * FIELDS_LIMIT + "\r\n",
+        HEAD + f"A: {'x' * 8190}\r\n\r\n",
         HEAD + f"A: {'x' * 4000}\r\n" * (HEAD_LIMIT // 4000 + 1),
     ],
     ids=["too many fields", "field too long", "head too large"],
@@ -391,9 +378,18 @@ def test_buffered_counts_unread_bytes_and_shrinks_after_take():
     parser = RequestParser()
     stream = f"{HEAD}Content-Length: 5\r\n\r\nhello".encode()
     parser.feed(stream + b"GET /", 0.0)
-    assert parser.buffered == len(stream) + 5
-    parser.take(0.0)
-    assert parser.buffered == 5
+    assert parser.buffered >= len(stream)
+    assert parser.take().body == b"hello"
+    assert 5 <= parser.buffered < 2 * len(stream)
+    parser.feed(b" HTTP/1.0\r\n\r\n", 0.0)
+    parser.take()
+    assert parser.buffered == 0
+
+
+def test_more_than_32_requests_at_once_are_rejected_after_the_first_32():
+    """Llhttp parses all requests of a record at once: 16 KiB of tiny ones would take a megabyte."""
+    requests, failure = parse(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" * (MAX_PIPELINED + 1))
+    assert (len(requests), failure[0]) == (MAX_PIPELINED, 400)
 
 
 def test_a_body_in_tiny_chunks_uses_memory_proportional_to_its_size():

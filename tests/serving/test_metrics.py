@@ -8,6 +8,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import paths
+from tests.support.fake_clock import FakeClock
 from webhook import __version__
 from webhook.placement.decision import CLAIM_REASONS, Decision, Mode, Outcome, Reason, Subject
 from webhook.placement.settings import Action
@@ -117,3 +118,14 @@ def test_each_metrics_instance_counts_separately():
 
 def test_no_created_series_is_exported():
     assert not [name for name, _ in samples(Metrics()) if name.endswith("_created")]
+
+
+def test_the_page_is_rendered_at_most_once_a_second():
+    clock = FakeClock()
+    metrics = Metrics(clock=clock)
+    before = metrics.page()
+    metrics.count_response(503)
+    clock.now += 0.9
+    assert metrics.page() is before
+    clock.now += 0.1
+    assert b'responses_total{code="503"} 1.0' in metrics.page()

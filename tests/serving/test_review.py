@@ -23,13 +23,16 @@ from webhook.placement.decision import Outcome, Reason
 from webhook.placement.injector import Injection, inject
 from webhook.placement.settings import Settings
 from webhook.placement.wording import unchanged
-from webhook.serving.large_review import FIELD_LIMIT, INLINE_BODY_LIMIT, MAX_ITEMS, TOTAL_LIMIT
 from webhook.serving.review import (
+    MAX_CLAIMS_LINE,
+    MAX_CONTAINERS,
+    REVIEW_LIMIT,
     BadReview,
-    OversizedReview,
     as_json,
     claims_line,
+    is_oversized,
     read_review,
+    read_uid,
     request_of,
     write_review,
 )
@@ -195,68 +198,35 @@ def test_as_json_returns_null_for_a_missing_patch() -> None:
     assert (encoded["patch"], encoded["decision"]["node"], encoded["decision"]["claims"]) == (None, None, [])
 
 
-# Large reviews
-
-
-def padded(review, size=INLINE_BODY_LIMIT + 1):
-    """The review as JSON of more than INLINE_BODY_LIMIT bytes."""
-    return json.dumps(review).encode().ljust(size)
-
-
-@pytest.mark.parametrize("file", sorted(REVIEWS.glob("*.json")), ids=lambda file: file.stem)
-def test_a_large_review_is_decoded_like_a_small_one(file):
-    body = file.read_bytes()
-    assert read_review(body.ljust(INLINE_BODY_LIMIT + 1)) == read_review(body)
-
-
-@pytest.mark.parametrize(("field", "value"), [("affinity", []), ("tolerations", "x"), ("containers", {"a": 1})])
-def test_a_field_of_another_type_in_a_large_review_is_decoded(field, value):
-    review = GOOD | {"request": GOOD["request"] | {"object": {"spec": {field: value}}}}
-    assert read_review(padded(review))["object"]["spec"][field] == value
-
-
-@pytest.mark.parametrize(("size", "fits"), [(FIELD_LIMIT, True), (FIELD_LIMIT + 1, False)])
-def test_a_field_over_its_limit_is_omitted_and_named(size, fits):
-    spec = {"affinity": "x" * (size - 2), "nodeName": "n"}
-    review = GOOD | {"request": GOOD["request"] | {"object": {"spec": spec}}}
-    if fits:
-        assert read_review(padded(review))["object"]["spec"] == spec
-    else:
-        with pytest.raises(OversizedReview) as error:
-            read_review(padded(review))
-        assert error.value.fields == ["affinity"]
-        assert error.value.request == GOOD["request"] | {"object": {"spec": {"nodeName": "n"}}}
-
-
-@pytest.mark.parametrize(("number", "fits"), [(MAX_ITEMS, True), (MAX_ITEMS + 1, False)])
-def test_a_list_with_too_many_items_is_omitted(number, fits):
-    review = GOOD | {"request": GOOD["request"] | {"object": {"spec": {"containers": [{}] * number}}}}
-    if fits:
-        assert len(read_review(padded(review))["object"]["spec"]["containers"]) == number
-    else:
-        with pytest.raises(OversizedReview):
-            read_review(padded(review))
-
-
-def test_fields_over_the_total_limit_are_omitted():
-    value = "x" * (TOTAL_LIMIT // 2)
-    metadata, spec = {"annotations": value}, {"containers": [{"name": value}], "initContainers": [{"name": value}]}
-    review = GOOD | {"request": GOOD["request"] | {"object": {"metadata": metadata, "spec": spec}}}
-    with pytest.raises(OversizedReview) as error:
-        read_review(padded(review))
-    assert error.value.fields == ["containers", "initContainers"]
-
-
-@pytest.mark.parametrize("changes", [{"object": []}, {"object": {"spec": 1}}, {"object": {"metadata": "x"}}])
-def test_a_large_review_with_another_type_for_an_object_keeps_its_uid(changes):
-    with pytest.raises(OversizedReview) as error:
-        read_review(padded(GOOD | {"request": GOOD["request"] | changes}))
-    assert (error.value.request, error.value.fields) == ({"uid": UID}, ["object"])
+# Oversized reviews
 
 
 @pytest.mark.parametrize(
-    "body", [b"[" * 100_000, b"[]", b'{"request":[]}', b'{"kind":"' + b"\xff" * 100_000 + b'"}', b"x"]
+    ("body", "oversized"),
+    [
+        (b" " * REVIEW_LIMIT, False),
+        (b" " * (REVIEW_LIMIT + 1), True),
+        (b"[{" * (MAX_CONTAINERS // 2), False),
+        (b"[{" * (MAX_CONTAINERS // 2) + b"[", True),
+    ],
+    ids=["512 KiB", "above", "20,000 lists and objects", "one more"],
 )
-def test_a_large_body_that_is_no_review_is_rejected(body):
+def test_a_review_is_oversized_by_its_bytes_or_by_its_lists_and_objects(body: bytes, oversized: bool) -> None:
+    assert is_oversized(body) is oversized
+
+
+@pytest.mark.parametrize("change", [{}, {"object": []}, {"object": {"spec": [1]}}, {"kind": 5}], ids=repr)
+def test_of_an_oversized_review_only_the_uid_is_read(change: Object) -> None:
+    assert read_uid(json.dumps(GOOD | {"request": GOOD["request"] | change}).encode()) == {"uid": UID}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"[" * 100_000, b'{"request":[]}', b'{"kind":"\xff"}', b"x"])
+def test_an_oversized_body_that_is_no_review_is_rejected(body: bytes) -> None:
     with pytest.raises(BadReview):
-        read_review(body.ljust(INLINE_BODY_LIMIT + 1))
+        read_uid(body)
+
+
+def test_a_claims_line_is_cut() -> None:
+    line = claims_line(injection_for(virt_launcher(claims=[f"claim-{number}" for number in range(99)])).decision)
+    assert len(line) == MAX_CLAIMS_LINE
+    assert line.endswith("...")

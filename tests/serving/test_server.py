@@ -15,7 +15,6 @@ from time import monotonic
 
 import jsonpatch
 import pytest
-from flask import Flask
 
 from certs.authority import issue_ca
 from certs.renewal import Policy
@@ -100,17 +99,17 @@ def test_each_decision_is_logged_as_a_json_line(server):
 # Invalid requests that Flask's test client cannot send
 
 
-def test_a_body_over_8_mib_is_rejected_before_it_is_read(server):
+def test_a_body_over_4_mib_is_rejected_before_it_is_read(server):
     with server.connect_tls() as connection:
-        head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {8 * 2**20 + 2}"
+        head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {4 * 2**20 + 1}"
         connection.sendall(f"{head}\r\n\r\n".encode())
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
-@pytest.mark.parametrize(("size", "status"), [(8 * 2**20, 200), (8 * 2**20 + 1, 413)])
-def test_a_chunked_body_is_accepted_up_to_8_mib(server, size, status):
+@pytest.mark.parametrize(("size", "status"), [(4 * 2**20, 200), (4 * 2**20 + 1, 413)])
+def test_a_chunked_body_is_accepted_up_to_4_mib(server, size, status):
     connection = server.connect()
-    chunks = iter([VM_START.ljust(2**20), *[b" " * 2**20] * 7, b" " * (size - 8 * 2**20)])
+    chunks = iter([VM_START.ljust(2**20), *[b" " * 2**20] * 3, b" " * (size - 4 * 2**20)])
     connection.request("POST", "/mutate", (chunk for chunk in chunks if chunk), JSON, encode_chunked=True)
     assert connection.getresponse().status == status
     connection.close()
@@ -253,7 +252,7 @@ def test_the_plain_port_exports_the_decision_count(server):
 
     before = decisions()
     server.review()
-    assert decisions() == before + 1
+    assert until(lambda: decisions() == before + 1)  # the page is up to a second old
 
 
 def test_neither_port_serves_the_routes_of_the_other(server):
@@ -290,7 +289,7 @@ def test_stdout_has_one_line_and_the_log_is_json(tmp_path):
         assert server.ca.name == "ca.crt"
         assert server.stop() == 0
         assert server.process.stdout.read() == ""
-        assert {"decided", "Starting gunicorn 27.0.1"} <= {line["event"] for line in server.log_lines}
+        assert {"decided", "Starting gunicorn"} <= {line["event"].rstrip(" .0123456789") for line in server.log_lines}
 
 
 def test_the_text_log_format_writes_key_value_pairs(tmp_path):
@@ -372,15 +371,12 @@ def startup_error_with(tmp_path, folder):
 
 def test_gunicorn_runs_one_worker_without_a_request_limit(tmp_path):
     backend = from_snapshot(catalog(), settings())
-    app, handler = (
-        Flask("app"),
-        RequestHandler(lambda _: None, lambda *_: Response(HTTPStatus.OK, b""), lambda _: None),
-    )
+    handler = RequestHandler(lambda *_: Response(HTTPStatus.OK, b""))
     write_certificate_files(tmp_path)
     certificate = ServingCertificate(tmp_path)
     controller = CertificateController(None, secret=None, configuration=None, policy=Policy(), folder=tmp_path)
     with listening("127.0.0.1", 0, 0) as listeners:
-        server = Server(handler, lambda *_: app, listeners, certificate, settings(), backend, Metrics(), controller)
+        server = Server(handler, lambda *_: handler, listeners, certificate, settings(), backend, Metrics(), controller)
         options = server.options(3)
     expected = {"workers": 1, "max_requests": 0, "control_socket_disable": True}
     assert expected.items() <= options.items()

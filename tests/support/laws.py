@@ -23,7 +23,8 @@ DOORS = {
     "flask": ["webhook/serving/app.py"],
     "jsonpatch": ["webhook/placement/patch.py"],
     "cryptography": ["certs/authority.py"],
-    "gunicorn": ["webhook/serving/server.py", "webhook/serving/gunicorn_parser.py"],
+    "gunicorn": ["webhook/serving/server.py"],
+    "httptools": ["webhook/serving/request_parser.py"],
 }
 PURE_FOLDER = "webhook/placement/"
 REASON_FILE = "webhook/placement/decision.py"

@@ -6,7 +6,6 @@ from collections import Counter
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from selectors import EVENT_WRITE
-from threading import Event
 
 from certs.serving import CA, load_context
 from tests.support.tls_client import read_available
@@ -17,47 +16,35 @@ from webhook.serving.tls_channel import tls_opener
 
 OK = Response(HTTPStatus.OK, b"{}")
 POST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-SLOW = POST.replace(b"/mutate", b"/slow")
 MAX_TURNS = 200  # many times more than any test needs
 
 
 class LoopDriver:
     """An event loop with a fake request handler that records its requests.
 
-    A thread decides `/slow`: it waits for `release_slow`, then responds with the query. `/fails` raises in a thread,
-    `/bug` on the loop. Other requests get `response` inline. `on_turn` is called in each turn and may change `now`.
+    `/bug` raises; other requests get `response`. `on_turn` is called in each turn and may change `now`.
     """
 
     def __init__(self, folder):
         self.now, self.turns, self.response, self.on_turn = 1000.0, 0, OK, lambda: None
-        self.slow_requests, self.release_slow, self.statuses, self.requests = [], Event(), Counter(), []
+        self.statuses, self.requests = Counter(), []
         self.server_context = load_context(folder)
         self.client_context = ssl.create_default_context(cafile=folder / CA)
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.address = self.listener.getsockname()
-        handler = RequestHandler(self._inline, self._threaded, self._count)
-        self.loop = Loop(
-            self.listener, tls_opener(lambda: self.server_context), handler, self._on_turn, lambda: self.now
-        )
+        self.handler = RequestHandler(self._respond, self._count)
+        open_channel = tls_opener(lambda: self.server_context)
+        self.loop = Loop(self.listener, open_channel, self.handler, self._on_turn, lambda: self.now)
 
     def _on_turn(self):
         self.turns += 1
         self.on_turn()
 
-    def _inline(self, request):
+    def _respond(self, request, _peer):
         self.requests.append(request)
-        if request.head.path in ("/slow", "/fails"):
-            return None
         if request.head.path == "/bug":
             raise LookupError("a bug")
         return self.response
-
-    def _threaded(self, request, _peer):
-        if request.head.path == "/fails":
-            raise LookupError("a bug")
-        self.slow_requests.append(request)
-        assert self.release_slow.wait(20)
-        return Response(HTTPStatus.OK, request.head.query.encode() or OK.body)
 
     def _count(self, status):
         self.statuses[int(status)] += 1
@@ -170,7 +157,6 @@ def drive_loop(folder):
         try:
             yield driver
         finally:
-            driver.release_slow.set()
             if driver.listener.fileno() >= 0:
                 driver.loop.drain()
                 driver.loop.drain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,13 @@ from webhook.commands.options import connect, live_options, namespace_and_name
 from webhook.commands.tls import TlsOptions, certificate_problems, tls_options
 from webhook.placement.settings import Settings, read_settings
 from webhook.serving import logs
-from webhook.serving.app import create_app, create_probes, fast_path, make_reviewer
+from webhook.serving.app import create_probes, make_reviewer, probe_port, review_port
 from webhook.serving.connection import RequestHandler
 from webhook.serving.listeners import CannotListen, listening
 from webhook.serving.log_limit import LogLimit
 from webhook.serving.log_stream import LogStream
 from webhook.serving.metrics import Metrics
 from webhook.serving.server import Server
-from webhook.serving.wsgi import wsgi_response
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -100,9 +100,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:
         backend = _live_backend(connect(kubeconfig, context), settings, lease_key, metrics)
-    reviewer = make_reviewer(backend, settings, metrics)
-    app = create_app(reviewer)
-    handler = RequestHandler(fast_path(reviewer), partial(wsgi_response, app), metrics.count_response)
+    handler = RequestHandler(review_port(make_reviewer(backend, settings, metrics)), metrics.count_response)
     try:
         with ExitStack() as stack:
             listeners = stack.enter_context(listening(bind, https_port, http_port))
@@ -110,9 +108,11 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
                 tls_config.certificate(_self_signed_names(bind), lambda: connect(kubeconfig, context))
             )
             metrics.add_certificates(certificate, controller)
-            probes = partial(
-                create_probes, metrics, backend.caches, partial(certificate_problems, certificate, controller)
-            )
+
+            def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:
+                problems = partial(certificate_problems, certificate, controller)
+                return probe_port(create_probes(metrics, backend.caches, problems, not_ready_reason, stalled_seconds))
+
             Server(handler, probes, listeners, certificate, settings, backend, metrics, controller).run()
     except (CannotListen, UnusableCertificate) as error:
         raise StartupError(printable(str(error))) from None

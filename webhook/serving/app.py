@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from email.message import Message
 from functools import lru_cache
 from http import HTTPStatus
 from urllib.parse import parse_qs
@@ -10,23 +11,21 @@ from urllib.parse import parse_qs
 import structlog
 from flask import Flask, jsonify, request
 from flask import Response as FlaskResponse
-from werkzeug.exceptions import BadRequest, HTTPException, MethodNotAllowed, NotFound, UnsupportedMediaType
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, UnsupportedMediaType
 
 from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
+from webhook.serving.connection import RequestHandler
 from webhook.serving.deadline import RetryBudget, parse_timeout
 from webhook.serving.exchange import Request, Response, error_response
-from webhook.serving.gunicorn_parser import BODY_BROKEN, BODY_LIMIT, BODY_TOO_LARGE
-from webhook.serving.large_review import INLINE_BODY_LIMIT
 from webhook.serving.metrics import CONTENT_TYPE, Metrics
 from webhook.serving.reviewer import Call, Reviewer
+from webhook.serving.wsgi import wsgi_response
 
 # These replace werkzeug's error pages, which are HTML.
 SENTENCES = {
-    HTTPStatus.BAD_REQUEST: BODY_BROKEN,
     HTTPStatus.NOT_FOUND: "no such path",
     HTTPStatus.METHOD_NOT_ALLOWED: "method not allowed",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: BODY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "unsupported media type: expected application/json in UTF-8",
 }
 
@@ -40,40 +39,46 @@ def make_reviewer(
     return Reviewer(backend, settings, metrics, RetryBudget(), clock)
 
 
-def create_app(reviewer: Reviewer) -> Flask:
-    """Create the app of the TLS port."""
+def review_port(reviewer: Reviewer) -> Callable[[Request, str], Response]:
+    """Return a function that responds to the requests of the TLS port: to reviews, and with errors to all others."""
+    errors = _create_error_app()
+
+    def respond(request: Request, peer: str) -> Response:
+        head = request.head
+        if head.path == "/mutate" and head.method == "POST" and _is_json(head.content_type):
+            return reviewer.answer(request.body, Call(request.received, _timeout(head.query)))
+        return wsgi_response(errors, request, peer)
+
+    return respond
+
+
+def _create_error_app() -> Flask:
+    """Create the app that responds to a request that is no review: 404, 405 or 415."""
     app = _new_flask_app()
-    app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
 
+    @app.post("/mutate", provide_automatic_options=False)
     def mutate() -> FlaskResponse:
-        parsed: Request | None = request.environ.get("webhook.request")
-        received = parsed.received if parsed else reviewer.clock()
-        return _response(reviewer.answer(_body(), Call(received, parse_timeout(request.args.get("timeout")))))
+        raise UnsupportedMediaType
 
-    app.add_url_rule("/mutate", view_func=mutate, methods=["POST"], provide_automatic_options=False)
     return app
 
 
-def fast_path(reviewer: Reviewer) -> Callable[[Request], Response | None]:
-    """Return a function that responds to plain reviews without Flask.
-
-    It returns None for other requests. Flask's dispatch takes longer than the decision; docs/decisions/0011 has the
-    figures.
-    """
-
-    def inline(parsed: Request) -> Response | None:
-        head = parsed.head
-        route = (head.method, head.path, head.content_type)
-        if route != ("POST", "/mutate", b"application/json") or len(parsed.body) > INLINE_BODY_LIMIT:
-            return None
-        return reviewer.answer(parsed.body, Call(parsed.received, _timeout(head.query)))
-
-    return inline
+@lru_cache(maxsize=64)
+def _is_json(content_type: bytes) -> bool:
+    message = Message()
+    message["Content-Type"] = content_type.decode("latin-1")
+    charset = message.get_content_charset("utf-8")
+    return message.get_content_type() == "application/json" and charset in {"utf-8", "utf8"}
 
 
 @lru_cache(maxsize=64)  # one query per timeout in the webhook configurations
 def _timeout(query: str) -> float:
     return parse_timeout(parse_qs(query).get("timeout", [""])[0])
+
+
+def probe_port(app: Flask) -> RequestHandler:
+    """Return the request handler of the plain port, which accepts no bodies."""
+    return RequestHandler(lambda request, peer: wsgi_response(app, request, peer), body_limit=0)
 
 
 def create_probes(
@@ -115,8 +120,8 @@ def create_probes(
         return response
 
     @app.get("/metrics", provide_automatic_options=False)
-    def exposition() -> FlaskResponse:
-        return FlaskResponse(metrics.exposition(), content_type=CONTENT_TYPE)
+    def metrics_page() -> FlaskResponse:
+        return FlaskResponse(metrics.page(), content_type=CONTENT_TYPE)
 
     return app
 
@@ -138,18 +143,6 @@ def _new_flask_app() -> Flask:
 def _reject_leading_slashes() -> None:
     if request.environ["PATH_INFO"].startswith("//"):  # werkzeug takes //mutate for /mutate
         raise NotFound
-
-
-def _body() -> bytes:
-    charset = request.mimetype_params.get("charset", "utf-8").lower()
-    if request.mimetype != "application/json" or charset not in ("utf-8", "utf8"):
-        raise UnsupportedMediaType
-    try:
-        return request.get_data(cache=False)
-    except HTTPException:
-        raise
-    except Exception as error:  # the server's own exception for a truncated body
-        raise BadRequest from error
 
 
 def _response(response: Response) -> FlaskResponse:

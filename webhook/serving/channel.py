@@ -44,21 +44,13 @@ class Channel:
         self._unsent: bytes | memoryview = b""
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """The bytes in memory that the peer has sent or has not read yet."""
         return len(self._unsent)
 
     @property
     def has_input(self) -> bool:
         """Whether `receive` can return more without an event of the socket."""
-        return False
-
-    @property
-    def peer_closed(self) -> bool:
-        """Whether the peer no longer waits for a response. Any thread may read it.
-
-        Without TLS, a client may close its sending side after its request: `nc -N` does.
-        """
         return False
 
     @property

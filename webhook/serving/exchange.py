@@ -17,7 +17,7 @@ log = structlog.get_logger("webhook")
 
 
 class Head(Struct, frozen=True, dict=True):  # cached_property needs a __dict__
-    """The request line and the headers of a request. Requests with the same head may share one object."""
+    """The request line and the headers of a request."""
 
     method: str
     target: str
@@ -35,6 +35,11 @@ class Head(Struct, frozen=True, dict=True):  # cached_property needs a __dict__
     def query(self) -> str:
         """The part of the target after the question mark, or an empty string."""
         return self.target.partition("?")[2]
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for `100 Continue` before it sends the body."""
+        return self.version >= (1, 1) and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in self.headers)
 
     @cached_property
     def content_type(self) -> bytes:
@@ -60,7 +65,7 @@ class Response(Struct, frozen=True):
 
 def error_response(status: HTTPStatus, sentence: str, uid: str | None = None, headers: Headers = ()) -> Response:
     """Return an error as a JSON response, and log it."""
-    log.warning("error response", code=status.value, error=sentence, **({"uid": uid[:253]} if uid else {}))
+    log.warning("error response", code=status.value, error=sentence, **({"uid": uid[:64]} if uid else {}))
     body = json.dumps({"error": sentence} | ({"uid": uid} if uid else {}))
     plain = Response(status, body.encode() + b"\n")
     return replace(plain, headers=[*plain.headers, *headers])

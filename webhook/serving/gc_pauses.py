@@ -1,23 +1,9 @@
-"""Measures for how long Python's garbage collector stops the process, and keeps it from large reviews."""
+"""Measures for how long Python's garbage collector stops the process."""
 
 import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Collect no garbage during the block, in any thread. If two threads use it at once, the first end is that of both.
-
-    60 KB of `[[[[]]]]` are 26,000 lists. They are freed without a collection, but each collection scans them.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class GcPauses:

@@ -1,7 +1,7 @@
 """The event loop of a port: one thread serves all connections without blocking and enforces time limits.
 
-A turn is one iteration: poll, serve requests, then continue handshakes and accept connections. Reviews are decided on
-the loop; a review that may have to wait for the API server goes to a thread.
+A turn is one iteration: poll, serve requests, then continue handshakes and accept connections. The loop responds to the
+requests itself, so nothing on the way of a request may wait.
 """
 
 import selectors
@@ -16,17 +16,14 @@ import structlog
 
 from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
 from webhook.serving.connection import Connection, Phase, RequestHandler
-from webhook.serving.connection_table import EVICTABLE, ConnectionTable
-from webhook.serving.decision_pool import DecisionPool
 from webhook.serving.drain import Drain
-from webhook.serving.exchange import Request
-from webhook.serving.fair_queue import FairQueue
+from webhook.serving.peers import Connections, FairQueue
 from webhook.serving.turn_times import POLL_TIMEOUT, TurnTimes
 
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
 # Of the connections. OpenSSL takes 50 KB for a handshake, and 150 KB while it waits for a large certificate chain.
 MAX_HANDSHAKES = 512
-MAX_BUFFERED = 64 * 1024 * 1024  # bytes of unfinished and undecided requests, over all connections
+MAX_BUFFERED = 32 * 1024 * 1024  # bytes of unfinished requests and unread responses, over all connections
 # Seconds for requests, and again for handshakes, of one turn; the rest waits for the next turn. A review takes 0.3 ms,
 # but hundreds of peers that send tiny chunks at once took seconds, and every other connection waited.
 TURN_BUDGET = 0.01
@@ -34,7 +31,7 @@ MAX_PER_TURN = 16  # of new connections and timeouts: they take milliseconds, so
 DRAIN_POLL_TIMEOUT = 0.05  # seconds; while draining, instead of POLL_TIMEOUT
 FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
 # label values of connections_dropped
-DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "deciding", "evicted", "error"
+DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "evicted", "error"
 
 log = structlog.get_logger("webhook")
 
@@ -57,10 +54,9 @@ class Loop:
     ) -> None:
         self._listener, self._open_channel, self._handler = listener, open_channel, handler
         self._on_turn, self._clock, self.max_connections = on_turn, clock, max_connections
-        self._table = ConnectionTable()
+        self._table = Connections()
         self._continuing: dict[Connection, None] = {}  # connections that can continue without an event
-        self._requests, self._handshakes = FairQueue(), FairQueue()
-        self._pool = DecisionPool(handler, self._wake)
+        self._requests, self._handshakes = FairQueue(self._table), FairQueue(self._table)
         self.turns = TurnTimes(clock)
         self._drain = Drain(clock)
         self.dropped = Counter(dict.fromkeys(DROP_CAUSES, 0))
@@ -74,6 +70,10 @@ class Loop:
     def connections(self) -> int:
         """Return the number of open connections."""
         return len(self._table)
+
+    def buffered(self) -> int:
+        """Return the bytes in memory that peers have sent or have not read yet."""
+        return self._table.bytes
 
     @property
     def draining(self) -> bool:
@@ -96,7 +96,7 @@ class Loop:
         self._selector.unregister(self._listener)
         self._listener.close()
         self.run_once()  # serve the requests that have just arrived
-        for connection in list(self._table.in_phases(Phase.READING, Phase.DECIDING)):
+        for connection in list(self._table.in_phases(Phase.READING)):
             self._perform(connection, connection.ask_to_retry)
         deadline = self._clock() + FLUSH_TIMEOUT
         while any(self._table.in_phases(Phase.WRITING, Phase.CLOSING)) and self._clock() < deadline:
@@ -104,7 +104,6 @@ class Loop:
         for connection in list(self._table.in_phases(*Phase)):
             connection.channel.half_close()
             self._remove(connection, connection.channel.close)
-        self._pool.shutdown()
         for resource in (self._selector, self._wake_w, self._wake_r):
             resource.close()
 
@@ -123,11 +122,8 @@ class Loop:
         self.turns.end()
 
     def _serve(self, selected: list[Connection]) -> None:
-        while self._pool.results:
-            connection, request, response = self._pool.results.popleft()
-            if connection.keep_result(request, response):
-                self._table.track(connection, connection.bytes_in_memory)
-                self._continuing[connection] = None
+        if not (self._requests or self._handshakes):
+            self._table.forget_times()
         requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
         self._continuing = {}
         self._advance(self._requests, requests)
@@ -148,17 +144,17 @@ class Loop:
         self._continuing |= dict.fromkeys(each for each in queue.waiting() if each.can_continue)
 
     def _poll_timeout(self, limit: float) -> float:
-        if self._continuing or self._pool.results:
+        if self._continuing:
             return 0.0
         return max(0.0, min(limit - self._clock(), DRAIN_POLL_TIMEOUT if self.draining else POLL_TIMEOUT))
 
-    def _perform(self, connection: Connection, action: Callable[[float], Request | None]) -> None:
+    def _perform(self, connection: Connection, action: Callable[[float], None]) -> None:
         """Run one method of a connection, then update the bookkeeping and the selector."""
-        before, request = (connection.phase, connection.phase_started), None
+        before = connection.phase, connection.phase_started
         try:
-            request = action(self.turns.last_begin)
+            action(self.turns.last_begin)
         except ClientCertificateRejected as error:
-            log.warning("client certificate rejected", peer=connection.peer, reason=error.reason)
+            log.warning("client certificate rejected", peer=connection.peer.address, reason=error.reason)
             self.dropped[str(error)] += 1
             connection.start_closing(self.turns.last_begin)  # an immediate close could overtake the alert with a reset
         except ConnectionLost as error:
@@ -173,19 +169,11 @@ class Loop:
             self._drain.last_activity = self.turns.last_begin
         if can_continue := connection.can_continue:
             self._continuing[connection] = None
-        self._table.track(connection, connection.bytes_in_memory)
-        if request:
-            self._pool.submit(connection, request)
-        self._set_events(connection, 0 if can_continue or request else connection.channel.wanted_events)
-        if self._table.held > MAX_BUFFERED:
-            self._free_memory()
+        self._table.count_bytes(connection, connection.bytes_in_memory)
+        self._set_events(connection, 0 if can_continue else connection.channel.wanted_events)
+        if self._table.bytes > MAX_BUFFERED and (largest := self._table.largest_request()):
+            self._perform(largest, largest.reject_for_memory)
         return None
-
-    def _free_memory(self) -> None:
-        for connection in self._table.largest_first():
-            if connection.phase is Phase.READING or self._pool.withdraw(connection):
-                self._perform(connection, connection.reject_for_memory)
-                break
 
     def _set_events(self, connection: Connection, events: int) -> None:
         if events != connection.registered_events:
@@ -197,7 +185,7 @@ class Loop:
 
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
-        log.debug("connection dropped", peer=connection.peer, cause=cause)
+        log.debug("connection dropped", peer=connection.peer.address, cause=cause)
         # If the peer closed the connection, flush pending data; if we close it, discard.
         closed_by_peer = cause in ("tls", "reset")
         self._remove(connection, connection.channel.close if closed_by_peer else connection.channel.reset)
@@ -206,9 +194,7 @@ class Loop:
         self._table.remove(connection)
         self._continuing.pop(connection, None)
         self._set_events(connection, 0)
-        if connection.pending:
-            self._pool.withdraw(connection)
-        connection.phase, connection.pending = Phase.CLOSED, None
+        connection.phase = Phase.CLOSED
         close()
 
     def _accept(self) -> None:
@@ -225,22 +211,23 @@ class Loop:
             if self.connections() >= self.max_connections:
                 self._evict()
             if self._table.number_in(Phase.HANDSHAKE) >= MAX_HANDSHAKES:
-                self._evict((Phase.HANDSHAKE,))
-            connection = Connection(*accepted, self._handler, self.turns.last_begin)
+                self._evict(Phase.HANDSHAKE)
+            channel, address = accepted
+            connection = Connection(channel, self._table.peer(address), self._handler, self.turns.last_begin)
             self._table.add(connection)
             self._set_events(connection, connection.channel.wanted_events)
             # While draining, a new connection gets time to send its request.
             self._drain.last_activity = self.turns.last_begin
         return None
 
-    def _evict(self, phases: tuple[Phase, ...] = EVICTABLE) -> None:
-        if connection := self._table.evictable(phases):
+    def _evict(self, *phases: Phase) -> None:
+        if connection := self._table.to_evict(*(phases or Phase)):
             self._drop(connection, "evicted")
 
     def _is_drained(self) -> bool:
         if not self.draining:
             return False
-        busy = any(self._table.in_phases(Phase.DECIDING, Phase.WRITING)) or self._continuing
+        busy = any(self._table.in_phases(Phase.WRITING)) or self._continuing
         return self._drain.is_over(busy=bool(busy))
 
     def _wake(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,8 @@ CODES = (200, 400, 404, 405, 408, 413, 415, 500, 503)
 class Metrics:
     """The metrics of this process, in their own registry."""
 
-    def __init__(self, action: Action = Action.INJECT) -> None:
+    def __init__(self, action: Action = Action.INJECT, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._page, self._rendered_at = clock, b"", float("-inf")
         # The `_created` series would double the number of series, and nothing reads them.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the function has no annotations
         self._registry = CollectorRegistry()
@@ -93,6 +95,12 @@ class Metrics:
     def add_certificates(self, certificate: ServingCertificate, controller: CertificateController) -> None:
         """Add the certificate metrics, read at each scrape."""
         self._registry.register(CertificateCollector(certificate, controller))
+
+    def page(self) -> bytes:
+        """Return `exposition`, rendered at most once a second, so that a flood of scrapes delays no probe."""
+        if self._clock() - self._rendered_at >= 1:
+            self._page, self._rendered_at = self.exposition(), self._clock()
+        return self._page
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -10,13 +10,30 @@ from webhook.cluster.wire import Review
 from webhook.placement.decision import ClaimFinding, Decision
 from webhook.placement.injector import Injection
 from webhook.placement.shape import JsonObject, mappings, text
-from webhook.serving.large_review import INLINE_BODY_LIMIT, read_within_limits
+
+# bytes. KubeVirt copies the annotations of a VM, at most 256 KiB, to its pod; without them, the review has 10 KiB.
+REVIEW_LIMIT = 512 * 1024
+# Lists and objects in JSON: the review of a VM has some hundreds, but half a megabyte of `[[[[]]]]` takes 0.2 s.
+MAX_CONTAINERS = 20_000
+
+MAX_CLAIMS_LINE = 256  # characters; what is logged or audited of one request is at most 1 KB
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
 
+class _RequestUid(TypedDict, total=False):
+    uid: Any
+
+
+class _ReviewUid(TypedDict, total=False):
+    kind: Any
+    apiVersion: Any
+    request: _RequestUid
+
+
 _REVIEW = msgspec.json.Decoder(Review)
+_UID = msgspec.json.Decoder(_ReviewUid)
 
 
 class BadReview(ValueError):
@@ -27,31 +44,24 @@ class BadReview(ValueError):
         self.uid = uid
 
 
-class OversizedReview(ValueError):
-    """A review with fields that are too large to be decoded. `request` lacks these fields; `fields` names them."""
-
-    def __init__(self, request: JsonObject, fields: list[str]) -> None:
-        super().__init__()
-        self.request, self.fields = request, fields
+def is_oversized(body: bytes) -> bool:
+    """Return whether a review is larger than that of any VM. Reading it would delay other reviews."""
+    return len(body) > REVIEW_LIMIT or body.count(b"[") + body.count(b"{") > MAX_CONTAINERS
 
 
 def read_review(body: bytes) -> JsonObject:
-    """Return the request of an AdmissionReview in JSON.
-
-    Raises BadReview, whose message never quotes the body, and OversizedReview.
-    """
+    """Return the request of an AdmissionReview in JSON. Raises BadReview, whose message never quotes the body."""
     if not body:
         raise BadReview("empty body: expected an AdmissionReview in JSON")
-    if len(body) <= INLINE_BODY_LIMIT:
-        return request_of(_decode(body))
+    return request_of(_decode(body))
+
+
+def read_uid(body: bytes) -> JsonObject:
+    """Return the request of an AdmissionReview in JSON, with nothing but its uid. Raises BadReview."""
     try:
-        review, omitted = read_within_limits(body)
+        return request_of(_UID.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadReview(f"invalid JSON ({type(error).__name__})") from None
-    request = request_of(review)
-    if omitted:
-        raise OversizedReview(request, omitted)
-    return request
 
 
 def _decode(body: bytes) -> Any:
@@ -119,8 +129,9 @@ def write_review(uid: str, injection: Injection) -> bytes:
 
 
 def claims_line(decision: Decision) -> str:
-    """Return each claim with its node, or with the reason why it has none."""
-    return " ".join(f"{finding.claim}={finding.node or finding.reason}" for finding in decision.claims)
+    """Return each claim with its node, or with the reason why it has none; at most MAX_CLAIMS_LINE characters."""
+    line = " ".join(f"{finding.claim}={finding.node or finding.reason}" for finding in decision.claims)
+    return line if len(line) <= MAX_CLAIMS_LINE else line[: MAX_CLAIMS_LINE - 3] + "..."
 
 
 def as_json(injection: Injection) -> JsonObject:

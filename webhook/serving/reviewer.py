@@ -1,5 +1,6 @@
 """Decides a review: calls the placement engine, and adds the deadline, retries, logging, metrics and events."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
-from webhook.placement.decision import Decision, Reason
+from webhook.placement.decision import Decision, OptedInBy, Reason
 from webhook.placement.eligibility import subject_of
 from webhook.placement.injector import Injection, inject, namespace_of
 from webhook.placement.kubevirt import vmi_name
@@ -20,9 +21,20 @@ from webhook.placement.wording import observed, unchanged
 from webhook.serving.deadline import MARGIN, RetryBudget, Wait
 from webhook.serving.exchange import Response, error_response
 from webhook.serving.metrics import Metrics
-from webhook.serving.review import BadReview, OversizedReview, call_age, claims_line, read_review, write_review
+from webhook.serving.review import (
+    MAX_CLAIMS_LINE,
+    BadReview,
+    call_age,
+    claims_line,
+    is_oversized,
+    read_review,
+    read_uid,
+    write_review,
+)
 
 log = structlog.get_logger("webhook")
+
+_NOT_IN_NAMES = re.compile(r"[^-A-Za-z0-9._:= ]")
 
 
 class Call(Struct, frozen=True):
@@ -49,12 +61,12 @@ class Reviewer:
         admission: JsonObject | None = None
         try:
             with self.metrics.in_flight.track_inprogress():
+                if is_oversized(body):
+                    return self._respond(read_uid(body), Injection(self._oversized()), self.clock())
                 admission = read_review(body)
                 return self._decide(admission, call)
         except BadReview as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
-        except OversizedReview as error:
-            return self._skip_oversized(error.request, error.fields)
         except Exception as error:  # noqa: BLE001 (logged; fail open)
             return self._fail_open(admission, error)
 
@@ -98,13 +110,9 @@ class Reviewer:
         self.backend.record(admission, injection.decision)
         return Response(HTTPStatus.OK, body_out)
 
-    def _skip_oversized(self, admission: JsonObject, fields: list[str]) -> Response:
-        decision = inject(admission, None, self.settings).decision
-        # The webhook handles such a pod, as far as the rest of it shows.
-        if decision.reason in (Reason.CACHE_NOT_SYNCED, Reason.NO_CLAIMS):
-            sentence = f"the field {fields[0]} is too large to evaluate"
-            decision = replace(decision, reason=Reason.UNJUDGED, message=sentence)
-        return self._respond(admission, Injection(decision), self.clock())
+    def _oversized(self) -> Decision:
+        decision = unchanged(Reason.UNJUDGED, self.settings.affinity_mode, "the review is too large for that of a VM")
+        return replace(decision, opted_in_by=OptedInBy.UNKNOWN)
 
     def _fail_open(self, admission: JsonObject | None, error: Exception) -> Response:
         if admission is None:
@@ -120,14 +128,14 @@ class Reviewer:
         write = self.log.info if injection.error is None else self.log.error
         write(
             "decided",
-            uid=_truncate(admission["uid"]),
-            namespace=_truncate(text(admission, "namespace")),
-            pod=_truncate(text(pod, "metadata", "name") or text(pod, "metadata", "generateName")),
-            vm=_truncate(vmi_name(pod)),
+            uid=_printed(admission["uid"], 64),
+            namespace=_printed(text(admission, "namespace"), 63),
+            pod=_printed(text(pod, "metadata", "name") or text(pod, "metadata", "generateName"), 128),
+            vm=_printed(vmi_name(pod), 128),
             outcome=decision.outcome,
             reason=decision.reason,
             node=decision.node,
-            claims=_truncate(claims_line(decision), 2000),
+            claims=_printed(claims_line(decision), MAX_CLAIMS_LINE),
             opted_in_by=decision.opted_in_by,
             ms=round(seconds * 1000, 3),
             dry_run=_is_dry_run(admission),
@@ -139,5 +147,6 @@ def _is_dry_run(admission: JsonObject) -> bool:
     return admission.get("dryRun") is True
 
 
-def _truncate(name: str, length: int = 253) -> str:
-    return name[:length]  # Kubernetes names are not longer; cutting keeps malformed requests from filling the log
+def _printed(name: str, length: int) -> str:
+    """Shorten a name, so that no request writes more than 1 KB into the log; its characters take one byte each."""
+    return _NOT_IN_NAMES.sub("?", name[:length])

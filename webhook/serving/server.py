@@ -8,13 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from signal import SIGTERM
+from signal import SIGQUIT, SIGTERM, getsignal, raise_signal, signal
 from threading import Event, Thread
 from typing import Any
-from wsgiref.types import WSGIApplication
 
 from gunicorn.app.base import BaseApplication
-from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
 
 from certs.rotate import CertificateController
@@ -24,18 +22,15 @@ from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.channel import Channel
 from webhook.serving.connection import RequestHandler
 from webhook.serving.drain import DRAIN_TIMEOUT
-from webhook.serving.exchange import Request, Response
 from webhook.serving.gc_pauses import GcPauses
 from webhook.serving.listeners import Listeners, address_of
 from webhook.serving.loop import FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.metrics import Metrics
-from webhook.serving.shared_responses import SharedResponses
 from webhook.serving.tls_channel import tls_opener
-from webhook.serving.wsgi import wsgi_response
 
 # Seconds for which a thread keeps the GIL; Python's default is 0.005. The loop waits for the GIL after each system call
-# while reflectors list a large cluster or a thread decides large reviews. A review then took 8.5 ms; with 0.001 it took
-# 3.8 ms. With 0.00001, threads change so often that reviews take longer again.
+# while reflectors list a large cluster. A review then took 8.5 ms; with 0.001 it took 3.8 ms. With 0.00001, threads
+# change so often that reviews take longer again.
 SWITCH_INTERVAL = 0.00005
 WORKER_TIMEOUT = 30  # seconds without a turn of the loop; then gunicorn's master replaces the worker
 RESERVED_FILES = 128  # descriptors for everything but the connections of both ports; in use are about 40
@@ -82,17 +77,15 @@ class _Worker(Worker):
                 raise SystemExit(0)
 
 
-class _Arbiter(Arbiter):
-    """gunicorn's master. gunicorn ignores a second SIGTERM during shutdown; this class passes it on to the worker."""
+def _force_at_second_sigterm(_arbiter: object) -> None:
+    """Have a second SIGTERM end the shutdown. gunicorn's master ignores it, but shuts down immediately on SIGQUIT."""
+    shut_down: Any = getsignal(SIGTERM)
 
-    _terminating = False
+    def on_sigterm(*arguments: Any) -> None:
+        signal(SIGTERM, lambda *_: raise_signal(SIGQUIT))
+        shut_down(*arguments)
 
-    def signal(self, sig: int, frame: Any) -> None:
-        """Record the signal for gunicorn, and pass a second SIGTERM on to the worker."""
-        if sig == SIGTERM and self._terminating:
-            self.kill_workers(sig)
-        self._terminating = self._terminating or sig == SIGTERM
-        super().signal(sig, frame)
+    signal(SIGTERM, on_sigterm)
 
 
 class _Gunicorn(BaseApplication):
@@ -109,20 +102,17 @@ class _Gunicorn(BaseApplication):
     def load(self) -> Any:
         return None  # the loop calls the application itself
 
-    def run(self) -> None:
-        _Arbiter(self).run()
-
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """The whole server: reviews over TLS, probes and metrics over plain HTTP.
 
-    `probes` creates the plain app. Its arguments return why the server isn't ready, and for how many seconds the loop
-    has stalled. `controller` maintains the certificates in its own thread.
+    `probes` creates the handler of the plain port. Its arguments return why the server isn't ready, and for how many
+    seconds the loop has stalled. `controller` maintains the certificates in its own thread.
     """
 
     handler: RequestHandler
-    probes: Callable[[Callable[[], str], Callable[[], float]], WSGIApplication]
+    probes: Callable[[Callable[[], str], Callable[[], float]], RequestHandler]
     listeners: Listeners
     certificate: ServingCertificate
     settings: Settings
@@ -153,7 +143,12 @@ class Server:
             stop.set()
             self.backend.stop()
 
-        _Gunicorn(self.options(https) | {"post_worker_init": post_worker_init, "worker_exit": worker_exit}).run()
+        hooks = {
+            "post_worker_init": post_worker_init,
+            "worker_exit": worker_exit,
+            "when_ready": _force_at_second_sigterm,
+        }
+        _Gunicorn(self.options(https) | hooks).run()
 
     def _cert_problem(self) -> str:
         if not self.certificate.context():
@@ -201,28 +196,9 @@ class Server:
         return json.dumps(line) + "\n"
 
     def _serve_probes(self, not_ready_reason: Callable[[], str], loop: Loop) -> None:
-        handler = probe_handler(self.probes(not_ready_reason, loop.turns.stalled_seconds))
+        handler = self.probes(not_ready_reason, loop.turns.stalled_seconds)
         probes = Loop(self.listeners.http, Channel, handler, max_connections=loop.max_connections)
         Thread(target=probes.run, name="probes", daemon=True).start()
-
-
-def probe_handler(app: WSGIApplication) -> RequestHandler:
-    """Return the request handler of the plain port.
-
-    Readiness goes to a thread, because it may wait for a lock that a hanging loop holds. Metrics have a thread of their
-    own, so that a scrape delays no probe.
-    """
-
-    def inline(request: Request) -> Response | None:
-        return None if request.head.path in ("/readyz", "/metrics") else wsgi_response(app, request)
-
-    return RequestHandler(
-        inline,
-        threaded=SharedResponses(lambda request, peer: wsgi_response(app, request, peer)),
-        count=lambda _status: None,
-        one_at_a_time=lambda request: request.head.path == "/metrics",
-        body_limit=0,
-    )
 
 
 def raise_file_limit() -> int:

@@ -15,7 +15,6 @@ from webhook.serving.channel import Channel, ClientCertificateRejected, Connecti
 
 T = TypeVar("T")
 
-CLOSED_BY_PEER = 7, 8  # TCP_CLOSE and TCP_CLOSE_WAIT of Linux, the first byte of TCP_INFO
 HEADER_SIZE = 5  # bytes of a record: content type, version, length
 CONTENT_TYPES = range(20, 25)
 MAX_PLAINTEXT = 16 * 1024  # bytes of one record
@@ -69,7 +68,7 @@ class TlsChannel(Channel):
         self._expects_hello, self._hello_left = True, 0  # _hello_left: bytes of a ClientHello in several records
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """The bytes in memory that the peer has sent or has not read yet."""
         return len(self._received) + len(self._unsent) + len(self._plaintext)
 
@@ -77,14 +76,6 @@ class TlsChannel(Channel):
     def has_input(self) -> bool:
         """Whether a complete record is in memory."""
         return self._record_size() > 0
-
-    @property
-    def peer_closed(self) -> bool:
-        """Whether the peer has closed or reset the connection. Any thread may read it."""
-        try:
-            return self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in CLOSED_BY_PEER
-        except OSError:
-            return True
 
     @property
     def outdated(self) -> bool:

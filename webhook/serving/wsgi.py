@@ -26,10 +26,9 @@ def environ(request: Request, peer: str) -> dict[str, Any]:
         "wsgi.url_scheme": "https",
         "wsgi.input": BytesIO(request.body),
         "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
+        "wsgi.multithread": False,
         "wsgi.multiprocess": False,
         "wsgi.run_once": False,
-        "webhook.request": request,
     }
     for name, value in request.head.headers:
         key = name.decode("latin-1").upper().replace("-", "_")

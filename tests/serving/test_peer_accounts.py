@@ -1,0 +1,103 @@
+"""The accounts of the peers: which waiting connection is served next, given how much time each peer has used."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from webhook.serving.peers import MAX_PEERS, SMALL_REQUEST, Connections, FairQueue
+
+COSTS = {"a": 12 / 1024, "b": 1 / 1024}  # seconds of one step; binary fractions, so that sums are exact
+
+
+class Server:
+    """Connections that wait in a queue, without sockets."""
+
+    def __init__(self) -> None:
+        self.table = Connections()
+        self.queue = FairQueue(self.table)
+
+    def connections(self, address: str, number: int = 1, **rest: Any) -> list[Any]:
+        fields = {"peer": self.table.peer(address), "counted_bytes": 0} | rest
+        return [SimpleNamespace(**({"served": each} | fields)) for each in range(number)]
+
+    def fill(self, waiting: list[Any]) -> None:
+        if not self.queue:
+            self.table.forget_times()
+        self.queue.fill([*self.queue.waiting(), *waiting])
+
+    def advance(self, steps: int = 1000) -> str:
+        """Advance up to `steps` connections; their peers in order."""
+        order = []
+        while self.queue and len(order) < steps:
+            address = self.queue.first().peer.address
+            order.append(address)
+            self.queue.charge(COSTS.get(address, 0.0))
+        return "".join(order)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_peers_share_the_time_and_not_the_number_of_turns(server: Server) -> None:
+    server.fill(server.connections("a", 3) + server.connections("b", 30))
+    assert server.advance() == "a" + 12 * "b" + "a" + 12 * "b" + "a" + 6 * "b"
+
+
+def test_peers_that_take_no_time_alternate(server: Server) -> None:
+    server.fill(server.connections("x", 3) + server.connections("y", 2))
+    assert server.advance() == "xyxyx"
+
+
+def test_used_time_counts_while_a_connection_waits(server: Server) -> None:
+    server.fill(server.connections("a", 3))
+    assert server.advance(1) == "a"
+    server.fill(server.connections("b", 20))
+    assert server.advance() == 12 * "b" + "a" + 8 * "b" + "a"
+
+
+def test_time_used_in_one_queue_counts_in_another(server: Server) -> None:
+    """A peer that floods the server with handshakes waits with its requests, too."""
+    handshakes = FairQueue(server.table)
+    server.fill(server.connections("a") + server.connections("b"))
+    handshakes.fill(server.connections("a"))
+    handshakes.charge(1.0)
+    server.fill([])
+    assert server.advance() == "ba"
+
+
+def test_used_time_is_forgotten_when_no_connection_waits(server: Server) -> None:
+    server.fill(server.connections("a"))
+    assert server.advance() == "a"
+    server.fill(server.connections("a", served=1) + server.connections("b", served=2))
+    assert server.advance() == "ab"
+
+
+def test_a_peer_has_no_claim_on_the_time_before_it_came(server: Server) -> None:
+    server.fill(server.connections("b", 100))
+    server.advance(50)
+    server.fill(server.connections("a", 3))
+    assert server.advance(15) == "a" + 11 * "b" + "abb"
+
+
+def test_of_one_peer_the_small_request_that_waits_the_longest_is_next(server: Server) -> None:
+    large, late, early = (
+        *server.connections("a", counted_bytes=SMALL_REQUEST + 1),
+        *server.connections("a", counted_bytes=SMALL_REQUEST, served=2),
+        *server.connections("a", served=1),
+    )
+    server.fill([large, late, early])
+    found = []
+    while server.queue:
+        found.append(server.queue.first())
+        server.queue.charge(0.001)
+    assert found == [early, late, large]
+
+
+def test_the_accounts_of_many_peers_are_not_kept(server: Server) -> None:
+    for number in range(2 * MAX_PEERS):
+        server.fill([*server.connections(f"peer-{number}"), *server.connections("b", 2, served=9)])
+        server.advance(1)
+    assert len(server.table._peers) <= MAX_PEERS

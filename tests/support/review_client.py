@@ -1,0 +1,45 @@
+"""A client of the TLS port's responses, without a socket: it builds parsed requests, and reads the responses."""
+
+import json
+from time import monotonic
+from typing import Any
+
+from webhook.serving.exchange import Head, Request
+from webhook.serving.exchange import Response as Answer
+
+
+class Response:
+    """A response as a test reads it."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.status_code, self.data, self.headers = int(answer.status), answer.body, dict(answer.headers)
+        self.content_type = self.headers.get("Content-Type", "")
+
+    @property
+    def text(self) -> str:
+        return self.data.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+class ReviewClient:
+    """Sends requests to a function that responds to them. `clock` tells when a request has arrived."""
+
+    def __init__(self, respond: Any, clock: Any = monotonic) -> None:
+        self._respond, self._clock = respond, clock
+
+    def open(self, path: str, method: str, data: bytes = b"", content_type: str | None = None) -> Response:
+        """Send a request."""
+        fields = [(b"host", b"x")] + ([(b"content-type", content_type.encode())] if content_type is not None else [])
+        head = Head(method, path, (1, 1), tuple(fields), keep_alive=True)
+        return Response(self._respond(Request(head, data, self._clock()), "127.0.0.1"))
+
+    def post(self, path: str, data: bytes, content_type: str | None = "application/json") -> Response:
+        """Send a review."""
+        return self.open(path, "POST", data, content_type)
+
+    def get(self, path: str) -> Response:
+        """Ask for a page."""
+        return self.open(path, "GET")
