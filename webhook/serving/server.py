@@ -125,6 +125,9 @@ class Server:
         ready_line, stop = self._ready_line(), Event()
         max_connections = raise_file_limit()
         https = self.listeners.https.detach()  # from here on, gunicorn owns the descriptor
+        # What has been imported stays alive. Frozen, no collection writes to it, so master and worker share its memory.
+        gc.collect()
+        gc.freeze()
 
         def post_worker_init(worker: _Worker) -> None:
             # Start threads here, after the fork: they would not survive it.
