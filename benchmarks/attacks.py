@@ -26,8 +26,8 @@ from sides import REVIEW, TIMEOUT, Side
 
 from tests.support.large_reviews import large_review
 from tests.support.tls_records import handshake
-from webhook.serving.request_parser import BODY_LIMIT
-from webhook.serving.review import MAX_CONTAINERS, REVIEW_LIMIT
+from webhook.serving.http.parser import BODY_LIMIT
+from webhook.serving.review.admission_review import MAX_CONTAINERS, REVIEW_LIMIT
 
 COSTLY = 2 * MAX_CONTAINERS  # bytes of nested lists, which the webhook still decodes
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

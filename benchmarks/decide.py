@@ -24,7 +24,7 @@ from webhook.placement.injector import decide, inject
 from webhook.placement.mutation import patch_for
 from webhook.placement.resources import amounts
 from webhook.placement.settings import Settings
-from webhook.serving.review import read_review, write_review
+from webhook.serving.review.admission_review import read_review, write_review
 
 REVIEW = Path(__file__).parent.parent / "tests/data/reviews/vm-start.json"
 CLAIMS, NODES, ROUNDS = 10_000, 1_000, 5_000

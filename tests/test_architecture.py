@@ -57,12 +57,12 @@ PLANTED = {
         ("webhook/placement/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'\nreason = 'NodeFull'"),
     ],
     laws.never_refused: [
-        ("webhook/serving/review.py", "{'allowed': False}"),
-        ("webhook/serving/review.py", "dict(allowed=False)"),
-        ("webhook/serving/review.py", "response['allowed'] = False"),
-        ("webhook/serving/review.py", "class Response:\n    allowed: bool = False"),
-        ("webhook/serving/review.py", "def respond(uid, allowed=False, code=200): ..."),
-        ("webhook/serving/review.py", "def respond(*, allowed=False): ..."),
+        ("webhook/serving/review/admission_review.py", "{'allowed': False}"),
+        ("webhook/serving/review/admission_review.py", "dict(allowed=False)"),
+        ("webhook/serving/review/admission_review.py", "response['allowed'] = False"),
+        ("webhook/serving/review/admission_review.py", "class Response:\n    allowed: bool = False"),
+        ("webhook/serving/review/admission_review.py", "def respond(uid, allowed=False, code=200): ..."),
+        ("webhook/serving/review/admission_review.py", "def respond(*, allowed=False): ..."),
     ],
     laws.never_silent: [
         ("webhook/serving/app.py", "try: run()\nexcept: log()"),
@@ -107,7 +107,7 @@ ALLOWED = {
         ("webhook/placement/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'"),
         ("webhook/serving/app.py", "'NodeFull'\ndef full():\n    'NodeFull'"),
     ],
-    laws.never_refused: [("webhook/serving/review.py", "{'allowed': True, 'dryRun': False}")],
+    laws.never_refused: [("webhook/serving/review/admission_review.py", "{'allowed': True, 'dryRun': False}")],
     laws.never_silent: [
         ("webhook/serving/app.py", "try: run()\nexcept Exception: log()"),
         ("webhook/serving/app.py", "try: run()\nexcept KeyError: pass"),
@@ -130,7 +130,7 @@ PLANTED_IMPORTS = {
     ),
     "cluster imports serving": (
         "webhook/cluster/wire.py",
-        "import webhook.serving.exchange",
+        "import webhook.serving.http.messages",
         "only the rooms below it BROKEN",
     ),
     "a new room": (

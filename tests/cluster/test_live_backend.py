@@ -18,7 +18,7 @@ from webhook.placement.decision import Reason
 from webhook.placement.release import RELEASE_REASONS
 from webhook.placement.settings import Action
 from webhook.serving.app import create_probes
-from webhook.serving.metrics import Metrics
+from webhook.serving.telemetry.metrics import Metrics
 
 MakeBackend = Callable[..., LiveBackend]
 

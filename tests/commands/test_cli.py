@@ -27,7 +27,7 @@ from tests.support.builders import (
 from webhook import __version__
 from webhook.cli import commands
 from webhook.cluster.manifests import documents, to_yaml
-from webhook.serving.review import API_VERSION, KIND
+from webhook.serving.review.admission_review import API_VERSION, KIND
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 HEAVY_LIBRARIES = {"certs", "cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client", "rich", "structlog"}

@@ -35,7 +35,7 @@ from tests.support.paths import EXAMPLES
 from webhook.cli import commands
 from webhook.cluster.manifests import to_yaml
 from webhook.placement.affinity import DECISION
-from webhook.serving.review import API_VERSION, KIND
+from webhook.serving.review.admission_review import API_VERSION, KIND
 
 SCRIPTS = Path(sys.executable).parent
 TIMEOUT = 60.0  # seconds

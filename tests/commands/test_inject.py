@@ -31,7 +31,7 @@ from webhook.cluster.manifests import documents, to_yaml
 from webhook.placement.decision import Reason
 from webhook.placement.injector import inject
 from webhook.placement.settings import Settings
-from webhook.serving.review import API_VERSION, KIND, as_json
+from webhook.serving.review.admission_review import API_VERSION, KIND, as_json
 
 REVIEWS = sorted(paths.REVIEWS.glob("*.json"))
 CASES = sorted(paths.CASES.iterdir())

@@ -20,7 +20,7 @@ from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.scenario import DECISION, Scenario
 from tests.support.webhook_process import NAMESPACE, Webhook
-from webhook.serving.drain import QUIET_PERIOD
+from webhook.serving.http.loop import QUIET_PERIOD
 
 pytestmark = pytest.mark.controlplane
 

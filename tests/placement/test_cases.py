@@ -10,7 +10,7 @@ from tests.support import paths
 from tests.support.builders import catalog, request
 from webhook.placement.injector import inject
 from webhook.placement.settings import read_settings
-from webhook.serving.review import as_json
+from webhook.serving.review.admission_review import as_json
 
 CASES = sorted(paths.CASES.iterdir())
 

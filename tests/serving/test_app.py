@@ -35,12 +35,12 @@ from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.store import Store
 from webhook.placement.decision import OptedInBy
 from webhook.placement.settings import Action
-from webhook.serving import logs
 from webhook.serving.app import create_probes, make_reviewer, review_port
-from webhook.serving.log_limit import LogLimit
-from webhook.serving.metrics import Metrics
-from webhook.serving.review import REVIEW_LIMIT
-from webhook.serving.reviewer import Call
+from webhook.serving.review.admission_review import REVIEW_LIMIT
+from webhook.serving.review.reviewer import Call
+from webhook.serving.telemetry import logs
+from webhook.serving.telemetry.logs import LogLimit
+from webhook.serving.telemetry.metrics import Metrics
 
 REVIEWS = sorted(paths.REVIEWS.glob("*.json"))
 SECRET = "not-a-real-passphrase"

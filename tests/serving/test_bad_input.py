@@ -23,8 +23,8 @@ from tests.support.builders import (
 from tests.support.review_client import ReviewClient
 from webhook.cluster.backend import from_snapshot
 from webhook.serving.app import make_reviewer, review_port
-from webhook.serving.metrics import Metrics
-from webhook.serving.review import REVIEW_LIMIT
+from webhook.serving.review.admission_review import REVIEW_LIMIT
+from webhook.serving.telemetry.metrics import Metrics
 
 UID = "00000000-0000-0000-0000-000000000001"
 JSON = "application/json"

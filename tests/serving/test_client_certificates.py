@@ -17,8 +17,8 @@ from tests.support.client_certificates import client_context, issue_client, repl
 from tests.support.loop_driver import POST, drive_loop
 from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
 from tests.support.tls_client import closed_by_server, write_certificate_files
-from webhook.serving.connection import Phase
-from webhook.serving.loop import MAX_CONNECTIONS
+from webhook.serving.http.connection import Phase
+from webhook.serving.http.loop import MAX_CONNECTIONS
 
 NOW = datetime.now(UTC)
 CA, OTHER_CA = issue_ca(NOW), issue_ca(NOW)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from tests.support.server_process import run_server, until
-from webhook.serving.gc_pauses import GcPauses
-from webhook.serving.metrics import Metrics
+from webhook.serving.telemetry.collectors import GcPauses
+from webhook.serving.telemetry.metrics import Metrics
 
 METRIC = "kubevirt_scheduler_gc_longest_pause_seconds"
 

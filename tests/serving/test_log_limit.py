@@ -5,7 +5,7 @@ import structlog
 
 from tests.support.fake_clock import FakeClock
 from tests.support.server_process import JSON, run_server
-from webhook.serving.log_limit import LIMITED_EVENTS, LINES_PER_SECOND, MAX_BURST, LogLimit
+from webhook.serving.telemetry.logs import LIMITED_EVENTS, LINES_PER_SECOND, MAX_BURST, LogLimit
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.server_process import run_server, until
-from webhook.serving.log_stream import PIPE_BUF, LogStream
+from webhook.serving.telemetry.logs import PIPE_BUF, LogStream
 
 
 @contextmanager

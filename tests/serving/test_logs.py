@@ -9,8 +9,8 @@ import structlog
 
 from tests.support.builders import settings
 from webhook.placement.settings import LogFormat, LogLevel
-from webhook.serving import logs
-from webhook.serving.log_limit import LogLimit
+from webhook.serving.telemetry import logs
+from webhook.serving.telemetry.logs import LogLimit
 
 SECRET = "not-a-real-passphrase"
 

@@ -21,14 +21,20 @@ from tests.support.tls_records import handshake
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import make_reviewer, review_port
-from webhook.serving.connection import RECORDS_PER_TURN, Connection
-from webhook.serving.drain import DRAIN_TIMEOUT, QUIET_PERIOD
-from webhook.serving.exchange import Response
-from webhook.serving.loop import MAX_BUFFERED, MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_PER_TURN
-from webhook.serving.metrics import Metrics
-from webhook.serving.request_parser import BODY_LIMIT, RequestParser
-from webhook.serving.tls_channel import MAX_USELESS_RECORDS
-from webhook.serving.turn_times import STALLED_AFTER
+from webhook.serving.http.connection import RECORDS_PER_TURN, Connection
+from webhook.serving.http.loop import (
+    DRAIN_TIMEOUT,
+    MAX_BUFFERED,
+    MAX_CONNECTIONS,
+    MAX_HANDSHAKES,
+    MAX_PER_TURN,
+    QUIET_PERIOD,
+    STALLED_AFTER,
+)
+from webhook.serving.http.messages import Response
+from webhook.serving.http.parser import BODY_LIMIT, RequestParser
+from webhook.serving.http.tls import MAX_USELESS_RECORDS
+from webhook.serving.telemetry.metrics import Metrics
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 HEAD_WITH_LENGTH = HEAD + b"Content-Length: 100\r\n\r\n"

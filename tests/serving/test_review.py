@@ -23,7 +23,7 @@ from webhook.placement.decision import Outcome, Reason
 from webhook.placement.injector import Injection, inject
 from webhook.placement.settings import Settings
 from webhook.placement.wording import unchanged
-from webhook.serving.review import (
+from webhook.serving.review.admission_review import (
     MAX_CLAIMS_LINE,
     MAX_CONTAINERS,
     REVIEW_LIMIT,

@@ -26,12 +26,12 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.server_process import JSON, REVIEWS, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
 from tests.support.tls_client import receive_all, write_certificate_files
 from webhook.cluster.backend import from_snapshot
-from webhook.serving.connection import RequestHandler
-from webhook.serving.drain import QUIET_PERIOD
-from webhook.serving.exchange import Response
-from webhook.serving.listeners import CannotListen, listening
-from webhook.serving.metrics import Metrics
+from webhook.serving.http.connection import RequestHandler
+from webhook.serving.http.listeners import CannotListen, listening
+from webhook.serving.http.loop import QUIET_PERIOD
+from webhook.serving.http.messages import Response
 from webhook.serving.server import Server
+from webhook.serving.telemetry.metrics import Metrics
 
 SECRET = "not-a-real-passphrase"
 

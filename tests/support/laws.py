@@ -24,7 +24,7 @@ DOORS = {
     "jsonpatch": ["webhook/placement/patch.py"],
     "cryptography": ["certs/authority.py"],
     "gunicorn": ["webhook/serving/server.py"],
-    "httptools": ["webhook/serving/request_parser.py"],
+    "httptools": ["webhook/serving/http/parser.py"],
 }
 PURE_FOLDER = "webhook/placement/"
 REASON_FILE = "webhook/placement/decision.py"

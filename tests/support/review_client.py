@@ -4,8 +4,8 @@ import json
 from time import monotonic
 from typing import Any
 
-from webhook.serving.exchange import Head, Request
-from webhook.serving.exchange import Response as Answer
+from webhook.serving.http.messages import Head, Request
+from webhook.serving.http.messages import Response as Answer
 
 
 class Response:

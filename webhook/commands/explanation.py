@@ -28,7 +28,7 @@ from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.template import as_if_eligible, creation_request
 from webhook.placement.walk import walk
-from webhook.serving.review import as_json
+from webhook.serving.review.admission_review import as_json
 
 _ANSWERS = {"✓": True, "✗": False}
 

@@ -28,7 +28,7 @@ from webhook.placement.injector import Injection
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings, read_settings
 from webhook.placement.shape import JsonObject
-from webhook.serving.review import as_json
+from webhook.serving.review.admission_review import as_json
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 

@@ -11,7 +11,7 @@ from webhook.placement.injector import Injection
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.template import creation_request
-from webhook.serving.review import BadReview, request_of
+from webhook.serving.review.admission_review import BadReview, request_of
 
 
 def read_documents(file: Path) -> list[Document]:

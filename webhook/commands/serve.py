@@ -18,14 +18,13 @@ from webhook.cluster.documents import printable
 from webhook.commands.options import connect, live_options, namespace_and_name
 from webhook.commands.tls import TlsOptions, certificate_problems, tls_options
 from webhook.placement.settings import Settings, read_settings
-from webhook.serving import logs
 from webhook.serving.app import create_probes, make_reviewer, probe_port, review_port
-from webhook.serving.connection import RequestHandler
-from webhook.serving.listeners import CannotListen, listening
-from webhook.serving.log_limit import LogLimit
-from webhook.serving.log_stream import LogStream
-from webhook.serving.metrics import Metrics
+from webhook.serving.http.connection import RequestHandler
+from webhook.serving.http.listeners import CannotListen, listening
 from webhook.serving.server import Server
+from webhook.serving.telemetry import logs
+from webhook.serving.telemetry.logs import LogLimit, LogStream
+from webhook.serving.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient

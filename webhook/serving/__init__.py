@@ -1,7 +1,7 @@
 """The webhook server: HTTPS for AdmissionReviews, plain HTTP for probes and metrics.
 
-Read `server` first, then follow a request: `loop`, `connection`, `request_parser`, `app`, `reviewer`, `review`.
-`tls_channel` is the TLS socket, `decision_pool` the threads. `metrics` and `logs` report what the server does.
+`server` runs the process, `app` has the routes of both ports. `http` serves connections, `review` responds to reviews,
+`telemetry` reports what the server does.
 
-Only this package imports `flask` and `gunicorn`. It may import `cluster` and `placement`.
+Only this package imports `flask`, `gunicorn` and `httptools`. It may import `cluster` and `placement`.
 """

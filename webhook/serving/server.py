@@ -19,14 +19,13 @@ from certs.rotate import CertificateController
 from certs.serving import ServingCertificate, memory_folder
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
-from webhook.serving.channel import Channel
-from webhook.serving.connection import RequestHandler
-from webhook.serving.drain import DRAIN_TIMEOUT
-from webhook.serving.gc_pauses import GcPauses
-from webhook.serving.listeners import Listeners, address_of
-from webhook.serving.loop import FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
-from webhook.serving.metrics import Metrics
-from webhook.serving.tls_channel import tls_opener
+from webhook.serving.http.channel import Channel
+from webhook.serving.http.connection import RequestHandler
+from webhook.serving.http.listeners import Listeners, address_of
+from webhook.serving.http.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
+from webhook.serving.http.tls import tls_opener
+from webhook.serving.telemetry.collectors import GcPauses
+from webhook.serving.telemetry.metrics import Metrics
 
 # Seconds for which a thread keeps the GIL; Python's default is 0.005. The loop waits for the GIL after each system call
 # while reflectors list a large cluster. A review then took 8.5 ms; with 0.001 it took 3.8 ms. With 0.00001, threads

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.memory import traced_memory
-from webhook.serving.exchange import Response, serialize
-from webhook.serving.request_parser import (
+from webhook.serving.app import wsgi_response
+from webhook.serving.http.messages import Response, serialize
+from webhook.serving.http.parser import (
     BODY_BROKEN,
     BODY_LIMIT,
     FIELDS_LIMIT,
@@ -21,7 +22,6 @@ from webhook.serving.request_parser import (
     UNKNOWN_CODING,
     RequestParser,
 )
-from webhook.serving.wsgi import wsgi_response
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TypeVar
 
-from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost
+from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost
 
 T = TypeVar("T")
 

@@ -2,7 +2,13 @@
 
 import json
 import logging
+import os
+import select
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from threading import Lock
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -11,9 +17,80 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from webhook.cluster.documents import printable
+from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement.settings import LogFormat, Settings
-from webhook.serving.log_limit import LogLimit
-from webhook.serving.log_stream import LogStream
+
+PIPE_BUF = 4096  # bytes; a writable pipe accepts this many without blocking
+# ms to wait for a slow reader. After a timeout, writes don't wait until the reader reads again.
+READER_TIMEOUT = 10
+
+
+class LogStream:
+    """A file-like stream over a file descriptor. `dropped` counts the lines that were lost or truncated."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.dropped = 0
+        self._descriptor, self._line_cut, self._timeout, self._lock = descriptor, False, READER_TIMEOUT, Lock()
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def write(self, text: str) -> int:
+        """Write a line, or drop the rest of it if the reader is too slow. Return the length of `text`."""
+        with self._lock:
+            data = (b"\n" if self._line_cut else b"") + text.encode(errors="backslashreplace")
+            for start in range(0, len(data), PIPE_BUF):
+                if not self._write_chunk(data[start : start + PIPE_BUF]):
+                    self._line_cut, self._timeout = self._line_cut or start > 0, 0
+                    self.dropped += 1
+                    break
+            else:
+                self._line_cut, self._timeout = False, READER_TIMEOUT
+        return len(text)
+
+    def _write_chunk(self, chunk: bytes) -> bool:
+        try:
+            return bool(self._poll.poll(self._timeout)) and os.write(self._descriptor, chunk) == len(chunk)
+        except OSError:  # the reader is gone, or the disk is full
+            return False
+
+    def flush(self) -> None:
+        """Do nothing: writes are unbuffered."""
+
+
+# The lines that a client causes without a valid review. Decisions are never dropped: each is the record of one pod.
+LIMITED_EVENTS = ("error response", "request failed", "connection failed", "client certificate rejected")
+LINES_PER_SECOND, MAX_BURST = 10.0, 50
+
+
+class LogLimit:
+    """A structlog processor that drops lines about failed requests beyond LINES_PER_SECOND.
+
+    Each event and HTTP status has its own limit, so that a flood of 400s hides no 503. `suppressed` counts the dropped
+    lines. The next line of the same kind has the number of lines dropped before it, in the field `suppressed`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.suppressed = 0
+        self._clock, self._lock = clock, Lock()
+        self._buckets: dict[tuple[str, int | None], TokenBucket] = {}
+        self._unreported: Counter[tuple[str, int | None]] = Counter()
+
+    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        """Return the event, or raise DropEvent."""
+        if event["event"] not in LIMITED_EVENTS:
+            return event
+        kind = event["event"], event.get("code")
+        with self._lock:
+            if kind not in self._buckets:
+                self._buckets[kind] = TokenBucket(LINES_PER_SECOND, MAX_BURST, self._clock)
+            if not self._buckets[kind].take():
+                self.suppressed += 1
+                self._unreported[kind] += 1
+                raise structlog.DropEvent
+            if suppressed := self._unreported.pop(kind, 0):
+                event["suppressed"] = suppressed
+        return event
+
 
 # gunicorn disables propagation of its logger, so the logger needs its own handler. `configure` disables it as well:
 # without gunicorn, each record would be written twice.

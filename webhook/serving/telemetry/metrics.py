@@ -18,20 +18,19 @@ from webhook import __version__
 from webhook.placement.decision import Decision, Subject
 from webhook.placement.release import RELEASE_REASONS
 from webhook.placement.settings import Action
-from webhook.serving.collectors import (
+from webhook.serving.telemetry.collectors import (
     PREFIX,
     CertificateCollector,
+    FleetCollector,
     GcCollector,
+    GcPauses,
     LogCollector,
     LoopCollector,
     counter,
     gauge,
 )
-from webhook.serving.decision_metrics import DecisionMetrics
-from webhook.serving.fleet_metrics import FleetCollector
-from webhook.serving.gc_pauses import GcPauses
-from webhook.serving.log_limit import LogLimit
-from webhook.serving.log_stream import LogStream
+from webhook.serving.telemetry.decision_metrics import DecisionMetrics
+from webhook.serving.telemetry.logs import LogLimit, LogStream
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
     from webhook.cluster.live_backend import LiveBackend

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 
-from webhook.serving.channel import Channel, ConnectionLost
-from webhook.serving.exchange import Request, Response, error_response, serialize
-from webhook.serving.request_parser import BODY_LIMIT, CONTINUE, RequestParser
+from webhook.serving.http.channel import Channel, ConnectionLost
+from webhook.serving.http.messages import Request, Response, error_response, serialize
+from webhook.serving.http.parser import BODY_LIMIT, CONTINUE, RequestParser
 
 # Per connection, because other connections wait: 16 KiB of tiny chunks take 1 ms, a record of one byte takes 10 µs.
 BYTES_PER_TURN = 64 * 1024

@@ -1,7 +1,10 @@
 """Collectors that read the state of the server at each scrape: its loop, its log and its certificates."""
 
+import gc
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -10,9 +13,64 @@ from certs.cluster import Cause
 from certs.renewal import Step
 from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
-from webhook.serving.gc_pauses import GcPauses
-from webhook.serving.log_limit import LogLimit
-from webhook.serving.log_stream import LogStream
+from webhook.cluster.fleet_counts import Counts
+from webhook.placement.fleet import State
+from webhook.serving.telemetry.logs import LogLimit, LogStream
+
+
+class GcPauses:
+    """Records the longest collection. While one runs, no thread runs, so every request waits."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._started, self._longest = clock, 0.0, 0.0
+
+    def start(self) -> None:
+        """Record collections from now on."""
+        gc.callbacks.append(self._record)
+
+    def take_longest(self) -> float:
+        """Return the seconds of the longest collection since the last call. Any thread may call it."""
+        longest, self._longest = self._longest, 0.0
+        return longest
+
+    def _record(self, phase: str, _info: dict[str, Any]) -> None:
+        if phase == "start":
+            self._started = self._clock()
+        else:
+            self._longest = max(self._longest, self._clock() - self._started)
+
+
+RUNNING_STATES = (State.TOGETHER, State.APART, State.UNSERVED, State.NOT_CONCERNED)
+
+
+class FleetCollector(Collector):
+    """Exports the VMs by state and opt-in, and by node and state. Exports nothing before the caches are synced."""
+
+    def __init__(self, counts: Callable[[], Counts | None]) -> None:
+        self._counts = counts
+
+    def describe(self) -> Iterator[Metric]:
+        """Describe nothing, so that the registration doesn't count the fleet."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Count the fleet, or return a recent count."""
+        counts = self._counts()
+        if counts is None:
+            return
+        text = "VMs by state. Each replica exports its own view: aggregate with max, not with sum."
+        vms = GaugeMetricFamily("kubevirt_scheduler_vms", text, labels=["state", "opted_in"])
+        for state in State:
+            for opted_in in (True, False):
+                vms.add_metric([state, str(opted_in).lower()], counts.vms[state, opted_in])
+        yield vms
+        text = "VMs on each node by state. Each replica exports its own view: aggregate with max, not with sum."
+        by_node = GaugeMetricFamily("kubevirt_scheduler_node_vms", text, labels=["node", "state"])
+        for node in sorted({node for node, _ in counts.by_node}):
+            for state in RUNNING_STATES:
+                by_node.add_metric([node, state], counts.by_node[node, state])
+        yield by_node
+
 
 PREFIX = "kubevirt_scheduler_"
 STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.DROP_EARLY, Step.REPLACE)

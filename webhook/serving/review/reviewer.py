@@ -18,10 +18,8 @@ from webhook.placement.kubevirt import vmi_name
 from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.wording import observed, unchanged
-from webhook.serving.deadline import MARGIN, RetryBudget, Wait
-from webhook.serving.exchange import Response, error_response
-from webhook.serving.metrics import Metrics
-from webhook.serving.review import (
+from webhook.serving.http.messages import Response, error_response
+from webhook.serving.review.admission_review import (
     MAX_CLAIMS_LINE,
     BadReview,
     call_age,
@@ -31,6 +29,8 @@ from webhook.serving.review import (
     read_uid,
     write_review,
 )
+from webhook.serving.review.retries import MARGIN, RetryBudget, Wait
+from webhook.serving.telemetry.metrics import Metrics
 
 log = structlog.get_logger("webhook")
 

@@ -14,11 +14,71 @@ from functools import partial
 
 import structlog
 
-from webhook.serving.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
-from webhook.serving.connection import Connection, Phase, RequestHandler
-from webhook.serving.drain import Drain
-from webhook.serving.peers import Connections, FairQueue
-from webhook.serving.turn_times import POLL_TIMEOUT, TurnTimes
+from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
+from webhook.serving.http.connection import Connection, Phase, RequestHandler
+from webhook.serving.http.peers import Connections, FairQueue
+
+DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
+QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
+
+
+class Drain:
+    """The shutdown of one loop. `last_activity` is when a connection last made progress, in seconds of the clock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._forced = False
+        self._started = self.last_activity = clock()
+
+    def begin(self) -> None:
+        """Begin the shutdown."""
+        self._started = self._clock()
+
+    def force(self) -> None:
+        """End the shutdown immediately."""
+        self._forced = True
+
+    def is_over(self, *, busy: bool) -> bool:
+        """Return whether a shutdown that has begun ends: forced, after a quiet period, or after DRAIN_TIMEOUT."""
+        now = self._clock()
+        is_quiet = not busy and now - max(self.last_activity, self._started) > QUIET_PERIOD
+        return self._forced or is_quiet or now - self._started > DRAIN_TIMEOUT
+
+
+POLL_TIMEOUT = 1.0  # seconds; the longest time between two turns
+STALLED_AFTER = 10.0  # seconds without a turn; the API server gives up a call after the same time
+
+
+class TurnTimes:
+    """The times of a loop's turns. `last_begin` is when the last turn began, in seconds of the clock.
+
+    Any thread may call the methods that return seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._longest, self.last_begin = 0.0, clock()
+
+    def begin(self) -> float:
+        """Begin a turn, and return when it began."""
+        self.last_begin = self._clock()
+        return self.last_begin
+
+    def end(self) -> None:
+        """End the turn that has begun."""
+        self._longest = max(self._longest, self._clock() - self.last_begin)
+
+    def stalled_seconds(self) -> float:
+        """Return the seconds since the last turn began, or 0 up to STALLED_AFTER."""
+        elapsed = self._clock() - self.last_begin
+        return elapsed if elapsed > STALLED_AFTER else 0.0
+
+    def take_longest(self) -> float:
+        """Return the seconds of the longest turn since the last call, or of the current one."""
+        longest, self._longest = self._longest, 0.0
+        elapsed = self._clock() - self.last_begin
+        return max(longest, elapsed if elapsed > 2 * POLL_TIMEOUT else 0.0)  # up to POLL_TIMEOUT may be an idle poll
+
 
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
 # Of the connections. OpenSSL takes 50 KB for a handshake, and 150 KB while it waits for a large certificate chain.

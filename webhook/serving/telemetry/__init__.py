@@ -1,0 +1,1 @@
+"""What the server reports of itself: metrics for Prometheus, and the log."""
