@@ -46,20 +46,20 @@ $(VENV)/go: $(VENV)/locked requirements-go.lock
 playground: venv $(GO) ## run a cluster with simulated KubeVirt and Longhorn, to try the webhook on; Ctrl-C ends it
 	@$(BIN)/python -m tests.support.playground .cache/playground
 
-# The control plane's programs are built first, where their progress shows. Each worker starts a control plane of its own.
+# The control plane's programs are built first, where their progress shows, and under CI those for a few tests, too. Each worker starts a control plane of its own.
 # All tests of a file run on one worker, which sets up the file's fixtures once.
 WORKERS ?= 2
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
-	@$(BIN)/python -m tests.support.controlplane.build --all >/dev/null
+	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
 	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-unit: venv ## run the tests that need neither the control plane nor Debian packages
-	$(BIN)/pytest -m 'not controlplane and not browser and not shells and not image' $(ARGS)
+test-unit: venv ## run the tests that need neither the control plane nor programs that may be missing
+	$(BIN)/pytest -m 'not controlplane and not needs' $(ARGS)
 
 # $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)
 
-check: venv ## check format, lint, types, layers, laws, words, Dockerfile, spelling, known vulnerabilities
+check: venv ## check format, lint, types, layers, laws, words, Dockerfile, imports of tests, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)
 	$(call step,lint,$(BIN)/ruff check --quiet)
 	$(call step,types,$(BIN)/mypy --no-error-summary)
@@ -67,6 +67,7 @@ check: venv ## check format, lint, types, layers, laws, words, Dockerfile, spell
 	$(call step,laws,$(BIN)/pytest -qq tests/test_architecture.py)
 	$(call step,words,$(BIN)/pytest -qq tests/test_words.py)
 	$(call step,Dockerfile,$(BIN)/hadolint Dockerfile)
+	$(call step,imports of tests,$(BIN)/pytest -qq --collect-only >$(VENV)/collected || { tail -40 $(VENV)/collected; false; })
 	$(call step,spelling,$(BIN)/codespell)
 	$(call step,known vulnerabilities,$(BIN)/python .ci/audit.py requirements-dev.lock)
 

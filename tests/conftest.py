@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import needs
 from tests.support.controlplane import build
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
 from tests.support.measured import FIGURE, Measured
+from tests.support.run_summary import write_summary
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import NAMESPACE, Webhook, create_service_account
 
@@ -26,20 +29,22 @@ settings.register_profile(
 settings.load_profile("no-deadline")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of the test
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test if a program that it declares is missing. Under CI, fail it."""
+    needs.declared = frozenset(name for mark in item.iter_markers("needs") for name in mark.args)
+    missing = "; ".join(needs.advice(name) for name in sorted(needs.declared) if needs.is_missing(name))
+    if missing and needs.under_ci():
+        pytest.fail(missing, pytrace=False)
+    if missing:
+        pytest.skip(missing)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures that tests measured."""
+    """Print what the reader of a run wants to know at its end."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
-    figures = [
-        (report.nodeid, value)
-        for report in reports
-        if getattr(report, "when", "") == "call"
-        for name, value in report.user_properties
-        if name == FIGURE
-    ]
-    if figures:
-        terminalreporter.section("measured")
-    for test, figure in figures:
-        terminalreporter.line(f"{test.partition('::')[0]}: {figure}")
+    write_summary(reports, terminalreporter.line, terminalreporter.section)
 
 
 @pytest.fixture
@@ -55,6 +60,8 @@ def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         build.binaries()
     with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
         plane.create_namespace(NAMESPACE)
+        # Always, so that no test depends on the tests before it: a webhook looks for missing CRDs only sometimes.
+        install_crds(plane)
         yield plane
 
 

@@ -240,17 +240,20 @@ def alerts(rules: Object) -> list[Any]:
     return [alert for group in rules["groups"] for alert in group["rules"]]
 
 
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize("source", SOURCES)
 def test_prometheus_parses_the_rules(source: str, tmp_path: Path) -> None:
     promtool.check_rules(tmp_path, rendered_rules(source))
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_rejects_a_rule_with_an_invalid_expression(tmp_path: Path) -> None:
     group = {"name": "broken", "rules": [{"alert": "Broken", "expr": "sum(rate(a[5m])"}]}
     with pytest.raises(promtool.PromtoolError, match="could not parse expression"):
         promtool.check_rules(tmp_path, {"groups": [group]})
 
 
+@pytest.mark.needs("promtool")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_an_alert_fires_only_on_its_series(case: Case, tmp_path: Path) -> None:
     promtool.check_rules(tmp_path, rendered_rules())

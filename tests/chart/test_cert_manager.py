@@ -22,7 +22,7 @@ from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, free_ports, running
 from tests.support.controlplane.rights import Right, is_granted
-from tests.support.helm_release import HELMS, LONG_TIMEOUT, Release, Replicas, build_both_helms
+from tests.support.helm_release import HELMS, LONG_TIMEOUT, Release, Replicas
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.object_history import History
@@ -30,7 +30,11 @@ from tests.support.pod_stream import PodStream
 from tests.support.scenario import CO_SCHEDULED, Scenario
 from tests.support.webhook_process import REGISTRATIONS
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [
+    pytest.mark.controlplane,
+    pytest.mark.needs(build.CERT_MANAGER),
+    pytest.mark.usefixtures("cert_manager"),
+]
 
 CERT_MANAGER, FAIL = "--set=certificates.source=cert-manager", "--set=webhook.failurePolicy=Fail"
 INJECTOR = "cert-manager-cainjector"
@@ -45,10 +49,9 @@ RENEWAL_REQUESTED = {"type": "Issuing", "status": "True", "reason": "ManuallyTri
 
 
 @pytest.fixture(scope="module")
-def cert_manager(request: pytest.FixtureRequest, plane: ControlPlane) -> Iterator[None]:
+def cert_manager(plane: ControlPlane) -> Iterator[None]:
     """Run cert-manager, and install its CRDs."""
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        program, crds = build.cert_manager()
+    program, crds = build.rare(build.CERT_MANAGER).values()
     # Other tests may have left CRDs with the same names.
     plane.kubectl("delete", "--ignore-not-found", "-f", str(crds))
     plane.kubectl("create", "-f", str(crds))
@@ -172,12 +175,10 @@ def with_ca_bundle(configuration: Object) -> set[str]:
     return {each["name"] for each in configuration["webhooks"] if each["clientConfig"].get("caBundle")}
 
 
-@pytest.mark.usefixtures("cert_manager")
 @pytest.mark.parametrize("helm", HELMS)
 def test_only_the_injector_writes_the_ca_bundle_and_no_upgrade_removes_it(
-    request: pytest.FixtureRequest, plane: ControlPlane, longhorn: Longhorn, helm: str
+    plane: ControlPlane, longhorn: Longhorn, helm: str
 ) -> None:
-    build_both_helms(request)
     name = f"chart-injected-{helm}"
     with installed_chart(plane, longhorn, name, CERT_MANAGER, "--set=replicas=1", helm=helm) as chart:
         chart.scenario.add_nodes(4)
@@ -202,7 +203,6 @@ def test_only_the_injector_writes_the_ca_bundle_and_no_upgrade_removes_it(
     assert chart.secret_suffixes() == CERT_MANAGER_SECRETS  # documented in the chart's README
 
 
-@pytest.mark.usefixtures("cert_manager")
 def test_a_renewed_certificate_is_served_without_a_restart_or_a_failed_creation(
     plane: ControlPlane, longhorn: Longhorn, measured: Measured
 ) -> None:
@@ -251,7 +251,6 @@ SOURCES = {
 }
 
 
-@pytest.mark.usefixtures("cert_manager")
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_change_of_the_certificate_source_and_back_fails_no_creation(
     plane: ControlPlane, longhorn: Longhorn, source: str, measured: Measured

@@ -68,7 +68,7 @@ def test_a_gauge_that_every_replica_exports_for_the_whole_fleet_is_not_added_up(
             assert re.search(r"max( by \((state|node)\) )?\($", before)
 
 
-@pytest.mark.controlplane  # `make test-unit` needs no promtool
+@pytest.mark.needs("promtool")
 def test_prometheus_parses_each_query(tmp_path: Path) -> None:
     rules = [{"record": f"query:{number}", "expr": query.replace("$__rate_interval", "5m")}
              for number, query in enumerate(QUERIES)]  # fmt: skip

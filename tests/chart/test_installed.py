@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas, build_both_helms
+from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.object_history import History
 from tests.support.scenario import CO_SCHEDULED, Scenario
 from tests.support.webhook_process import REGISTRATIONS
@@ -58,13 +58,14 @@ def test_a_webhook_added_by_an_upgrade_gets_its_ca_bundle(plane: ControlPlane, i
 
 @pytest.mark.parametrize(
     ("program", "forced"),
-    [("helm3", ["--force"]), ("helm", ["--force-replace", "--server-side=false"])],
-    ids=["helm3", "helm4"],
+    [
+        pytest.param("helm3", ["--force"], marks=pytest.mark.needs("helm3"), id="helm3"),
+        pytest.param("helm", ["--force-replace", "--server-side=false"], id="helm4"),
+    ],
 )
 def test_a_forced_upgrade_empties_the_ca_bundle_and_the_program_restores_it(
-    request: pytest.FixtureRequest, plane: ControlPlane, installed: Replicas, program: str, forced: list[str]
+    plane: ControlPlane, installed: Replicas, program: str, forced: list[str]
 ) -> None:
-    build_both_helms(request)
     release = installed.release
     plane.wait(release.has_ca_bundle, 20, "the caBundle")
     (before,) = release.ca_bundles()

@@ -15,7 +15,7 @@ from tests.support.prometheus import Prometheus, prometheus
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import Webhook
 
-pytestmark = pytest.mark.controlplane
+pytestmark = [pytest.mark.controlplane, pytest.mark.needs("prometheus")]
 
 DASHBOARD = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())
 QUERIES = {

@@ -16,7 +16,7 @@ from tests.support.controlplane import build
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import CHART, NAME, Object, container, env_values, find_one
-from tests.support.helm_release import HELMS, Release, build_both_helms
+from tests.support.helm_release import HELMS, Release
 from tests.support.scenario import recorded_pod
 from tests.support.webhook_process import REGISTRATIONS
 
@@ -95,7 +95,6 @@ class PublishedRelease(Release):
 
 @pytest.fixture(params=HELMS)
 def release(request: pytest.FixtureRequest, plane: ControlPlane) -> Iterator[PublishedRelease]:
-    build_both_helms(request)
     release = PublishedRelease(plane, f"chart-{request.param}", request.param)
     yield release
     release.uninstall("--ignore-not-found")
@@ -172,7 +171,7 @@ def test_a_webhook_added_by_an_upgrade_has_no_ca_bundle_and_fails_open(release: 
     assert share_managers["failurePolicy"] == "Ignore"
 
 
-@pytest.mark.parametrize("release", ["helm3"], indirect=True)
+@pytest.mark.parametrize("release", HELMS[1:], indirect=True)
 def test_helm_4_upgrades_a_helm_3_release(release: PublishedRelease) -> None:
     release.upgrade("--set=webhook.timeoutSeconds=5", program="helm")
     assert (release.timeouts(), release.is_intact(), release.generation()) == ([5, 5], True, 1)

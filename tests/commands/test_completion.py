@@ -26,6 +26,7 @@ compadd() {{ print -rl -- "${{(@P)@[-1]}}" }}
 words=({words}) CURRENT=$(({position} + 1))
 $_comps[kubevirt-scheduler]
 """
+SHELLS = ("bash", *(pytest.param(name, marks=pytest.mark.needs(name)) for name in ("zsh", "fish")))
 FISH = """
 kubevirt-scheduler completion fish | source
 complete -C "{line}"
@@ -36,8 +37,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program of a shell or of kubectl, with the installed commands on the PATH."""
     variables = {**os.environ, "PATH": f"{SCRIPTS}:{os.environ['PATH']}", **environment}
     program = shutil.which(command[0], path=variables["PATH"])
-    if program is None:
-        pytest.fail(f"{command[0]} is not on the PATH; on Debian: apt-get install zsh fish")
+    assert program, f"{command[0]} is not on the PATH"
     return subprocess.run(
         [program, *command[1:]], check=False, capture_output=True, text=True, timeout=60, env=variables
     )
@@ -54,8 +54,7 @@ def completions(shell: str, line: str, home: Path) -> set[str]:
     return {found.partition("\t")[0].partition(":")[0].rstrip("\\") for found in result.stdout.splitlines()}
 
 
-@pytest.mark.shells
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("line", "found"),
     [

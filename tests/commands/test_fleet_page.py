@@ -133,7 +133,7 @@ def test_text_like_a_placeholder_in_the_report_stays_as_it_is() -> None:
     assert render(report(vm("{{scripts}}"))).count("{{scripts}}") > 0
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, five_hundred_vms())
     assert opened.count(".vm") == 500
@@ -145,7 +145,7 @@ def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
     assert browser.requests == [page_file.as_uri()]
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_the_summary_counts_the_vms_that_are_not_listed_too(browser: Page, page_file: Path) -> None:
     only_apart = report(vm("a", "Apart")) | {
         "summary": {"vms": 3, "together": 2, "apart": 1, "togetherAfterRestart": 1}
@@ -155,7 +155,7 @@ def test_the_summary_counts_the_vms_that_are_not_listed_too(browser: Page, page_
     assert opened.shown == "1 of 1 VM shown"
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, five_hundred_vms())
     opened.choose("#namespace", "team-1")
@@ -173,7 +173,7 @@ def test_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
     assert opened.count('[aria-pressed="true"]') == 0
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_a_line_leads_from_each_node_with_vms_apart_to_their_storage(browser: Page, page_file: Path) -> None:
     vms = [vm("a", "Apart"), vm("b", "Apart"), vm("c", "Apart", "node-c"), vm("d"), vm("e", "Stopped")]
     opened = Opened(browser, page_file, report(*vms))
@@ -187,7 +187,7 @@ def test_a_line_leads_from_each_node_with_vms_apart_to_their_storage(browser: Pa
     assert opened.texts(".node h2") == ["node-a", "node-b", "node-c", "Not on a node"]
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_a_selected_vm_shows_what_a_start_would_decide(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, report(vm("a", "Apart"), vm("b")))
     opened.do(".vm.Apart", "click()")
@@ -199,7 +199,7 @@ def test_a_selected_vm_shows_what_a_start_would_decide(browser: Page, page_file:
     assert opened.focused == "⇄a"
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None:
     fields = ("name", "namespace", "node", "storageNode", "claim", "reason", "advice", "state")
     vms = [vm("a", "Apart") | {field: text} for text in HOSTILE for field in fields]
@@ -218,7 +218,7 @@ def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None
     assert browser.evaluate(handlers) == []
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 @pytest.mark.parametrize(
     "injected",
     [
@@ -246,7 +246,7 @@ def test_the_policy_blocks_injected_content_and_requests(browser: Page, page_fil
     assert browser.evaluate("document.title") == "VMs and their storage"
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_the_keyboard_reaches_each_view_and_each_vm(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, report(vm("a"), vm("b"), vm("c", "Apart")))
     assert opened.count('.node[data-node="node-a"] .vm[tabindex="0"]') == 1  # the arrow keys reach the others
@@ -262,7 +262,7 @@ def test_the_keyboard_reaches_each_view_and_each_vm(browser: Page, page_file: Pa
     assert opened.count("tbody tr") == 3
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_a_screen_reader_finds_a_table_with_headers_and_a_status(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, report(vm("a"), vm("b", "Apart")), width=390, phone=True)
     opened.do("#tab-table", "click()")
@@ -274,7 +274,7 @@ def test_a_screen_reader_finds_a_table_with_headers_and_a_status(browser: Page, 
     assert not [role for role, name in named if role in ("button", "tab", "combobox", "searchbox") and not name]
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_clicking_a_column_header_sorts_the_table(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, report(vm("vm-10"), vm("vm-2"), vm("vm-1")))
     opened.do("#tab-table", "click()")
@@ -285,7 +285,7 @@ def test_clicking_a_column_header_sorts_the_table(browser: Page, page_file: Path
     assert browser.evaluate("document.querySelectorAll('th')[1].getAttribute('aria-sort')") == "descending"
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 @pytest.mark.parametrize("view", ["map", "table"])
 def test_a_phone_shows_everything_without_scrolling_sideways(browser: Page, page_file: Path, view: str) -> None:
     long = "a-very-long-name-" * 8
@@ -312,7 +312,7 @@ CONTRAST = """
 """
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_the_contrast_that_wcag_requires(browser: Page, page_file: Path, scheme: str) -> None:
     Opened(browser, page_file, report(vm("a")), scheme=scheme)
@@ -321,14 +321,14 @@ def test_text_has_the_contrast_that_wcag_requires(browser: Page, page_file: Path
     assert background == {"light": "rgb(245, 246, 248)", "dark": "rgb(18, 21, 27)"}[scheme]
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_an_empty_report_is_a_page_too(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, {"vms": [], "nodes": [], "summary": {}})
     assert opened.texts("#summary") == ["0 VMs."]
     assert browser.errors == []
 
 
-@pytest.mark.browser
+@pytest.mark.needs("chromium")
 def test_the_pictures_of_the_documentation_show_the_example_cluster(tmp_path: Path) -> None:
     page_screenshot.take(tmp_path)
     for scheme in ("light", "dark"):

@@ -16,7 +16,7 @@ from tests.support.server_process import TIMEOUT
 from webhook import __version__
 from webhook.commands.serve import serve
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, pytest.mark.needs("buildah", "mmdebstrap")]
 
 USER = 65532
 SETUP = configparser.ConfigParser()

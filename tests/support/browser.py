@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+from tests.support import needs
+
 TIMEOUT = 60.0  # seconds; a page of 500 VMs takes one
 # Chromium's sandbox needs a user namespace or another user than root, and a container's /dev/shm is too small.
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"]
@@ -122,10 +122,8 @@ class Page:
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Page]:
-    """Start Chromium with its profile in `folder`, and stop it at the end. Raises BrowserError if it is missing."""
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if program is None:
-        raise BrowserError(f"none of {', '.join(CHROMIUM)} is on the PATH; on Debian: apt-get install chromium")
+    """Start Chromium with its profile in `folder`, and stop it at the end."""
+    program = needs.find("chromium")
     read_commands, commands = os.pipe()
     responses, write_responses = os.pipe()
     arguments = [program, *OPTIONS, "--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]

@@ -25,17 +25,12 @@ from tests.support.helm_chart import CHART, NAME, Object, container, env_values,
 from tests.support.secret_mount import SecretVolume
 from tests.support.webhook_process import PROGRAM, REGISTRATIONS
 
-HELMS = ("helm", "helm3")
+# Helm 4 and Helm 3, as the parameters of a test.
+HELMS = ("helm", pytest.param("helm3", marks=pytest.mark.needs("helm3")))
 ENDPOINT_LAG = 0.3  # seconds until every node drops a removed endpoint; kube-proxy syncs at most once a second
 NUMBERS = itertools.count(1)
 # With `failurePolicy: Ignore`, a machine that stalls for the chart's 3 s would let VMs start unmodified.
 LONG_TIMEOUT = "--set=webhook.timeoutSeconds=10"
-
-
-def build_both_helms(request: pytest.FixtureRequest) -> None:
-    """Build Helm 3 too, with visible progress: the first build on a machine takes minutes."""
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        build.helm3()
 
 
 class Release:
@@ -52,7 +47,7 @@ class Release:
         """Run Helm in the release's namespace and return its output."""
         program = program or self.program
         if program == "helm3":
-            self.plane.binaries[program] = build.helm3()
+            self.plane.binaries |= build.rare(program)
         return self.plane._run_as_admin(program, (*arguments, f"--namespace={self.namespace}"), None)
 
     def install(self, *arguments: str) -> Release:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -12,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from tests.support import needs
 from tests.support.controlplane.api import LOOPBACK
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.controlplane.process import Process, ProcessError, free_ports, running
+from tests.support.controlplane.process import Process, free_ports, running
 
 Object = dict[str, Any]
 INTERVAL = "1s"
@@ -49,9 +49,7 @@ class Prometheus:
 @contextmanager
 def prometheus(plane: ControlPlane, metrics: tuple[str, int], labels: Object, rules: Object) -> Iterator[Prometheus]:
     """Run Prometheus with the rules. `metrics` is the webhook's plain port, `labels` are those of its Service."""
-    program = shutil.which("prometheus")
-    if program is None:
-        raise ProcessError("no `prometheus` to query the metrics: apt-get install prometheus")
+    program = needs.find("prometheus")
     folder = plane.folder / "prometheus"
     folder.mkdir()
     (port,) = free_ports(1)

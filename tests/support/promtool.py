@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +9,14 @@ from typing import Any
 
 import yaml
 
+from tests.support import needs
+
 Object = dict[str, Any]
 RULES = "rules.yaml"
 
 
 class PromtoolError(Exception):
-    """The output of a failed promtool, or the advice to install it."""
+    """The output of a failed promtool."""
 
 
 def check_rules(folder: Path, rules: Object) -> None:
@@ -40,10 +41,8 @@ def firing_alerts(folder: Path, alert: Mapping[str, str], series: Mapping[str, s
 
 
 def _promtool(folder: Path, *arguments: str) -> str:
-    program = shutil.which("promtool")
-    if program is None:
-        raise PromtoolError("no `promtool` to check the alerts: apt-get install prometheus, or download Prometheus")
-    result = subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    command = [needs.find("promtool"), *arguments]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
     if result.returncode:
         raise PromtoolError(result.stdout + result.stderr)
     return result.stdout

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,25 +52,29 @@ def binaries() -> dict[str, Path]:
     return _find_or_build(MODULE, programs | {STAGES: _write_stages})
 
 
-def helm3() -> Path:
-    """Return the path of Helm 3, found or built like the other programs, under the name `helm3`."""
-    return _find_or_build(HELM3_MODULE, {"helm3": partial(_build, HELM3_MODULE, HELM3)})["helm3"]
+def rare(name: str) -> dict[str, Path]:
+    """Return the path of each file of a rare program, found or built like the other programs."""
+    return _find_or_build(*RARE[name])
 
 
-def cert_manager() -> tuple[Path, Path]:
-    """Return the paths of cert-manager and its custom resource definitions, found or built like the other programs."""
-    program = partial(_build, CERT_MANAGER_MODULE, ".")
-    found = _find_or_build(CERT_MANAGER_MODULE, {CERT_MANAGER: program, CERT_MANAGER_CRDS: _write_crds})
-    return found[CERT_MANAGER], found[CERT_MANAGER_CRDS]
+def is_built(name: str) -> bool:
+    """Return whether a rare program can be used without building it."""
+    return all(path.exists() for path in _paths(*RARE[name]).values())
 
 
 def _find_or_build(module: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
+    paths = _paths(module, recipes)
+    _build_missing(_cache_folder(module), {path: recipes[name] for name, path in paths.items() if not path.exists()})
+    return paths
+
+
+def _paths(module: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Return where each program is, or is to be built."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and not Path(assets).is_dir():
         raise BuildError(f"KUBEBUILDER_ASSETS is {assets}, which is not a folder: correct it, or unset it to build")
-    found = {name: path for name in recipes if assets and (path := Path(assets, name)).is_file()}
-    to_build = {name: recipe for name, recipe in recipes.items() if name not in found}
-    return found | _build_missing(_cache_folder(module), to_build)
+    found = {name: path for name in names if assets and (path := Path(assets, name)).is_file()}
+    return {name: found.get(name, _cache_folder(module) / name) for name in names}
 
 
 def _cache_folder(module: Path) -> Path:
@@ -80,18 +84,16 @@ def _cache_folder(module: Path) -> Path:
     return home / "kubevirt-scheduler" / hashlib.sha256(sources).hexdigest()[:16]
 
 
-def _build_missing(folder: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
-    paths = {name: folder / name for name in recipes}
-    if all(path.exists() for path in paths.values()):
-        return paths
+def _build_missing(folder: Path, recipes: dict[Path, Recipe]) -> None:
+    if not recipes:
+        return
     with _lock(folder):
         # Checked again: another run may have built them while this one waited for the lock.
-        missing = {name: path for name, path in paths.items() if not path.exists()}
+        missing = [path for path in recipes if not path.exists()]
         for leftover in folder.glob("*.partial"):
             leftover.unlink()
-        for number, (name, path) in enumerate(missing.items(), 1):
-            _build_atomically(recipes[name], path, f"{number} of {len(missing)}")
-    return paths
+        for number, path in enumerate(missing, 1):
+            _build_atomically(recipes[path], path, f"{number} of {len(missing)}")
 
 
 @contextmanager
@@ -173,11 +175,20 @@ def _print_progress(text: str, end: str = "\n") -> None:
     print(text, end=end, file=sys.stderr, flush=True)
 
 
+# Programs for a few tests, each with the module that builds it: built only under CI, because they take minutes.
+RARE: dict[str, tuple[Path, dict[str, Recipe]]] = {
+    "helm3": (HELM3_MODULE, {"helm3": partial(_build, HELM3_MODULE, HELM3)}),
+    CERT_MANAGER: (
+        CERT_MANAGER_MODULE,
+        {CERT_MANAGER: partial(_build, CERT_MANAGER_MODULE, "."), CERT_MANAGER_CRDS: _write_crds},
+    ),
+}
+
 if __name__ == "__main__":
     try:
-        for path in binaries().values():
-            print(path)
-        if "--all" in sys.argv:
-            print(helm3(), *cert_manager(), sep="\n")
+        paths = list(binaries().values())
+        if os.environ.get("CI"):
+            paths += [path for name in RARE for path in rare(name).values()]
+        print(*paths, sep="\n")
     except BuildError as error:
         sys.exit(f"build.py: {error}")

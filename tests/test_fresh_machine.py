@@ -1,0 +1,65 @@
+"""`make test` passes on a machine that lacks the programs of tests/support/needs.py, and CI fails there."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import needs
+from tests.support.paths import ROOT
+
+# The shell, and the tools that its completion script and that of the test call, are part of every Debian.
+BASIC_PROGRAMS = ("bash", "env", "sed")
+
+
+def run_pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run tests with a PATH that has only basic programs, and an empty cache for built programs."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in BASIC_PROGRAMS:
+        (programs / name).symlink_to(str(shutil.which(name)))
+    fresh = {"PATH": str(programs), "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)} | environment
+    command = [sys.executable, "-m", "pytest", "-n0", f"--override-ini=cache_dir={folder}/pytest", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=fresh, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_without_the_programs_their_tests_are_skipped_with_a_reason_and_nothing_is_built(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "-m", "needs")
+    assert run.returncode == 0, run.stdout
+    last_lines = run.stdout.partition(" skipped ")[2]
+    for name in needs.PROGRAMS:
+        assert re.search(rf"^\d+ skipped: .*{re.escape(needs.advice(name))}", last_lines, re.MULTILINE)
+    assert " passed" not in run.stdout
+    assert not (tmp_path / "cache").exists()
+
+
+def test_cases_of_the_same_test_that_need_no_such_program_pass(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "tests/commands/test_completion.py", "-k", "inj")
+    assert run.returncode == 0, run.stdout
+    assert "3 passed, 6 skipped" in run.stdout
+
+
+def test_under_ci_a_missing_program_fails_its_tests(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, "tests/commands/test_completion.py", "-k", "zsh", CI="true")
+    assert run.returncode == 1, run.stdout
+    assert "no zsh on the PATH (apt-get install zsh)" in run.stdout
+
+
+def test_a_test_cannot_run_a_program_that_it_does_not_declare() -> None:
+    with pytest.raises(needs.MissingProgramError, match=r'mark it with @pytest.mark.needs\("openssl"\)'):
+        needs.find("openssl")
+
+
+@pytest.mark.needs("openssl")
+def test_a_test_can_run_a_program_that_it_declares() -> None:
+    assert Path(needs.find("openssl")).name == "openssl"
+
+
+def test_the_packages_of_missing_programs_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert needs.missing_packages(["promtool", "prometheus", "zsh"]) == ["prometheus", "zsh"]
+    (tmp_path / "zsh").symlink_to(sys.executable)
+    assert needs.missing_packages(["promtool", "prometheus", "zsh"]) == ["prometheus"]
