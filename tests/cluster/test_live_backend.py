@@ -1,6 +1,7 @@
 """Tests of the live backend: which threads and caches run, and what the plain port reports of them."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
@@ -18,6 +19,7 @@ from webhook.placement.decision import Reason
 from webhook.placement.release import RELEASE_REASONS
 from webhook.placement.settings import Action
 from webhook.serving.app import create_probes
+from webhook.serving.telemetry.collectors import cluster_metrics, fleet_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
 MakeBackend = Callable[..., LiveBackend]
@@ -68,7 +70,8 @@ def until(condition: Any) -> None:
 
 def samples(backend: LiveBackend) -> dict[str, float]:
     metrics = Metrics()
-    metrics.add_cluster(backend)
+    metrics.add(partial(cluster_metrics, backend))
+    metrics.add(partial(fleet_metrics, backend.fleet.counts))
     lines = metrics.exposition().decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
 

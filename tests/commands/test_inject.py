@@ -28,10 +28,11 @@ from tests.support.builders import (
 )
 from webhook.cli import commands
 from webhook.cluster.manifests import documents, to_yaml
+from webhook.commands.injection_json import as_json
 from webhook.placement.decision import Reason
 from webhook.placement.injector import inject
 from webhook.placement.settings import Settings
-from webhook.serving.review.admission_review import API_VERSION, KIND, as_json
+from webhook.serving.review.admission_review import API_VERSION, KIND
 
 REVIEWS = sorted(paths.REVIEWS.glob("*.json"))
 CASES = sorted(paths.CASES.iterdir())

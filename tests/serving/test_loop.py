@@ -6,6 +6,7 @@ import os
 import resource
 import ssl
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from webhook.serving.http.loop import (
 from webhook.serving.http.messages import Response
 from webhook.serving.http.parser import BODY_LIMIT, RequestParser
 from webhook.serving.http.tls import MAX_USELESS_RECORDS
+from webhook.serving.telemetry.collectors import loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -433,64 +435,6 @@ def test_an_invalid_record_ends_the_connection(driver, record_peer, record):
     assert driver.dropped == {"tls": 1}
 
 
-# The ClientHello
-
-
-def announced_hello(size):
-    """The first bytes of a ClientHello that announces this size, in a record of their own."""
-    return b"\x16\x03\x01\x00\x06\x01" + size.to_bytes(3, "big") + b"\x03\x03"
-
-
-def hello_without_key_share(context):
-    """A ClientHello that makes the server ask for a second one with a HelloRetryRequest."""
-    hello = client_hello(context)
-    extension = hello.index(b"\x00\x33\x00\x26\x00\x24")  # key_share with one share of 36 bytes
-    shorter = bytearray(hello[:extension] + b"\x00\x33\x00\x02\x00\x00" + hello[extension + 42 :])
-    ciphers = 5 + 4 + 2 + 32 + 1 + shorter[43]  # after the headers, the version, the random and the session id
-    extensions = ciphers + 2 + int.from_bytes(shorter[ciphers : ciphers + 2], "big") + 2
-    for length in (slice(3, 5), slice(6, 9), slice(extensions, extensions + 2)):
-        size = length.stop - length.start
-        shorter[length] = (int.from_bytes(shorter[length], "big") - 36).to_bytes(size, "big")
-    return bytes(shorter)
-
-
-@pytest.mark.parametrize("first", ["", "hello in two records", "HelloRetryRequest", "an incomplete header"])
-def test_a_client_hello_that_announces_over_16_kib_ends_the_connection(driver, first):
-    """OpenSSL allocates the announced size, and accepts 128 KiB."""
-    with driver.connect_tcp() as sock:
-        if first == "HelloRetryRequest":
-            assert driver.send_and_receive(sock, hello_without_key_share(driver.client_context))
-            sock.sendall(b"\x14\x03\x03\x00\x01\x01")
-        elif first == "an incomplete header":
-            sock.sendall(b"\x16\x03\x01\x00\x01\x01")
-        elif first:
-            hello = hello_without_key_share(driver.client_context)
-            half = len(hello) // 2
-            parts = hello[5:half], hello[half:]
-            records = b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
-            assert driver.send_and_receive(sock, records)
-        sock.sendall(announced_hello(16 * 1024 + 1))
-        driver.turn(2)
-        assert driver.dropped == {"tls": 1}
-        assert closed_by_server(sock)
-
-
-def test_a_client_hello_of_16_kib_is_accepted(driver):
-    with driver.connect_tcp() as sock:
-        driver.send(sock, announced_hello(16 * 1024))
-        assert driver.dropped == {}
-        assert not closed_by_server(sock)
-
-
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_handshake_of_each_version_is_completed(driver, version):
-    """In TLS 1.2, the last record of a handshake is encrypted: it may look like any message."""
-    driver.client_context.maximum_version = version
-    for _ in range(20):
-        with driver.connect_tls() as peer:
-            assert is_served(driver, peer)
-
-
 # The budget of a turn
 
 
@@ -499,9 +443,9 @@ def slow_decisions(driver):
     """Each decision takes 4 ms of the loop's clock."""
     respond = driver.handler.respond
 
-    def decide(request, peer):
+    def decide(request):
         driver.now += 0.004
-        return respond(request, peer)
+        return respond(request)
 
     driver.handler.respond = decide
 
@@ -606,7 +550,7 @@ def scan_port(driver):
 def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
     """The workers of gunicorn 26.1 and 27.0.1 count some of these down twice, and then never exit."""
     metrics = Metrics()
-    metrics.add_loop(driver.loop.connections, driver.loop.dropped, driver.loop.turns.take_longest)
+    metrics.add(partial(loop_metrics, driver.loop.connections, driver.loop.dropped, driver.loop.turns.take_longest))
     with driver.connect_tls() as other_peer:
         for _ in range(5):
             scan_port(driver)

@@ -9,12 +9,10 @@ import pytest
 
 from tests.support.builders import (
     Object,
-    apply_injection,
     catalog,
     injection_for,
     node,
     request,
-    share_manager,
     storage,
     virt_launcher,
 )
@@ -28,7 +26,6 @@ from webhook.serving.review.admission_review import (
     MAX_CONTAINERS,
     REVIEW_LIMIT,
     BadReview,
-    as_json,
     claims_line,
     is_oversized,
     read_review,
@@ -170,32 +167,6 @@ def test_claims_line_lists_each_claim_with_its_node_or_reason() -> None:
         virt_launcher(claims=["disk1", "gone", "disk2"]), *storage(), *storage("disk2", "node-b")
     ).decision
     assert claims_line(decision) == f"disk1=node-a gone={Reason.CLAIM_NOT_FOUND} disk2=node-b"
-
-
-def test_as_json_returns_the_full_decision_and_patch() -> None:
-    pod = virt_launcher(claims=["disk1", "gone"])
-    injection = injection_for(pod, *storage()[:2], share_manager())
-    encoded = json.loads(json.dumps(as_json(injection)))
-    assert encoded["allowed"] is True
-    assert encoded["decision"] == {
-        "outcome": "pinned",
-        "reason": Reason.CO_SCHEDULED,
-        "message": "pinned to node-a, which serves claim disk1",
-        "node": "node-a",
-        "mode": "required",
-        "conflict": False,
-        "claims": [
-            {"claim": "disk1", "volume": "vol-disk1", "node": "node-a", "source": "share-manager", "reason": None},
-            {"claim": "gone", "volume": None, "node": None, "source": None, "reason": Reason.CLAIM_NOT_FOUND},
-        ],
-    }
-    assert apply_injection(pod, Injection(injection.decision, encoded["patch"])) == apply_injection(pod, injection)
-    assert encoded["warnings"] == []
-
-
-def test_as_json_returns_null_for_a_missing_patch() -> None:
-    encoded = as_json(injection_for(virt_launcher(opt_in=None)))
-    assert (encoded["patch"], encoded["decision"]["node"], encoded["decision"]["claims"]) == (None, None, [])
 
 
 # Oversized reviews

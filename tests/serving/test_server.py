@@ -386,7 +386,7 @@ def startup_error_with(tmp_path, folder):
 
 def test_gunicorn_runs_one_worker_without_a_request_limit(tmp_path):
     backend = from_snapshot(catalog(), settings())
-    handler = RequestHandler(lambda *_: Response(HTTPStatus.OK, b""))
+    handler = RequestHandler(lambda _: Response(HTTPStatus.OK, b""))
     write_certificate_files(tmp_path)
     certificate = ServingCertificate(tmp_path)
     controller = CertificateController(None, secret=None, configuration=None, policy=Policy(), folder=tmp_path)

@@ -40,7 +40,7 @@ class LoopDriver:
         self.turns += 1
         self.on_turn()
 
-    def _respond(self, request, _peer):
+    def _respond(self, request):
         self.requests.append(request)
         if request.head.path == "/bug":
             raise LookupError("a bug")

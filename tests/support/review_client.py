@@ -34,7 +34,7 @@ class ReviewClient:
         """Send a request."""
         fields = [(b"host", b"x")] + ([(b"content-type", content_type.encode())] if content_type is not None else [])
         head = Head(method, path, (1, 1), tuple(fields), keep_alive=True)
-        return Response(self._respond(Request(head, data, self._clock()), "127.0.0.1"))
+        return Response(self._respond(Request(head, data, self._clock())))
 
     def post(self, path: str, data: bytes, content_type: str | None = "application/json") -> Response:
         """Send a review."""

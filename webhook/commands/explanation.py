@@ -7,6 +7,7 @@ from webhook.cluster.documents import BadInput
 from webhook.cluster.objects import read_pending_pin
 from webhook.cluster.store import Store
 from webhook.commands.fleet_report import describe
+from webhook.commands.injection_json import as_json
 from webhook.commands.narration import (
     Assumed,
     Line,
@@ -28,7 +29,6 @@ from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.template import as_if_eligible, creation_request
 from webhook.placement.walk import walk
-from webhook.serving.review.admission_review import as_json
 
 _ANSWERS = {"✓": True, "✗": False}
 

@@ -12,6 +12,7 @@ import msgspec
 
 from webhook.cluster import documents, manifests
 from webhook.cluster.documents import Document, Kind
+from webhook.commands.injection_json import as_json
 from webhook.commands.options import (
     color_option,
     file_option,
@@ -28,7 +29,6 @@ from webhook.placement.injector import Injection
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings, read_settings
 from webhook.placement.shape import JsonObject
-from webhook.serving.review.admission_review import as_json
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 

@@ -23,6 +23,7 @@ from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import CannotListen, listening
 from webhook.serving.server import Server
 from webhook.serving.telemetry import logs
+from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
 from webhook.serving.telemetry.logs import LogLimit, LogStream
 from webhook.serving.telemetry.metrics import Metrics
 
@@ -94,7 +95,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     log_stream, log_limit = LogStream(STDERR), LogLimit()
     logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)
-    metrics.add_log(log_stream, log_limit)
+    metrics.add(partial(log_metrics, log_stream, log_limit))
     if snapshots:
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:
@@ -106,7 +107,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
             certificate, controller = stack.enter_context(
                 tls_config.certificate(_self_signed_names(bind), lambda: connect(kubeconfig, context))
             )
-            metrics.add_certificates(certificate, controller)
+            metrics.add(partial(certificate_metrics, certificate, controller))
 
             def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:
                 problems = partial(certificate_problems, certificate, controller)
@@ -123,7 +124,8 @@ def _live_backend(
     from webhook.cluster.live_backend import LiveBackend  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
     live_backend = LiveBackend(cluster, settings, lease)
-    metrics.add_cluster(live_backend)
+    metrics.add(partial(cluster_metrics, live_backend))
+    metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
     return live_backend.backend()
 
 

@@ -2,15 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from email.message import Message
 from functools import lru_cache
 from http import HTTPStatus
 from io import BytesIO
-from typing import Any
 from urllib.parse import parse_qs
-from wsgiref.types import WSGIApplication
 
 import structlog
 from flask import Flask, jsonify, request
@@ -20,62 +18,33 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, Unsup
 from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
 from webhook.serving.http.connection import RequestHandler
-from webhook.serving.http.messages import Headers, Request, Response, error_response
+from webhook.serving.http.messages import Request, Response, error_response
 from webhook.serving.review.retries import RetryBudget, parse_timeout
 from webhook.serving.review.reviewer import Call, Reviewer
 from webhook.serving.telemetry.metrics import CONTENT_TYPE, Metrics
 
 
-def environ(request: Request, peer: str) -> dict[str, Any]:
-    """Return the WSGI environment of a request (PEP 3333)."""
-    variables = {
+def flask_response(app: Flask, request: Request) -> Response:
+    """Return the response of a Flask app, without the headers that `serialize` adds. The app sees no body."""
+    environ = {
         "REQUEST_METHOD": request.head.method,
         "SCRIPT_NAME": "",
         "PATH_INFO": request.head.path,  # not unquoted: each path has one spelling
         "QUERY_STRING": request.head.query,
         "SERVER_NAME": "kubevirt-scheduler",
         "SERVER_PORT": "443",
-        "SERVER_PROTOCOL": "HTTP/{}.{}".format(*request.head.version),
-        "REMOTE_ADDR": peer,
-        "CONTENT_LENGTH": str(len(request.body)),
+        "SERVER_PROTOCOL": "HTTP/1.1",
         "wsgi.version": (1, 0),
         "wsgi.url_scheme": "https",
-        "wsgi.input": BytesIO(request.body),
+        "wsgi.input": BytesIO(),
         "wsgi.errors": sys.stderr,
         "wsgi.multithread": False,
         "wsgi.multiprocess": False,
         "wsgi.run_once": False,
     }
-    for name, value in request.head.headers:
-        key = name.decode("latin-1").upper().replace("-", "_")
-        if key == "CONTENT_TYPE":
-            variables[key] = value.decode("latin-1")
-        elif (
-            key not in ("CONTENT_LENGTH", "TRANSFER_ENCODING") and b"_" not in name
-        ):  # CGI can't distinguish a_b from a-b
-            key = f"HTTP_{key}"
-            variables[key] = (
-                f"{variables[key]},{value.decode('latin-1')}" if key in variables else value.decode("latin-1")
-            )
-    return variables
-
-
-def wsgi_response(app: WSGIApplication, request: Request, peer: str = "") -> Response:
-    """Call a WSGI application and return its response, without the headers that `serialize` adds."""
-    captured: list[Any] = []
-
-    def start_response(status: str, headers: Headers, _exc_info: object = None) -> Any:
-        captured[:] = status, headers
-
-    parts: Iterable[bytes] = app(environ(request, peer), start_response)
-    try:
-        body = b"".join(parts)
-    finally:
-        close: Any = getattr(parts, "close", lambda: None)
-        close()
-    status, headers = captured
-    kept = [(name, value) for name, value in headers if name.lower() not in ("content-length", "connection", "date")]
-    return Response(HTTPStatus(int(status[:3])), body, kept)
+    found = FlaskResponse.from_app(app, environ)
+    kept = [(name, value) for name, value in found.headers if name not in ("Content-Length", "Connection", "Date")]
+    return Response(HTTPStatus(found.status_code), found.get_data(), kept)
 
 
 # These replace werkzeug's error pages, which are HTML.
@@ -95,15 +64,15 @@ def make_reviewer(
     return Reviewer(backend, settings, metrics, RetryBudget(), clock)
 
 
-def review_port(reviewer: Reviewer) -> Callable[[Request, str], Response]:
+def review_port(reviewer: Reviewer) -> Callable[[Request], Response]:
     """Return a function that responds to the requests of the TLS port: to reviews, and with errors to all others."""
     errors = _create_error_app()
 
-    def respond(request: Request, peer: str) -> Response:
+    def respond(request: Request) -> Response:
         head = request.head
         if head.path == "/mutate" and head.method == "POST" and _is_json(head.content_type):
             return reviewer.answer(request.body, Call(request.received, _timeout(head.query)))
-        return wsgi_response(errors, request, peer)
+        return flask_response(errors, request)
 
     return respond
 
@@ -134,7 +103,7 @@ def _timeout(query: str) -> float:
 
 def probe_port(app: Flask) -> RequestHandler:
     """Return the request handler of the plain port, which accepts no bodies."""
-    return RequestHandler(lambda request, peer: wsgi_response(app, request, peer), body_limit=0)
+    return RequestHandler(lambda request: flask_response(app, request), body_limit=0)
 
 
 def create_probes(

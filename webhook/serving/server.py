@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from signal import SIGQUIT, SIGTERM, getsignal, raise_signal, signal
 from threading import Event, Thread
 from typing import Any
@@ -24,7 +25,7 @@ from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import Listeners, address_of
 from webhook.serving.http.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.http.tls import tls_opener
-from webhook.serving.telemetry.collectors import GcPauses
+from webhook.serving.telemetry.collectors import GcPauses, loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
 # Seconds for which a thread keeps the GIL; Python's default is 0.005. The loop waits for the GIL after each system call
@@ -135,7 +136,7 @@ class Server:
             open_channel = tls_opener(self.certificate.context, self.certificate.trusted_cas)
             loop = Loop(listener.sock, open_channel, self.handler, worker.on_turn, max_connections=max_connections)
             worker.loop = loop
-            self.metrics.add_loop(loop.connections, loop.dropped, loop.turns.take_longest)
+            self.metrics.add(partial(loop_metrics, loop.connections, loop.dropped, loop.turns.take_longest))
             self.backend.start()
             self._serve_probes(lambda: "shutting down" if loop.draining else self._cert_problem(), loop)
             Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
@@ -167,7 +168,7 @@ class Server:
         # 10 ms, and 2,000 connections have 80,000.
         gc.set_threshold(20_000, 2, 1000)
         pauses = GcPauses()
-        self.metrics.add_gc(pauses)
+        self.metrics.add(pauses.metrics)
         pauses.start()  # only now: the collection above delays no review
         sys.stdout.write(ready_line)
         sys.stdout.flush()

@@ -43,13 +43,13 @@ class Peer:
 
 @dataclass(slots=True)
 class RequestHandler:
-    """Responds to requests with `respond`, which gets the request and the peer's address.
+    """Responds to requests with `respond`.
 
     `count` is called with each HTTP status. A body over `body_limit` bytes is rejected. While `draining`, each response
     closes its connection.
     """
 
-    respond: Callable[[Request, str], Response]
+    respond: Callable[[Request], Response]
     count: Callable[[int], None] = lambda _status: None
     body_limit: int = BODY_LIMIT
     draining: bool = False
@@ -104,7 +104,7 @@ class Connection:
             self.send_error(*(self.parser.failure or (HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")), now)
             return
         request = self.parser.take()
-        response = self._handler.respond(request, self.peer.address)
+        response = self._handler.respond(request)
         self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.outdated
         self._handler.count(response.status)
         head_only = request.head.method == "HEAD"

@@ -81,7 +81,8 @@ class TurnTimes:
 
 
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
-# Of the connections. OpenSSL takes 50 KB for a handshake, and 150 KB while it waits for a large certificate chain.
+# Of the connections. OpenSSL takes 50 KB for a handshake, and 175 KB if the first 4 bytes of a ClientHello announce the
+# largest one that it accepts, so handshakes take at most 90 MB.
 MAX_HANDSHAKES = 512
 MAX_BUFFERED = 32 * 1024 * 1024  # bytes of unfinished requests and unread responses, over all connections
 # Seconds for requests, and again for handshakes, of one turn; the rest waits for the next turn. A review takes 0.3 ms,

@@ -23,11 +23,6 @@ MAX_RECORD = HEADER_SIZE + MAX_PLAINTEXT + 2048  # bytes; TLS 1.2 allows more ex
 # crypto/tls/common.go (maxUselessRecords), counts only consecutive ones.
 MAX_USELESS_RECORDS = 16
 HANDSHAKE_RECORDS_PER_TURN = 8  # a client's second flight has 3, with a certificate 5
-HANDSHAKE_RECORD, CLIENT_HELLO = 22, 1  # a content type, and the type of a message in such a record
-MESSAGE_HEADER_SIZE = 4  # bytes of a handshake message: type, length
-# bytes; a large one has 2 KiB. OpenSSL accepts 128 KiB, and allocates that as soon as 4 bytes announce it: 2,000
-# connections took 300 MB.
-MAX_CLIENT_HELLO = 16 * 1024
 SENT_RECORDS_PER_TURN = 16  # 256 KiB, which take 1 ms; a response has 2 KiB
 
 
@@ -65,7 +60,6 @@ class TlsChannel(Channel):
         self._plaintext = memoryview(b"")  # of responses, not encrypted yet
         self._useless_records = 0
         self._half_closed = False
-        self._expects_hello, self._hello_left = True, 0  # _hello_left: bytes of a ClientHello in several records
 
     @property
     def buffered(self) -> int:
@@ -87,9 +81,6 @@ class TlsChannel(Channel):
         if not self.has_input and not self._fill():
             raise ConnectionLost("reset")
         for _ in range(HANDSHAKE_RECORDS_PER_TURN):
-            size = self._record_size()
-            if size and self._received[0] == HANDSHAKE_RECORD and self._expects_hello:
-                self._limit_hello(size - HEADER_SIZE)
             if not self._pass_record():
                 return False
             done = self._run(self._do_handshake)
@@ -186,25 +177,6 @@ class TlsChannel(Channel):
         if received[0] not in CONTENT_TYPES or received[1] != 3 or size > MAX_RECORD:
             return len(received)
         return size if size <= len(received) else 0
-
-    def _limit_hello(self, length: int) -> None:
-        """Check the start of the next record, which has so many bytes of handshake messages.
-
-        A second ClientHello may follow, after a HelloRetryRequest. Any other message means that none follows: TLS
-        rejects it, or it is of TLS 1.2, whose next records may be encrypted.
-        """
-        message = self._received[HEADER_SIZE : HEADER_SIZE + MESSAGE_HEADER_SIZE]
-        if self._hello_left:
-            self._hello_left = max(0, self._hello_left - length)
-        elif length < MESSAGE_HEADER_SIZE:
-            raise ConnectionLost("tls")  # no client splits the header of a message
-        elif message[0] == CLIENT_HELLO:
-            size = int.from_bytes(message[1:], "big")
-            if size > MAX_CLIENT_HELLO:
-                raise ConnectionLost("tls")
-            self._hello_left = max(0, MESSAGE_HEADER_SIZE + size - length)
-        else:
-            self._expects_hello = False
 
     def _flush(self) -> bool:
         if self._outgoing.pending:

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from webhook.cluster.wire import Review
-from webhook.placement.decision import ClaimFinding, Decision
+from webhook.placement.decision import Decision
 from webhook.placement.injector import Injection
 from webhook.placement.shape import JsonObject, mappings, text
 
@@ -132,27 +132,3 @@ def claims_line(decision: Decision) -> str:
     """Return each claim with its node, or with the reason why it has none; at most MAX_CLAIMS_LINE characters."""
     line = " ".join(f"{finding.claim}={finding.node or finding.reason}" for finding in decision.claims)
     return line if len(line) <= MAX_CLAIMS_LINE else line[: MAX_CLAIMS_LINE - 3] + "..."
-
-
-def as_json(injection: Injection) -> JsonObject:
-    """Return an injection as JSON for people and programs, with the patch unencoded and the full decision."""
-    decision = injection.decision
-    return {
-        "allowed": True,
-        "decision": {
-            "outcome": decision.outcome,
-            "reason": decision.reason,
-            "message": decision.message,
-            "node": decision.node,
-            "mode": decision.mode,
-            "conflict": decision.conflict,
-            "claims": [_claim(finding) for finding in decision.claims],
-        },
-        "patch": injection.patch,
-        "warnings": list(injection.warnings),
-    }
-
-
-def _claim(finding: ClaimFinding) -> JsonObject:
-    names = ("claim", "volume", "node", "source", "reason")
-    return {name: getattr(finding, name) for name in names}
