@@ -8,9 +8,9 @@ import yaml
 
 from tests.support import paths
 from tests.support.builders import catalog, request
+from webhook.commands.injection_json import as_json
 from webhook.placement.injector import inject
 from webhook.placement.settings import read_settings
-from webhook.serving.review.admission_review import as_json
 
 CASES = sorted(paths.CASES.iterdir())
 
