@@ -136,7 +136,7 @@ def test_text_like_a_placeholder_in_the_report_stays_as_it_is() -> None:
 @pytest.mark.needs("chromium")
 def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, five_hundred_vms())
-    assert opened.count(".vm") == 500
+    assert sum(int(text or 1) for text in opened.texts(".cell")) == 84 + 84  # together and apart
     assert opened.shown == "500 of 500 VMs shown"
     assert opened.texts("#summary")[0].startswith("500 VMs: 84 together, 84 apart, 83 unserved, 83 waiting, 83 stopped")
     opened.do("#tab-table", "click()")
@@ -160,6 +160,7 @@ def test_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
     opened = Opened(browser, page_file, five_hundred_vms())
     opened.choose("#namespace", "team-1")
     assert opened.shown == "125 of 500 VMs shown"
+    assert opened.texts("#states b") == ["0", "42", "0", "41", "0", "42"]
     opened.do('[data-state="Apart"]', "click()")
     assert opened.shown == "42 of 500 VMs shown"
     opened.do('[data-state="Waiting"]', "click()")
@@ -170,7 +171,7 @@ def test_filters_combine_and_reset(browser: Page, page_file: Path) -> None:
     assert opened.texts("tbody th") == ["vm-13", "vm-133"]
     opened.do("#filters [type=reset]", "click()")
     assert opened.shown == "500 of 500 VMs shown"
-    assert opened.count('[aria-pressed="true"]') == 0
+    assert opened.count('#filters [aria-pressed="true"]') == 0
 
 
 @pytest.mark.needs("chromium")
@@ -185,6 +186,65 @@ def test_a_line_leads_from_each_node_with_vms_apart_to_their_storage(browser: Pa
         {"from": "node-c", "to": "node-b", "n": "1"},
     ]
     assert opened.texts(".node h2") == ["node-a", "node-b", "node-c", "Not on a node"]
+
+
+@pytest.mark.needs("chromium")
+def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page, page_file: Path) -> None:
+    vms = [vm(f"local-{number}", node=f"node-{number}") for number in range(13)]
+    moving = {"ifStarted": {"outcome": "pinned", "reason": "CoScheduled", "node": "node-b", "together": True}}
+    following = {"ifStarted": {"outcome": "unchanged", "reason": "ColdStart", "cold": True, "together": True}}
+    vms += [vm("a", "Apart", "node-3", **moving), vm("b", "Apart", "node-3"), vm("c", "Apart", "node-9", **following)]
+    content = report(*vms)
+    content["nodes"][0] |= {"ready": False, "cordoned": True}
+    opened = Opened(browser, page_file, content)
+    assert opened.texts(".label.row")[:3] == ["node-b", "node-3", "node-9"]  # those with the most VMs apart
+    assert opened.texts(".total")[:3] == ["0 of 0 apart", "2 of 3 apart", "1 of 2 apart"]
+    opened.do('.cell[data-row="node-3"][data-column="node-b"]', "click()")
+    assert opened.texts("#members h2, #members .text") == ["2 VMs on node-3, storage on node-b", "a", "b"]
+    opened.do("#members .vm", "click()")
+    assert opened.texts("#details h2") == ["⇄ shop/a"]
+
+    opened.do(".switch button:last-child", "click()")
+    titles = browser.evaluate("[...document.querySelectorAll('.cell.Apart, .cell[data-row=\"\"]')].map((e) => e.title)")
+    assert titles == ["1 VM on node-3, storage on node-b", "1 VM on any node, the share-manager follows"]
+    assert opened.texts('.cell[data-row="node-b"]') == ["1"]
+    opened.write("#node", "node-0")
+    assert opened.shown == "1 of 16 VMs shown"
+    assert opened.texts(".node h2") == ["node-0"]
+    assert browser.errors == []
+
+
+@pytest.mark.needs("chromium")
+def test_a_box_counts_what_the_filters_leave_and_marks_a_failing_node(browser: Page, page_file: Path) -> None:
+    content = report(vm("a", "Apart"), vm("b", namespace="other"))
+    content["nodes"][1] |= {"ready": False, "cordoned": True}
+    opened = Opened(browser, page_file, content)
+    assert opened.texts(".facts") == ["2 VMs, 1 share-manager", "1 share-manager, NotReady, cordoned"]
+    opened.choose("#namespace", "shop")
+    assert opened.texts(".facts") == ["1 VM", "serves 1 VM elsewhere, NotReady, cordoned"]
+
+
+@pytest.mark.needs("chromium")
+def test_paper_shows_the_table_and_a_phone_sorts_it(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, report(vm("b"), vm("a", "Apart")), width=390, phone=True)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    shown = "['map', 'table', 'filters'].map((id) => getComputedStyle(document.getElementById(id)).display)"
+    assert browser.evaluate(shown) == ["none", "block", "none"]
+    browser.call("Emulation.setEmulatedMedia", media="")
+    opened.do("#tab-table", "click()")
+    opened.choose("#table select", "1")
+    assert opened.texts("tbody th") == ["a", "b"]
+
+
+@pytest.mark.needs("chromium")
+def test_a_selected_vm_has_commands_that_a_shell_takes_literally(browser: Page, page_file: Path) -> None:
+    opened = Opened(browser, page_file, report(vm("a'; reboot", "Apart"), vm("b")))
+    opened.do(".vm.Apart", "click()")
+    assert opened.texts("#details code") == [
+        "kubevirt-scheduler explain vm 'a'\\''; reboot' -n shop",
+        "kubevirt-scheduler recolocate 'a'\\''; reboot' -n shop",
+    ]
 
 
 @pytest.mark.needs("chromium")
@@ -209,7 +269,7 @@ def test_hostile_names_never_become_html(browser: Page, page_file: Path) -> None
     assert browser.evaluate("document.title") == "VMs and their storage"
     assert browser.errors == []
     assert browser.requests == [page_file.as_uri()]
-    assert opened.count("script, img, iframe, object, embed, base, link, a") == 5  # four scripts and the skip link
+    assert opened.count("script, img, iframe, object, embed, base, link, a") == 6  # five scripts and the skip link
     assert set(map(printable, HOSTILE)) <= set(opened.texts("tbody th"))
     assert not [text for text in opened.texts(".vm, td, th, h2, option") if text != printable(text)]
     handlers = (

@@ -163,12 +163,14 @@ def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:
 class NodeLoad:
     """The share-managers on a node, and the requested share of its cpu, memory and pods (1.0 means all of it).
 
-    A resource is missing if the node doesn't report how much is allocatable.
+    A resource is missing if the node doesn't report how much is allocatable. `ready` is None without a Ready condition.
     """
 
     name: str
     share_managers: int
     requested: Mapping[str, float]
+    ready: bool | None = None
+    cordoned: bool = False
 
 
 def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
@@ -184,4 +186,4 @@ def node_loads(store: Store, settings: Settings) -> Iterator[NodeLoad]:
             for resource in _SHARED_RESOURCES
             if allocatable.get(resource)
         }
-        yield NodeLoad(name, servers[name], shares)
+        yield NodeLoad(name, servers[name], shares, node.ready if node else None, bool(node and node.unschedulable))

@@ -1,6 +1,6 @@
 "use strict";
 // The report, and how its values become text. Every text reaches the page as a text node or an attribute, never as HTML.
-// The scripts share their top-level names, in this order: fleet_data.js, fleet_nodes.js, fleet_page.js.
+// The scripts share their top-level names, in this order: fleet_data.js, fleet_nodes.js, fleet_matrix.js, fleet_page.js.
 
 const STATES = {
   Together: ["●", "together", "runs on the node of its share-manager"],
@@ -29,7 +29,8 @@ const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
 
 const report = JSON.parse(byId("report").textContent, (_, value) => (typeof value === "string" ? printable(value) : value));
 const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
-const chosen = { namespace: "", name: "", states: new Set(), selected: null, sort: 0, ascending: true };
+const NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
+const chosen = { namespace: "", name: "", node: "", states: new Set(), selected: null, sort: 0, ascending: true };
 let shown = vms;
 
 function printable(text) {

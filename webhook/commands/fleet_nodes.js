@@ -18,22 +18,36 @@ function drawn(tag, attributes, text = "") {
 }
 
 function showNodes() {
-  const served = new Set(shown.filter(isApart).map((vm) => vm.storageNode));
-  const all = chosen.namespace || chosen.name || chosen.states.size ? null : report.nodes || [];
-  const facts = new Map((report.nodes || []).map((node) => [node.name, node]));
-  const byNode = new Map();
-  for (const vm of shown) byNode.set(vm.node, [...(byNode.get(vm.node) || []), vm]);
-  const busy = (all || []).filter((node) => node.vms || quantity(node.shareManagers)).map((node) => node.name);
-  const names = [...new Set([...byNode.keys(), ...served, ...busy])].filter((name) => name !== WAITING_ROOM);
-  names.sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
+  const matrix = servedNodes().size > MANY_NODES;
+  byId("matrix").hidden = !matrix;
+  byId("boxes").hidden = matrix;
   boxes.clear();
   buttons.clear();
-  const parts = names.map((name) => box(name, facts.get(name), byNode.get(name) || []));
-  if (byNode.has(WAITING_ROOM)) parts.push(box(WAITING_ROOM, undefined, byNode.get(WAITING_ROOM)));
-  const idle = all ? all.length - busy.length : 0;
+  matrix ? showMatrix() : showBoxes();
+}
+
+function showBoxes() {
+  byId("members").hidden = true;
+  const served = new Map(); // node → the VMs elsewhere that it serves
+  for (const vm of shown.filter(isApart)) served.set(vm.storageNode, (served.get(vm.storageNode) || 0) + 1);
+  const filtered = Boolean(chosen.namespace || chosen.name || chosen.node || chosen.states.size);
+  const all = filtered ? [] : report.nodes || [];
+  const byNode = new Map();
+  for (const vm of shown) byNode.set(vm.node, [...(byNode.get(vm.node) || []), vm]);
+  const busy = all.filter((node) => node.vms || quantity(node.shareManagers)).map((node) => node.name);
+  const names = [...new Set([...byNode.keys(), ...served.keys(), ...busy])].filter((name) => name !== WAITING_ROOM);
+  names.sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
+  const parts = names.map((name) => box(name, byNode.get(name) || [], served.get(name) || 0, filtered));
+  if (byNode.has(WAITING_ROOM)) parts.push(box(WAITING_ROOM, byNode.get(WAITING_ROOM), 0, filtered));
+  const idle = all.length - busy.length;
   if (idle > 0) parts.push(element("p", { class: "idle" }, `${plural(idle, "node")} without VMs and share-managers`));
   byId("nodes").replaceChildren(...parts);
   drawLines();
+}
+
+function nodeProblem(name) {
+  const node = NODES.get(name);
+  return [node?.ready === false && "NotReady", node?.cordoned && "cordoned"].filter(Boolean).join(", ");
 }
 
 function quantity(value) {
@@ -44,15 +58,22 @@ function isApart(vm) {
   return vm.state === "Apart" && vm.node && vm.storageNode && vm.node !== vm.storageNode;
 }
 
-function box(name, node, members) {
+function box(name, members, served, filtered) {
+  const node = NODES.get(name);
   const title = name || "Not on a node";
-  const managers = quantity(node?.shareManagers);
-  const facts = [plural(members.length, "VM"), ...(managers ? [plural(managers, "share-manager")] : [])].join(", ");
+  const managers = filtered ? 0 : quantity(node?.shareManagers);
+  const facts = [
+    members.length && plural(members.length, "VM"),
+    filtered && served && `serves ${plural(served, "VM")} elsewhere`,
+    managers && plural(managers, "share-manager"),
+    nodeProblem(name),
+  ];
+  const line = facts.filter(Boolean).join(", ");
   const made = element(
     "article",
-    { class: name ? "node" : "node nowhere", "data-node": name, "aria-label": `${title}: ${facts}` },
+    { class: name ? "node" : "node nowhere", "data-node": name, "aria-label": `${title}: ${line}` },
     element("h2", { title }, title),
-    element("p", { class: "facts" }, facts),
+    element("p", { class: "facts" }, line),
     ...bars(node?.requested),
     element("ul", { class: members.length > DENSE ? "dense" : null }, ...members.map(vmItem)),
   );
@@ -101,6 +122,7 @@ function moveFocus(event) {
 // The lines between them
 
 function drawLines() {
+  if (byId("boxes").hidden) return;
   const canvas = byId("lines");
   const origin = byId("chart").getBoundingClientRect();
   const pairs = new Map();

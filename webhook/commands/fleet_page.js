@@ -17,6 +17,11 @@ function showSummary() {
   }
 }
 
+function showSource() {
+  const { cluster, time } = report;
+  byId("source").textContent = [cluster, time && new Date(time).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" })].filter(Boolean).join(", ");
+}
+
 function addFilters() {
   for (const [state, count] of counted(vms)) {
     const toggle = () => {
@@ -29,10 +34,11 @@ function addFilters() {
   for (const namespace of [...new Set(vms.map((vm) => vm.namespace))].sort())
     byId("namespace").append(element("option", { value: namespace }, namespace));
   byId("namespace").addEventListener("change", (event) => choose("namespace", event.target.value));
-  byId("name").addEventListener("input", (event) => choose("name", event.target.value.trim().toLowerCase()));
+  for (const field of ["name", "node"])
+    byId(field).addEventListener("input", (event) => choose(field, event.target.value.trim().toLowerCase()));
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("filters").addEventListener("reset", () => {
-    Object.assign(chosen, { namespace: "", name: "" });
+    Object.assign(chosen, { namespace: "", name: "", node: "" });
     chosen.states.clear();
     show();
   });
@@ -46,16 +52,21 @@ function choose(what, value) {
 function passes(vm) {
   return (
     (!chosen.namespace || vm.namespace === chosen.namespace) &&
-    (!chosen.states.size || chosen.states.has(known(vm.state))) &&
-    vm.name.toLowerCase().includes(chosen.name)
+    vm.name.toLowerCase().includes(chosen.name) &&
+    (!chosen.node || `${vm.node}\n${vm.storageNode}`.toLowerCase().includes(chosen.node))
   );
 }
 
 function show() {
-  shown = vms.filter(passes);
-  for (const button of byId("states").querySelectorAll("button"))
+  const passing = vms.filter(passes);
+  shown = chosen.states.size ? passing.filter((vm) => chosen.states.has(known(vm.state))) : passing;
+  const counts = new Map(counted(passing));
+  for (const button of byId("states").querySelectorAll("button")) {
     button.setAttribute("aria-pressed", chosen.states.has(button.dataset.state));
+    button.querySelector("b").textContent = counts.get(button.dataset.state).toLocaleString("en");
+  }
   byId("count").textContent = `${shown.length.toLocaleString("en")} of ${plural(vms.length, "VM")} shown`;
+  MATRIX.cell = null;
   if (chosen.selected && !shown.includes(chosen.selected)) select(null);
   byId("map").hidden ? showTable() : showNodes();
 }
@@ -73,7 +84,18 @@ function showTable() {
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...COLUMNS.map(columnHeader))),
     element("tbody", { role: "rowgroup" }, ...sorted.map(tableRow)),
   );
-  byId("table").replaceChildren(table);
+  byId("table").replaceChildren(sortChoice(), table);
+}
+
+// A phone shows the rows as cards, without the column headers.
+function sortChoice() {
+  const options = COLUMNS.map(([title], index) => element("option", { value: index, selected: index === chosen.sort ? "" : null }, title));
+  const change = (event) => {
+    Object.assign(chosen, { sort: Number(event.target.value), ascending: true });
+    showTable();
+    byId("table").querySelector("select").focus();
+  };
+  return element("label", { class: "sort" }, "Sort by ", element("select", { change }, ...options));
 }
 
 function columnHeader([title], index) {
@@ -108,9 +130,32 @@ function select(vm) {
     const facts = COLUMNS.slice(2).map(([title, read]) => [title, read(vm)]);
     const rows = facts.filter(([, value]) => value !== "").flatMap(([title, value]) => [element("dt", {}, title), element("dd", {}, value)]);
     const close = element("button", { type: "button", class: "close", "aria-label": "Close", click: closeDetails }, "×");
-    panel.replaceChildren(close, element("h2", {}, mark(vm.state), ` ${vm.namespace}/${vm.name}`), element("dl", {}, ...rows));
+    const title = element("h2", {}, mark(vm.state), ` ${vm.namespace}/${vm.name}`);
+    panel.replaceChildren(close, title, element("dl", {}, ...rows), ...commandsFor(vm).map(copyable));
   }
   drawLines();
+}
+
+function commandsFor(vm) {
+  const of = `${quoted(vm.name)} -n ${quoted(vm.namespace)}`;
+  const explain = `kubevirt-scheduler explain vm ${of}`;
+  return vm.state === "Apart" ? [explain, `kubevirt-scheduler recolocate ${of}`] : [explain];
+}
+
+// As a shell reads it. Kubernetes' names need no quotes, but a report may come from a file.
+function quoted(name) {
+  return /^[\w.-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
+}
+
+function copyable(command) {
+  const code = element("code", {}, command);
+  const copy = () =>
+    navigator.clipboard.writeText(command).then(
+      () => (button.textContent = "Copied"),
+      () => getSelection().selectAllChildren(code), // without the right to write, the user copies the selection
+    );
+  const button = element("button", { type: "button", click: copy }, "Copy");
+  return element("p", { class: "command" }, code, button);
 }
 
 function closeDetails() {
@@ -141,6 +186,8 @@ function addTabs() {
   document.addEventListener("keydown", (event) => event.key === "Escape" && chosen.selected && closeDetails());
 }
 
+addEventListener("beforeprint", showTable); // paper gets the table: lines and scrolled cells would mislead
+showSource();
 showSummary();
 addFilters();
 addTabs();

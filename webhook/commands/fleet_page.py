@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from webhook.placement.shape import JsonObject
 
-SCRIPTS = ("fleet_data.js", "fleet_nodes.js", "fleet_page.js")
+SCRIPTS = ("fleet_data.js", "fleet_nodes.js", "fleet_matrix.js", "fleet_page.js")
 
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 

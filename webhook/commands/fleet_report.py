@@ -62,6 +62,8 @@ def _start(start: Start, *, helps: bool) -> JsonObject:
 def _node(load: NodeLoad, states: Counter[State]) -> JsonObject:
     return {
         "name": load.name,
+        "ready": load.ready,
+        "cordoned": load.cordoned,
         "vms": states.total(),
         "states": {key: states[state] for state, key in STATE_KEYS.items()},
         "shareManagers": load.share_managers,

@@ -1,0 +1,164 @@
+"use strict";
+// Many nodes as a matrix: a row for each node where VMs run, a column for each node that serves them, and the diagonal for
+// the VMs that are together with their storage. The nodes with the most VMs that are apart come first.
+
+const MANY_NODES = 12; // up to this number, the nodes are boxes
+const LISTED_NODES = 60; // rows and columns; "Show all" adds the others
+const ANYWHERE = ""; // row and column of the VMs that a restart may place on any node: their share-managers follow them
+const DEPTHS = 5; // shades of a cell
+const BAR = 150; // pixels of the longest bar at the right
+const MATRIX = { all: false, restarted: false, cell: null };
+
+function servedNodes() {
+  return new Set(shown.filter(isServed).flatMap((vm) => [vm.node, vm.storageNode]));
+}
+
+function isServed(vm) {
+  return (vm.state === "Together" || vm.state === "Apart") && vm.node && vm.storageNode;
+}
+
+function place(vm) {
+  const start = vm.ifStarted || {};
+  if (!MATRIX.restarted || !start.together) return [vm.node, vm.storageNode];
+  return start.cold ? [ANYWHERE, ANYWHERE] : [start.node, start.node];
+}
+
+function showMatrix() {
+  const cells = new Map(); // row → column → VMs
+  const totals = new Map(); // node → its VMs that are together, apart, and served for other nodes
+  const total = (name) => totals.get(name) || totals.set(name, { together: 0, apart: 0, elsewhere: 0 }).get(name);
+  for (const vm of shown.filter(isServed)) {
+    const [row, column] = place(vm);
+    if (!cells.has(row)) cells.set(row, new Map());
+    cells.get(row).set(column, [...(cells.get(row).get(column) || []), vm]);
+    if (row === column) total(row).together += 1;
+    else {
+      total(row).apart += 1;
+      total(column).elsewhere += 1;
+    }
+  }
+  const names = sortedNodes(totals);
+  const listed = MATRIX.all ? names : names.slice(0, LISTED_NODES);
+  byId("matrix").replaceChildren(matrixHead(cells), grid(listed, cells, totals), ...remainder(names.length, listed.length));
+  showCell();
+}
+
+function sortedNodes(totals) {
+  const rank = (name) => (name === ANYWHERE ? -1 : totals.get(name).apart + totals.get(name).elsewhere);
+  const order = (one, other) => rank(other) - rank(one) || one.localeCompare(other, "en", { numeric: true });
+  return [...totals.keys()].sort(order);
+}
+
+function matrixHead(cells) {
+  const vmsIn = (same) => [...cells].flatMap(([row, found]) => [...found].filter(([column]) => (row === column) === same).map(([, of]) => of.length));
+  const sum = (numbers) => numbers.reduce((one, other) => one + other, 0);
+  const text = `On the diagonal: together, ${sum(vmsIn(true)).toLocaleString("en")}. Beside it: apart, ${sum(vmsIn(false)).toLocaleString("en")}; their traffic crosses the network.`;
+  const choice = (title, restarted) => {
+    const pressed = String(MATRIX.restarted === restarted);
+    return element("button", { type: "button", "aria-pressed": pressed, click: () => setRestarted(restarted) }, title);
+  };
+  const choices = element("div", { class: "switch", role: "group", "aria-label": "Time" }, choice("Now", false), choice("After a restart", true));
+  return element("div", { class: "matrix-head" }, choices, element("p", { class: "hint" }, text));
+}
+
+function setRestarted(restarted) {
+  Object.assign(MATRIX, { restarted, cell: null });
+  showMatrix();
+  byId("matrix").querySelector('.switch [aria-pressed="true"]').focus();
+}
+
+function grid(names, cells, totals) {
+  const at = new Map(names.map((name, index) => [name, index]));
+  const most = deepest(cells);
+  const longest = Math.max(1, ...names.map((name) => totals.get(name).together + totals.get(name).apart));
+  const parts = names.flatMap((name, index) => [label("row", name, index), label("column", name, index), rowBars(totals.get(name), index, longest)]);
+  for (const [row, found] of cells)
+    for (const [column, of] of found)
+      if (at.has(row) && at.has(column)) parts.push(cell(row, column, of, at.get(row), at.get(column), most));
+  const corner = element("div", { class: "corner", "aria-hidden": "true" }, "storage on →", element("br", {}), "VM on ↓");
+  const made = element("div", { class: "grid", role: "group", "aria-label": "Rows: where VMs run. Columns: where their storage is served." }, corner, ...parts);
+  const letters = Math.max(...names.map((name) => nodeName(name).length), 8);
+  for (const [name, value] of [["--count", names.length], ["--heads", `${Math.min(104, 28 + 6 * letters)}px`], ["--labels", `${Math.min(150, 40 + 7 * letters)}px`]])
+    made.style.setProperty(name, value);
+  return element("div", { class: "scroll" }, made);
+}
+
+function deepest(cells) {
+  const most = { together: DEPTHS, apart: DEPTHS }; // a single VM is never drawn in the deepest shade
+  for (const [row, found] of cells)
+    for (const [column, of] of found) {
+      const kind = row === column ? "together" : "apart";
+      most[kind] = Math.max(most[kind], of.length);
+    }
+  return most;
+}
+
+function cell(row, column, of, y, x, most) {
+  const together = row === column;
+  const depth = Math.ceil((DEPTHS * of.length) / most[together ? "together" : "apart"]);
+  const title = cellTitle(row, column, of);
+  const chosenCell = MATRIX.cell && MATRIX.cell.row === row && MATRIX.cell.column === column;
+  const attributes = { type: "button", class: `cell ${together ? "Together" : "Apart"}`, "data-depth": depth, title, "aria-label": title };
+  const open = () => openCell({ row, column });
+  const made = element("button", { ...attributes, "aria-pressed": String(Boolean(chosenCell)), click: open }, of.length > 1 || together ? of.length : "");
+  Object.assign(made.dataset, { row, column });
+  made.style.setProperty("--x", x);
+  made.style.setProperty("--y", y);
+  return made;
+}
+
+function cellTitle(row, column, of) {
+  if (row === ANYWHERE) return `${plural(of.length, "VM")} on any node, the share-manager follows`;
+  return row === column ? `${plural(of.length, "VM")} together on ${row}` : `${plural(of.length, "VM")} on ${row}, storage on ${column}`;
+}
+
+function nodeName(name) {
+  return name === ANYWHERE ? "any node" : name;
+}
+
+function label(kind, name, index) {
+  const problem = nodeProblem(name);
+  const mark = problem ? element("span", { class: "problem", title: problem }, "!") : "";
+  const made = element("div", { class: `label ${kind}`, title: [nodeName(name), problem].filter(Boolean).join(", ") }, element("span", {}, mark, nodeName(name)));
+  made.style.setProperty("--at", index);
+  return made;
+}
+
+function rowBars({ together, apart }, index, longest) {
+  const bar = (state, count) => {
+    const made = element("i", { class: state });
+    made.style.width = `${Math.round((BAR * count) / longest)}px`;
+    return made;
+  };
+  const made = element("div", { class: "total" }, bar("Together", together), bar("Apart", apart), element("span", {}, `${apart} of ${together + apart} apart`));
+  made.style.setProperty("--at", index);
+  return made;
+}
+
+function remainder(all, listed) {
+  if (listed === all) return [];
+  const show = () => {
+    MATRIX.all = true;
+    showMatrix();
+  };
+  const text = `The ${listed} nodes with the most VMs that are apart, of ${all.toLocaleString("en")}. `;
+  return [element("p", { class: "hint" }, text, element("button", { type: "button", click: show }, "Show all"))];
+}
+
+// The VMs of the chosen cell
+
+function openCell(of) {
+  const same = MATRIX.cell && MATRIX.cell.row === of.row && MATRIX.cell.column === of.column;
+  MATRIX.cell = same ? null : of;
+  for (const button of byId("matrix").querySelectorAll(".cell"))
+    button.setAttribute("aria-pressed", Boolean(MATRIX.cell) && button.dataset.row === of.row && button.dataset.column === of.column);
+  showCell();
+}
+
+function showCell() {
+  const { row, column } = MATRIX.cell || {};
+  const found = MATRIX.cell ? shown.filter((vm) => isServed(vm) && String(place(vm)) === String([row, column])) : [];
+  const parts = found.length ? [element("h2", {}, cellTitle(row, column, found)), element("ul", {}, ...found.map(vmItem))] : [];
+  byId("members").hidden = !found.length;
+  byId("members").replaceChildren(...parts);
+}
