@@ -130,8 +130,8 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
     }
     assert report["nodes"][1] == {
         "name": "node-b",
-            "ready": True,
-            "cordoned": False,
+        "ready": True,
+        "cordoned": False,
         "vms": 3,
         "states": {"together": 1, "apart": 2, "unserved": 0, "waiting": 0, "stopped": 0, "notConcerned": 0},
         "shareManagers": 1,
