@@ -21,9 +21,11 @@ def test_the_readme_table_is_up_to_date() -> None:
     assert README_PAGE.file.read_text() == README_PAGE.render()
 
 
-@pytest.mark.parametrize("path", [*leaf_paths(default_values())], ids=".".join)
-def test_each_value_or_one_of_its_parents_has_a_comment(path: tuple[str, ...]) -> None:
-    assert any(path[:end] in value_comments() for end in range(1, len(path) + 1))
+def test_each_value_or_one_of_its_parents_has_a_comment() -> None:
+    comments, paths = value_comments(), list(leaf_paths(default_values()))
+    assert len(paths) > 100
+    without = [path for path in paths if not any(path[:end] in comments for end in range(1, len(path) + 1))]
+    assert [".".join(path) for path in without] == []
 
 
 def schemas(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
