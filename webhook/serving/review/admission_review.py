@@ -46,6 +46,8 @@ class BadReview(ValueError):
 
 def is_oversized(body: bytes) -> bool:
     """Return whether a review is larger than that of any VM. Reading it would delay other reviews."""
+    if len(body) <= MAX_CONTAINERS:  # to count in 10 KB takes 15 µs
+        return False
     return len(body) > REVIEW_LIMIT or body.count(b"[") + body.count(b"{") > MAX_CONTAINERS
 
 
