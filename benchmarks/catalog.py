@@ -114,6 +114,7 @@ REVIEW = {
     "kind": {"group": "", "version": "v1", "kind": "Pod"},
     "operation": "CREATE",
     "namespace": "vms",
+    "userInfo": {"username": "system:serviceaccount:kubevirt:kubevirt-controller"},
     "object": VM_POD,
     "dryRun": True,
 }

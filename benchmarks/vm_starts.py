@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from stage import ALLOCATABLE, DECISION, HOSTNAME, KUBEVIRT_LABELS, Object, Scenario, Stage, Webhook, running_peer
 from traces import traceparent
 
+from tests.support.accounts import KUBEVIRT, impersonation
 from tests.support.webhook_process import REGISTRATIONS, WEBHOOK_LABEL
 
 VOLUMES = 20
@@ -167,7 +168,8 @@ class Comparison:
         """Start one VM, time it, and delete it. With `trace`, the API server records the creation under this id."""
         scenario, claim = self._scenarios[kind], f"disk{number % VOLUMES}"
         pod = scenario.vm_pod("vm1", claim, nodeSelector=KUBEVIRT_LABELS)
-        body, headers = json.dumps(pod), {"traceparent": traceparent(trace)} if trace else {}
+        body = json.dumps(pod)
+        headers = impersonation(KUBEVIRT) | ({"traceparent": traceparent(trace)} if trace else {})
         sent, start = time.time(), time.perf_counter()
         stored = self._send("POST", scenario.pods, body, headers)["metadata"]
         created = time.perf_counter()

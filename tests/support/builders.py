@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonpatch
 
+from tests.support.accounts import creator_of
 from webhook.cluster import objects
 from webhook.cluster.store import Store
 from webhook.placement.decision import Decision
@@ -270,12 +271,14 @@ def pod_affinity(*terms: Object) -> Object:
 
 
 def request(pod: Any, namespace: str = "default", **rest: Any) -> Object:
-    """Build the request of an AdmissionReview that creates a pod."""
+    """Build the request of an AdmissionReview in which a pod is created, by its controller if that is known."""
+    user = creator_of(pod, namespace) if isinstance(pod, dict) else ""
     return {
         "uid": "00000000-0000-0000-0000-000000000001",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "namespace": namespace,
         "operation": "CREATE",
+        "userInfo": {"username": user or "admin"},
         "object": pod,
         "dryRun": False,
     } | rest

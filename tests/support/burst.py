@@ -14,6 +14,7 @@ from http import HTTPStatus
 from itertools import count
 from statistics import quantiles
 
+from tests.support.accounts import KUBEVIRT, impersonation
 from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.scenario import DECISION, Scenario
 
@@ -101,6 +102,7 @@ def latencies(created: Sequence[Creation]) -> tuple[float, float]:
 
 def _post(connection: http.client.HTTPSConnection, scenario: Scenario, body: str) -> Creation:
     headers = {"Authorization": f"Bearer {scenario.plane.token}", "Content-Type": "application/json"}
+    headers |= impersonation(KUBEVIRT)
     began = time.monotonic()
     connection.request("POST", scenario.pods, body, headers)
     response = connection.getresponse()

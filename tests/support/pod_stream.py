@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.accounts import KUBEVIRT, impersonation
 from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.installation import Installation
@@ -152,6 +153,7 @@ class PodStream:
     def _create(self) -> None:
         connection = http.client.HTTPSConnection(LOOPBACK, self._plane.port, context=self._trust)
         headers = {"Authorization": f"Bearer {self._plane.token}", "Content-Type": "application/json"}
+        headers |= impersonation(KUBEVIRT)
         try:
             while not self._done.is_set():
                 began = time.monotonic()

@@ -10,6 +10,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from tests.support.accounts import creator_of, impersonation
+
 Object = dict[str, Any]
 LOOPBACK = "127.0.0.1"
 
@@ -40,16 +42,21 @@ class Api:
         # Lazy, because the API server writes its certificate at its first start.
         return ssl.create_default_context(cafile=str(self.ca))
 
-    def request(self, method: str, path: str, body: object = None, token: str | None = None) -> Object:
+    def request(
+        self, method: str, path: str, body: object = None, token: str | None = None, user: str | None = None
+    ) -> Object:
         """Send one request with the client's token, or with `token`. Raises ApiError for a status of 400 or higher.
 
-        A PATCH is a JSON patch if its body is a list, otherwise a merge patch.
+        A PATCH is a JSON patch if its body is a list, otherwise a merge patch. The administrator creates the pod of a
+        VM or a share-manager as its controller (`creator_of`), or as `user`; an empty `user` is the administrator.
         """
         patch_type = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         headers = {
             "Authorization": f"Bearer {token or self.token}",
             "Content-Type": patch_type if method == "PATCH" else "application/json",
         }
+        if token is None:
+            headers |= impersonation(_creator(method, path, body) if user is None else user)
         connection = http.client.HTTPSConnection(LOOPBACK, self.port, context=self._tls_context, timeout=30)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -78,3 +85,11 @@ class Api:
         path.write_text(json.dumps(config))  # JSON is YAML
         path.chmod(0o600)  # Helm warns about a kubeconfig that others can read
         return path
+
+
+def _creator(method: str, path: str, body: object) -> str:
+    """Return the account that sends such a request in a cluster, empty if it is none of the controllers'."""
+    collection = path.partition("?")[0]
+    if method != "POST" or not collection.endswith("/pods") or not isinstance(body, dict):
+        return ""
+    return creator_of(body, collection.split("/")[-2])
