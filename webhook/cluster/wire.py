@@ -91,6 +91,12 @@ class CreatedPod(TypedDict, total=False):
     spec: PodSpec
 
 
+class UserInfo(TypedDict, total=False):
+    """The user that sent a request to the API server, without the groups."""
+
+    username: Any
+
+
 class Request(TypedDict, total=False):
     """The request of an AdmissionReview."""
 
@@ -100,6 +106,7 @@ class Request(TypedDict, total=False):
     operation: Any
     subResource: Any
     dryRun: Any
+    userInfo: UserInfo
     object: CreatedPod
 
 
