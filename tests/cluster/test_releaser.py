@@ -225,6 +225,15 @@ def test_a_pass_examines_a_limited_number_of_pods_and_the_next_pass_continues(se
     assert len(harness.events) == harness.releaser.pending[Reason.NODE_CORDONED] == number
 
 
+def test_a_namespace_full_of_stuck_pods_delays_no_other_namespace(server: ApiServer) -> None:
+    fakes = [
+        other_vm(n, namespace="noisy", created="2026-08-02T12:00:00Z") for n in range(100, 100 + 2 * MAX_PODS_PER_PASS)
+    ]
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), *fakes, virtual_machine())
+    harness.step()
+    assert harness.deleted == ["virt-launcher-vm1-abcde"]
+
+
 # Pods that are kept
 
 KEPT: dict[str, tuple[Object, Object | None, dict[str, Any], str]] = {

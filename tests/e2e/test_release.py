@@ -10,6 +10,7 @@ import pytest
 from tests.support import burst
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.programs import DISREGARD_STATUS
 from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
@@ -26,6 +27,7 @@ RELEASE_RIGHTS: tuple[Right, ...] = (
     ("coordination.k8s.io", "leases", ("get", "update")),
 )
 LIMIT = 90  # seconds until a VM runs: 30 s unschedulable, up to 15 s for the restart, and the rest for slow machines
+PREEMPTION = 45  # seconds for which the victim of a preemption terminates, more than the 30 s before a release
 PAIRS, GAPS = 10, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds
 RELEASED, PENDING = "kubevirt_scheduler_released_total", "kubevirt_scheduler_pending_pins"
 
@@ -109,6 +111,38 @@ def test_vms_whose_node_is_lost_before_they_are_bound_run_elsewhere_unless_nothi
     assert controller.pod("manual")["metadata"]["uid"] == stuck["metadata"]["uid"]
     plane.wait(lambda: any("virtctl stop manual" in each for each in warnings(scenario, "manual")), 30, "the warning")
     plane.wait(lambda: replicas.metric(PENDING) == 1, 30, "a metric that counts the stuck pin")
+
+
+def test_a_vm_that_preempts_a_pod_on_its_node_waits_until_that_pod_has_ended(
+    scenario: Scenario, plane: ControlPlane, controller: VirtController, replicas: Replicas, measured: Measured
+) -> None:
+    (node,) = scenario.add_nodes(1, "small", kvm="2")
+    scenario.add_attached_volume()
+    scenario.add_nodes(2)
+    replicas.wait_until_all(lambda: scenario.target_node("disk1") == node, "a decision for disk1")
+    replicas.route_per_call()
+    released = replicas.metric(RELEASED)
+    priority: Object = {"priorityClassName": "system-node-critical", "priority": None}
+    with plane.stopped_scheduler():
+        pod = scenario.create(controller.prepare(scenario.vm_pod("vm1", "disk1", **priority)))
+        victim = scenario.create(slow_to_end(node))
+    began = time.monotonic()
+    plane.wait(lambda: scenario.get(pod)["status"].get("nominatedNodeName") == node, 20, "the nomination")
+    plane.wait(lambda: "deletionTimestamp" in scenario.get(victim)["metadata"], 20, "the end of the victim")
+    plane.wait(lambda: time.monotonic() - began > PREEMPTION, PREEMPTION + 1, "the grace period")
+    scenario.delete(victim)
+    assert controller.wait_running("vm1", LIMIT)["metadata"]["name"] == pod
+    measured(f"release: a VM runs {time.monotonic() - began:.0f} s after it began to preempt another pod")
+    assert scenario.get(pod)["spec"]["nodeName"] == node
+    assert replicas.metric(RELEASED) == released
+
+
+def slow_to_end(node: str) -> Object:
+    """Return a pod that holds both kvm devices of a node. Nothing plays its kubelet, so once deleted, it terminates."""
+    resources = {"limits": {"devices.kubevirt.io/kvm": "2"}}
+    container = {"name": "main", "image": "none", "resources": resources}
+    spec = {"containers": [container], "nodeName": node, "terminationGracePeriodSeconds": 300}
+    return {"metadata": {"generateName": "victim-", "annotations": {DISREGARD_STATUS: "true"}}, "spec": spec}
 
 
 @pytest.mark.parametrize("session_affinity", [False, True], ids=["any replica", "session affinity"])

@@ -94,6 +94,22 @@ def test_a_pod_that_fits_its_node_may_stay_pending_for_five_minutes() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("nominated", "seconds", "expected"),
+    [
+        ("node-a", PENDING_LIMIT, None),
+        ("node-a", PENDING_LIMIT + 1, Reason.NODE_FULL),
+        ("node-b", MINUTE, Reason.NODE_FULL),
+    ],
+)
+def test_a_pod_that_preempts_others_on_its_node_is_left_alone_for_five_minutes(
+    nominated: str, seconds: float, expected: Reason | None
+) -> None:
+    stuck = pinned_vm_pod(requests={"cpu": "500m"})
+    stuck["status"]["nominatedNodeName"] = nominated
+    assert reason(stuck, *storage(), node(allocatable=FULL), LOAD, seconds=seconds) is expected
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(44.9, None), (45, Reason.NODE_CORDONED)])
 def test_no_pin_fails_before_the_set_time(seconds: float, expected: Reason | None) -> None:
     cluster = [*storage(), node(unschedulable=True)]
@@ -107,6 +123,13 @@ def test_a_failed_check_of_the_guard_comes_before_a_moved_share_manager() -> Non
 def test_the_new_node_of_the_share_manager_is_named() -> None:
     found = obstacle(pinned_vm_pod(), *storage(node="node-b"), node())
     assert found == FailedCheck(Reason.SHARE_MANAGER_MOVED, "no longer runs the share-manager, which is now on node-b")
+
+
+def test_a_share_manager_has_not_moved_if_only_the_votes_of_the_claims_have_changed() -> None:
+    stuck = pinned_vm_pod(claims=["disk1", "disk2", "disk3"])
+    others = [*storage("disk2", "node-b"), *storage("disk3", "node-b"), node(), node("node-b")]
+    assert reason(stuck, *storage(), *others) is None
+    assert reason(stuck, *storage(node="node-b"), *others) is Reason.SHARE_MANAGER_MOVED
 
 
 def test_a_share_manager_that_is_starting_has_not_moved() -> None:

@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 
 import msgspec
 import structlog
@@ -73,6 +74,8 @@ class Releaser:
         self.leads = leads
         self._cluster, self._live, self._settings, self._record, self._clock = cluster, live, settings, record, clock
         self._stuck: dict[tuple[str, str], StuckPod] = {}  # by UID and the time of the scheduler's condition
+        # Each namespace with pods to examine, and when its last turn was, or when the first of these pods was found.
+        self._turns: dict[str, float] = {}
         self._logged_errors: set[tuple[str, int]] = set()
 
     def run(self, stop: threading.Event) -> None:
@@ -104,12 +107,23 @@ class Releaser:
         self._stuck = {key: known.get(key, new) for key, new in found.items()}
 
     def _due(self) -> list[StuckPod]:
-        before = self._clock() - self._settings.release_after
-        due = [stuck for stuck in self._stuck.values() if stuck.since <= before]
+        """Return the pods to examine in this pass, from the namespaces in turn.
+
+        A user of one namespace can create stuck pods faster than they are examined. Those must not delay the others.
+        """
+        now = self._clock()
+        due = [stuck for stuck in self._stuck.values() if stuck.since <= now - self._settings.release_after]
         # The newest pods first: if only some of them fit, the oldest keep their node.
         due.sort(key=lambda stuck: stuck.pod.created, reverse=True)
-        due.sort(key=lambda stuck: stuck.examined_at)
-        return due[:MAX_PODS_PER_PASS]
+        due.sort(key=lambda stuck: max(stuck.examined_at, stuck.since))
+        queues: defaultdict[str, list[StuckPod]] = defaultdict(list)
+        for stuck in due:
+            queues[stuck.pod.namespace].append(stuck)
+        self._turns = {namespace: self._turns.get(namespace, now) for namespace in queues}
+        rounds = zip_longest(*(queues[namespace] for namespace in sorted(queues, key=self._turns.__getitem__)))
+        chosen = list(islice((stuck for each in rounds for stuck in each if stuck), MAX_PODS_PER_PASS))
+        self._turns |= {stuck.pod.namespace: now for stuck in chosen}
+        return chosen
 
     def _caches_are_ready(self) -> bool:
         # A cache of VMs that can't be filled (a 403) must not keep the pods from being reported.

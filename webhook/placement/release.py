@@ -4,11 +4,13 @@ A pod's node affinity can't be changed later. So the only way to release a VM fr
 KubeVirt then starts the VM again.
 """
 
+from collections.abc import Iterable
+
 from webhook.placement import resolve
 from webhook.placement.candidate import Candidate
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import deciding_claim
-from webhook.placement.decision import GUARD_REASONS, Mode, Reason
+from webhook.placement.decision import GUARD_REASONS, ClaimFinding, Mode, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
 from webhook.placement.facts import VirtualMachine
 from webhook.placement.feasibility import FailedCheck, run_checks
@@ -17,7 +19,8 @@ from webhook.placement.settings import Action, Settings
 from webhook.placement.shape import JsonObject, text
 from webhook.placement.votes import Choice, choose
 
-# Seconds. The scheduler may wait for more than the guard knows, such as a preemption or the cluster autoscaler.
+# Seconds. The scheduler may wait for more than the guard knows, such as the victims of a preemption, which have a grace
+# period, or the cluster autoscaler.
 PENDING_LIMIT = 300
 # KubeVirt delays the next start by 10·n² seconds after n failures, up to 300 s, and each release counts as a failure.
 MAX_START_FAILURES = MAX_RELEASES = 2  # releases within an hour
@@ -37,18 +40,21 @@ def why_pin_fails(
     """Return why the pod can't be scheduled on the node that it is pinned to, or None if the pin may still hold.
 
     `seconds` is how long the scheduler has not found a node for the pod. None for a pod that the webhook did not pin,
-    for a bound pod, and as long as the caches are stale.
+    for a bound pod, and as long as the caches are stale. A pod that the scheduler has nominated for the node waits for
+    the victims of its preemption until `PENDING_LIMIT`: released earlier, it would leave them to die for nothing.
     """
     node = pinned_by_webhook(pod)
     # In the mode `preferred`, the webhook requires no node: the user does.
     user_pinned = text(pod, "metadata", "annotations", MODE_ANNOTATION) == Mode.PREFERRED
     if not node or user_pinned or is_bound(pod) or seconds < settings.release_after:
         return None
+    if text(pod, "status", "nominatedNodeName") == node and seconds <= PENDING_LIMIT:
+        return None
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
     obstacle = _obstacle(candidate_for(pod, namespace, node, claims, catalog))
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
-    return obstacle or _moved(choose(claims, deciding_claim(pod)), node) or _pending_too_long(seconds)
+    return obstacle or _moved(claims, choose(claims, deciding_claim(pod)), node) or _pending_too_long(seconds)
 
 
 def _obstacle(candidate: Candidate) -> FailedCheck | None:
@@ -56,8 +62,9 @@ def _obstacle(candidate: Candidate) -> FailedCheck | None:
     return next((FailedCheck(reason, detail) for reason, detail in failures if detail), None)
 
 
-def _moved(choice: Choice | None, node: str) -> FailedCheck | None:
-    if choice is None or choice.node == node or not choice.certain:
+def _moved(claims: Iterable[ClaimFinding], choice: Choice | None, node: str) -> FailedCheck | None:
+    # If the node still serves a claim, only the votes have changed: another node serves more claims now.
+    if choice is None or not choice.certain or any(claim.node == node for claim in claims):
         return None
     return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"no longer runs the share-manager, which is now on {choice.node}")
 
