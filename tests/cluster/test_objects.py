@@ -31,7 +31,9 @@ FINISHED = ("Succeeded", "Failed")
 
 
 def test_a_claim_is_reduced_to_its_facts() -> None:
-    assert objects.read_claim(claim()) == Claim("default", "disk1", "pvc-disk1", shared=True, persistent_state=False)
+    assert objects.read_claim(claim()) == Claim(
+        "default", "disk1", "pvc-disk1", shared=True, persistent_state=False, phase="Bound"
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,32 +41,40 @@ def test_a_claim_is_reduced_to_its_facts() -> None:
     [
         pytest.param({}, Claim("default", "", "", shared=False, persistent_state=False), id="empty object"),
         pytest.param(
-            claim(volume=""), Claim("default", "disk1", "", shared=True, persistent_state=False), id="unbound"
+            claim(volume=""),
+            Claim("default", "disk1", "", shared=True, persistent_state=False, phase="Pending"),
+            id="unbound",
         ),
         pytest.param(
             claim(modes=["ReadWriteOnce"]),
-            Claim("default", "disk1", "pvc-disk1", shared=False, persistent_state=False),
+            Claim("default", "disk1", "pvc-disk1", shared=False, persistent_state=False, phase="Bound"),
             id="RWO",
         ),
         pytest.param(
             claim() | {"spec": {"accessModes": "ReadWriteMany"}},
-            Claim("default", "disk1", "", shared=False, persistent_state=False),
+            Claim("default", "disk1", "", shared=False, persistent_state=False, phase="Bound"),
             id="accessModes is a string",
         ),
         pytest.param(
             claim(labels={"persistent-state-for": "vm1"}),
-            Claim("default", "disk1", "pvc-disk1", shared=True, persistent_state=True),
+            Claim("default", "disk1", "pvc-disk1", shared=True, persistent_state=True, phase="Bound"),
             id="persistent state of a VM",
         ),
         pytest.param(
             claim() | {"spec": None, "metadata": {"name": "disk1", "labels": None}},
-            Claim("default", "disk1", "", shared=False, persistent_state=False),
+            Claim("default", "disk1", "", shared=False, persistent_state=False, phase="Bound"),
             id="null fields",
         ),
     ],
 )
 def test_a_claim_with_missing_or_unusual_fields_is_read(item: Object, fact: Claim) -> None:
     assert objects.read_claim(item) == fact
+
+
+@pytest.mark.parametrize("value", ["1", "t", "T", "true", "True", "TRUE", "0", "false", "yes", "", True])
+def test_parameters_of_a_volume_are_parsed_like_longhorn_parses_them(value: object) -> None:
+    read = objects.read_volume(volume(parameters={"migratable": value, "share": value}))
+    assert read.migratable is read.share is (value in ("1", "t", "T", "true", "True", "TRUE"))
 
 
 @pytest.mark.parametrize(

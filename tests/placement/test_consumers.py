@@ -206,6 +206,16 @@ def test_the_consumers_of_both_pvs_of_a_volume_count() -> None:
     assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == ["one", "two"]
 
 
+@pytest.mark.parametrize("uid", ["old-uid", "new-uid"])
+def test_a_released_pv_that_names_its_old_claim_has_no_consumers(uid: str) -> None:
+    released = volume()
+    released["spec"]["claimRef"]["uid"] = "old-uid"
+    recreated = claim(volume="pvc-new" if uid == "old-uid" else "pvc-disk1")
+    recreated["metadata"]["uid"] = uid
+    store = catalog(released, recreated, vm("one", "node-a"))
+    assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == []
+
+
 DRAINED = [vm("source", "node-a"), vm("target", "node-b", labels=MIGRATION_TARGET)]
 
 

@@ -133,7 +133,6 @@ def test_a_steered_share_manager_pod_only_gains_a_preference(scenario: tuple[Obj
     vm, cluster, disk, node = scenario
     vm["metadata"] |= {"name": "virt-launcher-vm1-x", "uid": "1", "namespace": "default"}
     vm["spec"]["nodeName"] = node
-    disk["pv"]["spec"]["claimRef"] = {"namespace": "default", "name": "disk1"}
     new = share_manager_pod()
     injection = inject(request(new, "longhorn-system"), catalog(*cluster["nodes"], disk["pv"], vm), Settings())
     if injection.decision.reason is not Reason.CO_SCHEDULED:

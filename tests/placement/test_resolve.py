@@ -52,12 +52,30 @@ def resolved(*objects: Object) -> ClaimFinding:
         ),
         pytest.param([claim(), volume(handle="")], None, Reason.NOT_LONGHORN, id="a PV without a handle"),
         pytest.param(
-            [claim(), volume() | {"spec": {"nfs": {"server": "x"}}}],
+            [claim(), volume() | {"spec": {"nfs": {"server": "x"}, "claimRef": volume()["spec"]["claimRef"]}}],
             None,
             Reason.NOT_LONGHORN,
             id="a PV without CSI",
         ),
-        pytest.param([claim(), volume() | {"spec": None}], None, Reason.NOT_LONGHORN, id="a PV without a spec"),
+        pytest.param([claim(), volume() | {"spec": None}], None, Reason.CLAIM_NOT_BOUND, id="a PV without a spec"),
+        pytest.param(
+            [claim(), volume("other", name="pvc-disk1"), share_manager("vol-other")],
+            None,
+            Reason.CLAIM_NOT_BOUND,
+            id="a PV of another claim",
+        ),
+        pytest.param(
+            [claim(), volume(namespace="victim"), share_manager()],
+            None,
+            Reason.CLAIM_NOT_BOUND,
+            id="a PV of another namespace's claim",
+        ),
+        pytest.param(
+            [claim() | {"status": {"phase": "Pending"}}, share_manager("pvc-disk1")],
+            None,
+            Reason.CLAIM_NOT_BOUND,
+            id="an unknown PV that only the claim names",
+        ),
         pytest.param(CLAIM_AND_PV, "vol-disk1", Reason.NO_SHARE_MANAGER, id="no share-manager"),
         pytest.param([claim()], "pvc-disk1", Reason.NO_SHARE_MANAGER, id="an unknown PV is resolved by its name"),
         pytest.param(

@@ -104,6 +104,7 @@ def claim(
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
         "spec": {"accessModes": list(modes)} | ({"volumeName": bound} if bound else {}) | spec,
+        "status": {"phase": "Bound" if bound else "Pending"},
     }
 
 

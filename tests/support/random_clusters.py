@@ -245,6 +245,7 @@ def storage(draw: st.DrawFn, node: str) -> Object:
     """Draw a dict of the claim disk1 (`pvc`), its Longhorn volume (`pv`), and the share-manager `pod` on `node`."""
     pv_spec: Object = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "10Gi"}}
     pv_spec |= {"csi": {"driver": "driver.longhorn.io", "volumeHandle": "vol-disk1"}}
+    pv_spec |= {"claimRef": {"namespace": "default", "name": "disk1"}}
     if one_in(draw, 4):
         terms = [draw_node_term(draw) for _ in range(pick(draw, [1, 2]))]
         pv_spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}

@@ -31,6 +31,9 @@ LONGHORN_DRIVER = "driver.longhorn.io"
 # With these, KubeVirt starts a VM again whose pod was deleted before it ran: https://kubevirt.io/user-guide/compute/run_strategies/
 RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
 
+# Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
+TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+
 Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine | Namespace | StorageClass
 
 
@@ -54,6 +57,8 @@ def read_claim(item: JsonObject) -> Claim:
         read_only_many="ReadOnlyMany" in modes and not shared,
         block=text(item, "spec", "volumeMode") == "Block",
         storage_class=text(item, "spec", "storageClassName"),
+        uid=text(item, "metadata", "uid"),
+        phase=text(item, "status", "phase"),
     )
 
 
@@ -69,8 +74,9 @@ def read_volume(item: JsonObject) -> Volume:
         handle,
         (text(claim, "namespace") or "default", text(claim, "name")) if claim else None,
         affinity if isinstance(affinity, dict) else None,
-        migratable=parameters.get("migratable") == "true",
-        share=parameters.get("share") == "true",
+        migratable=parameters.get("migratable") in TRUE_VALUES,
+        share=parameters.get("share") in TRUE_VALUES,
+        claim_uid=text(claim, "uid"),
     )
 
 

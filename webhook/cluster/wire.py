@@ -165,6 +165,13 @@ class Claim(TypedDict, total=False):
 
     metadata: Metadata
     spec: ClaimSpec
+    status: "ClaimStatus"
+
+
+class ClaimStatus(TypedDict, total=False):
+    """A PersistentVolumeClaim's status."""
+
+    phase: Any
 
 
 class VolumeSpec(TypedDict, total=False):

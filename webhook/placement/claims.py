@@ -1,8 +1,19 @@
 """The PersistentVolumeClaims that a pod mounts, and the one that decides where it runs."""
 
+from webhook.placement.facts import Claim, Volume
 from webhook.placement.shape import JsonObject, mapping, mappings, text
 
 DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
+
+
+def is_bound(claim: Claim, volume: Volume | None) -> bool:
+    """Return whether a claim is bound. `volume` is the PV that it names, None if that is unknown.
+
+    Namespace users write `spec.volumeName`: only the PV's claimRef, or the claim's status, shows that it is theirs.
+    """
+    if not claim.volume_name:
+        return False
+    return volume.names(claim) if volume else claim.phase == "Bound"
 
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:

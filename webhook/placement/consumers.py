@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import Key, Pod
+from webhook.placement.facts import Key, Pod, Volume
 from webhook.placement.longhorn import VOLUME_LABEL
 from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
 from webhook.placement.selectors import NODE_NAME_FIELD
@@ -44,9 +44,18 @@ def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> Consumers
 
 
 def claims_of(handle: str, catalog: Catalog) -> tuple[Key, ...]:
-    """Return the claims that PVs of a Longhorn volume are bound to. A static PV may share its volume with another."""
+    """Return the claims that PVs of a Longhorn volume are bound to. A static PV may share its volume with another.
+
+    A Released PV still names its old claim. A claim of that name may be bound to another PV by now.
+    """
     volumes = catalog.volumes_by_handle(handle)
-    return tuple(dict.fromkeys(volume.claim for volume in volumes if volume.claim))
+    return tuple(dict.fromkeys(volume.claim for volume in volumes if volume.claim and _is_claimed(volume, catalog)))
+
+
+def _is_claimed(volume: Volume, catalog: Catalog) -> bool:
+    claim = catalog.claim(*volume.claim) if volume.claim else None
+    # No running pod mounts a claim that was deleted, so an unknown claim does no harm.
+    return claim is None or (claim.volume_name == volume.name and volume.names(claim))
 
 
 def avoided_nodes(pod: JsonObject) -> frozenset[str]:

@@ -35,9 +35,10 @@ class _ClusterScoped:
 class Claim(_Namespaced, Struct, frozen=True):
     """A PersistentVolumeClaim.
 
-    `volume_name` is the name of the PV, empty while unbound. `shared` means ReadWriteMany, `read_only_many` means
-    ReadOnlyMany without ReadWriteMany, and `block` means volumeMode Block. `persistent_state` marks the claim of a
-    persistent vTPM or EFI state. `storage_class` is empty if the claim names none.
+    `volume_name` is the PV that the claim names: the user may have written it (see `Volume.names`). `phase` is
+    the claim's `status.phase`. `shared` means ReadWriteMany, `read_only_many` means ReadOnlyMany without ReadWriteMany,
+    and `block` means volumeMode Block. `persistent_state` marks the claim of a persistent vTPM or EFI state.
+    `storage_class` is empty if the claim names none.
     """
 
     namespace: str
@@ -48,11 +49,14 @@ class Claim(_Namespaced, Struct, frozen=True):
     read_only_many: bool = False
     block: bool = False
     storage_class: str = ""
+    uid: str = ""
+    phase: str = ""
 
 
 class Volume(_ClusterScoped, Struct, frozen=True):
     """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef.
 
+    `claim_uid` is the UID in the claimRef, empty if it has none.
     `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
     """
 
@@ -62,6 +66,13 @@ class Volume(_ClusterScoped, Struct, frozen=True):
     node_affinity: JsonObject | None
     migratable: bool = False
     share: bool = False
+    claim_uid: str = ""
+
+    def names(self, claim: Claim) -> bool:
+        """Return whether the claimRef names the claim. A claim that was deleted and recreated has another UID."""
+        if self.claim != claim.key:
+            return False
+        return not self.claim_uid or not claim.uid or self.claim_uid == claim.uid
 
 
 class ShareManager(_Namespaced, Struct, frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from webhook.placement.candidate import Candidate, resource_fits
+from webhook.placement.claims import is_bound
 from webhook.placement.decision import Reason
 from webhook.placement.eligibility import is_gated
 from webhook.placement.kubevirt import is_virt_launcher, vmi_name
@@ -157,7 +158,7 @@ def _unbound_claim(candidate: Candidate) -> str | None:
     # The scheduler's VolumeBinding may need another node for it, for example with WaitForFirstConsumer.
     for name in candidate.pod_facts.claims:
         claim = candidate.catalog.claim(candidate.namespace, name)
-        if claim and not claim.volume_name:
+        if claim and not is_bound(claim, candidate.catalog.volume(claim.volume_name) if claim.volume_name else None):
             return f"claim {name}, which has no PV yet"
     return None
 

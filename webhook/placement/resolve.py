@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.claims import mounted_claims
+from webhook.placement.claims import is_bound, mounted_claims
 from webhook.placement.consumers import consumers_of, ranked_nodes
 from webhook.placement.decision import ClaimFinding, Reason, Source
 from webhook.placement.facts import Claim, Volume
@@ -39,7 +39,10 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
         return ClaimFinding(name, reason=Reason.CLAIM_NOT_FOUND)
     volume = catalog.volume(claim.volume_name) if claim.volume_name else None
     may_be_shared = claim.shared or claim.read_only_many or bool(volume and volume.share)
-    unusable = _unusable_reason(claim, volume)
+    bound = is_bound(claim, volume)
+    if not bound:  # the PV that such a claim names may be another tenant's
+        volume = None
+    unusable = _unusable_reason(claim, volume, bound=bound)
     if unusable or not may_be_shared:
         return ClaimFinding(name, reason=unusable if unusable and claim.shared else Reason.CLAIM_NOT_RWX)
     # A dynamically provisioned Longhorn volume has the name of its PV, so the PV itself may still be unknown.
@@ -55,12 +58,12 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     return ClaimFinding(name, handle, *found, persistent_state=claim.persistent_state)
 
 
-def _unusable_reason(claim: Claim, volume: Volume | None) -> Reason | None:
+def _unusable_reason(claim: Claim, volume: Volume | None, *, bound: bool) -> Reason | None:
     if volume and not volume.handle:
         return Reason.NOT_LONGHORN
     if claim.block or (volume and volume.migratable):
         return Reason.NO_SHARE_MANAGER_EVER
-    return None if claim.volume_name else Reason.CLAIM_NOT_BOUND
+    return None if bound else Reason.CLAIM_NOT_BOUND
 
 
 def _serving_node(volume: str, catalog: Catalog, longhorn_namespace: str) -> tuple[str, Source] | Reason:
@@ -102,5 +105,5 @@ def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Cat
     for finding in findings:
         claim = catalog.claim(namespace, finding.claim)
         volume = catalog.volume(claim.volume_name) if claim else None
-        if volume:
+        if claim and volume and is_bound(claim, volume):
             yield volume
