@@ -39,8 +39,9 @@ from stage import (
 NODES, VMS = 20, 100
 CHART = Path(__file__).parent.parent / "docs/images/colocation.svg"
 # All but the fullest nodes fit every VM, because the benchmark measures placement, not how full a cluster can be.
-# Share-managers request nothing, so the scheduler crowds them. With the default 110 pods, their nodes soon fit no VM.
-CORES, GIGABYTES, PODS = 64, 256, 500
+CORES, GIGABYTES, MANY_PODS = 64, 256, 500
+# The kubelet's default. Share-managers request nothing, so the scheduler crowds them, and their nodes soon fit no VM.
+USUAL_PODS = 110
 # A random half of the nodes has already pulled this image. The scheduler prefers them for its pods.
 IMAGE = {"names": ["longhornio/longhorn-share-manager:v1.9.0"], "sizeBytes": 300_000_000}
 STARTS = {
@@ -56,12 +57,13 @@ ShowStep: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One configuration of the webhook: whether it pins VMs and steers share-managers."""
+    """One configuration: whether the webhook pins VMs and steers share-managers, and how many pods a node can run."""
 
     name: str
     pins: bool
     steers: bool
     color: str
+    pods: int = MANY_PODS
 
 
 CONFIGURATIONS = (
@@ -69,6 +71,7 @@ CONFIGURATIONS = (
     Configuration("pin only", True, False, "half"),
     Configuration("steering only", False, True, "half"),
     Configuration("pin and steering", True, True, "both"),
+    Configuration(f"both, {USUAL_PODS} pods", True, True, "both", USUAL_PODS),
 )
 
 
@@ -83,14 +86,15 @@ class StartResult:
 class Trial:
     """One configuration in its own scenario: nodes, 100 volumes and their VMs."""
 
-    def __init__(self, stage: Stage, scenario: Scenario, seed: int) -> None:
+    def __init__(self, stage: Stage, scenario: Scenario, seed: int, pods: int) -> None:
+        self._pods = pods
         self._plane, self._longhorn, self._scenario = stage.plane, stage.longhorn, scenario
         self._random = random.Random(seed)
         self._claims = [f"disk{number}" for number in range(VMS)]
 
     def prepare(self) -> None:
         """Create the volumes, and nodes with 0 to 95 % of their cores and of their memory in use."""
-        for node in self._scenario.add_nodes(NODES, cpu=str(CORES), memory=f"{GIGABYTES}Gi", pods=str(PODS)):
+        for node in self._scenario.add_nodes(NODES, cpu=str(CORES), memory=f"{GIGABYTES}Gi", pods=str(self._pods)):
             cores, gigabytes = (self._random.uniform(0, 0.95) * capacity for capacity in (CORES, GIGABYTES))
             self._scenario.fill(node, cpu=f"{cores * 1000:.0f}m", memory=f"{gigabytes * 1024:.0f}Mi")
             if self._random.random() < 0.5:
@@ -205,8 +209,8 @@ def measure(seed: int, show_step: ShowStep) -> dict[str, dict[str, StartResult]]
     with start_stage() as stage, running_longhorn(stage.longhorn):
         for config in CONFIGURATIONS:
             show_step(f"{config.name}: nodes and volumes")
-            with stage.scenario(config.name.replace(" ", "-"), config.pins, config.steers) as scenario:
-                trial = Trial(stage, scenario, seed)
+            with stage.scenario(re.sub(r"\W+", "-", config.name), config.pins, config.steers) as scenario:
+                trial = Trial(stage, scenario, seed, config.pods)
                 trial.prepare()
                 for start in STARTS:
                     show_step(f"{config.name}, {start}: {VMS} VMs")
