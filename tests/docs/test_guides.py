@@ -116,9 +116,9 @@ def test_the_harvester_guide_shows_a_storage_class_that_has_a_share_manager_and_
         assert CliRunner().invoke(cli.commands, [name, *options, "--help"]).exit_code == 0
 
 
-def test_a_persistent_state_alone_pins_a_vm_whose_disks_are_block_volumes_as_the_harvester_guide_warns() -> None:
+def test_a_persistent_state_does_not_decide_for_a_vm_with_block_disks_as_the_harvester_guide_says() -> None:
     disk = [claim("disk", volumeMode="Block"), volume("disk")]
     state = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-b")[1:]]
     decision = decision_for(virt_launcher(claims=["disk", "state"]), *disk, *state, node("node-b"))
-    assert (decision.outcome, decision.node) == (Outcome.PINNED, "node-b")
+    assert (decision.outcome, decision.node) == (Outcome.UNCHANGED, None)
     assert [each.reason for each in decision.claims] == [Reason.NO_SHARE_MANAGER_EVER, None]

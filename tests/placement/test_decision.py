@@ -20,7 +20,7 @@ DESIGN_REASONS = """
     NotAPodCreation NotVirtLauncher NotOptedIn MigrationTarget EphemeralProvisioning AlreadyBound NoClaims
     AlreadyInjected
     ClaimNotFound ClaimNotRWX ClaimNotBound NotLonghorn NoShareManagerEver
-    ShareManagerStarting ShareManagerStopped ShareManagerFailed ShareManagerUnassigned NoShareManager
+    ShareManagerStarting ShareManagerStopped ShareManagerFailed ShareManagerUnassigned NoShareManager SharedClaimOnly
     CacheStale NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull NodeScarce
     PodAffinity Released Unjudged
     ShareManagerMoved PendingTooLong

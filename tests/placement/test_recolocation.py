@@ -8,14 +8,12 @@ import pytest
 from tests.support.builders import (
     OPT_IN,
     Object,
-    claim,
     labeled_namespace,
     node,
     pod_anti_affinity,
     pod_term,
     settings,
     storage,
-    volume,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
 from tests.support.migrations import MIGRATABLE, migratable
@@ -163,9 +161,9 @@ def hindered(*flags: bool) -> list[Object]:
 
 def test_the_gain_is_the_capacity_of_the_disks_that_become_local() -> None:
     disks = [*storage("disk1", "node-a"), *storage("disk2", "node-a"), *storage("disk3", "node-b")]
-    rest = [claim("local", modes=["ReadWriteOnce"]), volume("local"), *NODES, vm()]
-    pod = vm_pod(node="node-b", claims=["disk1", "disk2", "disk3", "local"])
-    sizes = {"disk1": 10, "disk2": 20, "disk3": 5, "local": 100}
+    rest = [*NODES, vm()]
+    pod = vm_pod(node="node-b", claims=["disk1", "disk2", "disk3"])
+    sizes = {"disk1": 10, "disk2": 20, "disk3": 5}
     # Others use the disks too, so that the share-managers stay where they are.
     others = [vm_pod(f"other-{each}", "node-a", claims=[each]) for each in ("disk1", "disk2", "disk3")]
     found = inventory(*disks, *rest, pod, *others)

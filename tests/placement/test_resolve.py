@@ -341,11 +341,56 @@ def test_the_claim_that_the_vm_names_decides_alone() -> None:
     assert injection.warnings == ()
 
 
-def test_a_named_claim_without_a_node_leaves_the_vote_to_the_others() -> None:
+COLD, BLOCK = [claim("own"), volume("own")], [claim("own", volumeMode="Block"), volume("own")]
+RWO = [claim("own", modes=["ReadWriteOnce"]), volume("own", driver="local")]
+STATE = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-b")[1:]]
+USER = user_of_drivers("vmi-2", node="node-b")
+# The ISO behind a static PV, which the claim of another namespace names.
+STATIC = [
+    claim("copy", namespace="other", volume="static"),
+    volume("copy", namespace="other", name="static", handle="vol-drivers"),
+    virt_launcher("other", namespace="other", claims=["copy"], node="node-b"),
+]
+
+
+@pytest.mark.parametrize(
+    ("claims", "objects", "expected"),
+    [
+        pytest.param(["own", "drivers"], [*COLD, USER], Reason.NO_SHARE_MANAGER, id="a cold disk and a shared ISO"),
+        pytest.param(["own", "drivers"], [*COLD, *STATIC], Reason.NO_SHARE_MANAGER, id="an ISO behind two PVs"),
+        pytest.param(["own", "drivers"], [*BLOCK, USER], Reason.SHARED_CLAIM_ONLY, id="a Block disk and a shared ISO"),
+        pytest.param(["own", "drivers"], [*RWO, USER], Reason.SHARED_CLAIM_ONLY, id="an RWO disk and a shared ISO"),
+        pytest.param(["own", "state"], [*BLOCK], Reason.NO_SHARE_MANAGER, id="a Block disk and a vTPM"),
+        pytest.param(["own", "state"], [*COLD], Reason.NO_SHARE_MANAGER, id="a cold disk and a vTPM"),
+        pytest.param(["drivers"], [USER], "node-b", id="only a shared claim"),
+        pytest.param(["drivers", "state"], [USER], "node-b", id="a shared claim and a vTPM"),
+        pytest.param(["own", "drivers"], COLD, "node-b", id="an ISO that no other VM mounts"),
+    ],
+)
+def test_only_the_claims_of_the_highest_rank_decide(claims: list[str], objects: list[Object], expected: str) -> None:
+    pod = virt_launcher(claims=claims, labels={"kubevirt.io/created-by": "vmi-1"})
+    found = [*objects, *storage("drivers", "node-b"), *STATE, node("node-b"), node("node-c")]
+    decision = decision_for(pod, *found)
+    assert (decision.node or decision.reason) == expected
+    assert decision.conflict is False
+
+
+def test_a_shared_claim_beside_block_disks_is_named_with_the_line_that_lets_it_decide() -> None:
+    objects = [*BLOCK, *storage("drivers", "node-b"), USER, node("node-b")]
+    pod = virt_launcher(claims=["own", "drivers"])
+    assert "kubevirt-scheduler/co-schedule-claim: drivers" in decision_for(pod, *objects).message
+    pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-claim"] = "drivers"
+    assert decision_for(pod, *objects).outcome is Outcome.PINNED
+    pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-claim"] = "own"
+    assert decision_for(pod, *objects).reason is Reason.NO_SHARE_MANAGER
+
+
+def test_a_named_claim_without_a_node_gives_no_other_claim_a_vote() -> None:
     objects = [*storage(), *storage("disk2", "node-b"), claim("disk3"), node("node-b"), node()]
     injection = injection_for(named("disk3"), *objects)
-    assert (injection.decision.node, injection.decision.conflict) == ("node-a", True)
-    assert [warning for warning in injection.warnings if "co-schedule-claim" in warning] == []
+    assert (injection.decision.reason, injection.decision.node) == (Reason.NO_SHARE_MANAGER, None)
+    assert injection.decision.message == "no node serves claim disk3 (NoShareManager)"
+    assert injection.warnings == ()
 
 
 def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:

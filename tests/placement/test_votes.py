@@ -23,41 +23,12 @@ def test_the_node_with_the_most_votes_wins(votes: str, choice: Choice | None) ->
     assert most_voted(votes) == choice
 
 
-@pytest.mark.parametrize(
-    ("nodes", "choice"),
-    [
-        pytest.param(["a", "b!"], Choice("a"), id="a disk before the state wins"),
-        pytest.param(["b!", "a"], Choice("a"), id="a disk after the state wins"),
-        pytest.param(["b!", "b!", "a"], Choice("a"), id="a disk wins against two states"),
-        pytest.param(["", "b!"], Choice("b"), id="a state wins against an unserved disk"),
-        pytest.param(["b!"], Choice("b"), id="a single state wins"),
-        pytest.param(["b!", "a!"], Choice("b", ("a",)), id="the first of two states wins"),
-        pytest.param(["!", ""], None, id="unserved claims elect no node"),
-        pytest.param(["a", "", "b", "b"], Choice("b", ("a",)), id="disks without a state elect by majority"),
-    ],
-)
-def test_a_persistent_state_claim_votes_only_if_no_disk_does(nodes: list[str], choice: Choice | None) -> None:
-    """A `!` marks the claim of a persistent vTPM or EFI state."""
-    assert choose(ClaimFinding("x", node=n.strip("!") or None, persistent_state="!" in n) for n in nodes) == choice
-
-
-@pytest.mark.parametrize(
-    ("nodes", "choice"),
-    [
-        pytest.param(["a+", "b"], Choice("b"), id="a disk of the VM alone before a shared one"),
-        pytest.param(["a+", "a+", "b"], Choice("b"), id="a disk of the VM alone before two shared ones"),
-        pytest.param(["a+", "b!"], Choice("a"), id="a shared disk before the state"),
-        pytest.param(["a+", ""], Choice("a"), id="a shared disk before an unserved one"),
-        pytest.param(["a+", "b+"], Choice("a", ("b",)), id="the first of two shared disks"),
-    ],
-)
-def test_a_shared_disk_votes_only_if_no_disk_of_the_vm_alone_does(nodes: list[str], choice: Choice) -> None:
-    """A `+` marks a claim that other VMs mount, a `!` the claim of a persistent vTPM or EFI state."""
-    findings = [
-        ClaimFinding("x", node=n.strip("!+") or None, persistent_state="!" in n, mounted_by_others="+" in n)
-        for n in nodes
-    ]
-    assert choose(findings) == choice
+def test_a_claim_without_a_vote_elects_no_node() -> None:
+    """A `+` marks a claim that does not decide."""
+    elections = {"a+ b": Choice("b"), "b+ b+ a": Choice("a"), "a+": None, "a b b+": Choice("a", ("b",))}
+    for nodes, choice in elections.items():
+        findings = [ClaimFinding("x", node=n.strip("+"), decides="+" not in n) for n in nodes.split()]
+        assert choose(findings) == choice
 
 
 STARTING = Reason.SHARE_MANAGER_STARTING

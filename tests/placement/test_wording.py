@@ -22,6 +22,7 @@ from webhook.placement.votes import Choice
 
 # These sentences contain names and amounts, so functions build them.
 WORDED_BY_FUNCTIONS = {
+    Reason.SHARED_CLAIM_ONLY,
     Reason.CO_SCHEDULED,
     *CLAIM_REASONS,
     *GUARD_REASONS,

@@ -536,10 +536,12 @@ def test_a_vm_waits_once_for_its_share_manager_to_be_bound(cluster, final):
     assert reason(post(client, review(), "timeout=10s")) == final
 
 
-def test_a_vm_that_is_pinned_by_another_claim_does_not_wait_for_a_starting_share_manager():
-    cluster = [*STARTING, *storage("disk2")]
-    client = client_of(from_snapshot(catalog(*cluster), settings()))
+def test_a_vm_waits_once_for_a_disk_of_its_own_even_if_another_claim_has_a_node():
+    clock = FakeClock()
+    client = client_of(from_snapshot(catalog(*STARTING, *storage("disk2")), settings()), clock=clock)
     pod = virt_launcher(claims=["disk1", "disk2"])
+    assert post(client, review(pod), "timeout=10s").status_code == 503
+    clock.now += 1.01
     assert reason(post(client, review(pod), "timeout=10s")) == "CoScheduled"
 
 

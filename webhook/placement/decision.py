@@ -79,6 +79,7 @@ class Reason(StrEnum):
     SHARE_MANAGER_FAILED = "ShareManagerFailed"
     SHARE_MANAGER_UNASSIGNED = "ShareManagerUnassigned"
     NO_SHARE_MANAGER = "NoShareManager"
+    SHARED_CLAIM_ONLY = "SharedClaimOnly"
 
     # Node guard: can the node run the pod?
     CACHE_STALE = "CacheStale"
@@ -128,6 +129,9 @@ CLAIM_REASONS = frozenset(
     }
 )
 
+# No share-manager ever serves such a claim, so the VM may run anywhere.
+NEVER_SERVED_REASONS = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})
+
 GUARD_REASONS = (
     Reason.CACHE_STALE,
     Reason.NODE_NOT_FOUND,
@@ -159,7 +163,8 @@ MAY_FIT_REASONS = frozenset(
 class ClaimFinding(Struct, frozen=True):
     """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node.
 
-    With the reason ShareManagerStarting, the node is the one where the share-manager will probably run.
+    With the reason ShareManagerStarting, the node is the one where the share-manager will probably run. `decides` is
+    False for a claim without a vote: the VM has claims of a higher rank (see `resolve`).
     """
 
     claim: str
@@ -168,7 +173,7 @@ class ClaimFinding(Struct, frozen=True):
     source: Source | None = None
     reason: Reason | None = None
     persistent_state: bool = False
-    mounted_by_others: bool = False
+    decides: bool = True
 
 
 class Decision(Struct, frozen=True):

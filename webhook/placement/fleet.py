@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
-from webhook.placement.decision import ClaimFinding, Decision, OptedInBy, Outcome, Reason
+from webhook.placement.decision import NEVER_SERVED_REASONS, ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.eligibility import recorded_reason
 from webhook.placement.facts import Pod
 from webhook.placement.injector import without_patch
@@ -35,7 +35,6 @@ class State(StrEnum):
 
 
 # A claim with one of these reasons never has a share-manager.
-_NEVER_SERVED = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     if status.reason is None:
         status = replace(status, reason=start.decision.reason)
     if machine.pod is None:
-        served = (each.claim for each in start.decision.claims if each.node == start.decision.node)
+        served = (each.claim for each in voters(start.decision.claims) if each.node == start.decision.node)
         status = replace(status, storage_node=start.decision.node, claim=next(served, None))
     return replace(status, start=start, start_helps=_helps(start, settings))
 
@@ -149,12 +148,11 @@ def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage
         return _Storage(())
     findings: tuple[ClaimFinding, ...] = ()
     for names in (pod.claims, machine.hotplugged):
-        own = resolve_claims(names, pod.namespace, pod.vmi_uid, catalog, settings)
-        findings += own
-        choice = choose(own, pod.deciding_claim)
+        own = resolve_claims(names, pod.namespace, pod.vmi_uid, pod.deciding_claim, catalog, settings)
+        findings += tuple(finding for finding in own if finding.decides)
+        choice = choose(own)
         if choice and choice.certain:
-            voting = voters(own, pod.deciding_claim)
-            claim = next(each.claim for each in voting if each.node == choice.node and not each.reason)
+            claim = next(each.claim for each in voters(own) if each.node == choice.node and not each.reason)
             return _Storage(findings, claim, choice.node)
     return _Storage(findings)
 
@@ -165,7 +163,7 @@ def _state(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog,
         return Status(machine, State.STOPPED)
     if not storage.findings:
         return Status(machine, State.NOT_CONCERNED, Reason.NO_CLAIMS)
-    concerned = [finding for finding in storage.findings if finding.reason not in _NEVER_SERVED]
+    concerned = [finding for finding in storage.findings if finding.reason not in NEVER_SERVED_REASONS]
     if not concerned:
         first = storage.findings[0]
         return Status(machine, State.NOT_CONCERNED, first.reason, first.claim)
@@ -219,6 +217,6 @@ def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog,
 def _served_claims(storage: _Storage, decision: Decision) -> list[ClaimFinding]:
     """Return the claims that the target node serves. Without a target, such as for a hotplugged claim, its node now."""
     for claims, node in ((decision.claims, decision.node), (storage.findings, storage.node)):
-        if found := [each for each in claims if each.node == node and not each.reason]:
+        if found := [each for each in claims if each.node == node and each.decides and not each.reason]:
             return found
     return []

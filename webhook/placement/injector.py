@@ -8,7 +8,16 @@ from webhook.placement.affinity import matches_no_node
 from webhook.placement.candidate import Candidate, pinning_replicas
 from webhook.placement.catalog import Catalog
 from webhook.placement.claims import deciding_claim, unknown_deciding_claim
-from webhook.placement.decision import MAY_FIT_REASONS, ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
+from webhook.placement.decision import (
+    MAY_FIT_REASONS,
+    NEVER_SERVED_REASONS,
+    ClaimFinding,
+    Decision,
+    Mode,
+    OptedInBy,
+    Outcome,
+    Reason,
+)
 from webhook.placement.eligibility import (
     STEERING_RULES,
     ineligible_reason,
@@ -134,10 +143,9 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
     """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle."""
     mode, _ = mode_of(pod, settings)
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
-    choice = votes.choose(claims, deciding_claim(pod))
+    choice = votes.choose(claims)
     if choice is None:
-        decision = unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
-        return replace(decision, claims=claims, recorded=True)
+        return replace(_unserved(claims, deciding_claim(pod), mode), claims=claims, recorded=True)
 
     # The other replicas may be pinning VMs to the node, too.
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog, pinning_replicas(catalog, settings))
@@ -157,10 +165,19 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
     )
 
 
+def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode) -> Decision:
+    """Decide on a VM whose deciding claims have no node. `named` is the claim that its annotation names."""
+    never_served = all(claim.reason in NEVER_SERVED_REASONS for claim in claims if claim.decides)
+    shared = [claim for claim in claims if claim.node and not claim.decides and not claim.persistent_state]
+    if never_served and shared and all(claim.claim != named for claim in claims):
+        return unchanged(Reason.SHARED_CLAIM_ONLY, mode, wording.shared_claim_only(shared[0]))
+    return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
+
+
 def place_migration_target(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
     """Prefer the node of the share-manager for a live-migration target, unless the migration leads elsewhere."""
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
-    choice = votes.choose(claims, deciding_claim(pod))
+    choice = votes.choose(claims)
     if choice is None or leads_elsewhere(pod, namespace, choice.node, catalog):
         return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from webhook.placement import resolve
 from webhook.placement.candidate import Candidate
 from webhook.placement.catalog import Catalog
-from webhook.placement.claims import deciding_claim
 from webhook.placement.decision import GUARD_REASONS, ClaimFinding, Mode, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
 from webhook.placement.facts import VirtualMachine
@@ -54,7 +53,7 @@ def why_pin_fails(
     obstacle = _obstacle(candidate_for(pod, namespace, node, claims, catalog))
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
-    return obstacle or _moved(claims, choose(claims, deciding_claim(pod)), node) or _pending_too_long(seconds)
+    return obstacle or _moved(claims, choose(claims), node) or _pending_too_long(seconds)
 
 
 def _obstacle(candidate: Candidate) -> FailedCheck | None:
@@ -64,7 +63,7 @@ def _obstacle(candidate: Candidate) -> FailedCheck | None:
 
 def _moved(claims: Iterable[ClaimFinding], choice: Choice | None, node: str) -> FailedCheck | None:
     # If the node still serves a claim, only the votes have changed: another node serves more claims now.
-    if choice is None or not choice.certain or any(claim.node == node for claim in claims):
+    if choice is None or not choice.certain or any(claim.node == node and claim.decides for claim in claims):
         return None
     return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"no longer runs the share-manager, which is now on {choice.node}")
 

@@ -1,35 +1,58 @@
-"""Follow a claim to the node of its share-manager."""
+"""Follow the claims of a pod to the nodes of their share-managers, and rank the claims."""
 
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.claims import is_bound, mounted_claims
-from webhook.placement.consumers import consumers_of, ranked_nodes
+from webhook.placement.claims import deciding_claim, is_bound, mounted_claims
+from webhook.placement.consumers import claims_of, consumers_of, ranked_nodes
 from webhook.placement.decision import ClaimFinding, Reason, Source
-from webhook.placement.facts import Claim, Volume
+from webhook.placement.facts import Claim, Key, Volume
 from webhook.placement.kubevirt import vmi_uid
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject
 
 
+class Rank(IntEnum):
+    """The ranks of a VM's claims. Only the claims of the highest rank that the VM has decide."""
+
+    NAMED = 1  # the claim that the VM's annotation names
+    OWN = 2  # a disk whose volume no other VM mounts
+    SHARED = 3  # an ISO of drivers or another shared claim, and the persistent vTPM or EFI state
+
+
 def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
     """Follow each claim of the pod, in volume order."""
-    return resolve_claims(mounted_claims(pod), namespace, vmi_uid(pod), catalog, settings)
+    return resolve_claims(mounted_claims(pod), namespace, vmi_uid(pod), deciding_claim(pod), catalog, settings)
 
 
-def resolve_claims(
-    names: Iterable[str], namespace: str, vmi: str, catalog: Catalog, settings: Settings
+def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it reads)
+    names: Iterable[str], namespace: str, vmi: str, named: str, catalog: Catalog, settings: Settings
 ) -> tuple[ClaimFinding, ...]:
-    """Follow each claim of a VMI, in the given order. `vmi` is the UID of the VMI."""
+    """Follow each claim of a VMI, in the given order. `vmi` is its UID, `named` the claim that its annotation names.
+
+    A disk that no share-manager serves yet has no node because it will follow the VM. So a claim of a lower rank must
+    not decide in its place: all VMs that share one ISO would start on the ISO's node.
+    """
     findings = tuple(resolve(name, namespace, catalog, settings) for name in names)
-    if len({finding.node for finding in findings if finding.node}) < 2:
-        return findings  # the claims agree, so it doesn't matter which of them have a vote
+    if len(findings) < 2:
+        return findings
+    ranks = [_rank(finding, namespace, vmi, named, catalog) for finding in findings]
+    highest = min(ranks)
     return tuple(
-        replace(finding, mounted_by_others=_is_mounted_by_others(namespace, finding.claim, vmi, catalog))
-        for finding in findings
+        finding if rank is highest else replace(finding, decides=False)
+        for finding, rank in zip(findings, ranks, strict=True)
     )
+
+
+def _rank(finding: ClaimFinding, namespace: str, vmi: str, named: str, catalog: Catalog) -> Rank:
+    if finding.claim == named:
+        return Rank.NAMED
+    if finding.persistent_state or _is_mounted_by_others((namespace, finding.claim), vmi, catalog):
+        return Rank.SHARED
+    return Rank.OWN
 
 
 def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> ClaimFinding:
@@ -43,19 +66,19 @@ def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> 
     if not bound:  # the PV that such a claim names may be another tenant's
         volume = None
     unusable = _unusable_reason(claim, volume, bound=bound)
+    state = claim.persistent_state
     if unusable or not may_be_shared:
-        return ClaimFinding(name, reason=unusable if unusable and claim.shared else Reason.CLAIM_NOT_RWX)
+        reason = unusable if unusable and claim.shared else Reason.CLAIM_NOT_RWX
+        return ClaimFinding(name, reason=reason, persistent_state=state)
     # A dynamically provisioned Longhorn volume has the name of its PV, so the PV itself may still be unknown.
     handle = volume.handle if volume else claim.volume_name
     found = _serving_node(handle, catalog, settings.longhorn_namespace)
     if found is Reason.NO_SHARE_MANAGER and not claim.shared:
-        return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX)
+        return ClaimFinding(name, reason=Reason.CLAIM_NOT_RWX, persistent_state=state)
     if isinstance(found, Reason):
         node = _interim_node(handle, catalog, settings) if found is Reason.SHARE_MANAGER_STARTING else None
-        return ClaimFinding(
-            name, handle, node, Source.VIRT_LAUNCHER_POD if node else None, found, claim.persistent_state
-        )
-    return ClaimFinding(name, handle, *found, persistent_state=claim.persistent_state)
+        return ClaimFinding(name, handle, node, Source.VIRT_LAUNCHER_POD if node else None, found, state)
+    return ClaimFinding(name, handle, *found, persistent_state=state)
 
 
 def _unusable_reason(claim: Claim, volume: Volume | None, *, bound: bool) -> Reason | None:
@@ -94,9 +117,15 @@ def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | No
     return nodes[0] if nodes else None
 
 
-def _is_mounted_by_others(namespace: str, claim: str, vmi: str, catalog: Catalog) -> bool:
-    """Return whether the pod of another VMI mounts the claim. `vmi` is the UID of this VMI."""
-    pods = catalog.mounting_pods(namespace, claim)
+def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog) -> bool:
+    """Return whether the pod of another VMI mounts a claim's volume, by this claim or by another claim of the volume.
+
+    `vmi` is the UID of this VMI.
+    """
+    claim = catalog.claim(*key)
+    volume = catalog.volume(claim.volume_name) if claim and claim.volume_name else None
+    others = claims_of(volume.handle, catalog) if claim and volume and is_bound(claim, volume) else ()
+    pods = (pod for each in dict.fromkeys((key, *others)) for pod in catalog.mounting_pods(*each))
     return any(pod.alive and pod.vmi_uid != vmi for pod in pods)
 
 

@@ -34,28 +34,17 @@ def most_voted(votes: Iterable[str]) -> Choice | None:
     return Choice(winner, tuple(other for other in nodes if other != winner))
 
 
-def voters(findings: Iterable[ClaimFinding], deciding_claim: str = "") -> Sequence[ClaimFinding]:
-    """Return the claims that have a vote. `deciding_claim` is the claim that the VM names, empty if it names none.
-
-    A claim without a node has no vote. The named claim decides alone. Otherwise, the disks of this VM alone vote; if
-    none has a node, the disks that other VMs mount as well; and if none of those, the persistent vTPM or EFI state.
-    """
-    served = [finding for finding in findings if finding.node]
-    disks = [finding for finding in served if not finding.persistent_state]
-    return (
-        [finding for finding in served if finding.claim == deciding_claim]
-        or [finding for finding in disks if not finding.mounted_by_others]
-        or disks
-        or served
-    )
+def voters(findings: Iterable[ClaimFinding]) -> Sequence[ClaimFinding]:
+    """Return the claims that have a vote and a node."""
+    return [finding for finding in findings if finding.decides and finding.node]
 
 
-def choose(findings: Iterable[ClaimFinding], deciding_claim: str = "") -> Choice | None:
+def choose(findings: Iterable[ClaimFinding]) -> Choice | None:
     """Choose the node that serves most of the claims with a vote. In a tie, the first claim wins.
 
-    None if no claim has a node.
+    None if no claim with a vote has a node.
     """
-    voting = voters(findings, deciding_claim)
+    voting = voters(findings)
     choice = most_voted(finding.node for finding in voting if finding.node)
     if choice is None or any(finding.node == choice.node and not finding.reason for finding in voting):
         return choice

@@ -7,7 +7,6 @@ from webhook.placement import consumers, resolve, votes
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.candidate import Candidate, ResourceFit, pinning_replicas, resource_fits
 from webhook.placement.catalog import Catalog
-from webhook.placement.claims import deciding_claim
 from webhook.placement.decision import ClaimFinding, Mode, OptedInBy, Reason
 from webhook.placement.eligibility import (
     RULES,
@@ -139,7 +138,7 @@ def _walk_virt_launcher(
 ) -> Walk:
     findings = resolve.resolve_all(pod, namespace, catalog, settings)
     chains = tuple(_chain(finding, namespace, catalog, settings.longhorn_namespace) for finding in findings)
-    choice = votes.choose(findings, deciding_claim(pod))
+    choice = votes.choose(findings)
     if choice is None:
         return Walk(rules, chains)
     if is_migration_target(pod) and leads_elsewhere(pod, namespace, choice.node, catalog):

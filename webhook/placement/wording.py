@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
 from webhook.placement.decision import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.votes import Choice, voters
 
@@ -45,6 +46,7 @@ ADVICE = {
     Reason.SHARE_MANAGER_FAILED: "Check why it failed: kubectl -n longhorn-system describe sharemanager VOLUME.",
     Reason.SHARE_MANAGER_UNASSIGNED: "No action needed: Longhorn has not chosen the share-manager's owner yet.",
     Reason.NO_SHARE_MANAGER: "No action needed at a cold start: the webhook steers the share-manager to the VM.",
+    Reason.SHARED_CLAIM_ONLY: "If the shared claim should decide, name it in the annotation of the VM's template.",
     Reason.CACHE_STALE: "Check the webhook's connection to the API server: /readyz and the log report the error.",
     Reason.NODE_NOT_FOUND: "Check the ShareManager's status.ownerID: it names a node that the cluster does not have.",
     Reason.NODE_NOT_READY: "Check the node. Longhorn moves the share-manager if the node stays unreachable.",
@@ -101,7 +103,7 @@ def advice(decision: Decision) -> tuple[str, ...]:
     """Return what to do about a decision. If no claim has a node, that depends on the reason of each claim."""
     reasons: Iterable[Reason] = [decision.reason]
     if decision.reason is Reason.NO_SHARE_MANAGER:
-        reasons = [finding.reason for finding in decision.claims if finding.reason] or reasons
+        reasons = [claim.reason for claim in decision.claims if claim.reason and claim.decides] or reasons
     return tuple(dict.fromkeys(ADVICE[reason] for reason in reasons))
 
 
@@ -111,7 +113,7 @@ def _join(names: Iterable[str]) -> str:
 
 
 def _served(findings: Iterable[ClaimFinding], node: str) -> str:
-    names = [finding.claim for finding in findings if finding.node == node]
+    names = [finding.claim for finding in findings if finding.node == node and finding.decides]
     return f"{'claim' if len(names) == 1 else 'claims'} {_join(names)}"
 
 
@@ -148,9 +150,17 @@ def unpinned(node: str, detail: str) -> str:
     return f"was pinned to {node}, but the pod has changed and {node} {detail}, {PREFERRED_ONLY}"
 
 
+def shared_claim_only(shared: ClaimFinding) -> str:
+    """Return the message for a VM whose own disks never have a share-manager, but a claim that it shares has one."""
+    return (
+        f"no share-manager serves the VM's own disks, and claim {shared.claim}, which other VMs mount too, does not "
+        f"decide; to let it decide, annotate the VM's template: {DECIDING_CLAIM_ANNOTATION}: {shared.claim}"
+    )
+
+
 def unserved(findings: Iterable[ClaimFinding]) -> str:
-    """Return the message for a VM whose claims have no node, with the reason for each claim."""
-    reasons = [f"{finding.claim} ({finding.reason})" for finding in findings]
+    """Return the message for a VM whose deciding claims have no node, with the reason for each of them."""
+    reasons = [f"{finding.claim} ({finding.reason})" for finding in findings if finding.decides]
     return f"no node serves {'claim' if len(reasons) == 1 else 'claims'} {_join(reasons)}"
 
 
@@ -217,7 +227,7 @@ def warnings(decision: Decision, unknown_mode: str | None, unknown_claim: str = 
         found.append(f"several nodes serve the claims: {decision.node} is the target node, not {others}")
     if decision.node and decision.reason is not Reason.CO_SCHEDULED and decision.reason not in _TRANSIENT:
         found.append(f"{decision.reason}: {decision.message}")
-    reasons = {finding.reason for finding in decision.claims}
+    reasons = {finding.reason for finding in decision.claims if finding.decides}
     if reasons and (reasons <= _ACTIONABLE or (Reason.SHARE_MANAGER_FAILED in reasons and not decision.node)):
         found.append(decision.message)
     return tuple(truncated(f"kubevirt-scheduler: {sentence}") for sentence in found)

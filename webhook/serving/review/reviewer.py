@@ -90,8 +90,8 @@ class Reviewer:
             yield Wait.NOT_SYNCED
         if decision.claims and self.backend.lacks_objects(admission, decision):
             yield Wait.NOT_SEEN_YET
-        undecided = decision.reason in (Reason.SHARE_MANAGER_STARTING, Reason.NO_SHARE_MANAGER)
-        if undecided and any(finding.reason is Reason.SHARE_MANAGER_STARTING for finding in decision.claims):
+        starting = (each for each in decision.claims if each.reason is Reason.SHARE_MANAGER_STARTING)
+        if decision.recorded and any(each.decides for each in starting):
             yield Wait.BEING_BOUND
 
     def _may_retry(self, admission: JsonObject, wait: Wait, call: Call, now: float) -> bool:
