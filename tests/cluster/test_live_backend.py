@@ -202,7 +202,7 @@ def test_a_stuck_pod_is_released_by_the_leader_of_two_replicas_once(
         for replica in replicas:
             replica.releaser.step()
     for replica in replicas:
-        until(lambda replica=replica: replica.live.query(lambda store: store.was_released("default", "vm1")))
+        until(lambda replica=replica: replica.live.query(lambda store: store.was_released("default", "vm1", "node-a")))
         replica.stop()
     assert server.count("delete", "pods") == 1
     assert sum(replica.releaser.released[Reason.NODE_CORDONED] for replica in replicas) == 1

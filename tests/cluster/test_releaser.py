@@ -282,10 +282,11 @@ def test_a_pod_that_is_schedulable_again_is_pending_no_longer(server: ApiServer)
     assert harness.releaser.pending == {}
 
 
-def test_a_vm_is_released_at_most_twice_within_an_hour(server: ApiServer) -> None:
-    harness = Harness(server, *CORDONED, virtual_machine())
-    for number in range(3):
-        server.put(pinned_vm_pod(f"virt-launcher-vm1-{number}"))
+def test_a_vm_is_released_at_most_twice_within_an_hour_from_all_nodes_together(server: ApiServer) -> None:
+    nodes = [node(name, unschedulable=True) for name in ("node-a", "node-b", "node-c")]
+    harness = Harness(server, *storage(), *nodes, virtual_machine())
+    for number, name in enumerate(("node-a", "node-b", "node-c")):
+        server.put(pinned_vm_pod(f"virt-launcher-vm1-{number}", name))
         follow(harness.live, server, "pods")
         harness.step()
     assert harness.deleted == ["virt-launcher-vm1-0", "virt-launcher-vm1-1"]
@@ -353,26 +354,44 @@ def test_a_pod_is_reported_if_the_vms_can_not_be_listed(server: ApiServer) -> No
 # What each replica remembers
 
 
-def softens(harness: Harness, vm: str = "vm1") -> bool:
-    return harness.live.query(lambda store: store.was_released("default", vm))
+def softens(harness: Harness, node: str = "node-a") -> bool:
+    return harness.live.query(lambda store: store.was_released("default", "vm1", node))
 
 
-def test_a_pinned_pod_that_goes_away_unbound_is_remembered_for_an_hour(server: ApiServer) -> None:
+def test_an_unschedulable_pod_that_goes_away_is_remembered_with_its_node_for_an_hour(server: ApiServer) -> None:
     harness = Harness(server, *CORDONED, pinned_vm_pod())
     harness.watch(("DELETED", pinned_vm_pod()))
     assert softens(harness)
+    assert not softens(harness, "node-b")
     harness.clock.now += HOUR - 1
     assert softens(harness)
     harness.clock.now += 1
     assert not softens(harness)
 
 
-def test_a_pod_that_went_away_while_the_watch_was_broken_is_remembered(server: ApiServer) -> None:
-    harness = Harness(server, *CORDONED, pinned_vm_pod(), other_vm(2))
+def test_a_pod_that_its_owner_deleted_before_the_scheduler_refused_it_is_not_remembered(server: ApiServer) -> None:
+    unseen = pinned_vm_pod(unschedulable=False)
+    harness = Harness(server, *CORDONED, unseen)
+    harness.watch(("DELETED", unseen))
+    assert not softens(harness)
+
+
+def test_a_pod_that_went_away_while_the_watch_was_broken_is_not_remembered(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod())
     server.delete(pinned_vm_pod())
     follow(harness.live, server, "pods")
+    assert harness.live.store.pods.get(("default", "virt-launcher-vm1-abcde")) is None
+    assert not softens(harness)
+
+
+def test_a_recreated_vm_inherits_no_memory(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine(uid="first"))
+    harness.watch(("DELETED", pinned_vm_pod()))
     assert softens(harness)
-    assert not softens(harness, "vm2")
+    server.put(virtual_machine(uid="second"))
+    follow(harness.live, server, "virtualmachines")
+    assert not softens(harness)
+    assert harness.live.store.release_count("default", "vm1") == 0
 
 
 def test_a_pinned_pod_that_was_bound_is_not_remembered(server: ApiServer) -> None:
@@ -392,4 +411,4 @@ def test_a_released_pod_counts_once_though_the_watch_reports_it_again(server: Ap
     harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
     harness.step()
     follow(harness.live, server, "pods", event("MODIFIED", pinned_vm_pod()), event("DELETED", pinned_vm_pod()))
-    assert harness.live.store.releases.count(("default", "vm1")) == 1
+    assert harness.live.store.release_count("default", "vm1") == 1

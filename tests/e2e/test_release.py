@@ -105,7 +105,7 @@ def test_vms_whose_node_is_lost_before_they_are_bound_run_elsewhere_unless_nothi
     measured(f"release: two VMs run elsewhere {time.monotonic() - began:.0f} s after their nodes were lost")
     assert pods["on-dead"]["spec"]["nodeName"] == moved_to
     assert pods["on-cordoned"]["spec"]["nodeName"] not in (dead, cordoned)
-    assert {vm: reason(pod) for vm, pod in pods.items()} == {"on-dead": "Released", "on-cordoned": "NodeCordoned"}
+    assert {vm: reason(pod) for vm, pod in pods.items()} == {"on-dead": "CoScheduled", "on-cordoned": "NodeCordoned"}
     assert replicas.metric(RELEASED) == released + 2
 
     assert controller.pod("manual")["metadata"]["uid"] == stuck["metadata"]["uid"]

@@ -23,6 +23,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
+from webhook.cluster.releases import VmId
 from webhook.cluster.store import Store
 from webhook.placement.candidate import Candidate
 from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
@@ -329,15 +330,21 @@ def test_checks_run_in_design_order() -> None:
 
 def released_store(*items: Object) -> Store:
     store = catalog(*items)
-    store.releases.record(("default", "vm1"), "uid-of-a-pod-that-is-gone")
+    store.releases.record(VmId("default", "vm1", ""), "node-a", "uid-of-a-pod-that-is-gone")
     return store
 
 
-def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_again() -> None:
+def test_a_released_vm_is_pinned_if_its_share_manager_is_on_another_node_by_now() -> None:
+    vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1"})
+    decision = decide(request(vm), released_store(*storage(node="node-b"), node(), node("node-b")), settings())
+    assert (decision.outcome, decision.node) == (Outcome.PINNED, "node-b")
+
+
+def test_a_vm_that_lost_a_pinned_pod_is_not_pinned_to_that_node_again() -> None:
     vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1"})
     decision = decide(request(vm), released_store(*storage(), node()), settings())
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.RELEASED, "node-a")
-    assert "may leave the VM Pending, because a pinned pod of the VM was deleted unbound" in decision.message
+    assert "may leave the VM Pending, because an earlier pod of the VM was unschedulable there" in decision.message
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cluster.objects import read_virtual_machine
+from webhook.cluster.releases import VmId
 from webhook.placement.decision import GUARD_REASONS, Reason
 from webhook.placement.feasibility import FailedCheck
 from webhook.placement.release import (
@@ -150,7 +151,7 @@ def test_a_share_manager_that_is_gone_has_not_moved() -> None:
 
 def test_a_vm_that_was_released_before_is_not_released_for_that_reason() -> None:
     store = catalog(pinned_vm_pod(), *storage(), node())
-    store.releases.record(("default", "vm1"), "uid-of-an-earlier-pod")
+    store.releases.record(VmId("default", "vm1", ""), "node-a", "uid-of-an-earlier-pod")
     assert why_pin_fails(pinned_vm_pod(), "default", store, settings(), MINUTE) is None
 
 

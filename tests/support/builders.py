@@ -154,6 +154,7 @@ def virtual_machine(
     running: bool | None = None,
     failures: int | None = None,
     annotations: Object | None = None,
+    uid: str | None = None,
 ) -> Object:
     """Build a VirtualMachine that starts again after its pod is deleted; `None` omits the field."""
     spec = {"runStrategy": strategy, "running": running}
@@ -162,7 +163,7 @@ def virtual_machine(
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachine",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": name, "namespace": namespace} | ({"uid": uid} if uid else {}),
         "spec": {key: value for key, value in spec.items() if value is not None} | template,
         "status": status,
     }

@@ -143,6 +143,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
         false_annotations=false,
         claims=tuple(template_claims(mapping(spec, "template", "spec"))),
         inherits=inherits_annotations(item),
+        uid=text(item, "metadata", "uid"),
     )
 
 

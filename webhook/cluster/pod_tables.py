@@ -96,10 +96,6 @@ class PlacedPods(Load):
                 _remove_from(self._by_repelled_namespace, namespace, key)
         return removed
 
-    def unbound_pods(self) -> Collection[Pod]:
-        """List the pods that are pinned or nominated to a node and not bound yet."""
-        return self._unbound.values()
-
     def placed(self, namespaces: Collection[str]) -> Iterator[Pod]:
         """List the pods of some namespaces that have an effective node."""
         return (pod for namespace in namespaces for pod in self._by_namespace.get(namespace, {}).values())

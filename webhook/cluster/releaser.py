@@ -164,7 +164,7 @@ class Releaser:
         if self._clock() < stuck.forbidden_until:
             return "the webhook has no right to delete pods"
         key = stuck.pod.namespace, stuck.pin.vm
-        vm, releases = self._live.query(lambda store: (store.virtual_machine(*key), store.releases.count(key)))
+        vm, releases = self._live.query(lambda store: (store.virtual_machine(*key), store.release_count(*key)))
         return why_kept(vm, releases, self._settings)
 
     def _release(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from webhook.cluster.objects import Fact
 from webhook.cluster.pod_tables import Load, PlacedPods, Pods, vm_key
-from webhook.cluster.releases import ReleaseMemory
+from webhook.cluster.releases import ReleaseMemory, VmId
 from webhook.cluster.tables import Table, Volumes
 from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
 
@@ -78,14 +78,10 @@ class Store:
                 self.arrived_pins.append(Arrival(vm_key(fact), new_pin.node, self._clock(), reserved))
 
     def remove(self, kind: type[Fact], key: Key) -> None:
-        """Remove a fact. A pinned pod that was never bound is remembered for an hour (see `was_released`)."""
+        """Remove a fact. A pinned pod that the scheduler could not place is remembered (see `was_released`)."""
         removed = self.table(kind).remove(key)
-        if isinstance(removed, Pod):
-            self._remember_unbound(removed)
-
-    def _remember_unbound(self, gone: Pod) -> None:
-        if gone.pin:
-            self.releases.record((gone.namespace, gone.pin.vm), gone.uid)
+        if isinstance(removed, Pod) and removed.pin and removed.pin.unschedulable_since:
+            self.releases.record(self._vm_id(removed.namespace, removed.pin.vm), removed.pin.node, removed.uid)
 
     def table(self, kind: type[Fact]) -> Table[Any]:
         """Return the table of one kind."""
@@ -103,12 +99,9 @@ class Store:
         """Replace the table of one kind and return the old table. A pod in the new table removes its reservation."""
         old: Table[Any] = self.table(kind)
         setattr(self, TABLE_NAMES[kind], new)
-        if isinstance(old, Pods) and isinstance(new, Pods):
+        if isinstance(new, Pods):
             for vm in [vm for vm in self.reservations if new.has_vm(vm)]:
                 self.reservations.remove(vm)
-            for pod in old.unbound_pods():
-                if new.get(pod.key) is None:  # deleted while the watch was broken
-                    self._remember_unbound(pod)
         return old
 
     def claim(self, namespace: str, name: str) -> Claim | None:
@@ -177,9 +170,17 @@ class Store:
         """List the resources without an update for 5 minutes."""
         return self.stale
 
-    def was_released(self, namespace: str, vm: str) -> bool:
-        """Return whether a pinned pod of a VM was deleted within the last hour before it was bound."""
-        return self.releases.count((namespace, vm)) > 0
+    def was_released(self, namespace: str, vm: str, node: str) -> bool:
+        """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
+        return node in self.releases.nodes(self._vm_id(namespace, vm))
+
+    def release_count(self, namespace: str, vm: str) -> int:
+        """Count the unschedulable pods of a VM, pinned to any node, that were deleted within the last hour."""
+        return len(self.releases.nodes(self._vm_id(namespace, vm)))
+
+    def _vm_id(self, namespace: str, vm: str) -> VmId:
+        found = self.virtual_machines.get((namespace, vm))
+        return VmId(namespace, vm, found.uid if found else "")
 
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
         """Find a VM."""

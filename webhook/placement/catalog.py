@@ -45,8 +45,8 @@ class Catalog(Protocol):
     def has_nodes(self) -> bool:
         """Return whether the catalog contains any node."""
 
-    def was_released(self, namespace: str, vm: str) -> bool:
-        """Return whether a pinned pod of a VM was deleted within the last hour before it was bound."""
+    def was_released(self, namespace: str, vm: str, node: str) -> bool:
+        """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""

@@ -102,7 +102,8 @@ class VirtualMachine(_Namespaced, Struct, frozen=True):
     `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
     starts in a row. `true_annotations` are the keys of its template's annotations with the value "true", and
     `false_annotations` those with the value "false". `claims` are the claims that its pod mounts. `inherits` means that
-    an instancetype or a preference may add annotations to its pod.
+    an instancetype or a preference may add annotations to its pod. A VM that is recreated has another
+    `uid`.
     """
 
     namespace: str
@@ -113,6 +114,7 @@ class VirtualMachine(_Namespaced, Struct, frozen=True):
     false_annotations: frozenset[str] = frozenset()
     claims: tuple[str, ...] = ()
     inherits: bool = False
+    uid: str = ""
 
 
 class PendingPin(Struct, frozen=True):

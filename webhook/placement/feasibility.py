@@ -181,8 +181,10 @@ def _unsupported(candidate: Candidate) -> str | None:
 
 def _released(candidate: Candidate) -> str | None:
     vm = vmi_name(candidate.pod)
-    if is_virt_launcher(candidate.pod) and vm and candidate.catalog.was_released(candidate.namespace, vm):
-        return "may leave the VM Pending, because a pinned pod of the VM was deleted unbound within the last hour"
+    if not vm or not is_virt_launcher(candidate.pod):
+        return None
+    if candidate.catalog.was_released(candidate.namespace, vm, candidate.node_name):
+        return "may leave the VM Pending, because an earlier pod of the VM was unschedulable there within the last hour"
     return None
 
 
@@ -210,7 +212,7 @@ CHECKS = (
     Check(Reason.NODE_FULL, "enough free resources", _full),
     Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas", _scarce, quiet=True),
     Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),
-    Check(Reason.RELEASED, "no pinned pod of this VM deleted in the last hour", _released, quiet=True),
+    Check(Reason.RELEASED, "no unschedulable pod of this VM deleted in the last hour", _released, quiet=True),
     Check(Reason.UNJUDGED, "nothing that the guard can't evaluate", _unsupported),
 )
 

@@ -78,7 +78,8 @@ def _pending_too_long(seconds: float) -> FailedCheck | None:
 def why_kept(vm: VirtualMachine | None, releases: int, settings: Settings) -> str:
     """Return a clause about why the webhook may not delete a pinned pod of this VM, empty if it may.
 
-    `vm` is None for a VMI without a VM. `releases` counts the VM's pinned pods that were deleted within the last hour.
+    `vm` is None for a VMI without a VM. `releases` counts the VM's unschedulable pods, pinned to any node, that were
+    deleted within the last hour.
     """
     if not settings.release or settings.action is Action.OBSERVE:
         return "the release of pins is disabled"
