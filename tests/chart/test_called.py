@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, alert_rules, env_values, find_one, render
+from tests.support.helm_chart import CHART, NAMESPACE, Object, alert_rules, env_values, find_one, render
 from tests.support.longhorn import Longhorn
 from tests.support.paths import DOCS
 from tests.support.scenario import DECISION, recorded_pod
@@ -26,6 +27,7 @@ from webhook.placement.settings import OPT_IN_ANNOTATIONS
 pytestmark = pytest.mark.controlplane
 
 FULLNAME = "charted"
+CHARTED = {"fullnameOverride": FULLNAME}
 # The collections of the RBAC objects that `helm test` needs.
 PATHS = {
     "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
@@ -44,7 +46,7 @@ class ChartWebhook:
         self._services = f"/api/v1/namespaces/{NAMESPACE}/services"
 
     def register(self, values: Object) -> ChartWebhook:
-        objects = render({"fullnameOverride": FULLNAME} | values)
+        objects = render(CHARTED | values)
         self.plane.request("POST", self._services, find_one(objects, "Service"))
         self.plane.route_service(NAMESPACE, FULLNAME, ("127.0.0.1", self.webhook._https))
         configuration = find_one(objects, "MutatingWebhookConfiguration")
@@ -63,14 +65,20 @@ class ChartWebhook:
         self.plane.wait(lambda: not self.is_called(probe_pod(OPT_IN_ANNOTATIONS[0])), 20, "no call")
         self.plane.request("DELETE", f"{self._services}/{FULLNAME}")
 
-    def create(self, pod: Object, namespace: str = "default") -> Object:
-        return self.plane.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+    def create(self, pod: Object, namespace: str = "default", user: str | None = None) -> Object:
+        return self.plane.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod, user=user)
 
-    def is_called(self, pod: Object, namespace: str = "default") -> bool:
+    def is_called(self, pod: Object, namespace: str = "default", user: str | None = None) -> bool:
         """Create the pod in a dry run, and return whether the API server called the webhook."""
-        before = self.webhook.metric("kubevirt_scheduler_responses_total")
-        self.create(pod, namespace)
-        return self.webhook.metric("kubevirt_scheduler_responses_total") > before
+        before = self._responses()
+        self.create(pod, namespace, user)
+        return self._responses() > before
+
+    def _responses(self) -> float:
+        # The webhook renders the page at most once a second. Its counters of time change each time.
+        page = self.webhook.get("/metrics")
+        self.plane.wait(lambda: self.webhook.get("/metrics") != page, 20, "a new page of metrics")
+        return self.webhook.metric("kubevirt_scheduler_responses_total")
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +125,22 @@ def test_the_api_server_calls_only_for_opted_in_vms_that_do_not_migrate(chart_we
     bare = probe_pod("a/b")
     del bare["metadata"]["annotations"]
     assert not is_called(bare)
+
+
+def test_the_api_server_calls_only_for_pods_that_kubevirt_and_longhorn_create(
+    chart_webhook: ChartWebhook, longhorn: Longhorn
+) -> None:
+    own = "system:serviceaccount:vms:kubevirt-controller"
+    settings = {"longhornNamespace": longhorn.namespace, "kubevirtAccounts": [KUBEVIRT, own]}
+    is_called = chart_webhook.register({"settings": settings}).is_called
+    assert is_called(vm(OPTED_IN), user=own)
+    for user in "alice", "", "system:serviceaccount:alice:kubevirt-controller":
+        assert not is_called(vm(OPTED_IN), user=user)
+    manager = recorded_pod("share-manager")
+    for key in "serviceAccountName", "serviceAccount":
+        manager["spec"].pop(key, None)
+    for user in "alice", "", KUBEVIRT, own:
+        assert not is_called(manager, longhorn.namespace, user)
 
 
 def test_with_the_opt_in_by_namespace_the_api_server_calls_for_vms_that_are_not_opted_out(
@@ -189,10 +213,11 @@ def test_the_api_server_calls_for_share_managers_in_the_longhorn_namespace_only_
 @pytest.fixture
 def helm_test_token(plane: ControlPlane) -> Iterator[str]:
     """A token of the service account that `helm test` uses, which has only the rendered rights."""
-    rbac = [each for each in render() if each["metadata"]["name"] == f"{NAME}-test" and each["kind"] in PATHS]
+    name = f"{FULLNAME}-test"
+    rbac = [each for each in render(CHARTED) if each["metadata"]["name"] == name and each["kind"] in PATHS]
     for item in rbac:
         plane.request("POST", PATHS[item["kind"]], item)
-    yield plane.service_account_token(NAMESPACE, f"{NAME}-test")
+    yield plane.service_account_token(NAMESPACE, name)
     for item in rbac:
         plane.request("DELETE", f"{PATHS[item['kind']]}/{item['metadata']['name']}")
 
@@ -201,11 +226,11 @@ def test_helm_test_passes_with_its_rendered_rights_and_fails_without_a_registere
     chart_webhook: ChartWebhook, plane: ControlPlane, helm_test_token: str, tmp_path: Path
 ) -> None:
     chart_webhook.register({})
-    (container,) = find_one(render(), "Pod")["spec"]["containers"]
+    (container,) = find_one(render(CHARTED), "Pod")["spec"]["containers"]
     kubeconfig = plane.write_kubeconfig(tmp_path / "kubeconfig", helm_test_token)
     arguments = [*container["args"][1:], "--timeout=0", f"--kubeconfig={kubeconfig}"]
     passed = CliRunner().invoke(check, arguments, env=env_values(container))
-    assert ": NoShareManager: " in passed.output
+    assert ": NotFromKubeVirt: " in passed.output
     assert passed.exit_code == 0
     chart_webhook.unregister()
     plane.wait(lambda: CliRunner().invoke(check, arguments).exit_code == 1, 20, "a pod without a decision")

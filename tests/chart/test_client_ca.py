@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -39,16 +40,16 @@ def installed(plane: ControlPlane) -> Iterator[Replicas]:
         release.uninstall()
 
 
-def run_check(installed: Replicas) -> Result:
+def run_check(installed: Replicas, kubeconfig: Path) -> Result:
     """Run the command of `helm test`, over a new connection of the API server."""
     installed.close_connections()
-    plane, configuration = installed.release.plane, installed.release.fullname
-    arguments = [f"--kubeconfig={plane.kubeconfig}", "--timeout=0", f"--webhook-configuration={configuration}"]
+    configuration = installed.release.fullname
+    arguments = [f"--kubeconfig={kubeconfig}", "--timeout=0", f"--webhook-configuration={configuration}"]
     return CliRunner().invoke(check, arguments)
 
 
 def test_check_passes_with_a_client_ca_that_is_rotated_without_a_restart(
-    plane: ControlPlane, installed: Replicas
+    plane: ControlPlane, installed: Replicas, tmp_path: Path
 ) -> None:
     """The replica is ready, so the probes need no certificate either."""
 
@@ -56,11 +57,12 @@ def test_check_passes_with_a_client_ca_that_is_rotated_without_a_restart(
         plane.request("PATCH", f"{CONFIG_MAP}/{NAME}", {"data": client_ca(plane, *names)})
 
     first, second = CLIENTS
-    plane.wait(lambda: run_check(installed).exit_code == 0, 20, "a decision")
+    kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
+    plane.wait(lambda: run_check(installed, kubeconfig).exit_code == 0, 20, "a decision")
     change(second)
-    plane.wait(lambda: run_check(installed).exit_code == 1, 20, "a rejected API server")
-    rejected = run_check(installed)
+    plane.wait(lambda: run_check(installed, kubeconfig).exit_code == 1, 20, "a rejected API server")
+    rejected = run_check(installed, kubeconfig)
     assert "tls: unknown certificate authority" in rejected.output
     assert "client certificates (tls.clientCA)" in rejected.output
     change(first, second)
-    plane.wait(lambda: run_check(installed).exit_code == 0, 20, "a decision with both CAs")
+    plane.wait(lambda: run_check(installed, kubeconfig).exit_code == 0, 20, "a decision with both CAs")

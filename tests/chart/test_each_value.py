@@ -43,6 +43,7 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "settings.optIn": ("namespace", {}),
     "settings.optInAnnotations": (["example.com/near-storage"], {}),
     "settings.longhornNamespace": ("storage", {}),
+    "settings.kubevirtAccounts": (["system:serviceaccount:vms:kubevirt-controller"], {}),
     "settings.schedulerNames": ({"old": "new"}, {}),
     "settings.migrationTargets": ("prefer", {}),
     "settings.logFormat": ("text", {}),

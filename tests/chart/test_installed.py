@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -74,9 +75,11 @@ def test_a_forced_upgrade_empties_the_ca_bundle_and_the_program_restores_it(
     assert {plane.request("GET", release.secret)["data"]["ca.crt"]} == release.ca_bundles()
 
 
-def test_check_passes_against_the_installed_chart(plane: ControlPlane, installed: Replicas) -> None:
-    arguments = [f"--kubeconfig={plane.kubeconfig}", "--timeout=30"]
-    arguments += [f"--webhook-configuration={installed.release.fullname}"]
-    result = CliRunner().invoke(check, arguments)
-    assert ": NoShareManager: " in result.output
+def test_check_passes_against_the_installed_chart_only_for_the_account_of_helm_test(
+    plane: ControlPlane, installed: Replicas, tmp_path: Path
+) -> None:
+    kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
+    result = CliRunner().invoke(check, [f"--kubeconfig={kubeconfig}", "--timeout=30"])
+    assert ": NotFromKubeVirt: " in result.output
     assert result.exit_code == 0
+    assert CliRunner().invoke(check, [f"--kubeconfig={plane.kubeconfig}", "--timeout=0"]).exit_code == 1

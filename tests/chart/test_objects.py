@@ -17,11 +17,14 @@ from tests.support.helm_chart import (
     NAMESPACE,
     HelmError,
     Object,
+    container,
+    env_values,
     find_one,
     helm,
     render,
     template,
 )
+from webhook.placement.settings import Settings
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
@@ -69,13 +72,13 @@ def test_without_steering_the_share_manager_selector_matches_no_pod() -> None:
 @pytest.mark.parametrize(
     ("settings", "conditions"),
     [
-        ({}, ["opted-in", "no-migration-target"]),
-        ({"schedulerNames": {"a": "b"}}, ["opted-in"]),
-        ({"migrationTargets": "prefer"}, ["opted-in"]),
-        ({"optIn": "namespace"}, ["not-opted-out", "no-migration-target"]),
-        ({"action": "observe"}, ["no-migration-target"]),
-        ({"action": "observe", "optIn": "namespace"}, ["no-migration-target"]),
-        ({"action": "observe", "migrationTargets": "prefer"}, []),
+        ({}, ["from-kubevirt", "opted-in", "no-migration-target"]),
+        ({"schedulerNames": {"a": "b"}}, ["from-kubevirt", "opted-in"]),
+        ({"migrationTargets": "prefer"}, ["from-kubevirt", "opted-in"]),
+        ({"optIn": "namespace"}, ["from-kubevirt", "not-opted-out", "no-migration-target"]),
+        ({"action": "observe"}, ["from-kubevirt", "no-migration-target"]),
+        ({"action": "observe", "optIn": "namespace"}, ["from-kubevirt", "no-migration-target"]),
+        ({"action": "observe", "migrationTargets": "prefer"}, ["from-kubevirt"]),
     ],
     ids=[
         "default",
@@ -89,6 +92,22 @@ def test_without_steering_the_share_manager_selector_matches_no_pod() -> None:
 )
 def test_the_match_conditions_follow_the_settings(settings: Object, conditions: list[str]) -> None:
     assert [each["name"] for each in webhooks({"settings": settings})["vms"].get("matchConditions", [])] == conditions
+
+
+@pytest.mark.parametrize("arguments", [(), ("--api-versions=kubevirt.io/v1/KubeVirt",)], ids=["unknown", "no object"])
+def test_without_a_kubevirt_object_the_usual_accounts_are_called_for_and_decided(arguments: tuple[str, ...]) -> None:
+    objects = render({}, *arguments)
+    accounts = env_values(container(find_one(objects, "Deployment")))["CO_SCHEDULE_KUBEVIRT_ACCOUNTS"].split(",")
+    assert tuple(accounts) == Settings().kubevirt_accounts
+    vms, _ = find_one(objects, "MutatingWebhookConfiguration")["webhooks"]
+    assert str(accounts) in vms["matchConditions"][0]["expression"]
+
+
+def test_configured_accounts_replace_the_usual_ones() -> None:
+    values = {"settings": {"kubevirtAccounts": ["system:serviceaccount:vms:a"], "longhornNamespace": "storage"}}
+    conditions = [each["matchConditions"][0]["expression"] for each in webhooks(values).values()]
+    assert "username in ['system:serviceaccount:vms:a']" in conditions[0]
+    assert "username == 'system:serviceaccount:storage:longhorn-service-account'" in conditions[1]
 
 
 def test_a_scheduler_name_set_to_null_renders_like_an_absent_one() -> None:

@@ -84,6 +84,7 @@ Does the webhook handle the pod?
   ✓ the request creates a pod
   · share-manager pod: no
   ✓ virt-launcher pod
+  ✓ created by KubeVirt's controller
   ✓ opted in: by its annotation
   ✓ not a live-migration target
   ✓ not a dummy pod that only provisions a claim
@@ -130,9 +131,10 @@ What to do
 def test_explain_shows_the_vms_that_use_the_volume_of_a_share_manager_pod() -> None:
     mounting = [virt_launcher("vm", node="node-a"), virt_launcher("other", node="node-b", opt_in=None)]
     lines = explained(share_manager_pod(), claim(), volume(), node(), *mounting)
-    assert lines[1:4] == [
+    assert lines[1:5] == [
         "✓ the request creates a pod",
         "· share-manager pod: yes, so it follows its VM",
+        "✓ created by Longhorn's manager",
         "✓ steering of share-manager pods enabled",
     ]
     start = lines.index("Which VMs use the volume?")

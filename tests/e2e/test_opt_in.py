@@ -103,7 +103,7 @@ def test_an_observer_decides_on_every_vm_and_changes_none(
         arguments = ["check", "-n", scenario.namespace, "--kubeconfig", str(plane.kubeconfig)]
         checked = CliRunner().invoke(commands, arguments)
         assert checked.exit_code == 0, checked.output
-        assert ": NoShareManager: no node serves claim" in checked.stdout
+        assert ": NotFromKubeVirt: " in checked.stdout  # an administrator sends the test pod
         assert checked.stdout.endswith("(observed only)\n")
         pod = scenario.create(scenario.vm_pod("vm1", "no-such-claim", opt_in=None))
         assert DECISION not in scenario.annotations(pod)

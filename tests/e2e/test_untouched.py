@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.scenario import Scenario
+from tests.support.scenario import DECISION, Scenario
 from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
@@ -60,6 +60,20 @@ def test_the_webhook_leaves_the_pod_unchanged(
     assert as_stored(scenario.dry_run(pod)) == as_stored(plain_scenario.dry_run(pod))
     assert reason_logged(webhook, plane, vm) == reason
     assert scenario.wait_running(scenario.create(pod))
+
+
+def test_a_tenants_copy_of_a_vms_pod_is_unchanged_beside_the_pinned_vm(
+    scenario: Scenario, plane: ControlPlane, webhook: Webhook
+) -> None:
+    scenario.add_nodes(3)
+    _, node = scenario.add_attached_volume()
+    plane.wait(lambda: scenario.target_node("disk1"), 20, "a decision for an opted-in VM")
+    vm = f"copy-{scenario.namespace}"
+    copy = plane.request("POST", scenario.pods, scenario.vm_pod(vm, "disk1"), user="alice")
+    assert DECISION not in copy["metadata"]["annotations"]
+    assert node not in json.dumps(copy["spec"]["affinity"])
+    assert reason_logged(webhook, plane, vm) == "NotFromKubeVirt"
+    assert scenario.get(scenario.start_vm("vm1", "disk1"))["spec"]["nodeName"] == node
 
 
 def test_the_scheduler_places_a_migration_target_on_another_node(scenario: Scenario) -> None:

@@ -17,15 +17,15 @@ from webhook.placement.decision import (
 
 DESIGN_REASONS = """
     CoScheduled
-    NotAPodCreation NotVirtLauncher NotOptedIn MigrationTarget EphemeralProvisioning AlreadyBound NoClaims
-    AlreadyInjected
+    NotAPodCreation NotVirtLauncher NotFromKubeVirt NotOptedIn MigrationTarget EphemeralProvisioning AlreadyBound
+    NoClaims AlreadyInjected
     ClaimNotFound ClaimNotRWX ClaimNotBound NotLonghorn NoShareManagerEver
     ShareManagerStarting ShareManagerStopped ShareManagerFailed ShareManagerUnassigned NoShareManager SharedClaimOnly
     CacheStale NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull NodeScarce
     PodAffinity Released Unjudged
     ShareManagerMoved PendingTooLong
     NotReviewed ScheduledElsewhere
-    SteeringOff NoConsumer NodeAvoided
+    NotFromLonghorn SteeringOff NoConsumer NodeAvoided
     CacheNotSynced DeadlineExceeded InternalError
 """.split()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.accounts import KUBEVIRT, LONGHORN
 from tests.support.builders import (
     OPT_IN,
     REQUIRED,
@@ -32,10 +33,10 @@ MIGRATION_LABEL = "kubevirt.io/migrationJobUID"
 PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"
 
 
-def reason_of(vm_pod: Object, **overrides: Any) -> Reason | None:
+def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason | None:
     chosen = settings(**overrides)
     by = opted_in_by(new_applicant(vm_pod, "default", chosen), None, chosen)
-    return ineligible_reason(vm_pod, by, chosen)
+    return ineligible_reason(vm_pod, by, chosen, user)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,10 @@ INELIGIBLE = [
     ),
     pytest.param({"labels": {"kubevirt.io": None}}, Reason.NOT_VIRT_LAUNCHER, id="a null KubeVirt label"),
     *(
+        pytest.param({"user": user}, Reason.NOT_FROM_KUBEVIRT, id=f"created by {user!r}")
+        for user in ("alice", "", LONGHORN, "system:serviceaccount:alice:kubevirt-controller", None, ["alice"])
+    ),
+    *(
         pytest.param({"opt_in": value}, Reason.NOT_OPTED_IN, id=f"opt-in {value!r}")
         for value in (None, "True", "TRUE", "yes", "1", "", " true", "true ", "false", True, 1, ["true"])
     ),
@@ -108,9 +113,10 @@ INELIGIBLE = [
 
 @pytest.mark.parametrize(("fields", "reason"), INELIGIBLE)
 def test_an_ineligible_pod_is_unchanged_with_the_rules_reason(fields: Object, reason: Reason) -> None:
-    vm_pod = virt_launcher(**fields)
+    vm_pod = virt_launcher(**{key: value for key, value in fields.items() if key != "user"})
     before = deepcopy(vm_pod)
-    injection = injection_for(vm_pod, *storage())
+    admission_request = request(vm_pod, userInfo={"username": fields.get("user", KUBEVIRT)})
+    injection = inject(admission_request, catalog(*storage()), settings())
     assert (injection.decision.reason, injection.decision.outcome) == (reason, Outcome.UNCHANGED)
     assert (injection.patch, injection.warnings, injection.decision.node, injection.decision.claims) == (
         None,
@@ -162,9 +168,8 @@ def test_rules_run_in_design_order() -> None:
 
 @pytest.mark.parametrize("first", range(len(RULES)), ids=[rule.reason for rule in RULES])
 def test_the_first_of_several_failed_rules_is_the_reason(first: int) -> None:
-    failing = [
-        row.values[0] for row in INELIGIBLE if row.id in ("another KubeVirt pod", "opt-in None", "a migration target")
-    ]
+    names = "another KubeVirt pod", "created by 'alice'", "opt-in None", "a migration target"
+    failing = [row.values[0] for row in INELIGIBLE if row.id in names]
     failing += [
         {"annotations": {PROVISIONING_ANNOTATION: "x"}},
         {"nodeName": "n"},
@@ -174,7 +179,8 @@ def test_the_first_of_several_failed_rules_is_the_reason(first: int) -> None:
     fields: Object = {}
     for extra in failing[first:]:
         fields |= extra | {key: fields.get(key, {}) | extra.get(key, {}) for key in ("labels", "annotations")}
-    assert reason_of(virt_launcher(**fields)) is RULES[first].reason
+    user = fields.pop("user", KUBEVIRT)
+    assert reason_of(virt_launcher(**fields), user) is RULES[first].reason
 
 
 @pytest.mark.parametrize("key", [OPT_IN, SECOND_OPT_IN])
@@ -260,3 +266,16 @@ def test_the_longhorn_namespace_is_configurable() -> None:
     manager_pod = pod(namespace="storage", labels=SHARE_MANAGER)
     assert decision_for(manager_pod).reason is Reason.NOT_VIRT_LAUNCHER
     assert decision_for(manager_pod, longhorn_namespace="storage").reason is Reason.NO_CONSUMER
+
+
+@pytest.mark.parametrize("user", [KUBEVIRT, "alice", LONGHORN.replace("longhorn-system", "alice")])
+def test_a_share_manager_pod_of_another_account_is_unchanged(user: str) -> None:
+    manager_pod = pod(namespace="longhorn-system", labels=SHARE_MANAGER)
+    admission_request = request(manager_pod, "longhorn-system", userInfo={"username": user})
+    assert inject(admission_request, catalog(), settings()).decision.reason is Reason.NOT_FROM_LONGHORN
+
+
+def test_the_kubevirt_accounts_are_configurable() -> None:
+    own = "system:serviceaccount:vms:kubevirt-controller"
+    assert reason_of(virt_launcher(), own, kubevirt_accounts=(own,)) is None
+    assert reason_of(virt_launcher(), KUBEVIRT, kubevirt_accounts=(own,)) is Reason.NOT_FROM_KUBEVIRT

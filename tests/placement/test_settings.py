@@ -45,6 +45,7 @@ def test_without_variables_the_settings_are_the_defaults() -> None:
     )
 
 
+ACCOUNT = "system:serviceaccount:vms:kubevirt-controller"
 VALID = [
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a", ("a",)),
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "example.com/Co_schedule.x, b ,", ("example.com/Co_schedule.x", "b")),
@@ -59,6 +60,7 @@ VALID = [
     ("CO_SCHEDULE_STEERING", "false", False),
     ("CO_SCHEDULE_LONGHORN_NAMESPACE", "storage-1", "storage-1"),
     ("CO_SCHEDULE_LONGHORN_NAMESPACE", "a" * 63, "a" * 63),
+    ("CO_SCHEDULE_KUBEVIRT_ACCOUNTS", f" {ACCOUNT}, {ACCOUNT}.x", (ACCOUNT, f"{ACCOUNT}.x")),
     ("CO_SCHEDULE_ACTION", "inject", Action.INJECT),
     ("CO_SCHEDULE_ACTION", "observe", Action.OBSERVE),
     ("CO_SCHEDULE_SCHEDULER_NAMES", "{}", {}),
@@ -100,6 +102,10 @@ INVALID = [
     *(
         ("CO_SCHEDULE_LONGHORN_NAMESPACE", value, NAMESPACE_HINT)
         for value in ("A", "a.b", "-a", "a-", "a,b", "a" * 64, "a\n")
+    ),
+    *(
+        ("CO_SCHEDULE_KUBEVIRT_ACCOUNTS", value, "system:serviceaccount:NAMESPACE:NAME")
+        for value in (",", "alice", ":vms:a", "system:serviceaccount:vms", f"{ACCOUNT}:x", f"{ACCOUNT}'", f"x{ACCOUNT}")
     ),
     ("CO_SCHEDULE_ACTION", "dry-run", "expected 'inject' or 'observe'"),
     *(

@@ -148,6 +148,15 @@ def test_a_dry_run_shows_what_an_observer_decides():
     assert "warnings" not in allowed_response(post(client_for(), review(dryRun=True)))
 
 
+def test_a_dry_run_of_another_account_says_that_the_webhook_was_called():
+    tenant = {"userInfo": {"username": "alice"}}
+    response = allowed_response(post(client_for(), review(dryRun=True, **tenant)))
+    (warning,) = response["warnings"]
+    assert "NotFromKubeVirt" in warning
+    assert "patch" not in response
+    assert "warnings" not in allowed_response(post(client_for(), review(**tenant)))
+
+
 @pytest.mark.parametrize("opt_in", ["true", None])
 def test_an_observer_makes_no_vm_wait(opt_in):
     metrics = Metrics(Action.OBSERVE)

@@ -23,7 +23,7 @@ from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, free_ports
 from tests.support.helm_chart import CHART, NAME, Object, container, env_values, find_one
 from tests.support.secret_mount import SecretVolume
-from tests.support.webhook_process import PROGRAM, REGISTRATIONS
+from tests.support.webhook_process import PROGRAM, RBAC, REGISTRATIONS
 
 # Helm 4 and Helm 3, as the parameters of a test.
 HELMS = ("helm", pytest.param("helm3", marks=pytest.mark.needs("helm3")))
@@ -31,6 +31,13 @@ ENDPOINT_LAG = 0.3  # seconds until every node drops a removed endpoint; kube-pr
 NUMBERS = itertools.count(1)
 # With `failurePolicy: Ignore`, a machine that stalls for the chart's 3 s would let VMs start unmodified.
 LONG_TIMEOUT = "--set=webhook.timeoutSeconds=10"
+
+# The collections of the RBAC objects that `helm test` needs.
+TEST_RIGHTS = {
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Role": f"{RBAC}/namespaces/{{}}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{{}}/rolebindings",
+}
 
 
 class Release:
@@ -85,6 +92,15 @@ class Release:
     def has_ca_bundle(self) -> bool:
         """Return whether every webhook has a `caBundle`, and all have the same one."""
         return len(self.ca_bundles()) == 1 and self.ca_bundles() != {""}
+
+    def test_kubeconfig(self, file: Path) -> Path:
+        """Create the account and the rights of `helm test`, and write a kubeconfig for it."""
+        for each in yaml.safe_load_all(self.helm("get", "hooks", self.name)):
+            if collection := TEST_RIGHTS.get(each["kind"]):
+                self.plane.request("POST", collection.format(each["metadata"]["namespace"]), each)
+        return self.plane.write_kubeconfig(
+            file, self.plane.service_account_token(self.namespace, f"{self.fullname}-test")
+        )
 
     def command(self, spec: Object, account: str, **overrides: str) -> list[str]:
         """Return a container's command line, with a kubeconfig for its service account and some options overridden."""

@@ -53,7 +53,9 @@ REQUEST_TIMEOUT = 15.0  # seconds; one review may take up to `timeoutSeconds`, a
 def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | None, context: str | None) -> None:
     """Create the pod of an opted-in VM as a dry run, and check that the response contains a decision.
 
-    The API server stores nothing, and nothing starts. You need the right to create pods in the namespace. The opt-in
+    The API server stores nothing, and nothing starts. You need the right to create pods in the namespace. The API
+    server calls the chart's webhook only for KubeVirt's controller, and for dry runs of the account of `helm test`;
+    for the latter, the decision is NotFromKubeVirt. The opt-in
     annotation is the first of CO_SCHEDULE_OPT_IN_ANNOTATIONS. With CO_SCHEDULE_ACTION=observe, the webhook changes no
     pod and reports its decision as a warning.
 

@@ -105,7 +105,7 @@ def _explained(found: Found, catalog: Store, settings: Settings) -> Explanation:
     if found.machine:
         return explain_machine(found.machine, catalog, settings)
     pod = mapping(found.pod)
-    return explain_pod(pod_name(creation_request(pod)), pod, before_scheduling(pod), catalog, settings)
+    return explain_pod(pod_name(creation_request(pod, settings)), pod, before_scheduling(pod), catalog, settings)
 
 
 def _exists(pod: JsonObject) -> bool:
@@ -116,7 +116,9 @@ def _exists(pod: JsonObject) -> bool:
 def _explained_file(file: Path, source: Source, settings: Settings) -> Iterator[Explanation]:
     items = [(document, *item) for document in read_documents(file) for item in document.objects()]
     requests = [
-        (kind, item, request) for document, kind, item in items if (request := request_from(document, kind, item))
+        (kind, item, request)
+        for document, kind, item in items
+        if (request := request_from(document, kind, item, settings))
     ]
     if not requests:
         raise BadInput(

@@ -85,7 +85,7 @@ def explain_request(name: str, request: JsonObject, catalog: Store, settings: Se
 def explain_pod(name: str, pod: JsonObject, template: JsonObject, catalog: Store, settings: Settings) -> Explanation:
     """Explain an existing pod that runs no VM; `template` is the pod as it was at its creation."""
     heading = (Line("Where is the pod?", level=0), *map(Line, describe_placement(pod)))
-    return _explained(name, heading, creation_request(template), catalog, settings)
+    return _explained(name, heading, creation_request(template, settings), catalog, settings)
 
 
 def explain_machine(machine: Machine, catalog: Store, settings: Settings) -> Explanation:
@@ -99,7 +99,7 @@ def explain_machine(machine: Machine, catalog: Store, settings: Settings) -> Exp
     name = f"{machine.namespace}/{machine.name}"
     if machine.template is None:
         return Explanation(name, (*lines, *describe_advice(advised)), advised, status=status)
-    return _explained(name, lines, creation_request(machine.template), catalog, settings, advised, status)
+    return _explained(name, lines, creation_request(machine.template, settings), catalog, settings, advised, status)
 
 
 def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)

@@ -56,7 +56,7 @@ class Injector:
         return document.map_objects(partial(self._mutate_item, document))
 
     def _mutate_item(self, document: Document, kind: Kind, item: JsonObject) -> JsonObject:
-        request = request_from(document, kind, item)
+        request = request_from(document, kind, item, self.settings)
         if request is None:
             return item
         injection = inject_request(request, self.catalog, self.settings)

@@ -6,8 +6,8 @@ from webhook.cluster import documents
 from webhook.cluster.documents import BadInput, Document, Kind
 from webhook.placement import injector
 from webhook.placement.catalog import Catalog
-from webhook.placement.eligibility import is_pod_creation
-from webhook.placement.injector import Injection
+from webhook.placement.eligibility import creator_of, is_pod_creation, username
+from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.settings import Settings
 from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.template import creation_request
@@ -22,9 +22,10 @@ def read_documents(file: Path) -> list[Document]:
     return content
 
 
-def request_from(document: Document, kind: Kind, item: JsonObject) -> JsonObject | None:
+def request_from(document: Document, kind: Kind, item: JsonObject, settings: Settings) -> JsonObject | None:
     """Return the admission request for a Pod or an AdmissionReview from a file, None for any other kind.
 
+    A review that names no user counts as sent by the account that creates such pods.
     Raises BadInput if the review or the pod is malformed.
     """
     if kind[1] == "AdmissionReview":
@@ -33,12 +34,15 @@ def request_from(document: Document, kind: Kind, item: JsonObject) -> JsonObject
         except BadReview as error:
             raise document.error(str(error)) from None
     elif kind == ("v1", "Pod"):
-        request = creation_request(item)
+        request = creation_request(item, settings)
     else:
         return None
     for field in ("metadata", "spec") if is_pod_creation(request) else ():
         if not isinstance(request["object"].get(field), dict):  # no patch could be applied
             raise document.error(f"Pod {field}: expected a mapping")
+    if is_pod_creation(request) and not username(request):
+        account = creator_of(request["object"], namespace_of(request), settings)
+        request = request | {"userInfo": {"username": account}}
     return request
 
 

@@ -61,6 +61,7 @@ class Reason(StrEnum):
     # Eligibility: does the webhook handle the pod?
     NOT_A_POD_CREATION = "NotAPodCreation"
     NOT_VIRT_LAUNCHER = "NotVirtLauncher"
+    NOT_FROM_KUBEVIRT = "NotFromKubeVirt"
     NOT_OPTED_IN = "NotOptedIn"
     MIGRATION_TARGET = "MigrationTarget"
     EPHEMERAL_PROVISIONING = "EphemeralProvisioning"
@@ -104,6 +105,7 @@ class Reason(StrEnum):
     SCHEDULED_ELSEWHERE = "ScheduledElsewhere"
 
     # Share-manager pods: which node runs the VMs that use the volume?
+    NOT_FROM_LONGHORN = "NotFromLonghorn"
     STEERING_OFF = "SteeringOff"
     NO_CONSUMER = "NoConsumer"
     NODE_AVOIDED = "NodeAvoided"

@@ -7,9 +7,9 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferre
 from webhook.placement.claims import mounted_claims
 from webhook.placement.decision import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
 from webhook.placement.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
-from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in import is_handled
-from webhook.placement.settings import MigrationTargets, Settings, is_dns_subdomain
+from webhook.placement.settings import MigrationTargets, Settings, is_dns_subdomain, service_account
 from webhook.placement.shape import JsonObject, mapping, text
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
@@ -35,6 +35,23 @@ def is_share_manager_pod(pod: JsonObject, namespace: str, settings: Settings) ->
         return False
     labels = mapping(pod, "metadata", "labels")
     return labels.get(COMPONENT_LABEL) == SHARE_MANAGER and bool(text(labels, VOLUME_LABEL))
+
+
+def creator_of(pod: JsonObject, namespace: str, settings: Settings) -> str:
+    """Return the account that creates such a pod: Longhorn's manager, or the first of KubeVirt's controllers."""
+    if is_share_manager_pod(pod, namespace, settings):
+        return longhorn_account(settings)
+    return settings.kubevirt_accounts[0]
+
+
+def longhorn_account(settings: Settings) -> str:
+    """Return the account of Longhorn's manager, which creates the share-manager pods."""
+    return service_account(settings.longhorn_namespace, LONGHORN_ACCOUNT)
+
+
+def username(request: JsonObject) -> str:
+    """Return the user that sent a request to the API server, or an empty string."""
+    return text(request, "userInfo", "username")
 
 
 def subject_of(pod: JsonObject, namespace: str, settings: Settings) -> Subject:
@@ -93,25 +110,35 @@ def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition for handling a pod. If `holds` returns False, the decision ends with `reason`."""
+    """A condition for handling a pod. If `holds` returns False, the decision ends with `reason`.
+
+    Its arguments are the pod, what opts the VM in, the settings, and the user that creates the pod.
+    """
 
     reason: Reason
     question: str
-    holds: Callable[[JsonObject, OptedInBy, Settings], bool]
+    holds: Callable[[JsonObject, OptedInBy, Settings, str], bool]
 
 
 _BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda pod, *_: not is_bound(pod))
 _INJECTED = Rule(
-    Reason.ALREADY_INJECTED, "without the webhook's terms", lambda pod, _by, settings: not is_injected(pod, settings)
+    Reason.ALREADY_INJECTED,
+    "without the webhook's terms",
+    lambda pod, _by, settings, _user: not is_injected(pod, settings),
 )
 
 RULES = (
     Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda pod, *_: is_virt_launcher(pod)),
-    Rule(Reason.NOT_OPTED_IN, "opted in", lambda _pod, by, settings: is_handled(by, settings)),
+    Rule(
+        Reason.NOT_FROM_KUBEVIRT,
+        "created by KubeVirt's controller",
+        lambda _pod, _by, settings, user: user in settings.kubevirt_accounts,
+    ),
+    Rule(Reason.NOT_OPTED_IN, "opted in", lambda _pod, by, settings, _user: is_handled(by, settings)),
     Rule(
         Reason.MIGRATION_TARGET,
         "not a live-migration target",
-        lambda pod, _by, settings: (
+        lambda pod, _by, settings, _user: (
             not is_migration_target(pod) or settings.migration_targets is MigrationTargets.PREFER
         ),
     ),
@@ -126,17 +153,26 @@ RULES = (
 )
 
 STEERING_RULES = (
-    Rule(Reason.STEERING_OFF, "steering of share-manager pods enabled", lambda _pod, _by, settings: settings.steering),
+    Rule(
+        Reason.NOT_FROM_LONGHORN,
+        "created by Longhorn's manager",
+        lambda _pod, _by, settings, user: user == longhorn_account(settings),
+    ),
+    Rule(
+        Reason.STEERING_OFF,
+        "steering of share-manager pods enabled",
+        lambda _pod, _by, settings, _user: settings.steering,
+    ),
     _BOUND,
     _INJECTED,
 )
 
 
 def ineligible_reason(
-    pod: JsonObject, by: OptedInBy, settings: Settings, rules: tuple[Rule, ...] = RULES
+    pod: JsonObject, by: OptedInBy, settings: Settings, user: str, rules: tuple[Rule, ...] = RULES
 ) -> Reason | None:
     """Return the reason of the first rule that does not hold, or None if the webhook handles the pod.
 
-    `by` is what opts the VM in. The rules for share-manager pods ignore it.
+    `by` is what opts the VM in. The rules for share-manager pods ignore it. `user` creates the pod.
     """
-    return next((rule.reason for rule in rules if not rule.holds(pod, by, settings)), None)
+    return next((rule.reason for rule in rules if not rule.holds(pod, by, settings, user)), None)

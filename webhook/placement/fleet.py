@@ -206,7 +206,7 @@ def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, sett
 
 def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Start:
     template, broken = as_if_eligible(mapping(machine.template), by, settings)
-    injection = without_patch(creation_request(template), catalog, settings)
+    injection = without_patch(creation_request(template, settings), catalog, settings)
     served = _served_claims(storage, injection.decision)
     vmi = machine.pod.vmi_uid if machine.pod else ""
     users = other_users(served, machine.namespace, vmi, catalog)

@@ -26,6 +26,7 @@ from webhook.placement.eligibility import (
     is_share_manager_pod,
     mode_of,
     pinned_by_webhook,
+    username,
 )
 from webhook.placement.feasibility import (
     INVALID_NAME,
@@ -97,22 +98,21 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> 
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     pod, namespace = mapping(request, "object"), namespace_of(request)
     if is_share_manager_pod(pod, namespace, settings):
-        reason = ineligible_reason(pod, OptedInBy.NOTHING, settings, STEERING_RULES)
+        reason = ineligible_reason(pod, OptedInBy.NOTHING, settings, username(request), STEERING_RULES)
         if reason or catalog is None:
             return unchanged(reason or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
         return place_share_manager(pod, namespace, catalog, settings)
     by = OptedInBy.NOTHING
     if is_virt_launcher(pod):
         by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
-    decision = replace(_decide_on_vm(pod, namespace, by, catalog, settings), opted_in_by=by)
+    decision = replace(_decide_on_vm(request, by, catalog, settings), opted_in_by=by)
     return wording.with_opt_in(decision) if decision.recorded else decision
 
 
-def _decide_on_vm(
-    pod: JsonObject, namespace: str, by: OptedInBy, catalog: Catalog | None, settings: Settings
-) -> Decision:
+def _decide_on_vm(request: JsonObject, by: OptedInBy, catalog: Catalog | None, settings: Settings) -> Decision:
+    pod, namespace = mapping(request, "object"), namespace_of(request)
     mode = mode_of(pod, settings)[0]
-    reason = ineligible_reason(pod, by, settings)
+    reason = ineligible_reason(pod, by, settings, username(request))
     if reason is Reason.ALREADY_INJECTED and catalog is not None:
         return check_pin_again(pod, namespace, catalog, settings)
     if reason or catalog is None:

@@ -1,5 +1,6 @@
-"""The labels by which Longhorn marks its share-manager pods."""
+"""The labels by which Longhorn marks its share-manager pods, and the account that creates these pods."""
 
 COMPONENT_LABEL = "longhorn.io/component"
 SHARE_MANAGER = "share-manager"  # the component
+LONGHORN_ACCOUNT = "longhorn-service-account"  # of Longhorn's manager
 VOLUME_LABEL = "longhorn.io/share-manager"  # the name of the volume that the pod serves

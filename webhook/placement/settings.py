@@ -20,8 +20,13 @@ OPT_IN_ANNOTATIONS = ("kubevirt-scheduler/co-schedule", "scheduler.kubevirt-sche
 # CO_SCHEDULE_OPT_IN_ANNOTATIONS renames only the annotation of VMs.
 OPT_IN_KEY = OPT_IN_ANNOTATIONS[0]
 
+KUBEVIRT_ACCOUNT = "kubevirt-controller"  # of virt-controller
+KUBEVIRT_NAMESPACES = ("kubevirt", "openshift-cnv", "harvester-system", "kubevirt-hyperconverged")
+_SERVICE_ACCOUNT = "system:serviceaccount"
+
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
+_ACCOUNT = re.compile(rf"{_SERVICE_ACCOUNT}:{_DNS_LABEL}:{_DNS_LABEL}(\.{_DNS_LABEL})*")
 _QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -104,6 +109,21 @@ def _parse_namespace(value: str) -> str:
     return value
 
 
+def service_account(namespace: str, name: str) -> str:
+    """Return the username of a ServiceAccount."""
+    return f"{_SERVICE_ACCOUNT}:{namespace}:{name}"
+
+
+def _parse_accounts(value: str) -> tuple[str, ...]:
+    accounts = tuple(account.strip() for account in value.split(",") if account.strip())
+    for account in accounts:
+        if not _ACCOUNT.fullmatch(account):
+            raise ValueError(f"{account!r} is not a ServiceAccount; expected {_SERVICE_ACCOUNT}:NAMESPACE:NAME")
+    if not accounts:
+        raise ValueError(f"expected ServiceAccounts, separated by commas: {_SERVICE_ACCOUNT}:NAMESPACE:NAME")
+    return accounts
+
+
 def _parse_annotations(value: str) -> tuple[str, ...]:
     keys = tuple(key.strip() for key in value.split(",") if key.strip())
     for key in keys:
@@ -146,6 +166,10 @@ class Settings:
     node_guard: bool = field(default=True, metadata={"parse": _parse_boolean})
     steering: bool = field(default=True, metadata={"parse": _parse_boolean})
     longhorn_namespace: str = field(default="longhorn-system", metadata={"parse": _parse_namespace})
+    kubevirt_accounts: tuple[str, ...] = field(
+        default=tuple(service_account(namespace, KUBEVIRT_ACCOUNT) for namespace in KUBEVIRT_NAMESPACES),
+        metadata={"parse": _parse_accounts},
+    )
     action: Action = field(default=Action.INJECT, metadata={"parse": _enum_parser(Action)})
     migration_targets: MigrationTargets = field(
         default=MigrationTargets.IGNORE, metadata={"parse": _enum_parser(MigrationTargets)}

@@ -10,7 +10,7 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoi
 from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
 from webhook.placement.cpu_selectors import MIGRATION_SELECTORS, lasting_selectors
 from webhook.placement.decision import OptedInBy, Reason
-from webhook.placement.eligibility import MODE_ANNOTATION
+from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
 from webhook.placement.kubevirt import (
     APP_LABEL,
     EVICTION_SOURCE,
@@ -136,14 +136,16 @@ def as_if_eligible(pod: JsonObject, by: OptedInBy, settings: Settings) -> tuple[
     return (pod | {"metadata": metadata} if broken else pod), tuple(broken)
 
 
-def creation_request(pod: JsonObject) -> JsonObject:
-    """Return the admission request that creates a pod, as a dry run."""
+def creation_request(pod: JsonObject, settings: Settings) -> JsonObject:
+    """Return the admission request by which KubeVirt or Longhorn creates a pod, as a dry run."""
+    namespace = text(pod, "metadata", "namespace") or "default"
     return {
         "uid": "offline",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "namespace": text(pod, "metadata", "namespace") or "default",
+        "namespace": namespace,
         "operation": "CREATE",
+        "userInfo": {"username": creator_of(pod, namespace, settings)},
         "dryRun": True,
         "object": pod,
     }

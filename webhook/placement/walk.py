@@ -17,6 +17,7 @@ from webhook.placement.eligibility import (
     is_share_manager_pod,
     mode_of,
     pinned_by_webhook,
+    username,
 )
 from webhook.placement.facts import Claim, Pod, ShareManager, Volume
 from webhook.placement.feasibility import INVALID_NAME, NODE_AFFINITY_MISMATCH, contest, run_checks
@@ -111,22 +112,23 @@ def walk(request: JsonObject, catalog: Catalog, settings: Settings) -> Walk:
     rules = (
         Answer("the request creates a pod", True),
         Answer("share-manager pod", None, "yes, so it follows its VM" if is_share_manager else "no"),
-        *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, by, broken, settings),
+        *_evaluated(STEERING_RULES if is_share_manager else RULES, pod, by, broken, settings, username(request)),
     )
     if rules[-1].holds is False:
-        injected = not is_share_manager and ineligible_reason(pod, by, settings) is Reason.ALREADY_INJECTED
+        reason = None if is_share_manager else ineligible_reason(pod, by, settings, username(request))
+        injected = reason is Reason.ALREADY_INJECTED
         return _walk_pinned(rules, pod, namespace, catalog, settings) if injected else Walk(rules)
     walk_pod = _walk_share_manager if is_share_manager else _walk_virt_launcher
     return replace(walk_pod(rules, pod, namespace, catalog, settings), assumes=broken)
 
 
-def _evaluated(
-    rules: Iterable[Rule], pod: JsonObject, by: OptedInBy, broken: Collection[Reason], settings: Settings
+def _evaluated(  # noqa: PLR0913, PLR0917 (what the rules ask)
+    rules: Iterable[Rule], pod: JsonObject, by: OptedInBy, broken: Collection[Reason], settings: Settings, user: str
 ) -> Iterator[Answer]:
     for rule in rules:
         if rule.reason in broken:
             yield Answer(rule.question, False, SENTENCES[rule.reason])
-        elif rule.holds(pod, by, settings):
+        elif rule.holds(pod, by, settings, user):
             yield Answer(rule.question, True, OPT_IN_DETAILS[by] if rule.reason is Reason.NOT_OPTED_IN else "")
         else:
             yield Answer(rule.question, False, SENTENCES[rule.reason])

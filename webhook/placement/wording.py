@@ -13,12 +13,14 @@ MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
 SENTENCES = {
     Reason.NOT_A_POD_CREATION: "the request does not create a pod",
     Reason.NOT_VIRT_LAUNCHER: "the pod is not a virt-launcher pod",
+    Reason.NOT_FROM_KUBEVIRT: "the pod is not created by KubeVirt's controller",
     Reason.NOT_OPTED_IN: "the VM is not opted in",
     Reason.MIGRATION_TARGET: "the pod is a live-migration target, and KubeVirt chooses its node",
     Reason.EPHEMERAL_PROVISIONING: "the pod is KubeVirt's dummy pod, which only provisions a claim",
     Reason.ALREADY_BOUND: "the pod is already bound to a node",
     Reason.NO_CLAIMS: "the pod mounts no claim",
     Reason.ALREADY_INJECTED: "the pod already has the webhook's terms",
+    Reason.NOT_FROM_LONGHORN: "the pod is not created by Longhorn's manager",
     Reason.STEERING_OFF: "share-manager pods are not steered, because CO_SCHEDULE_STEERING is false",
     Reason.NOT_REVIEWED: "the webhook did not review the running pod",
     Reason.SCHEDULED_ELSEWHERE: "the node was only preferred, and the scheduler chose another node",
@@ -30,6 +32,7 @@ ADVICE = {
     Reason.CO_SCHEDULED: "No action needed.",
     Reason.NOT_A_POD_CREATION: "No action needed: the webhook handles only the creation of pods.",
     Reason.NOT_VIRT_LAUNCHER: "No action needed: the webhook handles only virt-launcher pods.",
+    Reason.NOT_FROM_KUBEVIRT: "If KubeVirt created the pod, name its account in CO_SCHEDULE_KUBEVIRT_ACCOUNTS.",
     Reason.NOT_OPTED_IN: 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true" and restart it.',
     Reason.MIGRATION_TARGET: "No action needed: the webhook decides again at the VM's next start.",
     Reason.EPHEMERAL_PROVISIONING: "No action needed: the webhook decides when KubeVirt creates the VM's own pod.",
@@ -63,6 +66,7 @@ ADVICE = {
     Reason.PENDING_TOO_LONG: "Check the pod's Events for the scheduler's reason, or stop and start the VM.",
     Reason.NOT_REVIEWED: "Restart the VM: its pod is older than the opt-in, or the webhook did not answer in time.",
     Reason.SCHEDULED_ELSEWHERE: "Restart the VM. To have it pinned, remove the mode preferred.",
+    Reason.NOT_FROM_LONGHORN: "If Longhorn created the pod, check CO_SCHEDULE_LONGHORN_NAMESPACE.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true to have share-manager pods follow their VMs.",
     Reason.NO_CONSUMER: "No action needed unless an opted-in VM uses the volume; then check its PV's spec.claimRef.",
     Reason.NODE_AVOIDED: "No action needed: Longhorn's failover recently moved the share-manager off that node.",
@@ -71,7 +75,7 @@ ADVICE = {
     Reason.INTERNAL_ERROR: "Find this reason in the webhook's log, and report the traceback.",
 }
 
-# The beginning of the warning in the response to a dry run in observe mode; the command `check` looks for it.
+# The beginning of the warning in the response to a dry run that gets no annotation; the command `check` looks for it.
 OBSERVED = "kubevirt-scheduler: observed only: "
 
 # What `explain` says about the opt-in of a pod that the webhook handles.
@@ -175,7 +179,7 @@ def not_steered(node: str, detail: str) -> str:
 
 
 def observed(decision: Decision) -> str:
-    """Return the warning that reports a decision of observe mode in the response to a dry run."""
+    """Return the warning that reports a decision in the response to a dry run that gets no annotation."""
     return truncated(f"{OBSERVED}{decision.reason}: {decision.message}")
 
 

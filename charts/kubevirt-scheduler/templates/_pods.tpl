@@ -16,6 +16,8 @@
   value: {{ join "," .optInAnnotations | quote }}
 - name: CO_SCHEDULE_LONGHORN_NAMESPACE
   value: {{ .longhornNamespace | quote }}
+- name: CO_SCHEDULE_KUBEVIRT_ACCOUNTS
+  value: {{ join "," (include "kubevirt-scheduler.kubevirtAccounts" $ | fromYamlArray) | quote }}
 - name: CO_SCHEDULE_MIGRATION_TARGETS
   value: {{ .migrationTargets }}
 - name: CO_SCHEDULE_REPLICAS

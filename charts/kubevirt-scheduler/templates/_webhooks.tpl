@@ -12,6 +12,26 @@ true
 {{- end }}
 {{- end }}
 
+{{/* The accounts of KubeVirt's controllers: those of the values, else that of the KubeVirt object, else those of the usual namespaces. `helm template` doesn't see the cluster. */}}
+{{- define "kubevirt-scheduler.kubevirtAccounts" -}}
+{{- $accounts := default (list) .Values.settings.kubevirtAccounts -}}
+{{- if not $accounts }}
+  {{- $namespaces := list "kubevirt" "openshift-cnv" "harvester-system" "kubevirt-hyperconverged" -}}
+  {{- if .Capabilities.APIVersions.Has "kubevirt.io/v1/KubeVirt" }}
+    {{- $found := list -}}
+    {{- range (lookup "kubevirt.io/v1" "KubeVirt" "" "").items }}{{ $found = append $found .metadata.namespace }}{{ end -}}
+    {{- $namespaces = default $namespaces $found -}}
+  {{- end }}
+  {{- range $namespaces }}{{ $accounts = append $accounts (printf "system:serviceaccount:%s:kubevirt-controller" .) }}{{ end -}}
+{{- end }}
+{{- toYaml $accounts -}}
+{{- end }}
+
+{{/* A tenant can create a pod with the labels and annotations of a VM. The account of `helm test` may send dry runs, to see that the webhook is called. */}}
+{{- define "kubevirt-scheduler.fromKubeVirt" -}}
+has(request.userInfo.username) && (request.userInfo.username in ['{{ join "', '" (include "kubevirt-scheduler.kubevirtAccounts" . | fromYamlArray) }}'] || (has(request.dryRun) && request.dryRun && request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:{{ include "kubevirt-scheduler.fullname" . }}-test'))
+{{- end }}
+
 {{/* One of the annotations is exactly "true". The schema restricts the keys, so they can't contain a quote. */}}
 {{- define "kubevirt-scheduler.optedIn" -}}
 has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnotations }}'].exists(key, key in object.metadata.annotations && object.metadata.annotations[key] == 'true')
@@ -25,6 +45,8 @@ has(object.metadata.annotations) && ['{{ join "', '" .Values.settings.optInAnnot
 
 {{/* Pods that the webhook would ignore don't wait for it, and an outage doesn't affect them. In observe mode, the webhook reviews every VM. */}}
 {{- define "kubevirt-scheduler.matchConditions" -}}
+- name: from-kubevirt
+  expression: {{ include "kubevirt-scheduler.fromKubeVirt" . | quote }}
 {{- if ne .Values.settings.action "observe" }}
 {{- if eq .Values.settings.optIn "namespace" }}
 - name: not-opted-out

@@ -99,7 +99,8 @@ class Reviewer:
         return self.retries.may_retry(admission["uid"], wait, call.timeout, now, age)
 
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
-        if self.settings.action is Action.OBSERVE and injection.decision.recorded and _is_dry_run(admission):
+        observes = self.settings.action is Action.OBSERVE and injection.decision.recorded
+        if (observes or injection.decision.reason is Reason.NOT_FROM_KUBEVIRT) and _is_dry_run(admission):
             # Nothing else shows the client that the webhook was called.
             injection = replace(injection, warnings=(observed(injection.decision), *injection.warnings))
         body_out = write_review(admission["uid"], injection)

@@ -9,7 +9,7 @@ from webhook.placement.settings import Action
 
 # A decision takes 0.2 ms, and the API server waits 10 s by default: everything slower than 1 s is just too slow.
 BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds
-STEERING_REASONS = (Reason.STEERING_OFF, Reason.NO_CONSUMER, Reason.NODE_AVOIDED)
+STEERING_REASONS = (Reason.NOT_FROM_LONGHORN, Reason.STEERING_OFF, Reason.NO_CONSUMER, Reason.NODE_AVOIDED)
 # A share-manager pod has these reasons besides those of the guard.
 _OF_SHARE_MANAGERS = (
     Reason.ALREADY_BOUND,
@@ -19,7 +19,7 @@ _OF_SHARE_MANAGERS = (
     Reason.DEADLINE_EXCEEDED,
     Reason.INTERNAL_ERROR,
 )
-_OF_NO_VM = frozenset({Reason.NOT_A_POD_CREATION, Reason.NOT_VIRT_LAUNCHER})
+_OF_NO_VM = frozenset({Reason.NOT_A_POD_CREATION, Reason.NOT_VIRT_LAUNCHER, Reason.NOT_FROM_KUBEVIRT})
 Labels = tuple[Subject, Outcome, Reason, Mode]
 
 
