@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.rights import RBAC
 from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 
@@ -27,7 +29,20 @@ def _crd(kind: str, short_name: str) -> Object:
 
 
 def install_crds(plane: ControlPlane) -> None:
-    """Create the CRDs of VMs and VMIs if they don't exist, and wait until the API server serves them."""
+    """Create the CRDs of VMs and VMIs if they don't exist, and wait until the API server serves them.
+
+    KubeVirt's controller may create pods, as in a cluster: `doctor` impersonates it.
+    """
+    role = {"metadata": {"name": "kubevirt-controller"}}
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": KUBEVIRT}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kubevirt-controller"}
+    for path, body in (
+        ("clusterroles", {"rules": [rule]}),
+        ("clusterrolebindings", {"subjects": [subject], "roleRef": reference}),
+    ):
+        with suppress(ApiError):
+            plane.request("POST", f"{RBAC}/{path}", role | body)
     for kind, short_name in (("VirtualMachine", "vm"), ("VirtualMachineInstance", "vmi")):
         with suppress(ApiError):
             plane.request("POST", CRDS, _crd(kind, short_name))

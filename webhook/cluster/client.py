@@ -51,7 +51,7 @@ class ClusterClient:
     """A client for one API server with one set of credentials. Thread-safe.
 
     `load` reads the credentials: once in the constructor, and again after a 401 response. `silence` is how many seconds
-    a watch may receive nothing. `namespace` is the default namespace.
+    a watch may receive nothing. `namespace` is the default namespace. `user` is another user to impersonate.
     """
 
     def __init__(
@@ -60,11 +60,16 @@ class ClusterClient:
         silence: float = WATCH_SILENCE_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         namespace: str = "default",
+        user: str = "",
     ) -> None:
-        self.namespace = namespace
+        self.namespace, self._user = namespace, user
         self._load, self._silence, self._clock = load, silence, clock
         self._reload_lock = threading.Lock()
-        self._client = _api_client(load())
+        self._client = _api_client(load(), user)
+
+    def impersonating(self, user: str) -> Self:
+        """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
+        return type(self)(self._load, self._silence, self._clock, self.namespace, user)
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -161,7 +166,7 @@ class ClusterClient:
         with self._reload_lock:
             old: Any = self._client
             if old is rejected:
-                self._client = _api_client(self._load())
+                self._client = _api_client(self._load(), self._user)
                 old.close()
             return self._client
 
@@ -189,11 +194,14 @@ def _load_configuration(source: str, load: Any, *arguments: str | None) -> Confi
     raise ClusterError(0, f"no cluster credentials: {source}: {problem}")
 
 
-def _api_client(configuration: Configuration) -> ApiClient:
+def _api_client(configuration: Configuration, user: str) -> ApiClient:
     configuration.retries = False  # the caller decides when to retry
     configuration.keep_alive = True  # TCP keepalive: a server that vanished and came back resets the probed connection
     configuration.connection_pool_maxsize = 16  # one for each watch, and a few for lists, reads and Events
-    return ApiClient(configuration)
+    client = ApiClient(configuration)
+    if user:
+        client.set_default_header("Impersonate-User", user)  # type: ignore[no-untyped-call]
+    return client
 
 
 def _request(client: Any, method: str, path: str, timeout: float, *content: Any) -> urllib3.BaseHTTPResponse:

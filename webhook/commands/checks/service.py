@@ -127,12 +127,15 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
 
 
 def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check that the API server calls the webhook, by creating a VM's pod as a dry run."""
-    namespace = inspection.vm_namespace
+    """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
+    namespace, account = inspection.vm_namespace, found.settings.kubevirt_accounts[0]
     try:
-        decision, problem = attempt(inspection.cluster, namespace, found.settings.opt_in_annotations[0])
+        decision, problem = attempt(
+            inspection.cluster.impersonating(account), namespace, found.settings.opt_in_annotations[0]
+        )
     except BadInput as error:  # a quota, a policy or a missing right
-        yield warning(f"namespace {namespace}: {error}", "Specify a namespace in which you may create pods: -n NAME")
+        advice = f"You need the right to impersonate {account}. Or specify another namespace: -n NAME"
+        yield warning(f"namespace {namespace}: {error}", advice)
         return
     if decision:
         yield ok(f"the API server calls the webhook for VMs in namespace {namespace}")
