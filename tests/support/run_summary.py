@@ -14,7 +14,7 @@ Write = Callable[[str], object]
 
 def write_summary(reports: Iterable[Any], write: Write, title: Write) -> None:
     """Write the summary of the reports of all tests. `title` begins a section."""
-    reports = [report for report in reports if hasattr(report, "when")]
+    reports = [report for report in reports if hasattr(report, "duration")]  # not of a failed import
     for heading, lines in (("measured", _figures), ("time by folder", _times), ("skipped", _skipped)):
         if found := lines(reports):
             title(heading)
