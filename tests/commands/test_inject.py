@@ -38,7 +38,13 @@ REVIEWS = sorted(paths.REVIEWS.glob("*.json"))
 CASES = sorted(paths.CASES.iterdir())
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 
-CLUSTER = [*storage(), *storage("disk2", "node-b"), virt_launcher("consumer", node="node-c")]
+# The claim "pending" waits for its first consumer.
+CLUSTER = [
+    *storage(),
+    *storage("disk2", "node-b"),
+    claim("pending", volume=""),
+    virt_launcher("consumer", node="node-c"),
+]
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"key": "1e3", "at": "12:30"}}
 CREATION = {"apiVersion": API_VERSION, "kind": KIND, "request": request(virt_launcher())}
 
