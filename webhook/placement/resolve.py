@@ -122,9 +122,8 @@ def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog) -> bool:
 
     `vmi` is the UID of this VMI.
     """
-    claim = catalog.claim(*key)
-    volume = catalog.volume(claim.volume_name) if claim and claim.volume_name else None
-    others = claims_of(volume.handle, catalog) if claim and volume and is_bound(claim, volume) else ()
+    volume = _volume_of(key, catalog)
+    others = claims_of(volume.handle, catalog) if volume else ()
     pods = (pod for each in dict.fromkeys((key, *others)) for pod in catalog.mounting_pods(*each))
     return any(pod.alive and pod.vmi_uid != vmi for pod in pods)
 
@@ -132,7 +131,12 @@ def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog) -> bool:
 def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> Iterator[Volume]:
     """Yield the known PVs of the claims. A PV of any driver may restrict the pod to some nodes."""
     for finding in findings:
-        claim = catalog.claim(namespace, finding.claim)
-        volume = catalog.volume(claim.volume_name) if claim else None
-        if claim and volume and is_bound(claim, volume):
+        if volume := _volume_of((namespace, finding.claim), catalog):
             yield volume
+
+
+def _volume_of(key: Key, catalog: Catalog) -> Volume | None:
+    """Return the PV that a claim is bound to, None if that is unknown."""
+    claim = catalog.claim(*key)
+    volume = catalog.volume(claim.volume_name) if claim and claim.volume_name else None
+    return volume if claim and volume and is_bound(claim, volume) else None
