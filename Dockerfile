@@ -1,5 +1,5 @@
 # The image contains Python, the packages of requirements.lock, and this project. Its user can't write any file, and it
-# has no package installer. `make image` builds it; see docs/guides/image.md.
+# has no package installer. `make image` builds it; see docs/development/image.md.
 
 # Debian 13 ships Python 3.13, so the tests can build on the same base without a registry (tests/support/image.py).
 # The tag follows the security fixes of Debian and Python; a digest pins the base instead.

@@ -43,6 +43,7 @@ from tests.support.paths import CHART, DOCS
 from webhook.cli import commands
 
 PAGE = (DOCS / "guides/certificates.md").read_text(encoding="utf-8")
+INSIDE = (DOCS / "development/certificates.md").read_text(encoding="utf-8")
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 POLICY = Policy()
@@ -769,17 +770,18 @@ def test_rotate_ca_reports_an_interruption_and_leaves_the_rotation_in_progress(a
     assert bundles.read(api.secret).published
 
 
-# The page docs/guides/certificates.md
+# The pages docs/guides/certificates.md and docs/development/certificates.md
 
 
-def terms_in_table(heading):
-    _, _, rest = PAGE.partition(f"\n| {heading} |")
+def terms_in_table(page, heading):
+    _, _, rest = page.partition(f"\n| {heading} |")
     return [row.split("|")[1].strip(" `") for row in rest.partition("\n\n")[0].splitlines()[2:]]
 
 
-def test_the_page_describes_exactly_the_causes_and_the_steps():
-    assert set(terms_in_table("cause")) == set(Cause)
-    assert set(terms_in_table("step")) == set(Step) - {Step.NOTHING, Step.PUBLISH}  # these two steps write nothing
+def test_the_pages_describe_exactly_the_causes_and_the_steps():
+    assert set(terms_in_table(PAGE, "cause")) == set(Cause)
+    # PUBLISH and NOTHING write nothing
+    assert set(terms_in_table(INSIDE, "step")) == set(Step) - {Step.NOTHING, Step.PUBLISH}
 
 
 def test_each_command_on_the_page_exists():

@@ -24,7 +24,7 @@ var plurals = map[string]string{
 }
 
 // As measured on an API server of 1.36: a quiet watch gets a bookmark once a minute. Storing a pod takes 8 to 16 ms
-// (docs/explanation/figures.md), storing an Event somewhat less.
+// (docs/development/measurements.md), storing an Event somewhat less.
 const (
 	bookmarkEvery = time.Minute
 	storing       = 5 * time.Millisecond
