@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from webhook.cluster.fleet_counts import FleetCounter
-from webhook.cluster.snapshot import load
 from webhook.cluster.store import Store
-from webhook.placement.fleet import State
+from webhook.fleet.states import State
 from webhook.placement.settings import Settings
+from webhook.reading.snapshot import load
 
 Object = dict[str, Any]
 

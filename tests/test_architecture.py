@@ -41,6 +41,8 @@ PLANTED = {
         ("webhook/placement/affinity.py", "open('/etc/hostname')"),
         ("webhook/placement/affinity.py", "print('pinned')"),
         ("webhook/placement/a_new_file.py", "import socket"),
+        ("webhook/placement/guard/a_new_file.py", "from webhook.fleet import states"),
+        ("webhook/fleet/states.py", "import logging"),
     ],
     laws.one_door: [
         ("webhook/cluster/store.py", "import kubernetes.client"),
@@ -52,9 +54,9 @@ PLANTED = {
     ],
     laws.one_vocabulary: [
         ("webhook/serving/app.py", "class Reason(Enum): ..."),
-        ("webhook/placement/decision.py", "class Reason(Enum): ...\nclass Reason(Enum): ..."),
+        ("webhook/placement/reasons.py", "class Reason(Enum): ...\nclass Reason(Enum): ..."),
         ("webhook/serving/app.py", "reason = 'NodeFull'"),
-        ("webhook/placement/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'\nreason = 'NodeFull'"),
+        ("webhook/placement/reasons.py", "class Reason(Enum):\n    FULL = 'NodeFull'\nreason = 'NodeFull'"),
     ],
     laws.never_refused: [
         ("webhook/serving/review/admission_review.py", "{'allowed': False}"),
@@ -104,7 +106,7 @@ ALLOWED = {
         ("webhook/serving/server.py", "import certs.authority"),
     ],
     laws.one_vocabulary: [
-        ("webhook/placement/decision.py", "class Reason(Enum):\n    FULL = 'NodeFull'"),
+        ("webhook/placement/reasons.py", "class Reason(Enum):\n    FULL = 'NodeFull'"),
         ("webhook/serving/app.py", "'NodeFull'\ndef full():\n    'NodeFull'"),
     ],
     laws.never_refused: [("webhook/serving/review/admission_review.py", "{'allowed': True, 'dryRun': False}")],
@@ -124,7 +126,7 @@ ALLOWED = {
 # The contracts of import-linter in setup.cfg: a line that breaks each, and what the linter then says.
 PLANTED_IMPORTS = {
     "placement imports cluster": (
-        "webhook/placement/shape.py",
+        "webhook/placement/objects/fields.py",
         "import webhook.cluster.wire",
         "only the rooms below it BROKEN",
     ),
@@ -138,10 +140,14 @@ PLANTED_IMPORTS = {
         '"""A package that no layer names."""',
         "only the rooms below it BROKEN",
     ),
-    "a circle": ("webhook/placement/shape.py", "import webhook.placement.claims", "in a circle BROKEN"),
+    "a circle": (
+        "webhook/placement/objects/fields.py",
+        "import webhook.placement.objects.claims",
+        "in a circle BROKEN",
+    ),
     "certs imports webhook": (
         "certs/names.py",
-        "import webhook.placement.shape",
+        "import webhook.placement.objects.fields",
         "certs does not import webhook BROKEN",
     ),
 }

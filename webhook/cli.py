@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from webhook import __version__
-from webhook.cluster.documents import BadInput, printable
+from webhook.placement.objects.fields import printable
 from webhook.placement.settings import SettingsError
+from webhook.reading.documents import BadInput
 
 NAME, PLUGIN = "kubevirt-scheduler", "kubectl coschedule"
 
@@ -19,16 +20,16 @@ NAME, PLUGIN = "kubevirt-scheduler", "kubectl coschedule"
 # importing the server's libraries alone takes half a second.
 COMMANDS = {
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
-    "explain": "webhook.commands.explain",  # explain where a pod is placed
-    "report": "webhook.commands.report",  # list the VMs that are apart from their storage
-    "recolocate": "webhook.commands.recolocate",  # live-migrate VMs to the node of their storage
-    "opt-in": "webhook.commands.opt_in",  # opt VMs in: annotate their templates
-    "opt-out": "webhook.commands.opt_in",  # opt VMs out
+    "explain": "webhook.commands.explain.command",  # explain where a pod is placed
+    "report": "webhook.commands.report.command",  # list the VMs that are apart from their storage
+    "recolocate": "webhook.commands.recolocate.command",  # live-migrate VMs to the node of their storage
+    "opt-in": "webhook.commands.opt_in.command",  # opt VMs in: annotate their templates
+    "opt-out": "webhook.commands.opt_in.command",  # opt VMs out
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
-    "serve": "webhook.commands.serve",  # answer the API server's admission reviews
-    "certs": "webhook.commands.certs",  # show and renew the certificates
+    "serve": "webhook.commands.serve.command",  # answer the API server's admission reviews
+    "certs": "webhook.commands.certs.command",  # show and renew the certificates
     "check": "webhook.commands.check",  # test whether the API server calls the webhook
-    "doctor": "webhook.commands.doctor",  # check the cluster and the installed webhook
+    "doctor": "webhook.commands.doctor.command",  # check the cluster and the installed webhook
     "completion": "webhook.commands.completion",  # print the completion script of a shell
 }
 _EXAMPLE = re.compile(rf"\b{NAME} (?={'|'.join(COMMANDS)})")

@@ -14,9 +14,9 @@ from typing import Any
 from flask import Flask, Response, request
 from gunicorn.app.base import BaseApplication
 
-from webhook.cluster import snapshot
 from webhook.placement.injector import inject
 from webhook.placement.settings import Settings
+from webhook.reading import snapshot
 from webhook.serving.review.admission_review import read_review, write_review
 
 KEEPALIVE = 95  # seconds; with the default of 2, gunicorn would close connections between two rounds

@@ -8,7 +8,7 @@ import yaml
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, Object, find_one, render
 from tests.support.paths import EXAMPLES
-from webhook.commands.recolocate import recolocate
+from webhook.commands.recolocate.command import recolocate
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 

@@ -24,8 +24,8 @@ from tests.support.helm_chart import (
 from tests.support.webhook_process import RIGHTS
 from webhook.cli import COMMANDS
 from webhook.commands.check import check
-from webhook.commands.serve import serve
-from webhook.placement.decision import Mode
+from webhook.commands.serve.command import serve
+from webhook.placement.reasons import Mode
 from webhook.placement.settings import Action, LogFormat, LogLevel, MigrationTargets, OptIn, Settings, read_settings
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane

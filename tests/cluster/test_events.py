@@ -41,8 +41,8 @@ from webhook.cluster.events import (
     subject_of,
 )
 from webhook.placement import wording
-from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
-from webhook.placement.settings import is_dns_subdomain
+from webhook.placement.objects.fields import is_dns_subdomain
+from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
 
 EVENTS = "/api/v1/namespaces/default/events"
 UID = "8a409563-c3a8-4ea4-b258-c559ed8a11d5"

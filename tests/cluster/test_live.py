@@ -44,10 +44,10 @@ from webhook.cluster.live import STALE_SECONDS, Live
 from webhook.cluster.objects import read_pod
 from webhook.cluster.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.store import OTHER_REPLICAS_SECONDS
-from webhook.placement.decision import Decision, Outcome, Reason
 from webhook.placement.eligibility import MODE_ANNOTATION
-from webhook.placement.facts import Pod
 from webhook.placement.injector import Injection
+from webhook.placement.objects.facts import Pod
+from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.settings import Action
 
 CLAIMS, VOLUMES, MANAGERS = "persistentvolumeclaims", "persistentvolumes", "sharemanagers"

@@ -15,8 +15,8 @@ from tests.support.fleet import vm, vm_pod
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.live_backend import LiveBackend
-from webhook.placement.decision import Reason
-from webhook.placement.release import RELEASE_REASONS
+from webhook.fleet.release import RELEASE_REASONS
+from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action
 from webhook.serving.app import create_probes
 from webhook.serving.telemetry.collectors import cluster_metrics, fleet_metrics

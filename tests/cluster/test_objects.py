@@ -23,9 +23,9 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cluster import objects
-from webhook.placement.facts import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
-from webhook.placement.selectors import AffinityTerm
-from webhook.placement.shape import Malformed
+from webhook.placement.objects.facts import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.objects.fields import Malformed
+from webhook.placement.objects.selectors import AffinityTerm
 
 FINISHED = ("Succeeded", "Failed")
 

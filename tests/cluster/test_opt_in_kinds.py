@@ -22,18 +22,19 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
 from tests.support.live_caches import follow, reflector, sync_caches
-from webhook.cluster import objects, snapshot
+from webhook.cluster import objects
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kept_fields import kept_fields
-from webhook.cluster.listing import read_inventory
 from webhook.cluster.live import Live
 from webhook.cluster.live_backend import LiveBackend
-from webhook.cluster.manifests import to_yaml
-from webhook.cluster.ondemand import OnDemand
-from webhook.placement.decision import OptedInBy, Reason
-from webhook.placement.facts import Namespace, StorageClass
 from webhook.placement.injector import decide
+from webhook.placement.objects.facts import Namespace, StorageClass
+from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
+from webhook.reading import snapshot
+from webhook.reading.kept_fields import kept_fields
+from webhook.reading.listing import read_inventory
+from webhook.reading.manifests import to_yaml
+from webhook.reading.on_demand import OnDemand
 
 SOURCES = "namespaces", "storageclasses"
 BY_NAMESPACE: Object = {"opt_in": OptIn.NAMESPACE}

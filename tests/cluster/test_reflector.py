@@ -47,7 +47,7 @@ from webhook.cluster.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
 from webhook.cluster.objects import Fact
 from webhook.cluster.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.store import Store
-from webhook.placement.facts import Claim, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, VirtualMachine, Volume
 
 PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"

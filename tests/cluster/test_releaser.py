@@ -17,7 +17,7 @@ from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
 from webhook.cluster.releases import MEMORY_SECONDS
-from webhook.placement.decision import Reason
+from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action
 
 HOUR = MEMORY_SECONDS

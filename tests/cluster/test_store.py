@@ -28,9 +28,9 @@ from tests.support.builders import (
 from webhook.cluster.objects import read_node, read_pod
 from webhook.cluster.pod_tables import Pods, vm_key
 from webhook.cluster.store import Store
-from webhook.placement.decision import Reason
-from webhook.placement.facts import Node, Pod
 from webhook.placement.injector import decide
+from webhook.placement.objects.facts import Node, Pod
+from webhook.placement.reasons import Reason
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
 

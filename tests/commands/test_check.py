@@ -11,13 +11,13 @@ from tests.support.builders import Object, catalog, request
 from tests.support.fake_api_server import ApiServer, body, error_response, status
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.documents import BadInput
 from webhook.commands.check import DEFAULT_TIMEOUT, RETRY_INTERVAL, attempt, check, probe_pod, retry
 from webhook.placement.affinity import DECISION
-from webhook.placement.decision import Reason
 from webhook.placement.injector import inject
+from webhook.placement.reasons import Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.placement.wording import OBSERVED
+from webhook.reading.documents import BadInput
 
 KEY = OPT_IN_ANNOTATIONS[0]
 DECISION_TEXT = "NoShareManager: nobody serves it yet"

@@ -29,8 +29,8 @@ from tests.support.paths import DOCS
 from tests.support.webhook_process import RIGHTS
 from webhook import __version__
 from webhook.cli import commands
-from webhook.commands.checks.before import CHART_RESOURCES, version_of
-from webhook.commands.checks.run import AFTER, BEFORE, CONFIGURATION
+from webhook.commands.doctor.before import CHART_RESOURCES, version_of
+from webhook.commands.doctor.run import AFTER, BEFORE, CONFIGURATION
 from webhook.placement.affinity import DECISION
 
 NAME = "kubevirt-scheduler"

@@ -33,8 +33,8 @@ from tests.support.fake_certificate_cluster import (
 from tests.support.migrations import migration_crd
 from tests.support.paths import EXAMPLES
 from webhook.cli import commands
-from webhook.cluster.manifests import to_yaml
 from webhook.placement.affinity import DECISION
+from webhook.reading.manifests import to_yaml
 from webhook.serving.review.admission_review import API_VERSION, KIND
 
 SCRIPTS = Path(sys.executable).parent

@@ -30,15 +30,15 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer
 from webhook.cli import commands
-from webhook.cluster.manifests import documents, to_yaml
-from webhook.commands.explanation import explain_request
-from webhook.commands.narration import describe_walk
-from webhook.placement.decision import CLAIM_REASONS, Reason
-from webhook.placement.feasibility import CHECKS
+from webhook.commands.explain.explanation import explain_request
+from webhook.commands.explain.narration import describe_walk
+from webhook.commands.explain.walk import Walk, walk
+from webhook.placement.guard.feasibility import CHECKS
 from webhook.placement.injector import inject
+from webhook.placement.reasons import CLAIM_REASONS, Reason
 from webhook.placement.settings import Action, Settings
-from webhook.placement.walk import Walk, walk
 from webhook.placement.wording import ADVICE
+from webhook.reading.manifests import documents, to_yaml
 
 CASES = sorted(paths.CASES.iterdir())
 QUESTIONS = {check.reason: check.question for check in CHECKS}

@@ -22,8 +22,8 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
-from webhook.cluster.manifests import to_yaml
 from webhook.placement.wording import ADVICE
+from webhook.reading.manifests import to_yaml
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}]}

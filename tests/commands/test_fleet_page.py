@@ -11,9 +11,9 @@ import pytest
 
 from tests.support import page_screenshot, paths
 from tests.support.browser import Page, chromium
-from webhook.cluster.documents import printable
-from webhook.commands.fleet_page import embedded_json, render
-from webhook.placement.decision import Reason
+from webhook.commands.report.page import embedded_json, render
+from webhook.placement.objects.fields import printable
+from webhook.placement.reasons import Reason
 
 STATES = ["Together", "Apart", "Unserved", "Waiting", "Stopped", "NotConcerned"]
 HOSTILE = [

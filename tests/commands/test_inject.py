@@ -27,11 +27,11 @@ from tests.support.builders import (
     virt_launcher,
 )
 from webhook.cli import commands
-from webhook.cluster.manifests import documents, to_yaml
 from webhook.commands.injection_json import as_json
-from webhook.placement.decision import Reason
 from webhook.placement.injector import inject
+from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
+from webhook.reading.manifests import documents, to_yaml
 from webhook.serving.review.admission_review import API_VERSION, KIND
 
 REVIEWS = sorted(paths.REVIEWS.glob("*.json"))

@@ -4,8 +4,8 @@ import json
 
 from tests.support.builders import apply_injection, injection_for, share_manager, storage, virt_launcher
 from webhook.commands.injection_json import as_json
-from webhook.placement.decision import Reason
 from webhook.placement.injector import Injection
+from webhook.placement.reasons import Reason
 
 
 def test_as_json_returns_the_full_decision_and_patch() -> None:

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from tests.support.builders import OPT_IN, Object, virtual_machine
 from tests.support.fake_api_server import ApiServer, error_response, status
 from webhook.cli import commands
-from webhook.cluster.gitops import SIGNS, Sign, managed_by
-from webhook.cluster.opt_in_annotation import MAX_ATTEMPTS
+from webhook.commands.opt_in.annotation import MAX_ATTEMPTS
+from webhook.commands.opt_in.gitops import SIGNS, Sign, managed_by
 
 OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"
 PLURAL = "virtualmachines"

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from webhook.commands.recolocate_progress import Reporter, reporter
-from webhook.placement.recolocation import Move
-from webhook.placement.relocation import Relocation, Run, Stage
+from webhook.commands.recolocate.output import Reporter, reporter
+from webhook.fleet.recolocation import Move
+from webhook.fleet.relocation import Relocation, Run, Stage
 
 VM1 = Relocation(Move("shop", "vm1", "node-b", "node-a", "node-a"), migration="m1", stage=Stage.MIGRATING)
 DONE = Relocation(VM1.move, migration="m1", stage=Stage.MOVED)

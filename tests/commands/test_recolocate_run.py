@@ -11,11 +11,11 @@ from tests.support.fake_api_server import ApiServer, body, error_response, forbi
 from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
-from webhook.commands.interrupts import Presses
-from webhook.commands.recolocate_progress import Reporter
-from webhook.commands.recolocate_run import PATIENCE, MigrationRun
-from webhook.placement.recolocation import Move
-from webhook.placement.relocation import Limits, Relocation, Run, Stage
+from webhook.commands.recolocate.interrupts import Presses
+from webhook.commands.recolocate.output import Reporter
+from webhook.commands.recolocate.run import PATIENCE, MigrationRun
+from webhook.fleet.recolocation import Move
+from webhook.fleet.relocation import Limits, Relocation, Run, Stage
 
 MIGRATIONS = "virtualmachineinstancemigrations"
 NODES = [node("node-a"), node("node-b"), node("node-c")]

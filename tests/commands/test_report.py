@@ -18,11 +18,11 @@ from tests.support.builders import claim, hotplug_pod, node, pinned_vm_pod, stor
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
-from webhook.cluster.manifests import to_yaml
-from webhook.commands.fleet_table import render_report, summary_line
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.progress import progress_bar
-from webhook.placement.selectors import labels_match
+from webhook.commands.report.table import render_report, summary_line
+from webhook.placement.objects.selectors import labels_match
+from webhook.reading.manifests import to_yaml
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 FLEET = [

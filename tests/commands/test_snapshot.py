@@ -25,9 +25,9 @@ from tests.support.fake_api_server import ApiServer, body, error_response, expir
 from tests.support.fleet import vm, vm_pod, vmi
 from webhook.cli import commands
 from webhook.cluster.client import PAGE_SIZE
-from webhook.cluster.manifests import to_yaml
-from webhook.cluster.snapshot import CLOUD_INIT, SHARE_MANAGER_ENVIRONMENT
 from webhook.commands.options import SECRETS_WARNING
+from webhook.reading.manifests import to_yaml
+from webhook.reading.snapshot import CLOUD_INIT, SHARE_MANAGER_ENVIRONMENT
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 PASSPHRASE = "open-sesame"

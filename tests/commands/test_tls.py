@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from webhook.commands.tls import TlsOptions
+from webhook.commands.serve.certificate_options import TlsOptions
 
 UNSET = {"tls_dir": None, "tls_secret": None, "tls_names": (), "webhook_configuration": None}
 DURATIONS = {"tls_leaf_days": 30.0, "tls_ca_days": 365.0, "tls_spread": 300.0}

@@ -25,7 +25,7 @@ from tests.support.controlplane.api import Object
 from tests.support.helm_chart import NAME, find_one, render
 from tests.support.paths import CHART, DOCS, ROOT
 from webhook import cli
-from webhook.placement.decision import Outcome, Reason
+from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 HELM_COMMANDS = [

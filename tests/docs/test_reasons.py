@@ -1,7 +1,7 @@
 """The page about reasons lists each reason of the program, with the program's advice."""
 
 from tests.support import reasons_table
-from webhook.placement.decision import Reason
+from webhook.placement.reasons import Reason
 
 
 def test_each_reason_is_documented_and_no_other() -> None:

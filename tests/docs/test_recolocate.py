@@ -9,8 +9,8 @@ import pytest
 from tests.docs.test_commands import rows
 from tests.support.paths import DOCS
 from tests.support.transcripts import blocks
-from webhook.commands.recolocate import recolocate
-from webhook.placement.recolocation import Hindrance
+from webhook.commands.recolocate.command import recolocate
+from webhook.fleet.recolocation import Hindrance
 
 PAGE, GUIDE = DOCS / "guides/recolocate.md", DOCS / "guides/existing-cluster.md"
 

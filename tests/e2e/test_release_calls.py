@@ -14,8 +14,8 @@ from tests.support.webhook_process import NAMESPACE, RBAC, create_service_accoun
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.election import LEASE_DURATION, Election
 from webhook.cluster.releaser import Releaser
-from webhook.placement.facts import Pod
-from webhook.placement.podfacts import pod_facts
+from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.pod import pod_facts
 
 pytestmark = pytest.mark.controlplane
 

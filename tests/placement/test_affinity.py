@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.builders import PREFERRED, REQUIRED, Object, name_requirement, node_terms
 from webhook.placement.affinity import with_node
-from webhook.placement.shape import Malformed
+from webhook.placement.objects.fields import Malformed
 
 PIN = name_requirement("node-a")
 PINNED_TERM = {"matchFields": [PIN]}

@@ -15,8 +15,8 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.placement.decision import Reason
-from webhook.placement.selectors import AffinityTerm, required_terms, selects_namespaces
+from webhook.placement.objects.selectors import AffinityTerm, required_terms, selects_namespaces
+from webhook.placement.reasons import Reason
 
 
 def requirement(key: str, operator: str, *values: str) -> Object:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import pod
-from webhook.placement.claims import mounted_claims
+from webhook.placement.objects.claims import mounted_claims
 
 
 def claim_volume(name: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement.consumers import Consumers, avoided_nodes, find_consumers, ranked_nodes
-from webhook.placement.decision import ClaimFinding, Mode, Outcome, Reason, Source
+from webhook.placement.reasons import ClaimFinding, Mode, Outcome, Reason, Source
 
 CLAIM_AND_PV = [claim(), volume()]
 MIGRATION_TARGET = {"kubevirt.io/migrationJobUID": "uid"}

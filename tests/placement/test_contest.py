@@ -25,8 +25,8 @@ from tests.support.builders import (
     virt_launcher,
 )
 from webhook.cluster.objects import read_pod
-from webhook.placement.decision import Decision, Outcome, Reason
 from webhook.placement.injector import decide
+from webhook.placement.reasons import Decision, Outcome, Reason
 
 FOUR_CPUS = node(allocatable={"cpu": "4", "memory": "8Gi", "pods": "110"})
 LABELS = {"app": "db"}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from webhook.placement.decision import (
+from webhook.placement.reasons import (
     CLAIM_REASONS,
     GUARD_REASONS,
     ClaimFinding,

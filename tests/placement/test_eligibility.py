@@ -22,10 +22,10 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.placement.decision import Mode, Outcome, Reason
 from webhook.placement.eligibility import RULES, ineligible_reason, is_pod_creation, is_share_manager_pod, mode_of
 from webhook.placement.injector import inject
 from webhook.placement.opt_in import new_applicant, opted_in_by
+from webhook.placement.reasons import Mode, Outcome, Reason
 
 SECOND_OPT_IN = "scheduler.kubevirt-scheduler.io/co-schedule"
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"

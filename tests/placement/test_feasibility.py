@@ -25,10 +25,10 @@ from tests.support.builders import (
 )
 from webhook.cluster.releases import VmId
 from webhook.cluster.store import Store
-from webhook.placement.candidate import Candidate
-from webhook.placement.decision import GUARD_REASONS, Outcome, Reason
-from webhook.placement.feasibility import CHECKS, CORDON, MAX_NODE_SELECTOR_TERMS, first_failed_check, run_checks
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.feasibility import CHECKS, CORDON, MAX_NODE_SELECTOR_TERMS, first_failed_check, run_checks
 from webhook.placement.injector import decide
+from webhook.placement.reasons import GUARD_REASONS, Outcome, Reason
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
 SSD = [{"key": "disk", "operator": "In", "values": ["ssd"]}]

@@ -24,10 +24,10 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.candidate import Candidate, ResourceFit, resource_fits
-from webhook.placement.decision import Mode, Outcome, Reason
-from webhook.placement.feasibility import first_failed_check
-from webhook.placement.resources import amounts
+from webhook.placement.guard.candidate import Candidate, ResourceFit, resource_fits
+from webhook.placement.guard.feasibility import first_failed_check
+from webhook.placement.objects.resources import amounts
+from webhook.placement.reasons import Mode, Outcome, Reason
 
 KVM = "devices.kubevirt.io/kvm"
 # A ShareManager object instead of its pod, because a pod would use resources of the node.

@@ -17,9 +17,9 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.placement.decision import Mode, Outcome, Reason
+from webhook.commands.explain.walk import walk
+from webhook.placement.reasons import Mode, Outcome, Reason
 from webhook.placement.settings import MigrationTargets
-from webhook.placement.walk import walk
 
 VMI = {"kubevirt.io/created-by": "vmi-1"}
 CLUSTER = [*storage(), node(), node("node-b"), virt_launcher("source", node="node-b", labels=VMI)]

@@ -22,10 +22,10 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.decision import Decision, Mode, Outcome, Reason
 from webhook.placement.mutation import MAX_ANNOTATIONS_SIZE, patch_for
+from webhook.placement.objects.fields import Malformed
+from webhook.placement.reasons import Decision, Mode, Outcome, Reason
 from webhook.placement.settings import Action, Settings
-from webhook.placement.shape import Malformed
 
 NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"

@@ -24,13 +24,13 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
-from webhook.placement.decision import Mode, OptedInBy, Outcome, Reason
-from webhook.placement.fleet import State, assess
+from webhook.commands.explain.walk import walk
+from webhook.fleet.states import State, assess
 from webhook.placement.injector import decide, inject
 from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
 from webhook.placement.patch import apply_patch
+from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Action, OptIn
-from webhook.placement.walk import walk
 from webhook.placement.wording import unchanged
 
 OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"

@@ -19,9 +19,9 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.placement.candidate import Candidate
-from webhook.placement.decision import Outcome, Reason
-from webhook.placement.podaffinity import MAX_COMPARISONS, InterPodAffinity
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.pod_affinity import MAX_COMPARISONS, InterPodAffinity
+from webhook.placement.reasons import Outcome, Reason
 
 EAST, WEST = {ZONE: "east"}, {ZONE: "west"}
 NODES = [node("node-a", labels=EAST), node("node-b", labels=EAST), node("node-c", labels=WEST), node("node-d")]

@@ -12,8 +12,8 @@ from tests.support.builders import catalog, request, share_manager_pod, virt_lau
 from tests.support.random_clusters import clusters, pods, storage
 from tests.support.scheduler_oracle import feasible_nodes
 from webhook.cluster.store import Store
-from webhook.placement.decision import Outcome, Reason
 from webhook.placement.injector import Injection, inject
+from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 
 ALLOWED = ("/spec/affinity", "/metadata/annotations", "/spec/schedulerName")

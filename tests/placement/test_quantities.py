@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from webhook.placement.resources import amounts, format_quantity
-from webhook.placement.shape import Malformed
+from webhook.placement.objects.fields import Malformed
+from webhook.placement.objects.resources import amounts, format_quantity
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.support.builders import (
     virt_launcher,
 )
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
-from webhook.placement.decision import Outcome, Reason
+from webhook.placement.reasons import Outcome, Reason
 
 ARCH = {"matchExpressions": [{"key": "arch", "operator": "DoesNotExist"}]}
 CLUSTER = [*storage(), node(allocatable={"cpu": "4", "pods": "10"})]

@@ -17,7 +17,7 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.decision import ClaimFinding, Outcome, Reason, Source
+from webhook.placement.reasons import ClaimFinding, Outcome, Reason, Source
 from webhook.placement.resolve import known_volumes, resolve, resolve_all
 from webhook.placement.settings import Settings
 

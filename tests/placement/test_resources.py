@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.builders import Object, pod
-from webhook.placement import resources
-from webhook.placement.resources import MAX_CACHED_LENGTH, effective_requests
+from webhook.placement.objects import resources
+from webhook.placement.objects.resources import MAX_CACHED_LENGTH, effective_requests
 
 
 def container(name: str = "c", sidecar: bool = False, limits: Object | None = None, **requests: str) -> Object:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import Object, name_requirement
-from webhook.placement.selectors import is_empty_term, labels_match, node_matches
+from webhook.placement.objects.selectors import is_empty_term, labels_match, node_matches
 
 LABELS = {"disk": "ssd", "rank": "5", "empty": ""}
 

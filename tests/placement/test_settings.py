@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from webhook.placement.decision import Mode
+from webhook.placement.objects.fields import is_dns_subdomain
+from webhook.placement.reasons import Mode
 from webhook.placement.settings import (
     Action,
     LogFormat,
@@ -14,7 +15,6 @@ from webhook.placement.settings import (
     OptIn,
     Settings,
     SettingsError,
-    is_dns_subdomain,
     read_settings,
     variables,
 )

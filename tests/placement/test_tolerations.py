@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import Object, virt_launcher
-from webhook.placement.feasibility import tolerates
+from webhook.placement.guard.feasibility import tolerates
 
 
 @pytest.mark.parametrize(

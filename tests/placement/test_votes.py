@@ -2,7 +2,7 @@
 
 import pytest
 
-from webhook.placement.decision import ClaimFinding, Reason
+from webhook.placement.reasons import ClaimFinding, Reason
 from webhook.placement.votes import Choice, choose, most_voted
 
 

@@ -17,7 +17,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement import wording
-from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
+from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
 from webhook.placement.votes import Choice
 
 # These sentences contain names and amounts, so functions build them.

@@ -33,7 +33,7 @@ from tests.support.review_client import ReviewClient
 from webhook.cluster import objects
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.store import Store
-from webhook.placement.decision import OptedInBy
+from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
 from webhook.serving.app import create_probes, make_reviewer, review_port
 from webhook.serving.review.admission_review import REVIEW_LIMIT

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support import paths
 from tests.support.fake_clock import FakeClock
 from webhook import __version__
-from webhook.placement.decision import CLAIM_REASONS, Decision, Mode, Outcome, Reason, Subject
+from webhook.placement.reasons import CLAIM_REASONS, Decision, Mode, Outcome, Reason, Subject
 from webhook.placement.settings import Action
 from webhook.serving.telemetry.decision_metrics import BUCKETS, possible_labels, possible_outcomes
 from webhook.serving.telemetry.metrics import Metrics

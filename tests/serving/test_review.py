@@ -17,8 +17,8 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.paths import REVIEWS
-from webhook.placement.decision import Outcome, Reason
 from webhook.placement.injector import Injection, inject
+from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 from webhook.placement.wording import unchanged
 from webhook.serving.review.admission_review import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from webhook.placement.shape import mapping, text
+from webhook.placement.objects.fields import mapping, text
 
 Object = dict[str, Any]
 

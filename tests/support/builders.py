@@ -12,8 +12,8 @@ import jsonpatch
 from tests.support.accounts import creator_of
 from webhook.cluster import objects
 from webhook.cluster.store import Store
-from webhook.placement.decision import Decision
 from webhook.placement.injector import Injection, decide, inject
+from webhook.placement.reasons import Decision
 from webhook.placement.settings import Settings
 
 Object = dict[str, Any]

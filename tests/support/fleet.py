@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, settings, virt_launcher, virtual_machine
-from webhook.cluster.fleet import Inventory
-from webhook.placement.fleet import Machine, Status, assess
+from webhook.cluster.inventory import Inventory
+from webhook.fleet.states import Machine, Status, assess
 
 CREATED = "2026-08-01T12:00:00Z"
 LATER = "2026-08-01T13:00:00Z"

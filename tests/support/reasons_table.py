@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from tests.support.paths import DOCS
-from webhook.placement.decision import Reason
+from webhook.placement.reasons import Reason
 from webhook.placement.wording import ADVICE
 
 PAGE = DOCS / "reference/reasons.md"

@@ -39,7 +39,7 @@ from webhook.cluster.objects import (
 from webhook.cluster.releaser import Releaser
 from webhook.placement.affinity import pinned_node
 from webhook.placement.eligibility import MODE_ANNOTATION
-from webhook.placement.facts import Pod
+from webhook.placement.objects.facts import Pod
 
 READERS = {
     "Node": read_node,

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from webhook.cluster.store import Store
-from webhook.placement.decision import Decision
 from webhook.placement.injector import Injection, inject
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.reasons import Decision
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject
 
 
 def _do_nothing() -> None:

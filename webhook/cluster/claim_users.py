@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from webhook.placement.facts import Key, Pod
+from webhook.placement.objects.facts import Key, Pod
 
 
 def users_without_vm(pods: Iterable[Pod]) -> Mapping[Key, Sequence[Pod]]:

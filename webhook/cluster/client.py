@@ -23,7 +23,7 @@ from kubernetes.client.exceptions import ApiException
 from certs.cluster import ApiError
 from webhook.cluster.responses import Event, Page, Status, lines
 from webhook.cluster.wire import JSON
-from webhook.placement.shape import JsonObject
+from webhook.placement.objects.fields import JsonObject
 
 PAGE_SIZE = 500
 CONNECT_TIMEOUT = 5.0  # seconds

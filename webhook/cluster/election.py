@@ -12,8 +12,8 @@ import msgspec
 import structlog
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.placement.facts import Key
-from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import JsonObject, mapping, text
 
 # Seconds, as in client-go. The others wait for LEASE_DURATION after they saw a renewal. The leader stops after
 # RENEW_DEADLINE, so that a request that it has just sent ends before another replica leads.

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from webhook.cluster.client import ClusterError
 from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement import wording
-from webhook.placement.decision import ClaimFinding, Decision, Reason
 from webhook.placement.injector import namespace_of
-from webhook.placement.kubevirt import vmi_name, vmi_uid
-from webhook.placement.settings import is_dns_subdomain
-from webhook.placement.shape import JsonObject, mapping
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping
+from webhook.placement.objects.kubevirt import vmi_name, vmi_uid
+from webhook.placement.reasons import ClaimFinding, Decision, Reason
 
 COMPONENT = "kubevirt-scheduler"
 MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB

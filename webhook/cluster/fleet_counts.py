@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from webhook.cluster.fleet import Facts, machines
+from webhook.cluster.inventory import Facts, machines
 from webhook.cluster.store import Store
-from webhook.placement.fleet import Machine, State, assess
+from webhook.fleet.states import Machine, State, assess
 from webhook.placement.settings import Settings
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot

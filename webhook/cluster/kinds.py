@@ -7,10 +7,20 @@ from urllib.parse import quote
 
 from webhook.cluster import objects, wire
 from webhook.cluster.objects import Fact
-from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
-from webhook.placement.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER
+from webhook.placement.objects.facts import (
+    Claim,
+    Key,
+    Namespace,
+    Node,
+    Pod,
+    ShareManager,
+    StorageClass,
+    VirtualMachine,
+    Volume,
+)
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER
 from webhook.placement.settings import OptIn, Settings
-from webhook.placement.shape import JsonObject
 
 KUBEVIRT_API = "/apis/kubevirt.io/v1"
 VMIS_PATH = f"{KUBEVIRT_API}/virtualmachineinstances"

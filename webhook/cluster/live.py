@@ -12,13 +12,13 @@ from webhook.cluster.kinds import Kind, kinds, opt_in_kinds
 from webhook.cluster.reflector import Reflector
 from webhook.cluster.reservations import Reservations
 from webhook.cluster.store import Store
-from webhook.placement.decision import Decision, Outcome
-from webhook.placement.facts import Key, Node, Pod
-from webhook.placement.feasibility import STALE_MINUTES
+from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
-from webhook.placement.kubevirt import vmi_uid
+from webhook.placement.objects.facts import Key, Node, Pod
+from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.kubevirt import vmi_uid
+from webhook.placement.reasons import Decision, Outcome
 from webhook.placement.settings import Action, Settings
-from webhook.placement.shape import JsonObject, mapping, text
 
 STALE_SECONDS = STALE_MINUTES * 60.0
 

@@ -14,10 +14,10 @@ from webhook.cluster.fleet_counts import FleetCounter
 from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.releaser import Releaser
-from webhook.placement.decision import Decision
-from webhook.placement.facts import Key
+from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.reasons import Decision
 from webhook.placement.settings import Action, Settings
-from webhook.placement.shape import JsonObject
 
 log = structlog.get_logger("webhook.live")
 

@@ -5,9 +5,10 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 
 from msgspec.structs import replace
 
+from webhook.fleet.vm_pod import inherits_annotations, template_claims
 from webhook.placement.affinity import pinned_node
 from webhook.placement.eligibility import pinned_by_webhook, preferred_by_webhook
-from webhook.placement.facts import (
+from webhook.placement.objects.facts import (
     Claim,
     Key,
     Namespace,
@@ -19,12 +20,11 @@ from webhook.placement.facts import (
     VirtualMachine,
     Volume,
 )
-from webhook.placement.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
-from webhook.placement.podfacts import is_terminating, labels_of, pod_facts, true_and_false_keys
-from webhook.placement.resources import amounts
-from webhook.placement.settings import OPT_IN_KEY, is_dns_subdomain
-from webhook.placement.shape import JsonObject, mapping, mappings, text
-from webhook.placement.vmpod import inherits_annotations, template_claims
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
+from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
+from webhook.placement.objects.pod import is_terminating, labels_of, pod_facts, true_and_false_keys
+from webhook.placement.objects.resources import amounts
+from webhook.placement.settings import OPT_IN_KEY
 
 LONGHORN_DRIVER = "driver.longhorn.io"
 

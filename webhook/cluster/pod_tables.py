@@ -6,8 +6,8 @@ from typing import Any
 
 from webhook.cluster.claim_users import users_without_vm
 from webhook.cluster.tables import Table
-from webhook.placement.facts import Key, Pod
-from webhook.placement.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 
 
 def vm_key(pod: Pod) -> Key:

@@ -18,7 +18,7 @@ from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES, Kind
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
 from webhook.cluster.wire import JSON, METADATA, METADATA_LIST
-from webhook.placement.shape import JsonObject, Malformed, text
+from webhook.placement.objects.fields import JsonObject, Malformed, text
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.
 FIRST_WAIT, MAX_WAIT = 0.5, 3.0

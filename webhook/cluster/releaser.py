@@ -15,14 +15,14 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.objects import read_pending_pin
+from webhook.fleet.release import why_kept, why_pin_fails
 from webhook.placement import wording
-from webhook.placement.decision import Decision, Mode, Outcome, Reason
-from webhook.placement.facts import PendingPin, Pod
-from webhook.placement.feasibility import FailedCheck
-from webhook.placement.podfacts import is_terminating
-from webhook.placement.release import why_kept, why_pin_fails
+from webhook.placement.guard.feasibility import FailedCheck
+from webhook.placement.objects.facts import PendingPin, Pod
+from webhook.placement.objects.fields import JsonObject, mappings, text
+from webhook.placement.objects.pod import is_terminating
+from webhook.placement.reasons import Decision, Mode, Outcome, Reason
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mappings, text
 
 PASS_INTERVAL = 5.0  # seconds
 DELETE_TIMEOUT = 3.0  # seconds, less than between the end of one leadership and the start of the next (see `election`)

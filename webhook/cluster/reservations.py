@@ -6,10 +6,10 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from webhook.cluster.store import Store
-from webhook.placement.decision import Decision
-from webhook.placement.facts import Key, Pod
-from webhook.placement.kubevirt import APP_LABEL, CREATED_BY_LABEL
-from webhook.placement.podfacts import NO_STRINGS
+from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.kubevirt import APP_LABEL, CREATED_BY_LABEL
+from webhook.placement.objects.pod import NO_STRINGS
+from webhook.placement.reasons import Decision
 
 # Seconds until a reservation expires if the pod doesn't show up in the cache: the pod may have been rejected after the
 # webhook's response.

@@ -10,7 +10,17 @@ from webhook.cluster.objects import Fact
 from webhook.cluster.pod_tables import Load, PlacedPods, Pods, vm_key
 from webhook.cluster.releases import ReleaseMemory, VmId
 from webhook.cluster.tables import Table, Volumes
-from webhook.placement.facts import Claim, Key, Namespace, Node, Pod, ShareManager, StorageClass, VirtualMachine, Volume
+from webhook.placement.objects.facts import (
+    Claim,
+    Key,
+    Namespace,
+    Node,
+    Pod,
+    ShareManager,
+    StorageClass,
+    VirtualMachine,
+    Volume,
+)
 
 TABLE_NAMES: dict[type[Fact], str] = {
     Claim: "claims",

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
 from webhook.cluster.objects import Fact
-from webhook.placement.facts import Key, Volume
+from webhook.placement.objects.facts import Key, Volume
 
 F = TypeVar("F", bound=Fact)
 

@@ -6,7 +6,7 @@ environment with a passphrase. A field is `Any` if its whole content is used, or
 
 from typing import Any, TypedDict
 
-from webhook.placement.shape import JsonObject
+from webhook.placement.objects.fields import JsonObject
 
 JSON = "application/json"
 # The API server sends only the metadata: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches

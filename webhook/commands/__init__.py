@@ -1,5 +1,5 @@
-"""The command line: one module per subcommand.
+"""The tool that an operator runs: one module per subcommand, or a folder whose `command` module is the subcommand.
 
-`options` and `requests` hold the code that several subcommands share. `narration` holds the sentences of `explain`.
-Modules here may import `serving`, `cluster` and `placement`.
+`options`, `requests`, `subjects` and `fleet_source` hold the code that several subcommands share. This room may import
+all others.
 """

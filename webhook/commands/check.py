@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from webhook.cluster.documents import BadInput, printable
 from webhook.commands.options import connect, live_options
 from webhook.placement.affinity import DECISION
-from webhook.placement.kubevirt import APP_LABEL, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
+from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
 from webhook.placement.settings import read_settings
-from webhook.placement.shape import JsonObject, text
 from webhook.placement.wording import OBSERVED
+from webhook.reading.documents import BadInput
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from webhook.cluster.fleet import Inventory
-from webhook.cluster.snapshot import Keep, keep_nothing
+from webhook.cluster.inventory import Inventory
 from webhook.commands.options import connect, load_snapshot
 from webhook.commands.progress import Progress
-from webhook.placement.fleet import Machine, Status, survey
-from webhook.placement.selectors import labels_match
+from webhook.fleet.states import Machine, Status, survey
+from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mapping
+from webhook.reading.snapshot import Keep, keep_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def read_live(
     kubeconfig: str | None, context: str | None, settings: Settings, progress: Progress
 ) -> tuple[Inventory, str]:
     """Read the fleet from a live cluster. Returns it with the namespace of the context. Raises BadInput."""
-    from webhook.cluster.listing import read_inventory  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+    from webhook.reading.listing import read_inventory  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
     cluster, objects = connect(kubeconfig, context), 0
 

@@ -10,8 +10,6 @@ from typing import Any
 import click
 import msgspec
 
-from webhook.cluster import documents, manifests
-from webhook.cluster.documents import Document, Kind
 from webhook.commands.injection_json import as_json
 from webhook.commands.options import (
     color_option,
@@ -26,9 +24,11 @@ from webhook.commands.options import (
 from webhook.commands.requests import inject_request, pod_name, read_documents, request_from
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection
+from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings, read_settings
-from webhook.placement.shape import JsonObject
+from webhook.reading import documents, manifests
+from webhook.reading.documents import Document, Kind
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -135,7 +135,7 @@ def _diff(file: str, result: InjectionResult) -> str:
 
     # Not splitlines(), which also splits at characters such as U+2028.
     before, after = (manifests.to_yaml(content).split("\n") for content in (result.before, result.after))
-    name = f"{file} {documents.printable(result.name)}"
+    name = f"{file} {printable(result.name)}"
     lines = difflib.unified_diff(before, after, name, f"{name} (injected)", lineterm="")
     return "".join(f"{line}\n" for line in lines)
 
@@ -152,4 +152,4 @@ def _warn(results: list[InjectionResult], *, quiet: bool) -> None:
         if result.injection.error is not None:
             warnings.append(f"{decision.reason}: {decision.message}")
         for warning in warnings:
-            click.echo(documents.printable(f"Warning: {prefix}{warning}"), err=True)
+            click.echo(printable(f"Warning: {prefix}{warning}"), err=True)

@@ -1,8 +1,8 @@
 """An injection as JSON, as `inject` and `explain` print it."""
 
-from webhook.placement.decision import ClaimFinding
 from webhook.placement.injector import Injection
-from webhook.placement.shape import JsonObject
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.reasons import ClaimFinding
 
 
 def as_json(injection: Injection) -> JsonObject:

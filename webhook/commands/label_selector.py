@@ -4,7 +4,7 @@ import re
 
 import click
 
-from webhook.placement.shape import JsonObject
+from webhook.placement.objects.fields import JsonObject
 
 _KEY = r"(?:[a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _VALUE = r"[A-Za-z0-9]?[-A-Za-z0-9_.]*"

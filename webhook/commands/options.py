@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.cluster import documents, snapshot
-from webhook.cluster.documents import BadInput
-from webhook.cluster.snapshot import Keep, keep_nothing
 from webhook.cluster.store import Store
+from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject
+from webhook.reading import snapshot
+from webhook.reading.documents import BadInput
+from webhook.reading.snapshot import Keep, keep_nothing
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -137,7 +137,7 @@ def load_cluster(
     Raises BadInput if a file is unusable or if there are no usable credentials.
     """
     if not snapshots:
-        from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+        from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
         return OnDemand(connect(kubeconfig, context), settings.longhorn_namespace)
     return load_snapshot(snapshots, verbose=verbose)
@@ -148,5 +148,5 @@ def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: 
     store, ignored = _read_snapshot(paths, keep)
     if verbose and ignored:
         counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-        click.echo(documents.printable(f"Ignored objects in the snapshot: {counted}"), err=True)
+        click.echo(printable(f"Ignored objects in the snapshot: {counted}"), err=True)
     return store

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from webhook.cluster import documents
-from webhook.cluster.documents import BadInput, Document, Kind
+from webhook.fleet.next_pod import creation_request
 from webhook.placement import injector
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import creator_of, is_pod_creation, username
 from webhook.placement.injector import Injection, namespace_of
+from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mapping, text
-from webhook.placement.template import creation_request
+from webhook.reading import documents
+from webhook.reading.documents import BadInput, Document, Kind
 from webhook.serving.review.admission_review import BadReview, request_of
 
 

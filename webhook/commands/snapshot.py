@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.cluster.documents import BadInput, display_name, printable
 from webhook.commands.options import connect, live_options
+from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.settings import read_settings
-from webhook.placement.shape import JsonObject
+from webhook.reading.documents import BadInput, display_name
 
 STANDARD_OUTPUT = Path("-")
 
@@ -42,7 +42,7 @@ def snapshot(output: Path, **live: str | None) -> None:
       kubevirt-scheduler snapshot -o cluster.json
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    from webhook.cluster.export import Omission, export  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
+    from webhook.reading.export import Omission, export  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
 
     settings, omissions = read_settings(os.environ), list[Omission]()
     objects = export(connect(**live), settings.longhorn_namespace, settings.opt_in_annotations, omissions.append)

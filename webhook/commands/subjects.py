@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from webhook.cluster.documents import BadInput
-from webhook.cluster.fleet import Inventory
+from webhook.cluster.inventory import Inventory
 from webhook.cluster.objects import read_pod
 from webhook.cluster.store import Store
 from webhook.commands.fleet_source import read_files
 from webhook.commands.options import connect
-from webhook.placement.fleet import Machine
-from webhook.placement.kubevirt import is_virt_launcher, vmi_name
+from webhook.fleet.states import Machine
+from webhook.placement.objects.fields import JsonObject, text
+from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in import new_applicant
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, text
+from webhook.reading.documents import BadInput
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -125,13 +125,13 @@ class _Snapshot:
 
 class _Live:
     def __init__(self, cluster: ClusterClient, settings: Settings) -> None:
-        from webhook.cluster.ondemand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+        from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
         self.catalog: Store = OnDemand(cluster, settings.longhorn_namespace)
         self._cluster, self._settings, self._inventory = cluster, settings, Inventory(self.catalog)
 
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
-        from webhook.cluster.running import find_namespaces  # noqa: PLC0415 (as above)
+        from webhook.reading.one_vm import find_namespaces  # noqa: PLC0415 (as above)
 
         namespaces = [namespace or self._cluster.namespace]
         if everywhere:
@@ -142,7 +142,7 @@ class _Live:
         return [find(subject, each) for each in namespaces]
 
     def _find_pod(self, subject: Subject, namespace: str) -> Found:
-        from webhook.cluster.running import find_pod  # noqa: PLC0415 (as above)
+        from webhook.reading.one_vm import find_pod  # noqa: PLC0415 (as above)
 
         pod = find_pod(self._cluster, namespace, subject.name)
         if pod is None:
@@ -159,7 +159,7 @@ class _Live:
         raise BadInput(problem) if problem else subject.not_found(namespace)
 
     def _read_vm(self, namespace: str, name: str) -> str:
-        from webhook.cluster.running import read_vm  # noqa: PLC0415 (as above)
+        from webhook.reading.one_vm import read_vm  # noqa: PLC0415 (as above)
 
         return read_vm(self._cluster, self._inventory, namespace, name)
 

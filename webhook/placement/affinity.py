@@ -6,8 +6,8 @@ every required term names one node this way, the scheduler evaluates only that n
 
 from typing import Any
 
-from webhook.placement.selectors import NODE_NAME_FIELD, REQUIRED, is_empty_term
-from webhook.placement.shape import JsonObject, list_in, map_in, mapping, mappings
+from webhook.placement.objects.fields import JsonObject, list_in, map_in, mapping, mappings
+from webhook.placement.objects.selectors import NODE_NAME_FIELD, REQUIRED, is_empty_term
 
 CO_SCHEDULED_NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"

@@ -6,7 +6,7 @@ A store answers the queries. The store mirrors the live cluster, reads objects o
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from webhook.placement.facts import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, Volume
 
 
 class Catalog(Protocol):

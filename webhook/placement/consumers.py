@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.facts import Key, Pod, Volume
-from webhook.placement.longhorn import VOLUME_LABEL
+from webhook.placement.objects.facts import Key, Pod, Volume
+from webhook.placement.objects.fields import JsonObject, mappings, text
+from webhook.placement.objects.longhorn import VOLUME_LABEL
+from webhook.placement.objects.selectors import NODE_NAME_FIELD
 from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
-from webhook.placement.selectors import NODE_NAME_FIELD
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, mappings, text
 from webhook.placement.votes import ranked
 
 # The guard evaluates the candidates in turn, and a check can take 50 ms. A volume has few VMs, on even fewer nodes.

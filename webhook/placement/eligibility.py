@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
-from webhook.placement.claims import mounted_claims
-from webhook.placement.decision import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
-from webhook.placement.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
-from webhook.placement.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.claims import mounted_claims
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
+from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in import is_handled
-from webhook.placement.settings import MigrationTargets, Settings, is_dns_subdomain, service_account
-from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
+from webhook.placement.settings import MigrationTargets, Settings, service_account
 
 MODE_ANNOTATION = "kubevirt-scheduler/co-schedule-mode"
 _MODES = {mode.value: mode for mode in Mode}

@@ -5,19 +5,7 @@ from msgspec.structs import replace
 
 from webhook.placement import resolve, votes, wording
 from webhook.placement.affinity import matches_no_node
-from webhook.placement.candidate import Candidate, pinning_replicas
 from webhook.placement.catalog import Catalog
-from webhook.placement.claims import deciding_claim, unknown_deciding_claim
-from webhook.placement.decision import (
-    MAY_FIT_REASONS,
-    NEVER_SERVED_REASONS,
-    ClaimFinding,
-    Decision,
-    Mode,
-    OptedInBy,
-    Outcome,
-    Reason,
-)
 from webhook.placement.eligibility import (
     STEERING_RULES,
     ineligible_reason,
@@ -28,7 +16,8 @@ from webhook.placement.eligibility import (
     pinned_by_webhook,
     username,
 )
-from webhook.placement.feasibility import (
+from webhook.placement.guard.candidate import Candidate, pinning_replicas
+from webhook.placement.guard.feasibility import (
     INVALID_NAME,
     NODE_AFFINITY_MISMATCH,
     NOT_FOUND,
@@ -36,13 +25,24 @@ from webhook.placement.feasibility import (
     contest,
     first_failed_check,
 )
-from webhook.placement.kubevirt import is_migration_target, is_virt_launcher
 from webhook.placement.migration import leads_elsewhere
 from webhook.placement.mutation import patch_for
+from webhook.placement.objects.claims import deciding_claim, unknown_deciding_claim
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
+from webhook.placement.objects.kubevirt import is_migration_target, is_virt_launcher
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation
-from webhook.placement.settings import Action, Settings, is_dns_subdomain
-from webhook.placement.shape import JsonObject, mapping, text
+from webhook.placement.reasons import (
+    MAY_FIT_REASONS,
+    NEVER_SERVED_REASONS,
+    ClaimFinding,
+    Decision,
+    Mode,
+    OptedInBy,
+    Outcome,
+    Reason,
+)
+from webhook.placement.settings import Action, Settings
 from webhook.placement.steering import place_share_manager
 from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged

@@ -1,9 +1,9 @@
 """The nodes of a live migration: its sources, and whether the target may prefer the node of its share-manager."""
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.claims import mounted_claims
-from webhook.placement.kubevirt import CREATED_BY_LABEL, EVICTION_SOURCE, vmi_uid
-from webhook.placement.shape import JsonObject, mapping
+from webhook.placement.objects.claims import mounted_claims
+from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.placement.objects.kubevirt import CREATED_BY_LABEL, EVICTION_SOURCE, vmi_uid
 
 HOSTNAME = "kubernetes.io/hostname"
 

@@ -1,11 +1,11 @@
 """Turn a decision into the pod's patch: annotations, affinity and schedulerName."""
 
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_avoided_node, with_node, without_pin
-from webhook.placement.decision import Decision, OptedInBy, Outcome, Reason
-from webhook.placement.kubevirt import is_virt_launcher
+from webhook.placement.objects.fields import JsonObject, Malformed, map_in, text
+from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.patch import Operation, cached_patch, patch_between
+from webhook.placement.reasons import Decision, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject, Malformed, map_in, text
 
 # The API server's limit for all annotations of an object together, in bytes. It rejects a pod above the limit.
 MAX_ANNOTATIONS_SIZE = 256 * 1024

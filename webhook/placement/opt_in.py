@@ -5,11 +5,11 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.claims import mounted_claims
-from webhook.placement.decision import OptedInBy
-from webhook.placement.facts import Pod
+from webhook.placement.objects.claims import mounted_claims
+from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, OptIn, Settings
-from webhook.placement.shape import JsonObject, mapping
 
 
 class Applicant(Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 import jsonpatch
 import msgspec
 
-from webhook.placement.shape import JsonObject
+from webhook.placement.objects.fields import JsonObject
 
 Operation = dict[str, Any]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from webhook.placement.decision import Mode
+from webhook.placement.objects.fields import DNS_LABEL, is_dns_subdomain
+from webhook.placement.reasons import Mode
 
 # Not KUBEVIRT_SCHEDULER_: in a namespace with a Service of that name, Kubernetes sets KUBEVIRT_SCHEDULER_PORT and
 # similar variables in every pod (service links). A misspelled setting would look like one of those.
@@ -24,9 +25,7 @@ KUBEVIRT_ACCOUNT = "kubevirt-controller"  # of virt-controller
 KUBEVIRT_NAMESPACES = ("kubevirt", "openshift-cnv", "harvester-system", "kubevirt-hyperconverged")
 _SERVICE_ACCOUNT = "system:serviceaccount"
 
-_DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
-_ACCOUNT = re.compile(rf"{_SERVICE_ACCOUNT}:{_DNS_LABEL}:{_DNS_LABEL}(\.{_DNS_LABEL})*")
+_ACCOUNT = re.compile(rf"{_SERVICE_ACCOUNT}:{DNS_LABEL}:{DNS_LABEL}(\.{DNS_LABEL})*")
 _QUALIFIED_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -71,11 +70,6 @@ class SettingsError(ValueError):
     """An invalid environment variable. The text names the variable, the value, and the allowed values."""
 
 
-def is_dns_subdomain(name: str) -> bool:
-    """Return whether the API server accepts `name` for a node or a scheduler (a DNS-1123 subdomain)."""
-    return len(name) <= 253 and _SUBDOMAIN.fullmatch(name) is not None
-
-
 def _enum_parser(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
     allowed = " or ".join(repr(item.value) for item in kind)
 
@@ -104,7 +98,7 @@ def _integer_parser(lowest: int, highest: int) -> Callable[[str], int]:
 
 
 def _parse_namespace(value: str) -> str:
-    if len(value) > 63 or not re.fullmatch(_DNS_LABEL, value):
+    if len(value) > 63 or not re.fullmatch(DNS_LABEL, value):
         raise ValueError("expected the name of one namespace")
     return value
 

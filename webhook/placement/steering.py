@@ -3,12 +3,12 @@
 from msgspec.structs import replace
 
 from webhook.placement import consumers, wording
-from webhook.placement.candidate import Candidate
 from webhook.placement.catalog import Catalog
-from webhook.placement.decision import ClaimFinding, Decision, Mode, Outcome, Reason, Source
-from webhook.placement.feasibility import FailedCheck, first_failed_check
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.feasibility import FailedCheck, first_failed_check
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.reasons import ClaimFinding, Decision, Mode, Outcome, Reason, Source
 from webhook.placement.settings import Settings
-from webhook.placement.shape import JsonObject
 from webhook.placement.wording import unchanged
 
 

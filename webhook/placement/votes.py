@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from webhook.placement.decision import ClaimFinding
+from webhook.placement.reasons import ClaimFinding
 
 
 class Choice(Struct, frozen=True):

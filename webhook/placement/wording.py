@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from webhook.placement.claims import DECIDING_CLAIM_ANNOTATION
-from webhook.placement.decision import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
+from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION
+from webhook.placement.reasons import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
 from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings

@@ -7,9 +7,9 @@ from typing import Any, TypedDict
 import msgspec
 
 from webhook.cluster.wire import Review
-from webhook.placement.decision import Decision
 from webhook.placement.injector import Injection
-from webhook.placement.shape import JsonObject, mappings, text
+from webhook.placement.objects.fields import JsonObject, mappings, text
+from webhook.placement.reasons import Decision
 
 # bytes. KubeVirt copies the annotations of a VM, at most 256 KiB, to its pod; without them, the review has 10 KiB.
 REVIEW_LIMIT = 512 * 1024

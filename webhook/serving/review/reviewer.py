@@ -11,12 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
-from webhook.placement.decision import Decision, OptedInBy, Reason
 from webhook.placement.eligibility import subject_of
 from webhook.placement.injector import Injection, inject, namespace_of
-from webhook.placement.kubevirt import vmi_name
+from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.kubevirt import vmi_name
+from webhook.placement.reasons import Decision, OptedInBy, Reason
 from webhook.placement.settings import Action, Settings
-from webhook.placement.shape import JsonObject, mapping, text
 from webhook.placement.wording import observed, unchanged
 from webhook.serving.http.messages import Response, error_response
 from webhook.serving.review.admission_review import (

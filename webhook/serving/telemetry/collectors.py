@@ -15,8 +15,8 @@ from certs.renewal import Step
 from certs.rotate import CertificateController
 from certs.serving import ServingCertificate
 from webhook.cluster.fleet_counts import Counts
-from webhook.placement.fleet import State
-from webhook.placement.release import RELEASE_REASONS
+from webhook.fleet.release import RELEASE_REASONS
+from webhook.fleet.states import State
 from webhook.serving.telemetry.logs import LogLimit, LogStream
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot

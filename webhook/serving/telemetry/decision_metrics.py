@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from webhook.placement.decision import CLAIM_REASONS, GUARD_REASONS, Decision, Mode, OptedInBy, Outcome, Reason, Subject
+from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, Decision, Mode, OptedInBy, Outcome, Reason, Subject
 from webhook.placement.settings import Action
 
 # A decision takes 0.2 ms, and the API server waits 10 s by default: everything slower than 1 s is just too slow.

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from webhook.cluster.documents import printable
 from webhook.cluster.token_bucket import TokenBucket
+from webhook.placement.objects.fields import printable
 from webhook.placement.settings import LogFormat, Settings
 
 PIPE_BUF = 4096  # bytes; a writable pipe accepts this many without blocking

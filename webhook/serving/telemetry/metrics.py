@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from webhook import __version__
-from webhook.placement.decision import Decision, Subject
+from webhook.placement.reasons import Decision, Subject
 from webhook.placement.settings import Action
 from webhook.serving.telemetry.decision_metrics import DecisionMetrics
 

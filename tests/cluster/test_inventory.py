@@ -1,0 +1,214 @@
+"""The fleet is collected from the cluster's objects, and counted from the caches in small batches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.builders import OPT_IN, Object, claim, hotplug_pod, node, share_manager_pod, storage
+from tests.support.fake_clock import FakeClock
+from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
+from webhook.cluster.fleet_counts import BATCH_SIZE, COUNT_SECONDS, FleetCounter
+from webhook.cluster.inventory import Facts, machines, node_loads
+from webhook.cluster.store import Store
+from webhook.fleet.states import Machine, State, assess
+from webhook.placement.affinity import CO_SCHEDULED_NODE
+from webhook.placement.settings import Settings
+
+SETTINGS = Settings()
+TARGET = {"kubevirt.io/migrationJobUID": "job"}
+
+
+def machines_of(*manifests: Object) -> dict[str, Machine]:
+    return {machine.name: machine for machine in inventory(*manifests).machines(SETTINGS)}
+
+
+def test_a_vm_and_its_pod_are_one_machine() -> None:
+    found = machines_of(vm("vm1"), vm_pod("vm1"), vm("off"), vmi("lone"), vm_pod("lone"))
+    assert list(found) == ["lone", "off", "vm1"]
+    assert [machine.is_vm for machine in found.values()] == [False, True, True]
+    assert [machine.pod is not None for machine in found.values()] == [True, False, True]
+
+
+def test_a_snapshot_without_vms_still_has_machines_of_vms() -> None:
+    owned = vmi("owned")
+    owned["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": "owned"}]
+    found = machines_of(owned, vm_pod("owned"), vm_pod("unknown"), vmi("lone"), vm_pod("lone"))
+    assert {name: machine.is_vm for name, machine in found.items()} == {"lone": False, "owned": True, "unknown": True}
+
+
+def test_the_opt_in_is_that_of_the_vm_and_otherwise_that_of_the_pod() -> None:
+    found = machines_of(vm("new"), vm_pod("new", opt_in=None), vm("old", opt_in=False), vm_pod("old"), vm_pod("lone"))
+    assert {name: bool(machine.applicant.true_annotations) for name, machine in found.items()} == {
+        "new": True,
+        "old": False,
+        "lone": True,
+    }
+
+
+def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> None:
+    pod = vm_pod("vm1", annotations={"kubevirt.io/domain": "Not A Name"})
+    assert list(machines_of(vm("vm1"), pod)) == ["uid-of-vm1", "vm1"]
+
+
+def test_the_source_of_a_live_migration_runs_the_vm() -> None:
+    source, target = vm_pod("vm1"), vm_pod("vm1", "node-b", suffix="fghij", labels=TARGET, created=LATER)
+    for pods in ([source, target], [target, source]):
+        (found,) = machines_of(*pods).values()
+        assert found.pod
+        assert (found.pod.node, found.migrating) == ("node-a", True)
+
+
+def test_after_a_live_migration_the_target_runs_the_vm() -> None:
+    target = vm_pod("vm1", "node-b", suffix="fghij", labels=TARGET, created=LATER)
+    for source in (vm_pod("vm1", deleting=True), vm_pod("vm1", phase="Succeeded")):
+        (found,) = machines_of(source, target).values()
+        assert found.pod
+        assert (found.pod.node, found.migrating) == ("node-b", False)
+
+
+def test_a_vm_whose_pods_all_terminate_is_stopped() -> None:
+    assert machines_of(vm("vm1"), vm_pod("vm1", deleting=True))["vm1"].pod is None
+    assert machines_of(vm_pod("vm1", deleting=True)) == {}  # a VMI without a VM is gone
+
+
+def test_hotplugged_claims_belong_to_the_pod_that_owns_the_hotplug_pod() -> None:
+    launcher = vm_pod("vm1")
+    unplugged = hotplug_pod(launcher, claims=["disk3"], deleting=True)
+    unplugged["metadata"]["name"] = "hp-volume-unplugged"
+    found = machines_of(launcher, hotplug_pod(launcher, claims=["disk2"]), unplugged, vm_pod("other"))
+    assert {name: machine.hotplugged for name, machine in found.items()} == {"other": (), "vm1": ("disk2",)}
+
+
+def test_a_paused_vm_is_marked() -> None:
+    found = machines_of(vm("a"), vmi("a", paused=True), vm_pod("a"), vm("b"), vmi("b"), vm_pod("b"))
+    assert {name: machine.paused for name, machine in found.items()} == {"a": True, "b": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "mounted"),
+    [
+        ("persistent-state-for-vm1-x7k2p", True),
+        ("persistent-state-for-vm1", True),
+        ("persistent-state-for-vm12", False),
+    ],
+)
+def test_a_stopped_vm_mounts_the_claim_of_its_persistent_state(name: str, mounted: bool) -> None:
+    stopped = vm("vm1", domain={"devices": {"tpm": {"persistent": True}}})
+    (found,) = machines_of(stopped, claim(name, labels={"persistent-state-for": "vm1"})).values()
+    assert found.template
+    claims = [each["persistentVolumeClaim"]["claimName"] for each in found.template["spec"]["volumes"]]
+    assert claims == [name] * mounted
+
+
+def test_a_malformed_affinity_of_one_pod_does_not_fail_the_others() -> None:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "a text"}}
+    broken = vm_pod("broken", affinity={"nodeAffinity": required}, annotations={CO_SCHEDULED_NODE: "node-a"})
+    found = machines_of(broken, vm_pod("vm1"))
+    assert {name: machine.template is not None for name, machine in found.items()} == {"broken": False, "vm1": True}
+
+
+def test_a_stopped_vm_with_an_invalid_quantity_has_no_next_pod() -> None:
+    (found,) = machines_of(vm("vm1", domain={"memory": {"guest": "a lot"}})).values()
+    assert found.template is None
+
+
+def test_the_load_of_a_node_is_a_share_of_its_allocatable_resources() -> None:
+    requests = {"cpu": "1", "memory": "4Gi"}
+    loads = node_loads(
+        inventory(
+            node("node-a", allocatable={"cpu": "4", "memory": "8Gi", "pods": "10"}),
+            node("node-b"),
+            vm_pod("vm1", requests=requests),
+            share_manager_pod(node="node-a"),
+            share_manager_pod("other", node="node-a", deleting=True),
+            share_manager_pod("fake", node="node-a", namespace="default"),
+        ).store,
+        SETTINGS,
+    )
+    first, second = loads
+    assert (first.name, first.share_managers) == ("node-a", 1)
+    assert first.requested == {"cpu": 0.25, "memory": 0.5, "pods": 0.4}
+    assert (second.name, second.share_managers, second.requested) == ("node-b", 0, {})
+
+
+class StillCaches:
+    """Caches that don't change. `queries` counts how often the lock was held."""
+
+    def __init__(self, *manifests: Object) -> None:
+        self.store = inventory(*manifests).store
+        self.is_synced, self.queries = True, 0
+
+    def synced(self) -> bool:
+        return self.is_synced
+
+    def query(self, question: Callable[[Store], Any]) -> Any:
+        self.queries += 1
+        return question(self.store)
+
+
+FLEET = [
+    *storage(),
+    node("node-a"),
+    vm_pod("together"),
+    vm("apart"),
+    vm_pod("apart", "node-b"),
+    vm("off", opt_in=False),
+]
+PREFERENCE = {"name": "near-storage"}
+
+
+def test_the_fleet_is_counted_by_state_opt_in_and_node() -> None:
+    counts = FleetCounter(StillCaches(*FLEET), SETTINGS, FakeClock()).counts()
+    assert counts
+    assert counts.vms == {(State.TOGETHER, True): 1, (State.APART, True): 1, (State.STOPPED, False): 1}
+    assert counts.by_node == {("node-a", State.TOGETHER): 1, ("node-b", State.APART): 1}
+
+
+def test_the_count_agrees_with_the_report() -> None:
+    found = inventory(*FLEET)
+    reported = [assess(machine, found.store, SETTINGS) for machine in found.machines(SETTINGS)]
+    counted = [assess(machine, found.store, SETTINGS) for machine in machines(Facts.of(found.store))]
+    assert [(each.state, each.claim, each.node) for each in counted if each.node] == [
+        (each.state, each.claim, each.node) for each in reported if each.node
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_the_pod", "opted_in"), [({}, "true", True), ({OPT_IN: "false"}, "true", False), ({}, None, False)]
+)
+def test_a_preference_can_opt_a_running_vm_in(own: Object, of_the_pod: str | None, opted_in: bool) -> None:
+    inheriting = vm("vm1", opt_in=False, annotations=own)
+    inheriting["spec"]["preference"] = PREFERENCE
+    manifests = [*storage(), node("node-a"), inheriting, vm_pod("vm1", opt_in=of_the_pod)]
+    counts = FleetCounter(StillCaches(*manifests), SETTINGS, FakeClock()).counts()
+    assert counts
+    assert counts.vms == {(State.TOGETHER, opted_in): 1}
+    found = inventory(*manifests)
+    (status,) = (assess(machine, found.store, SETTINGS) for machine in found.machines(SETTINGS))
+    assert status.opted_in is opted_in
+
+
+def test_the_fleet_is_counted_in_batches() -> None:
+    caches = StillCaches(*[vm(f"vm{number}") for number in range(BATCH_SIZE + 1)])
+    counts = FleetCounter(caches, SETTINGS, FakeClock()).counts()
+    assert counts
+    assert counts.vms.total() == BATCH_SIZE + 1
+    assert caches.queries == 3  # one copies the facts
+
+
+def test_a_count_is_reused_for_some_seconds() -> None:
+    caches, clock = StillCaches(*FLEET), FakeClock()
+    counter = FleetCounter(caches, SETTINGS, clock)
+    first = counter.counts()
+    clock.now += COUNT_SECONDS - 1
+    assert counter.counts() is first
+    clock.now += 1
+    assert counter.counts() is not first
+
+
+def test_nothing_is_counted_before_the_caches_are_synced() -> None:
+    caches = StillCaches(*FLEET)
+    caches.is_synced = False
+    assert FleetCounter(caches, SETTINGS, FakeClock()).counts() is None
+    assert caches.queries == 0

@@ -1,0 +1,146 @@
+"""What KubeVirt supports is read from its CRD and its configuration, and a migration is created once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import Object, claim
+from tests.support.fake_api_server import ApiServer
+from tests.support.migrations import kubevirt, migratable, migration, migration_crd
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.commands.recolocate import migrations
+from webhook.commands.recolocate.migrations import Disk, KubeVirtLimits
+from webhook.fleet.recolocation import Move
+from webhook.fleet.relocation import Migration, Sight
+
+MOVE = Move("default", "vm1", "node-b", "node-a", "a.example")
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: ApiServer, tmp_path: Path) -> ClusterClient:
+    return ClusterClient.connect(server.kubeconfig(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("crds", "supported"),
+    [
+        ([migration_crd()], True),
+        ([migration_crd(selector=False)], False),
+        ([migration_crd(served=False)], False),
+        ([], None),
+    ],
+    ids=["KubeVirt 1.6", "before 1.6", "not served", "no KubeVirt"],
+)
+def test_the_crd_tells_whether_a_migration_can_name_its_target(
+    server: ApiServer, client: ClusterClient, crds: list[Object], supported: bool | None
+) -> None:
+    server.put(*crds)
+    assert migrations.supports_added_node_selector(client) is supported
+
+
+@pytest.mark.parametrize(
+    ("found", "limits"),
+    [
+        ([], KubeVirtLimits(5, 2)),
+        ([kubevirt()], KubeVirtLimits(5, 2)),
+        ([kubevirt(parallelMigrationsPerCluster=9, parallelOutboundMigrationsPerNode=1)], KubeVirtLimits(9, 1)),
+    ],
+)
+def test_the_limits_are_those_of_kubevirts_configuration(
+    server: ApiServer, client: ClusterClient, found: list[Object], limits: KubeVirtLimits
+) -> None:
+    server.put(*found)
+    assert migrations.read_limits(client) == limits
+
+
+def test_each_claim_has_a_storage_class_and_a_size(server: ApiServer, client: ClusterClient) -> None:
+    server.put(
+        claim("disk1", storageClassName="fast", resources={"requests": {"storage": "1Gi"}}),
+        claim("disk2", resources={"requests": {"storage": "much"}}),
+    )
+    assert migrations.read_disks(client) == {
+        ("default", "disk1"): Disk("fast", 1024**3),
+        ("default", "disk2"): Disk("", 0),
+    }
+
+
+def test_a_migration_names_its_target_and_is_created_once(server: ApiServer, client: ClusterClient) -> None:
+    for _ in range(2):
+        migrations.create_migration(client, MOVE, "m1")
+    created = server.stored("virtualmachineinstancemigrations", ("default", "m1"))
+    assert created["spec"] == {"vmiName": "vm1", "addedNodeSelector": {"kubernetes.io/hostname": "a.example"}}
+    assert created["metadata"]["labels"] == {"kubevirt-scheduler/recolocate": "true"}
+    assert created["metadata"]["annotations"] == {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
+    (found,) = migrations.list_migrations(client)
+    assert found == Migration("default", "m1", "vm1", "", ours=True, version=found.version)
+
+
+def test_a_migration_that_has_changed_is_not_deleted(server: ApiServer, client: ClusterClient) -> None:
+    server.put(migration("m1", phase="Pending", ours=True))
+    (old,) = migrations.list_migrations(client)
+    server.put(migration("m1", phase="Running", ours=True))
+    migrations.delete_migration(client, old)
+    (new,) = migrations.list_migrations(client)
+    assert new.phase == "Running"
+    for _ in range(2):  # once it is gone, there is nothing to delete
+        migrations.delete_migration(client, new)
+    assert migrations.list_migrations(client) == []
+
+
+def test_an_error_of_the_api_server_is_raised(server: ApiServer, client: ClusterClient) -> None:
+    server.forbidden |= {(verb, "virtualmachineinstancemigrations") for verb in ("post", "delete")}
+    with pytest.raises(ClusterError, match="cannot post"):
+        migrations.create_migration(client, MOVE, "m1")
+    with pytest.raises(ClusterError, match="cannot delete"):
+        migrations.delete_migration(client, Migration("default", "m1", "vm1", ""))
+
+
+def test_the_newest_warning_says_why_a_migration_failed(server: ApiServer, client: ClusterClient) -> None:
+    assert migrations.failure_message(client, "default", "m1") == ""
+    for number, message in enumerate(["first", "last"]):
+        metadata = {"name": f"m1.{number}", "namespace": "default", "creationTimestamp": f"2026-08-01T12:00:0{number}Z"}
+        server.put({"kind": "Event", "metadata": metadata, "message": message})
+    assert migrations.failure_message(client, "default", "m1") == "last"
+    selector = server.last("list", "events").query["fieldSelector"]
+    assert selector == "involvedObject.kind=VirtualMachineInstanceMigration,involvedObject.name=m1,type=Warning"
+
+
+def test_a_condition_says_why_kubevirt_does_not_start_a_migration(server: ApiServer, client: ClusterClient) -> None:
+    conditions = {"migrationRejectedByResourceQuota": "True", "migrationBlockedByBackup": "False"}
+    for kind, value in conditions.items():
+        item = migration(kind.lower(), phase="Pending")
+        item["status"]["conditions"] = [{"type": kind, "status": value}]
+        server.put(item)
+    found = {each.name: each.blocked for each in migrations.list_migrations(client)}
+    rejected = "a ResourceQuota of the namespace rejects the target pod"
+    assert found == {"migrationrejectedbyresourcequota": rejected, "migrationblockedbybackup": ""}
+
+
+def terminating(item: Object) -> Object:
+    item["metadata"]["deletionTimestamp"] = "2026-08-01T12:00:00Z"
+    return item
+
+
+@pytest.mark.parametrize(
+    ("vmi", "sight"),
+    [
+        (migratable(), Sight("node-b")),
+        (migratable(phase="Succeeded", conditions=[]), Sight("node-b", running=False, ready=False, stopping=True)),
+        (migratable(phase="Failed"), Sight("node-b", running=False)),
+        (terminating(migratable()), Sight("node-b", stopping=True)),
+        (terminating(migratable(phase="Failed")), Sight("node-b", running=False)),
+        (migratable("vm1", "node-b", {"type": "Paused", "status": "True", "reason": "PausedIOError"}),
+         Sight("node-b", paused="PausedIOError")),
+        (migratable("vm1", "node-b", {"type": "Paused", "status": "True"}), Sight("node-b", paused="Paused")),
+        (migratable(evacuationNodeName="node-b"), Sight("node-b", evacuating=True)),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_vmi_is_read_from_its_status(vmi: Object, sight: Sight) -> None:
+    assert migrations.sight_of(vmi) == sight

@@ -1,0 +1,282 @@
+"""The next pod of a VM: the running pod as KubeVirt would create it now, or a pod rendered from a stopped VM."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    HOSTNAME,
+    OPT_IN,
+    PREFERRED,
+    REQUIRED,
+    Object,
+    apply_injection,
+    injection_for,
+    name_requirement,
+    node,
+    node_terms,
+    pinned_vm_pod,
+    pod_anti_affinity,
+    pod_term,
+    storage,
+)
+from tests.support.fleet import vm, vm_pod, vmi
+from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod
+from webhook.fleet.vm_pod import needs_state_claim
+from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
+from webhook.placement.reasons import Outcome
+from webhook.placement.settings import Settings
+
+SETTINGS = Settings()
+MIGRATION = {"kubevirt.io/migrationJobUID": "job"}
+DECISION = "kubevirt-scheduler/decision"
+FULL = [*storage(), node(allocatable={"cpu": "1", "pods": "9"})]
+# Another pinned VM waits for the last CPU of the node.
+CONTESTED = [*FULL, pinned_vm_pod("rival", vm="rival", requests={"cpu": "1"})]
+
+
+def created(**rest: Any) -> Object:
+    """Build a pod as KubeVirt creates it."""
+    pod = vm_pod(node="", **rest)
+    del pod["status"]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "cluster", "outcome"),
+    [
+        (created(), [*storage(), node()], Outcome.PINNED),
+        (created(requests={"cpu": "2"}), FULL, Outcome.PREFERRED),
+        (created(requests={"cpu": "1"}), CONTESTED, Outcome.UNCHANGED),
+        (created(), [], Outcome.UNCHANGED),
+        (created(affinity=node_terms({"matchExpressions": [{"key": HOSTNAME, "operator": "Exists"}]})),
+         [*storage(), node()], Outcome.PINNED),
+    ],
+    ids=["pinned", "preferred", "avoiding a contested node", "without a node", "with a term of the user"],
+)  # fmt: skip
+def test_a_pod_is_restored_to_its_state_before_the_decision(
+    pod: Object, cluster: list[Object], outcome: Outcome
+) -> None:
+    injection = injection_for(pod, *cluster)
+    assert injection.decision.outcome is outcome
+    assert injection.patch
+    running = apply_injection(pod, injection)
+    running["spec"]["nodeName"] = "node-b"
+    running["status"] = {"phase": "Running"}
+    restored = before_scheduling(running)
+    affinity = {kind: terms for kind, terms in restored["spec"].pop("affinity", {}).items() if terms}
+    assert affinity == pod["spec"].get("affinity", {})
+    assert restored == pod | {"spec": {key: value for key, value in pod["spec"].items() if key != "affinity"}}
+
+
+def avoiding(*nodes: str, **term: Any) -> Object:
+    fields = [name_requirement(name, "NotIn") for name in nodes]
+    return {"weight": 100, "preference": {"matchFields": fields}} | term
+
+
+@pytest.mark.parametrize(
+    "term",
+    [avoiding("node-a", "node-b"), avoiding("node-a", weight=50), {"weight": 100, "preference": {}}],
+    ids=["two fields", "another weight", "no field"],
+)
+def test_preferences_of_the_user_stay(term: Object) -> None:
+    affinity = {"nodeAffinity": {PREFERRED: [term, avoiding("node-c")]}}
+    pod = before_scheduling(vm_pod(affinity=affinity, annotations={DECISION: "NodeFull: a sentence"}))
+    assert pod["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [term]}}
+
+
+def test_a_pod_without_a_decision_keeps_all_its_preferences() -> None:
+    affinity = {"nodeAffinity": {PREFERRED: [avoiding("node-c")]}}
+    assert before_scheduling(vm_pod(affinity=affinity))["spec"]["affinity"] == affinity
+
+
+def next_of(pod: Object, vm: Object | None = None, vmi: Object | None = None) -> Object:
+    return next_pod(pod, vm, vmi, SETTINGS)
+
+
+def test_the_next_pod_has_the_annotations_that_the_template_has_by_now() -> None:
+    pod = vm_pod(annotations={"kubevirt-scheduler/co-schedule-mode": "preferred", "own": "kept"})
+    assert next_of(pod)["metadata"]["annotations"] == pod["metadata"]["annotations"]
+    changed = next_of(pod, vm(opt_in=False, annotations={"kubevirt-scheduler/co-schedule-claim": "disk2", "new": "1"}))
+    assert changed["metadata"]["annotations"] == {
+        "kubevirt.io/domain": "vm1",
+        "own": "kept",
+        "kubevirt-scheduler/co-schedule-claim": "disk2",
+    }
+    assert next_of(vm_pod(opt_in=None), vm())["metadata"]["annotations"][OPT_IN] == "true"
+
+
+@pytest.mark.parametrize("matcher", ["instancetype", "preference"])
+def test_the_next_pod_keeps_annotations_of_an_instancetype_or_a_preference(matcher: str) -> None:
+    pod = vm_pod(opt_in="true", annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"})
+    inheriting = vm(opt_in=False, annotations={"kubevirt-scheduler/co-schedule-mode": "required"})
+    inheriting["spec"][matcher] = {"name": "near-storage"}
+    annotations = next_of(pod, inheriting)["metadata"]["annotations"]
+    assert (annotations[OPT_IN], annotations["kubevirt-scheduler/co-schedule-mode"]) == ("true", "required")
+    inheriting["spec"]["template"]["metadata"]["annotations"] = {OPT_IN: "false"}
+    assert next_of(pod, inheriting)["metadata"]["annotations"][OPT_IN] == "false"
+
+
+def test_a_term_of_the_vmi_for_the_pinned_node_stays() -> None:
+    """It was taken for the webhook's, and a live migration was planned to a node that the user had excluded."""
+    own = {"matchFields": [name_requirement("node-a")]}
+    affinity = node_terms(own, {"matchExpressions": [{"key": HOSTNAME, "operator": "Exists"}]})
+    pod = vm_pod(affinity=with_node(affinity, "node-a", pin=True), annotations={CO_SCHEDULED_NODE: "node-a"})
+    assert next_of(pod, vm(), vmi(affinity=affinity))["spec"]["affinity"] == affinity
+    assert next_of(pod, vm())["spec"]["affinity"] == node_terms(
+        affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"][1]
+    )
+
+
+def migrated(**rest: Any) -> Object:
+    """Build a pod that was the target of a live migration."""
+    own_term = pod_term({"kubevirt.io/created-by": "uid-of-vm1"})
+    return vm_pod(labels=MIGRATION, **({"affinity": pod_anti_affinity(own_term)} | rest))
+
+
+def test_the_next_pod_of_a_migrated_vm_is_no_migration_target() -> None:
+    pod = migrated(annotations={"kubevirt.io/migrationJobName": "evacuation", "kubevirt.io/eviction-source": "x"})
+    found = next_of(pod)
+    assert found["metadata"]["labels"] == {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"}
+    assert set(found["metadata"]["annotations"]) == {OPT_IN, "kubevirt.io/domain"}
+    assert "affinity" not in found["spec"]
+
+
+def test_the_anti_affinity_of_the_user_outlives_a_migration() -> None:
+    own, user = pod_term({"kubevirt.io/created-by": "uid-of-vm1"}), pod_term({"app": "db"})
+    anti_affinity = {REQUIRED: [user, own], PREFERRED: [{"weight": 1, "podAffinityTerm": user}]}
+    affinity = node_terms({"matchExpressions": []}) | {"podAntiAffinity": anti_affinity}
+    assert next_of(migrated(affinity=affinity))["spec"]["affinity"] == {
+        **node_terms({"matchExpressions": []}),
+        "podAntiAffinity": {REQUIRED: [user], PREFERRED: [{"weight": 1, "podAffinityTerm": user}]},
+    }
+
+
+SELECTORS_OF_A_TARGET = {
+    "kubevirt.io/schedulable": "true",
+    "kubernetes.io/arch": "amd64",
+    "cpu-model-migration.node.kubevirt.io/Skylake": "true",
+    "cpu-feature.node.kubevirt.io/vmx": "true",
+    "cpu-feature.node.kubevirt.io/svm": "true",
+    "cpu-vendor.node.kubevirt.io/Intel": "true",
+    HOSTNAME: "node-a",
+    "disk": "ssd",
+}
+OWN_SELECTORS = {"kubevirt.io/schedulable": "true", "kubernetes.io/arch": "amd64"}
+VMX, VENDOR = {"cpu-feature.node.kubevirt.io/vmx": "true"}, {"cpu-vendor.node.kubevirt.io/Intel": "true"}
+
+
+def with_features(*features: Object, model: str = "host-model") -> Object:
+    return vmi(domain={"cpu": {"model": model, "features": list(features)}})
+
+
+def with_evmcs(**fields: bool) -> Object:
+    return vmi(domain={"features": {"hyperv": {"evmcs": fields}}})
+
+
+@pytest.mark.parametrize(
+    ("vmi", "kept"),
+    [
+        (None, OWN_SELECTORS | {"disk": "ssd"}),
+        (vmi(), OWN_SELECTORS),
+        (vmi(nodeSelector={"disk": "ssd", HOSTNAME: "node-a"}), OWN_SELECTORS | {"disk": "ssd", HOSTNAME: "node-a"}),
+        (vmi(nodeSelector=VMX), OWN_SELECTORS | VMX),
+        (with_features({"name": "vmx"}, {"name": "svm", "policy": "optional"}), OWN_SELECTORS | VMX),
+        (with_features({"name": "vmx", "policy": "require"}), OWN_SELECTORS | VMX),
+        (with_features({"name": "vmx"}, model=""), OWN_SELECTORS),
+        (with_evmcs(), OWN_SELECTORS | VENDOR),
+        (with_evmcs(enabled=False), OWN_SELECTORS),
+    ],
+    ids=[
+        "without the VMI",
+        "with the VMI",
+        "a selector of the VMI",
+        "a CPU selector of the VMI",
+        "a CPU feature",
+        "a required CPU feature",
+        "a CPU feature without a model",
+        "a feature of Intel CPUs",
+        "no feature of Intel CPUs",
+    ],
+)
+def test_the_selectors_of_a_migration_are_removed(vmi: Object | None, kept: Object) -> None:
+    assert next_of(migrated(nodeSelector=SELECTORS_OF_A_TARGET), None, vmi)["spec"]["nodeSelector"] == kept
+
+
+def test_a_pod_that_was_not_migrated_keeps_its_selectors_and_anti_affinity() -> None:
+    pod = vm_pod(nodeSelector=SELECTORS_OF_A_TARGET, affinity=pod_anti_affinity(pod_term({"app": "db"})))
+    spec = next_of(pod)["spec"]
+    assert spec["nodeSelector"] == SELECTORS_OF_A_TARGET
+    assert spec["affinity"] == pod["spec"]["affinity"]
+
+
+def volumes(*sources: Object) -> list[Object]:
+    return [{"name": f"volume-{number}"} | source for number, source in enumerate(sources)]
+
+
+def claims(pod: Object) -> list[str]:
+    return [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"]]
+
+
+def test_a_stopped_vm_mounts_its_claims_data_volumes_and_states() -> None:
+    stopped = vm(
+        volumes=volumes(
+            {"persistentVolumeClaim": {"claimName": "disk1"}},
+            {"dataVolume": {"name": "disk2"}},
+            {"ephemeral": {"persistentVolumeClaim": {"claimName": "image"}}},
+            {"persistentVolumeClaim": {"claimName": "hot1", "hotpluggable": True}},
+            {"dataVolume": {"name": "hot2", "hotpluggable": True}},
+            {"containerDisk": {"image": "x"}},
+        )
+    )
+    assert claims(rendered_pod(stopped)) == ["disk1", "disk2", "image"]
+    assert claims(rendered_pod(stopped, ["state"])) == ["disk1", "disk2", "image", "state"]
+
+
+@pytest.mark.parametrize(
+    ("domain", "needed"),
+    [
+        ({}, False),
+        ({"devices": {"tpm": {}}}, False),
+        ({"devices": {"tpm": {"persistent": True}}}, True),
+        ({"firmware": {"bootloader": {"efi": {"persistent": True}}}}, True),
+    ],
+)
+def test_a_persistent_vtpm_or_efi_needs_a_claim_for_its_state(domain: Object, needed: bool) -> None:
+    assert needs_state_claim(vm(domain=domain)) is needed
+
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("domain", "cpu", "memory"),
+    [
+        ({}, "100m", 244),
+        ({"memory": {"guest": "1Gi"}}, "100m", 1024 + 244 + 2),
+        ({"cpu": {"cores": 4, "sockets": 2}, "memory": {"guest": "1Gi"}}, "800m", 1024 + 300 + 2),
+        ({"cpu": {"cores": 4, "dedicatedCpuPlacement": True}, "resources": {"requests": {"memory": "1Gi"}}},
+         "4000m", 1024 + 268 + 2),
+        ({"resources": {"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"memory": "1Gi"}}}, "2", 1024 + 244 + 2),
+    ],
+    ids=["nothing", "guest memory", "virtual CPUs", "dedicated CPUs", "limits and requests"],
+)  # fmt: skip
+def test_the_requests_of_a_stopped_vm_are_estimated(domain: Object, cpu: str, memory: int) -> None:
+    (container,) = rendered_pod(vm(domain=domain))["spec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": cpu, "memory": str(memory * MEBIBYTE)}
+
+
+def test_a_stopped_vm_keeps_what_decides_where_it_may_run() -> None:
+    stopped = vm(
+        annotations={"kubevirt-scheduler/co-scheduled-node": "node-z", DECISION: "stale"},
+        nodeSelector={"disk": "ssd"},
+        tolerations=[{"operator": "Exists"}],
+        affinity=pod_anti_affinity(pod_term({"app": "db"})),
+    )
+    stopped["spec"]["template"]["metadata"]["labels"] = {"app": "db"}
+    pod = rendered_pod(stopped)
+    assert pod["metadata"]["labels"] == {"app": "db", "kubevirt.io": "virt-launcher"}
+    assert pod["metadata"]["annotations"] == {OPT_IN: "true", "kubevirt.io/domain": "vm1"}
+    assert pod["spec"]["nodeSelector"] == {"disk": "ssd", "kubevirt.io/schedulable": "true"}
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+    assert pod["spec"]["affinity"] == stopped["spec"]["template"]["spec"]["affinity"]

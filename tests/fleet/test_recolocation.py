@@ -1,0 +1,221 @@
+"""Live migration moves a VM to its storage only if every rule permits it."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    OPT_IN,
+    Object,
+    labeled_namespace,
+    node,
+    pod_anti_affinity,
+    pod_term,
+    settings,
+    storage,
+)
+from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
+from tests.support.migrations import MIGRATABLE, migratable
+from webhook.cluster.inventory import Inventory
+from webhook.fleet.recolocation import NO_EVICTION, Move, Refusal, VmView, can_restart, gain, plan_move
+from webhook.fleet.states import assess
+from webhook.placement.settings import OptIn
+
+ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+NODES = [node("node-a"), node("node-b")]
+SERVED = storage()  # disk1 is served by node-a
+
+
+def result(*manifests: Object, unfinished: bool = False, **overrides: Any) -> Move | Refusal:
+    """Plan the only VM of a cluster."""
+    found, chosen = inventory(*manifests), settings(**overrides)
+    (machine,) = [each for each in found.machines(chosen) if each.name == "vm1"]
+    view = view_of(found, unfinished=unfinished, **overrides)
+    assert view.status.machine == machine
+    return plan_move(view, found.store)
+
+
+def view_of(found: Inventory, *, unfinished: bool = False, **overrides: Any) -> VmView:
+    chosen, key = settings(**overrides), ("default", "vm1")
+    (machine,) = [each for each in found.machines(chosen) if each.name == "vm1"]
+    assessed = assess(machine, found.store, chosen)
+    return VmView(assessed, found.vms.get(key, {}), found.vmis.get(key, {}), unfinished, chosen)
+
+
+def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() -> None:
+    nodes = [node("node-a", labels={HOSTNAME: "a.example"}), node("node-b")]
+    found = result(*SERVED, *nodes, vm(), migratable(), vm_pod(node="node-b"))
+    assert found == Move("default", "vm1", "node-b", "node-a", "a.example", ("disk1",), ready=True)
+
+
+def terminating(item: Object) -> Object:
+    return item | {"metadata": item["metadata"] | {"deletionTimestamp": "2026-08-01T12:00:00Z"}}
+
+
+APART = [*SERVED, *NODES, vm(), vm_pod(node="node-b")]
+NOT_MIGRATABLE = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable"}
+ROWS: list[tuple[str, list[Object], str, str]] = [
+    ("together", [*SERVED, *NODES, vm(), vm_pod(), migratable()], "NotApart", "the VM is Together"),
+    ("opted out", [*SERVED, *NODES, vm(annotations={OPT_IN: "false"}), vm_pod(node="node-b"), migratable()],
+     "OptedOut", f'the annotation {OPT_IN} is "false"'),
+    ("without a VMI", APART, "NotRunning", "the VM has no VMI"),
+    ("not running", [*APART, migratable(phase="Scheduled")], "NotRunning", "the VMI is Scheduled"),
+    ("being deleted", [*APART, terminating(migratable())], "NotRunning", "the VMI is being deleted"),
+    ("not live-migratable", [*APART, migratable(conditions=[NOT_MIGRATABLE | {"message": "it has a host device"}])],
+     "NotLiveMigratable", "it has a host device"),
+    ("not live-migratable, without a message", [*APART, migratable(conditions=[NOT_MIGRATABLE])],
+     "NotLiveMigratable", "DisksNotLiveMigratable"),
+    ("not known to be live-migratable", [*APART, migratable(conditions=[])],
+     "NotLiveMigratable", "the VMI has no condition LiveMigratable"),
+    ("a hostname of its own", [*APART, migratable(spec={"nodeSelector": {HOSTNAME: "node-b"}})],
+     "HostnameSelector", "the VM's nodeSelector names node-b"),
+    ("the VMI prefers no eviction", [*APART, migratable(annotations={NO_EVICTION: ""})],
+     "PrefersNoEviction", f"the annotation {NO_EVICTION} is set"),
+    ("the pod prefers no eviction",
+     [*SERVED, *NODES, vm(), vm_pod(node="node-b", annotations={NO_EVICTION: "true"}), migratable()],
+     "PrefersNoEviction", f"the annotation {NO_EVICTION} is set"),
+    ("to be evacuated", [*APART, migratable(evacuationNodeName="node-b")],
+     "Evacuating", "KubeVirt evacuates the VM from node-b"),
+    ("paused", [*APART, migratable("vm1", "node-b", {"type": "Paused", "status": "True"})],
+     "Paused", "the VM is paused"),
+    ("a target pod that runs already",
+     [*APART, vm_pod(suffix="fghij", labels={"kubevirt.io/migrationJobUID": "job"}, created="2026-08-01T13:00:00Z"),
+      migratable()],
+     "Migrating", "another live migration of the VM is unfinished"),
+    ("a target without the label", [*SERVED, node("node-b"), vm(), vm_pod(node="node-b"), migratable()],
+     "NoHostnameLabel", f"node-a has no label {HOSTNAME}"),
+    ("a target that is cordoned",
+     [*SERVED, node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b"), migratable()],
+     "NodeCordoned", "node-a is cordoned"),
+    ("a target that is full",
+     [*SERVED, node("node-a", allocatable={"memory": "1Gi", "pods": "9"}), vm(),
+      vm_pod(node="node-b", requests={"memory": "2Gi"}), migratable()],
+     "NodeFull", "node-a lacks memory (requested 2048Mi, free 1024Mi)"),
+    ("a target with CPUs of another vendor",
+     [*SERVED, node("node-a", labels={"cpu-vendor.node.kubevirt.io/AMD": "true"}),
+      node("node-b", labels={"cpu-vendor.node.kubevirt.io/Intel": "true"}), vm(), vm_pod(node="node-b"), migratable()],
+     "NodeMismatch",
+     "node-a does not match the pod's nodeSelector cpu-vendor.node.kubevirt.io/Intel=true"),
+    ("anti-affinity that its own pod breaks, as both run during the migration",
+     [*SERVED, *(node(name, labels={ZONE: "east"}) for name in ("node-a", "node-b")), vm(), migratable(),
+      vm_pod(node="node-b", labels={"app": "db"}, affinity=pod_anti_affinity(pod_term({"app": "db"}, ZONE)))],
+     "PodAffinity", "node-a "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("manifests", "word", "detail"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_a_vm_stays_where_it_is(manifests: list[Object], word: str, detail: str) -> None:
+    refusal = result(*manifests)
+    assert isinstance(refusal, Refusal)
+    assert refusal.word == word
+    assert refusal.detail.startswith(detail)
+
+
+def test_a_vm_with_an_unfinished_migration_stays_where_it_is() -> None:
+    refusal = result(*APART, migratable(), unfinished=True)
+    assert isinstance(refusal, Refusal)
+    assert refusal.word == "Migrating"
+
+
+def test_the_pin_of_the_running_pod_does_not_stand_in_the_way() -> None:
+    pinned = vm_pod(node="node-b", decided="CoScheduled", pinned="node-b")
+    assert isinstance(result(*SERVED, *NODES, vm(), pinned, migratable()), Move)
+
+
+def test_a_pod_that_the_caches_know_only_in_part_is_not_moved() -> None:
+    found, chosen = inventory(*APART, migratable()), settings()
+    (machine,) = without_manifests(found.machines(chosen))
+    view = VmView(assess(machine, found.store, chosen), {}, found.vmis["default", "vm1"], False, chosen)
+    refusal = plan_move(view, found.store)
+    assert isinstance(refusal, Refusal)
+    assert refusal.detail == "the VM's pod is unknown"
+
+
+def test_a_vm_moves_only_if_nothing_hinders_it() -> None:
+    for flags in product([False, True], repeat=9):
+        manifests = hindered(*flags)
+        for unfinished in (False, True):
+            assert isinstance(result(*manifests, unfinished=unfinished), Move) is not (any(flags) or unfinished)
+
+
+def hindered(*flags: bool) -> list[Object]:
+    """Build a cluster with a VM that is hindered by each of the rules, or not."""
+    together, opted_out, stopped, fixed, named, paused, evacuating, kept, cordoned = flags
+    conditions = [NOT_MIGRATABLE if fixed else MIGRATABLE, {"type": "Paused", "status": str(paused)}]
+    return [
+        *SERVED,
+        node("node-a", unschedulable=cordoned),
+        node("node-b"),
+        vm(annotations={OPT_IN: "false"} if opted_out else None),
+        vm_pod(node="node-a" if together else "node-b"),
+        migratable(
+            annotations={NO_EVICTION: "true"} if kept else None,
+            spec={"nodeSelector": {HOSTNAME: "node-b"}} if named else None,
+            phase="Succeeded" if stopped else "Running",
+            evacuationNodeName="node-b" if evacuating else "",
+            conditions=conditions,
+        ),
+    ]
+
+
+def test_the_gain_is_the_capacity_of_the_disks_that_become_local() -> None:
+    disks = [*storage("disk1", "node-a"), *storage("disk2", "node-a"), *storage("disk3", "node-b")]
+    rest = [*NODES, vm()]
+    pod = vm_pod(node="node-b", claims=["disk1", "disk2", "disk3"])
+    sizes = {"disk1": 10, "disk2": 20, "disk3": 5}
+    # Others use the disks too, so that the share-managers stay where they are.
+    others = [vm_pod(f"other-{each}", "node-a", claims=[each]) for each in ("disk1", "disk2", "disk3")]
+    found = inventory(*disks, *rest, pod, *others)
+    for restarted in (False, True):
+        assert gain(view_of(found).status, sizes, restarted=restarted) == 25
+    assert gain(view_of(found).status, {}, restarted=False) == 0
+    alone = status(*disks, *rest, pod)
+    assert gain(alone, sizes, restarted=False) == 25
+    assert gain(alone, sizes, restarted=True) == 30  # a cold start
+
+
+def test_without_a_known_next_pod_there_is_no_gain() -> None:
+    found, chosen = inventory(*APART), settings()
+    (machine,) = without_manifests(found.machines(chosen))
+    assert gain(assess(machine, found.store, chosen), {"disk1": 10}, restarted=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("label", "opt_in", "annotation", "moves"),
+    [
+        ("false", "namespace", False, False),
+        ("false", "namespace", True, True),
+        ("false", "annotation", False, True),
+        ("true", "namespace", False, True),
+        (None, "namespace", False, True),
+    ],
+)
+def test_a_namespace_can_opt_its_vms_out(label: str | None, opt_in: str, annotation: bool, moves: bool) -> None:
+    pod = vm_pod(node="node-b", opt_in="true" if annotation else None)
+    manifests = [*SERVED, *NODES, vm(opt_in=annotation), pod, migratable(), labeled_namespace(opt_in=label)]
+    found = result(*manifests, opt_in=OptIn(opt_in))
+    assert isinstance(found, Move) is moves
+    assert moves or found.detail == "the label of the namespace opts the VM out"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("vm_spec", "accepted"),
+    [
+        ({"runStrategy": "Always"}, True),
+        ({"runStrategy": "RerunOnFailure"}, True),
+        ({"runStrategy": "Manual"}, True),
+        ({"runStrategy": "Once"}, False),
+        ({"runStrategy": "Halted"}, False),
+        ({"running": True}, True),
+        ({"running": False}, False),
+        ({}, False),
+    ],
+)
+def test_kubevirt_restarts_a_vm_depending_on_its_run_strategy(vm_spec: Object, accepted: bool) -> None:
+    assert can_restart({"spec": vm_spec}) is accepted
+
+
+def test_kubevirt_does_not_restart_a_vm_whose_volume_migration_needs_an_operator() -> None:
+    status: Object = {"conditions": [{"type": "VolumesChange", "status": "True"}]}
+    assert not can_restart({"spec": {"runStrategy": "Always"}, "status": status})

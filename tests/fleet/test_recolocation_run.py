@@ -1,0 +1,276 @@
+"""A run of migrations keeps within its limits, stops at the first failure, and ends."""
+
+from dataclasses import replace
+
+import pytest
+
+from webhook.fleet.recolocation import Move
+from webhook.fleet.recolocation_run import (
+    advance,
+    begun,
+    next_move,
+    ordered,
+    skipped,
+    stopped,
+    updated,
+    withdrawals,
+    withdrawn,
+)
+from webhook.fleet.relocation import Limits, Migration, Relocation, Run, Sight, Stage, View, Withdrawal
+
+PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running")
+FAST = frozenset({"fast"})
+QUOTA = "a ResourceQuota of the namespace rejects the target pod"
+
+
+def relocation(name: str = "vm1", source: str = "a", target: str = "b", classes: frozenset[str] = FAST) -> Relocation:
+    return Relocation(Move("shop", name, source, target, target, ("disk",)), classes)
+
+
+def run_of(*relocations: Relocation, proven: frozenset[str] = FAST) -> Run:
+    return Run(relocations, proven)
+
+
+def migrating(run: Run, now: float = 0.0, *, uncertain: bool = False) -> Run:
+    """Begin the migration of the first VM."""
+    return begun(run, run.relocations[0], "m1", now, uncertain=uncertain)
+
+
+def view(phase: str = "Running", now: float = 1.0, sight: Sight | None = None, **fields: object) -> View:
+    """Build a view of the migration of the first VM."""
+    own = Migration("shop", "m1", "vm1", phase, "a", ours=True)
+    return View(now, (replace(own, **fields),), {("shop", "vm1"): sight or Sight("a")})  # type: ignore[arg-type]
+
+
+def stages(run: Run) -> list[str]:
+    return [each.stage.value for each in run.relocations]
+
+
+def name_of(found: Relocation | None) -> str:
+    return found.move.name if found else ""
+
+
+# --- which move is next ---
+
+
+OTHER = Migration("shop", "x", "other", "Running", "c")
+
+
+@pytest.mark.parametrize(
+    ("limits", "others", "expected"),
+    [
+        (Limits(), [], "vm1"),
+        (Limits(), [OTHER], "vm1"),
+        (Limits(), [OTHER, OTHER], "vm1"),
+        (Limits(), [OTHER, OTHER, OTHER], ""),
+        (Limits(), [replace(OTHER, phase="Succeeded")] * 3, "vm1"),
+        (Limits(cluster=2), [], "vm1"),
+        (Limits(cluster=2), [OTHER], ""),
+        (Limits(parallel=2), [replace(OTHER, ours=True)], "vm1"),
+        (Limits(), [replace(OTHER, ours=True)], ""),
+        (Limits(), [replace(OTHER, source="a")], "vm1"),
+        (Limits(), [replace(OTHER, source="a")] * 2, "vm2"),
+        (Limits(per_node=1), [replace(OTHER, source="a")], "vm2"),
+        (Limits(per_node=0), [], "vm1"),
+        (Limits(most=1), [], "vm1"),
+    ],
+)
+def test_a_move_needs_a_free_slot(limits: Limits, others: list[Migration], expected: str) -> None:
+    run = run_of(relocation("vm1", "a"), relocation("vm2", "b", "c"))
+    assert name_of(next_move(run, View(0.0, tuple(others)), limits)) == expected
+
+
+def test_a_migration_that_the_view_does_not_show_yet_takes_its_slot() -> None:
+    run = migrating(run_of(relocation("vm1"), relocation("vm2", "b", "c")))
+    assert next_move(run, View(0.0), Limits()) is None
+    assert name_of(next_move(run, View(0.0), Limits(parallel=2))) == "vm2"
+
+
+def test_two_vms_do_not_move_to_one_node_until_the_first_target_pod_is_bound() -> None:
+    run = migrating(run_of(relocation("vm1"), relocation("vm2")))
+    assert next_move(run, view("Scheduling"), Limits(parallel=2)) is None
+    assert name_of(next_move(run, view("Running"), Limits(parallel=2))) == "vm2"
+
+
+def test_the_first_vm_of_a_storage_class_migrates_alone() -> None:
+    both = run_of(relocation("vm1"), relocation("vm2", "b", "c"), proven=frozenset())
+    first = next_move(both, View(0.0), Limits(parallel=3))
+    assert first is not None
+    assert first.canary
+    run = begun(both, first, "m1", 0.0)
+    assert next_move(run, view(), Limits(parallel=3)) is None
+    run = advance(run, view("Succeeded", now=10.0, sight=Sight("b")), Limits(settle=5))
+    assert stages(run) == ["Settling", "Waiting"]
+    assert next_move(run, View(11.0), Limits(parallel=3)) is None
+    run = advance(run, view("Succeeded", now=15.0, sight=Sight("b")), Limits(settle=5))
+    second = next_move(run, View(15.0), Limits(parallel=3))
+    assert (stages(run), name_of(second), second and second.canary) == (["Moved", "Waiting"], "vm2", False)
+
+
+def test_the_first_vm_of_another_storage_class_waits_until_nothing_runs() -> None:
+    slow = relocation("vm2", "b", "c", frozenset({"slow"}))
+    run = migrating(run_of(relocation("vm1"), slow))
+    assert next_move(run, view(), Limits(parallel=3)) is None
+    assert next_move(run_of(slow), View(0.0, (replace(OTHER, ours=True),)), Limits(parallel=3)) is None
+
+
+def test_the_first_vms_of_all_storage_classes_are_in_front() -> None:
+    vms = [relocation("vm1"), relocation("vm2"), relocation("vm3", classes=frozenset({"slow"}))]
+    assert [each.move.name for each in ordered(vms)] == ["vm1", "vm3", "vm2"]
+
+
+def test_a_stopped_run_and_a_run_that_has_begun_enough_create_nothing() -> None:
+    run = run_of(relocation("vm1"), relocation("vm2"))
+    assert next_move(stopped(run, "why"), View(0.0), Limits()) is None
+    assert stopped(stopped(run, "why"), "later").stopped == "why"
+    once = advance(migrating(run), view("Succeeded", sight=Sight("b")), Limits(most=1))
+    assert next_move(once, View(0.0), Limits(most=1)) is None
+    assert once.finished(Limits(most=1))
+    assert not once.finished(Limits())
+
+
+# --- the outcome of a migration ---
+
+
+@pytest.mark.parametrize(
+    ("seen", "stage", "detail"),
+    [
+        (view("Running"), Stage.MIGRATING, ""),
+        (view("Succeeded", sight=Sight("b")), Stage.MOVED, ""),
+        (view("Succeeded", sight=Sight("c")), Stage.FAILED, "the VM runs on c, not on b"),
+        (view("Succeeded", sight=Sight("b", running=False)), Stage.MOVED, ""),
+        (View(1.0, (Migration("shop", "m1", "vm1", "Succeeded", ours=True),)), Stage.MOVED, ""),
+        (view("Failed", failure="no bandwidth"), Stage.FAILED, "no bandwidth"),
+        (view("Failed"), Stage.FAILED, "the migration failed"),
+        (view("Failed", sight=Sight("b")), Stage.SKIPPED, "another migration has moved the VM to its storage"),
+        (view("Failed", sight=Sight("a", evacuating=True)), Stage.SKIPPED, "KubeVirt evacuates the VM from its node"),
+        (View(1.0, (), {("shop", "vm1"): Sight("b")}), Stage.MOVED, ""),
+        (View(1.0, (), {("shop", "vm1"): Sight("a")}), Stage.FAILED, "the migration was deleted before it succeeded"),
+        (View(1.0), Stage.FAILED, "the migration was deleted before it succeeded"),
+    ],
+)
+def test_the_phase_of_a_migration_decides(seen: View, stage: Stage, detail: str) -> None:
+    run = advance(migrating(run_of(relocation(), relocation("vm2"))), seen, Limits())
+    (first, _) = run.relocations
+    assert (first.stage, first.detail) == (stage, detail)
+    assert run.stopped == (f"shop/vm1: {detail}" if stage is Stage.FAILED else "")
+
+
+def test_a_migration_that_was_deleted_for_a_drain_is_no_failure() -> None:
+    early = view("Scheduling", sight=Sight("a", evacuating=True))
+    (found,) = withdrawals(early)
+    assert (found.migration, found.stops) == (early.migrations[0], False)
+    run = withdrawn(migrating(run_of(relocation())), found)
+    run = advance(run, View(1.0, (), {("shop", "vm1"): Sight("c")}), Limits())
+    assert stages(run) == ["Skipped"]
+    assert not run.stopped
+
+
+def test_the_migration_of_another_run_is_deleted_for_a_drain_too() -> None:
+    run = run_of(relocation())
+    assert withdrawn(run, Withdrawal(OTHER, "KubeVirt evacuates the VM from its node")) == run
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        view("Running", sight=Sight("a", evacuating=True)),
+        view("Scheduling"),
+        view("Scheduling", sight=Sight("a", evacuating=True), ours=False),
+        view("Scheduling", sight=Sight("a", evacuating=True), deleting=True),
+        View(1.0, (Migration("shop", "m1", "vm1", "Pending", ours=True),)),
+        view("Pending", now=60.0, blocked=QUOTA),
+        view("Pending", now=1000.0, blocked=QUOTA, ours=False),
+        view("Pending", now=300.0),
+        view("Scheduling", now=1000.0),
+    ],
+    ids=[
+        "too late", "no drain", "of someone else", "deleted already", "no VMI",
+        "blocked for a minute", "blocked, of someone else", "Pending for 5 minutes", "has a target pod",
+    ],
+)  # fmt: skip
+def test_no_other_migration_is_deleted(seen: View) -> None:
+    assert list(withdrawals(seen)) == []
+
+
+def test_a_migration_that_kubevirt_cannot_start_is_deleted_and_the_run_continues() -> None:
+    (found,) = withdrawals(view("Pending", now=61.0, blocked=QUOTA))
+    run = withdrawn(migrating(run_of(relocation(), relocation("vm2"))), found)
+    run = advance(run, view("Failed"), Limits())
+    assert [each.detail for each in run.relocations] == [f"KubeVirt cannot start the migration: {QUOTA}", ""]
+    assert (stages(run), run.stopped) == (["Skipped", "Waiting"], "")
+
+
+def test_a_migration_that_stays_queued_is_deleted_and_stops_the_run() -> None:
+    (found,) = withdrawals(view("Pending", now=301.0))
+    run = advance(withdrawn(migrating(run_of(relocation(), relocation("vm2"))), found), view("Failed"), Limits())
+    assert stages(run) == ["Skipped", "Waiting"]
+    assert run.stopped == "shop/vm1: KubeVirt has not started the migration for 300 s"
+
+
+@pytest.mark.parametrize("after", [view("Failed", failure="aborted"), View(2.0)], ids=["failed", "gone"])
+def test_a_vm_that_is_stopped_during_its_migration_does_not_stop_the_run(after: View) -> None:
+    run = migrating(run_of(relocation(), relocation("vm2")))
+    run = advance(run, view("Running", sight=Sight("a", stopping=True)), Limits())
+    assert stages(run) == ["Migrating", "Waiting"]
+    run = advance(run, after, Limits())
+    assert (stages(run), run.stopped) == (["Skipped", "Waiting"], "")
+    assert run.relocations[0].detail == "the VM was stopped during the migration"
+
+
+def test_a_vm_that_is_stopped_while_it_is_watched_does_not_prove_its_storage_class() -> None:
+    canary = replace(relocation(), canary=True)
+    run = advance(migrating(run_of(canary, proven=frozenset())), view("Succeeded", sight=Sight("b")), Limits())
+    run = advance(run, View(2.0, (), {("shop", "vm1"): Sight("b", stopping=True)}), Limits())
+    assert (stages(run), run.stopped, run.proven) == (["Skipped"], "", frozenset())
+
+
+def test_a_creation_without_an_answer_is_repeated_unless_the_migration_exists() -> None:
+    run = migrating(run_of(relocation()), uncertain=True)
+    again = advance(run, View(1.0, (), {("shop", "vm1"): Sight("a")}), Limits())
+    assert again == run_of(relocation())
+    assert stages(advance(run, view("Pending"), Limits())) == ["Migrating"]
+
+
+@pytest.mark.parametrize(
+    ("sight", "now", "stage", "detail"),
+    [
+        (Sight("b"), 60.0, Stage.SETTLING, ""),
+        (Sight("b", ready=False), 60.0, Stage.SETTLING, ""),
+        (Sight("b"), 61.0, Stage.MOVED, ""),
+        (Sight("b", ready=False), 61.0, Stage.FAILED, "not Ready 60 seconds after the migration"),
+        (Sight("b", paused="PausedIOError"), 2.0, Stage.FAILED, "the VM is paused after the migration: PausedIOError"),
+        (Sight("b", running=False), 2.0, Stage.FAILED, "the VM stopped running after the migration"),
+        (None, 2.0, Stage.FAILED, "the VM stopped running after the migration"),
+    ],
+)
+def test_the_first_vm_of_a_storage_class_is_watched(sight: Sight | None, now: float, stage: Stage, detail: str) -> None:
+    canary = replace(relocation(), canary=True)
+    run = advance(migrating(run_of(canary, proven=frozenset())), view("Succeeded", sight=Sight("b")), Limits())
+    assert stages(run) == ["Settling"]
+    run = advance(run, View(now, (), {("shop", "vm1"): sight} if sight else {}), Limits())
+    (first,) = run.relocations
+    assert (first.stage, first.detail) == (stage, detail)
+    assert run.proven == (FAST if stage is Stage.MOVED else frozenset())
+
+
+def test_a_vm_that_was_not_ready_before_need_not_be_ready_after() -> None:
+    canary = replace(relocation(), canary=True)
+    run = migrating(run_of(replace(canary, move=replace(canary.move, ready=False))))
+    for now in (1.0, 100.0):
+        run = advance(run, view("Succeeded", now, Sight("b", ready=False)), Limits())
+    assert stages(run) == ["Moved"]
+
+
+def test_an_interrupted_run_does_not_watch_its_vm() -> None:
+    run = stopped(migrating(run_of(replace(relocation(), canary=True), proven=frozenset())), "interrupted")
+    run = advance(run, view("Succeeded", sight=Sight("b")), Limits())
+    assert (stages(run), run.proven) == (["Moved"], frozenset())
+    settling = updated(run, replace(run.relocations[0], stage=Stage.SETTLING))
+    assert stages(advance(settling, view("Succeeded", sight=Sight("b")), Limits())) == ["Moved"]
+
+
+def test_a_skipped_vm_does_not_count_as_begun() -> None:
+    run = skipped(run_of(relocation("vm1"), relocation("vm2")), relocation("vm1"), "NodeFull")
+    assert run.begun == 0
+    assert name_of(next_move(run, View(0.0), Limits(most=1))) == "vm2"

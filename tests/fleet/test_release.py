@@ -1,0 +1,212 @@
+"""Why a pinned pod that stays Pending can't be scheduled, and when the webhook may not delete it."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    HOSTNAME,
+    Object,
+    catalog,
+    claim,
+    node,
+    node_terms,
+    pinned_vm_pod,
+    pod,
+    pod_anti_affinity,
+    pod_term,
+    settings,
+    share_manager,
+    share_manager_pod,
+    storage,
+    virt_launcher,
+    virtual_machine,
+    volume,
+)
+from webhook.cluster.objects import read_virtual_machine
+from webhook.cluster.releases import VmId
+from webhook.fleet.release import (
+    MAX_RELEASES,
+    MAX_START_FAILURES,
+    PENDING_LIMIT,
+    RELEASE_REASONS,
+    why_kept,
+    why_pin_fails,
+)
+from webhook.placement.guard.feasibility import FailedCheck
+from webhook.placement.reasons import GUARD_REASONS, Reason
+from webhook.placement.settings import Action
+
+MINUTE = 60.0
+FULL = {"cpu": "1", "memory": "1Gi", "pods": "110"}
+LOAD = pod("load", node="node-a", requests={"cpu": "1"})
+
+
+def obstacle(stuck: Object, *cluster: Object, seconds: float = MINUTE, **overrides: Any) -> FailedCheck | None:
+    return why_pin_fails(stuck, "default", catalog(stuck, *cluster), settings(**overrides), seconds)
+
+
+def reason(stuck: Object, *cluster: Object, **options: Any) -> Reason | None:
+    found = obstacle(stuck, *cluster, **options)
+    return found.reason if found else None
+
+
+def zone_bound(terms: Object) -> list[Object]:
+    return [claim(), volume(required={"nodeSelectorTerms": [terms]}), share_manager_pod(node="node-a")]
+
+
+REPELLED = pinned_vm_pod()
+REPELLED["spec"]["affinity"] |= pod_anti_affinity(pod_term({"app": "db"}))
+UNJUDGED = pinned_vm_pod(resourceClaims=[{"name": "gpu"}])
+OBSTACLES: dict[Reason, tuple[Object, list[Object]]] = {
+    Reason.NODE_NOT_FOUND: (pinned_vm_pod(), [*storage(), node("node-b")]),
+    Reason.NODE_NOT_READY: (pinned_vm_pod(), [*storage(), node(ready="False")]),
+    Reason.NODE_CORDONED: (pinned_vm_pod(), [*storage(), node(unschedulable=True)]),
+    Reason.NODE_TAINTED: (pinned_vm_pod(), [*storage(), node(taints=[{"key": "a", "effect": "NoSchedule"}])]),
+    Reason.NODE_MISMATCH: (pinned_vm_pod(nodeSelector={"disk": "ssd"}), [*storage(), node()]),
+    Reason.VOLUME_MISMATCH: (
+        pinned_vm_pod(),
+        [*zone_bound({"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": ["node-b"]}]}), node()],
+    ),
+    Reason.NODE_FULL: (pinned_vm_pod(requests={"cpu": "500m"}), [*storage(), node(allocatable=FULL), LOAD]),
+    Reason.POD_AFFINITY: (REPELLED, [*storage(), node(), pod("db", labels={"app": "db"}, node="node-a")]),
+    Reason.UNJUDGED: (UNJUDGED, [*storage(), node()]),
+    Reason.SHARE_MANAGER_MOVED: (pinned_vm_pod(), [*storage(node="node-b"), node(), node("node-b")]),
+}
+
+
+@pytest.mark.parametrize("expected", OBSTACLES)
+def test_a_pin_fails_when_its_node_refuses_the_pod_or_its_share_manager_has_moved(expected: Reason) -> None:
+    stuck, cluster = OBSTACLES[expected]
+    assert reason(stuck, *cluster) is expected
+
+
+def test_every_reason_of_a_release_has_a_test_case() -> None:
+    assert set(RELEASE_REASONS) == {*OBSTACLES, Reason.PENDING_TOO_LONG}
+    assert set(GUARD_REASONS) - set(RELEASE_REASONS) == {Reason.CACHE_STALE, Reason.NODE_SCARCE, Reason.RELEASED}
+
+
+def test_a_pod_that_fits_its_node_may_stay_pending_for_five_minutes() -> None:
+    cluster = [*storage(), node(allocatable=FULL)]
+    stuck = pinned_vm_pod(requests={"cpu": "1"})  # its own request does not count twice
+    assert reason(stuck, *cluster, seconds=PENDING_LIMIT) is None
+    assert obstacle(stuck, *cluster, seconds=PENDING_LIMIT + 1) == FailedCheck(
+        Reason.PENDING_TOO_LONG, "did not receive the pod from the scheduler within 5 minutes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nominated", "seconds", "expected"),
+    [
+        ("node-a", PENDING_LIMIT, None),
+        ("node-a", PENDING_LIMIT + 1, Reason.NODE_FULL),
+        ("node-b", MINUTE, Reason.NODE_FULL),
+    ],
+)
+def test_a_pod_that_preempts_others_on_its_node_is_left_alone_for_five_minutes(
+    nominated: str, seconds: float, expected: Reason | None
+) -> None:
+    stuck = pinned_vm_pod(requests={"cpu": "500m"})
+    stuck["status"]["nominatedNodeName"] = nominated
+    assert reason(stuck, *storage(), node(allocatable=FULL), LOAD, seconds=seconds) is expected
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(44.9, None), (45, Reason.NODE_CORDONED)])
+def test_no_pin_fails_before_the_set_time(seconds: float, expected: Reason | None) -> None:
+    cluster = [*storage(), node(unschedulable=True)]
+    assert reason(pinned_vm_pod(), *cluster, seconds=seconds, release_after=45) is expected
+
+
+def test_a_failed_check_of_the_guard_comes_before_a_moved_share_manager() -> None:
+    assert reason(pinned_vm_pod(), *storage(node="node-b"), node(ready="False")) is Reason.NODE_NOT_READY
+
+
+def test_the_new_node_of_the_share_manager_is_named() -> None:
+    found = obstacle(pinned_vm_pod(), *storage(node="node-b"), node())
+    assert found == FailedCheck(Reason.SHARE_MANAGER_MOVED, "no longer runs the share-manager, which is now on node-b")
+
+
+def test_a_share_manager_has_not_moved_if_only_the_votes_of_the_claims_have_changed() -> None:
+    stuck = pinned_vm_pod(claims=["disk1", "disk2", "disk3"])
+    others = [*storage("disk2", "node-b"), *storage("disk3", "node-b"), node(), node("node-b")]
+    assert reason(stuck, *storage(), *others) is None
+    assert reason(stuck, *storage(node="node-b"), *others) is Reason.SHARE_MANAGER_MOVED
+
+
+def test_a_share_manager_that_is_starting_has_not_moved() -> None:
+    starting = [claim(), volume(), share_manager_pod(), virt_launcher("other", node="node-b")]
+    assert reason(pinned_vm_pod(), *starting, node(), node("node-b")) is None
+
+
+def test_stale_caches_release_no_pin() -> None:
+    stuck = pinned_vm_pod()
+    store = catalog(stuck, *storage(node="node-b"), node(unschedulable=True))
+    store.stale = ("nodes",)
+    assert why_pin_fails(stuck, "default", store, settings(), PENDING_LIMIT + 1) is None
+
+
+def test_a_share_manager_that_is_gone_has_not_moved() -> None:
+    assert reason(pinned_vm_pod(), claim(), volume(), share_manager(state="stopped"), node()) is None
+
+
+def test_a_vm_that_was_released_before_is_not_released_for_that_reason() -> None:
+    store = catalog(pinned_vm_pod(), *storage(), node())
+    store.releases.record(VmId("default", "vm1", ""), "node-a", "uid-of-an-earlier-pod")
+    assert why_pin_fails(pinned_vm_pod(), "default", store, settings(), MINUTE) is None
+
+
+BOUND = pinned_vm_pod(node="node-a")
+BOUND["spec"]["nodeName"] = "node-a"
+NO_PINS = {
+    "a bound pod": BOUND,
+    "a pod that the webhook did not pin": virt_launcher("vm1", affinity=node_terms({"matchFields": []})),
+    "a node that the user requires": pinned_vm_pod(annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
+    "a softened pod": pinned_vm_pod(annotations={"kubevirt-scheduler/decision": "NodeFull: node-a is preferred"}),
+}
+
+
+@pytest.mark.parametrize("stuck", NO_PINS.values(), ids=NO_PINS)
+def test_only_a_pending_pod_that_the_webhook_pinned_is_evaluated(stuck: Object) -> None:
+    assert reason(stuck, *storage(), node(unschedulable=True), seconds=PENDING_LIMIT + 1) is None
+
+
+# Why the webhook may not delete a pod
+
+NO_GUARD = "the node guard is disabled, so the webhook would pin the VM's next pod again"
+
+
+def kept(vm: Object | None, releases: int = 0, **overrides: Any) -> str:
+    return why_kept(read_virtual_machine(vm) if vm else None, releases, settings(**overrides))
+
+
+@pytest.mark.parametrize(
+    "vm",
+    [
+        virtual_machine(strategy="Always"),
+        virtual_machine(strategy="RerunOnFailure"),
+        virtual_machine(strategy=None, running=True),
+        virtual_machine(failures=MAX_START_FAILURES - 1),
+    ],
+    ids=["Always", "RerunOnFailure", "running", "one failure"],
+)
+def test_a_pod_may_be_deleted_if_kubevirt_starts_its_vm_again(vm: Object) -> None:
+    assert kept(vm, MAX_RELEASES - 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("vm", "options", "why"),
+    [
+        (virtual_machine(), {"release": False}, "the release of pins is disabled"),
+        (virtual_machine(), {"action": Action.OBSERVE}, "the release of pins is disabled"),
+        (virtual_machine(), {"node_guard": False}, NO_GUARD),
+        (None, {}, "the webhook found no VirtualMachine of this name"),
+        (virtual_machine(strategy="Manual"), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(strategy="Once"), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(strategy="Halted"), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(strategy=None, running=False), {}, "the VM's run strategy does not restart it"),
+        (virtual_machine(failures=2), {}, "the VM failed to start 2 times in a row"),
+        (virtual_machine(), {"releases": 2}, "the VM lost 2 pinned pods within an hour"),
+    ],
+)  # fmt: skip
+def test_a_pod_is_kept_if_its_vm_might_not_start_again(vm: Object | None, options: Any, why: str) -> None:
+    assert kept(vm, **options) == why

@@ -1,0 +1,271 @@
+"""Each VM of the fleet has a state, a reason, and what a start would decide now."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    Object,
+    catalog,
+    claim,
+    hotplug_pod,
+    node,
+    pinned_vm_pod,
+    pod,
+    pod_anti_affinity,
+    pod_term,
+    share_manager,
+    share_manager_pod,
+    storage,
+    volume,
+)
+from tests.support.fleet import LATER, inventory, status, statuses, vm, vm_pod, vmi
+from webhook.cluster.inventory import Facts, machines
+from webhook.fleet.states import Machine, State, assess, survey
+from webhook.fleet.volume_users import MAX_USERS
+from webhook.fleet.wording import if_started
+from webhook.placement.eligibility import recorded_reason
+from webhook.placement.opt_in import Applicant
+from webhook.placement.reasons import Outcome, Reason
+from webhook.placement.settings import Settings
+
+NODES = [node("node-a"), node("node-b")]
+SERVED = [*storage(), *NODES]  # disk1 is served by node-a
+OTHER_USER = vm_pod("other", "node-a")
+BACKUP = pod("backup", claims=["disk1"], node="node-b")
+CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
+ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
+DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
+THREE_DISKS = {"volumes": [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in ("disk1", "disk2", "disk3")]}
+TWO_NODES = [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *storage("disk3", "node-b"), *NODES]
+DECIDING = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
+MIGRATED = {"kubevirt.io/migrationJobUID": "job"}
+HOSTNAME = "kubernetes.io/hostname"
+
+# Sentence, objects, state, reason, claim, storage node, words about the start.
+ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str]] = [
+    ("together", [*SERVED, vm(), vm_pod(decided="CoScheduled", pinned="node-a")],
+     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+    ("apart, and the share-manager has moved",
+     [*SERVED, vm(), vm_pod(node="node-b", decided="CoScheduled", pinned="node-b"), OTHER_USER],
+     "Apart", "ShareManagerMoved", "disk1", "node-a", "pinned to node-a"),
+    ("apart, and the scheduler chose another node",
+     [*SERVED, vm(), vm_pod(node="node-b", decided="CoScheduled"), OTHER_USER],
+     "Apart", "ScheduledElsewhere", "disk1", "node-a", "pinned to node-a"),
+    ("apart, because the node was full",
+     [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), OTHER_USER],
+     "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
+    ("together, and a backup uses the volume", [*SERVED, vm(), vm_pod(decided="CoScheduled", pinned="node-a"), BACKUP],
+     "Together", "CoScheduled", "disk1", "node-a", "pinned to node-a"),
+    ("apart, and a backup uses the volume", [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), BACKUP],
+     "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
+    ("apart from a cordoned node, and a backup uses the volume",
+     [*CORDONED, vm(), vm_pod(node="node-b", decided="NodeCordoned"), BACKUP],
+     "Apart", "NodeCordoned", "disk1", "node-a", "prefers node-a (NodeCordoned)"),
+    ("a hotplugged disk, and a backup uses it",
+     [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher, node="node-b"), BACKUP],
+     "Apart", "NoClaims", "disk1", "node-a", "unchanged (NoClaims)"),
+    ("stopped, and a backup uses the volume", [*storage(), node("node-a", **ABLE), vm(**DISK), BACKUP],
+     "Stopped", "CoScheduled", "disk1", "node-a", "pinned to node-a"),
+    ("apart, and older than the webhook", [*SERVED, vm(), vm_pod(node="node-b"), OTHER_USER],
+     "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
+    ("apart, and older than the opt-in", [*SERVED, vm(), vm_pod(node="node-b", opt_in=None), OTHER_USER],
+     "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
+    ("not opted in", [*SERVED, vm(opt_in=False), vm_pod(node="node-b", opt_in=None), OTHER_USER],
+     "Apart", "NotOptedIn", "disk1", "node-a", "not opted in; if opted in: pinned to node-a"),
+    ("migrated", [*SERVED, vm(), vm_pod(node="node-b", labels=MIGRATED), OTHER_USER],
+     "Apart", "MigrationTarget", "disk1", "node-a", "pinned to node-a"),
+    ("migrating", [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), OTHER_USER,
+                   vm_pod(suffix="fghij", labels=MIGRATED, created=LATER)],
+     "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
+    ("several disks", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *storage("disk3", "node-b"), *NODES,
+                       vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="NodeFull"),
+                       vm_pod("other", "node-b", claims=["disk9", "disk2", "disk3"])],
+     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+    ("a first disk away from the others",
+     [*TWO_NODES, vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="NodeFull")],
+     "Apart", "NodeFull", "disk2", "node-b", "cold start"),
+    ("stopped, with a first disk away from the others", [*TWO_NODES, vm(**THREE_DISKS)],
+     "Stopped", "NodeMismatch", "disk2", "node-b", "prefers node-b (NodeMismatch)"),
+    ("a disk that the VM names", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *NODES,
+                                  vm(annotations=DECIDING),
+                                  vm_pod(claims=["disk1", "disk2"],
+                                         annotations=DECIDING)],
+     "Apart", "NotReviewed", "disk2", "node-b", "cold start"),
+    ("a hotplugged disk", [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher)],
+     "Apart", "NoClaims", "disk1", "node-a", "cold start"),
+    ("a hotplugged disk has no vote beside a disk of the pod",
+     [*SERVED, *storage("disk2", "node-b"), vm(), (launcher := vm_pod()), hotplug_pod(launcher, claims=["disk2"])],
+     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+    ("a VMI without a VM", [*SERVED, vmi(), vm_pod(node="node-b"), OTHER_USER],
+     "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
+    ("paused", [*SERVED, vm(), vmi(paused=True), vm_pod()],
+     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+    ("a Block volume", [claim(volumeMode="Block"), volume(), *NODES, vm(), vm_pod()],
+     "NotConcerned", "NoShareManagerEver", "disk1", None, "unchanged (NoShareManager)"),
+    ("a ReadWriteOnce volume", [claim(modes=["ReadWriteOnce"]), volume(), *NODES, vm(), vm_pod()],
+     "NotConcerned", "ClaimNotRWX", "disk1", None, "unchanged (NoShareManager)"),
+    ("no volume of Longhorn", [claim(), volume(driver="nfs.csi.k8s.io"), *NODES, vm(), vm_pod()],
+     "NotConcerned", "NotLonghorn", "disk1", None, "unchanged (NoShareManager)"),
+    ("no claims", [*NODES, vm(), vm_pod(claims=[])],
+     "NotConcerned", "NoClaims", None, None, "unchanged (NoClaims)"),
+    ("unserved", [claim(), volume(), share_manager(state="stopped"), *NODES, vm(), vm_pod()],
+     "Unserved", "ShareManagerStopped", "disk1", None, "unchanged (NoShareManager)"),
+    ("unserved, and its share-manager is starting", [claim(), volume(), share_manager_pod(), *NODES, vm(), vm_pod()],
+     "Unserved", "ShareManagerStarting", "disk1", None, "prefers node-a (ShareManagerStarting)"),
+    ("waiting without a pin", [*SERVED, vm(), vm_pod(node="", decided="NodeFull"), OTHER_USER],
+     "Waiting", "NodeFull", "disk1", "node-a", "pinned to node-a"),
+    ("waiting with a pin that can't hold",
+     [*storage(), node("node-a", unschedulable=True), vm(), pinned_vm_pod(), OTHER_USER],
+     "Waiting", "NodeCordoned", "disk1", "node-a", "prefers node-a (NodeCordoned)"),
+    ("stopped", [*SERVED, OTHER_USER, vm(**DISK)],
+     "Stopped", "NodeMismatch", "disk1", "node-a", "prefers node-a (NodeMismatch)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_vm_has_a_state_a_reason_and_a_start(row: Any) -> None:
+    _, objects, *expected, start = row
+    found = statuses(*objects)["vm1"]
+    assert [found.state, found.reason, found.claim, found.storage_node] == expected
+    assert found.start
+    assert if_started(found.start) == start
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_state_is_computed_from_facts_alone(row: Any) -> None:
+    """The webhook's caches hold neither manifests nor templates, and the metrics must agree with the report."""
+    found = inventory(*row[1])
+    (machine,) = (each for each in machines(Facts.of(found.store)) if each.name == "vm1")
+    counted = assess(machine, found.store, Settings())
+    reported = statuses(*row[1])["vm1"]
+    assert counted.start is None
+    assert (counted.state, counted.node) == (reported.state, reported.node)
+    if machine.pod:
+        assert (counted.claim, counted.storage_node) == (reported.claim, reported.storage_node)
+
+
+def test_the_start_ignores_the_requests_of_the_running_pod() -> None:
+    full = node("node-a", allocatable={"cpu": "4", "pods": "2"})
+    fleet = [*storage(), full, vm(), vm_pod(requests={"cpu": "3"})]
+    found = status(*fleet)
+    assert found.start
+    assert found.start.decision.outcome is Outcome.PINNED
+    other = vm_pod("other", claims=[], requests={"cpu": "2"})
+    crowded = statuses(*fleet, other)["vm1"].start
+    assert crowded
+    assert crowded.decision.reason is Reason.NODE_FULL
+
+
+def test_the_start_ignores_the_anti_affinity_of_the_running_pod() -> None:
+    spread = pod_anti_affinity(pod_term({"app": "db"}))
+    own = vm_pod(labels={"app": "db"}, affinity=spread)
+    found = status(*SERVED, vm(), own).start
+    assert found
+    assert found.decision.outcome is Outcome.PINNED
+    repelled = statuses(*SERVED, vm(), own, vm_pod("other", claims=[], labels={"app": "db"}))["vm1"].start
+    assert repelled
+    assert repelled.decision.reason is Reason.POD_AFFINITY
+
+
+def test_a_start_is_cold_unless_another_vm_or_pod_uses_the_share_manager() -> None:
+    own = [*SERVED, vm(), vm_pod(node="node-b"), (launcher := vm_pod("other", claims=[])), node("node-c")]
+    static = {"handle": "vol-disk1", "namespace": "backup"}
+    for others, users in [
+        ([], []),
+        ([vm_pod("vm2")], ["VM default/vm2"]),
+        ([vm_pod("vm2", node="")], []),
+        ([vm_pod("vm2", deleting=True)], []),
+        ([vm_pod("vm2", claims=["disk2"])], []),
+        ([vm_pod("vm2"), vm_pod("vm2", "node-c", suffix="fghij", labels=MIGRATED)], ["VM default/vm2"]),
+        ([vm_pod(node="node-c", suffix="fghij", labels=MIGRATED)], []),
+        ([hotplug_pod(launcher)], ["VM default/other"]),
+        ([BACKUP], ["pod default/backup"]),
+        ([pod("backup", claims=["disk1"])], []),
+        ([pod("backup", claims=["disk1"], node="node-b", deleting=True)], []),
+        ([pod("backup", claims=["disk1"], node="node-b", phase="Succeeded")], []),
+        ([pod("backup", claims=["disk2"], node="node-b")], []),
+        ([pod("backup", "elsewhere", claims=["disk1"], node="node-b")], []),
+        ([vm_pod("vm2"), BACKUP], ["pod default/backup", "VM default/vm2"]),
+        ([volume(name="static", **static), pod("nightly-0", "backup", claims=["disk1"], node="node-b")],
+         ["pod backup/nightly-0"]),
+    ]:  # fmt: skip
+        found = statuses(*own, *others)["vm1"].start
+        assert found
+        assert (found.cold, [str(user) for user in found.users]) == (not users, users)
+
+
+def test_a_user_of_any_disk_on_the_target_node_prevents_a_cold_start() -> None:
+    disks = [*storage("disk1"), *storage("disk2"), *storage("disk3", "node-b"), *NODES]
+    own = [*disks, vm(), vm_pod(claims=["disk1", "disk2", "disk3"])]
+    for disk, cold in (("disk1", False), ("disk2", False), ("disk3", True)):
+        found = status(*own, pod("backup", claims=[disk], node="node-b")).start
+        assert found
+        assert found.cold is cold
+
+
+def test_the_disk_that_decides_at_the_next_start_has_users() -> None:
+    fleet = [*storage("disk1"), *storage("disk2", "node-b"), *NODES, vm(annotations=DECIDING)]
+    found = status(*fleet, vm_pod(claims=["disk1", "disk2"]), pod("backup", claims=["disk2"], node="node-a"))
+    assert found.start
+    assert (found.claim, found.start.decision.node) == ("disk1", "node-b")
+    assert [user.name for user in found.start.users] == ["backup"]
+
+
+def test_each_of_several_vms_on_one_claim_has_the_others_as_users() -> None:
+    found = statuses(*SERVED, *(vm(name) for name in "abc"), *(vm_pod(name, "node-b") for name in "abc"))
+    users = {name: [user.name for user in each.start.users] for name, each in found.items() if each.start}
+    assert users == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
+
+
+def test_a_claim_without_a_known_pv_has_users() -> None:
+    served = [claim(), share_manager_pod("pvc-disk1", node="node-a"), *NODES]
+    found = status(*served, vm(), vm_pod(node="node-b"), BACKUP).start
+    assert found
+    assert [user.name for user in found.users] == ["backup"]
+
+
+def test_the_number_of_listed_users_is_limited() -> None:
+    many = (pod(f"reader-{number}", claims=["disk1"], node="node-b") for number in range(2 * MAX_USERS))
+    found = status(*SERVED, vm(), vm_pod(), *many).start
+    assert found
+    assert len(found.users) == MAX_USERS
+
+
+def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
+    fleet = [*storage(), node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b")]
+    assert status(*fleet).start_helps
+    assert not status(*fleet, steering=False).start_helps
+
+
+def test_a_start_that_fails_keeps_its_error() -> None:
+    template = vm_pod(node="", overhead={"cpu": "a lot"})
+    found = assess(
+        Machine("default", "vm1", Applicant("default", (), (), ()), template=template), catalog(*SERVED), Settings()
+    )
+    assert found.start
+    assert found.start.decision.reason is Reason.INTERNAL_ERROR
+    assert found.start.error is not None
+
+
+def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
+    for launcher in (vm_pod(node="node-b", decided="NodeFull"), vm_pod(node="")):
+        found = inventory(*SERVED, vm(), launcher)
+        (machine,) = machines(Facts.of(found.store))
+        assert assess(machine, found.store, Settings()).reason is None
+
+
+def test_an_unknown_recorded_reason_counts_as_none() -> None:
+    assert recorded_reason(vm_pod(decided="NoSuchReason")) is None
+    assert recorded_reason(vm_pod(decided="NodeFull")) is Reason.NODE_FULL
+
+
+def test_a_migration_target_that_preferred_the_storage_has_the_recorded_reason() -> None:
+    migrated = vm_pod(node="node-b", labels=MIGRATED, decided="CoScheduled")
+    assert status(*SERVED, vm(), migrated).reason is Reason.SCHEDULED_ELSEWHERE
+
+
+def test_survey_yields_the_status_of_each_machine_in_order() -> None:
+    found = inventory(*SERVED, vm("b"), vm("a"))
+    listed = list(survey(found.machines(Settings()), found.store, Settings()))
+    assert [(each.machine.name, each.state) for each in listed] == [("a", State.STOPPED), ("b", State.STOPPED)]

@@ -1,0 +1,1 @@
+"""Tests of webhook.reading: files, snapshots, and reads of a cluster for the commands."""

@@ -1,0 +1,173 @@
+"""Tests of reading Kubernetes objects from files. Errors are one line and quote no file content."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from webhook.placement.objects.fields import printable
+from webhook.reading.documents import BadInput, Document, Kind, display_name, read, read_all
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
+SECRET = "correct-horse"
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that sets the bytes of standard input; None closes standard input."""
+
+    def set_content(content: bytes | None) -> None:
+        monkeypatch.setattr(sys, "stdin", content if content is None else SimpleNamespace(buffer=io.BytesIO(content)))
+
+    return set_content
+
+
+def write_file(folder: Path, content: str | bytes, name: str = "pod.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def error_message(path: Path) -> str:
+    with pytest.raises(BadInput) as caught:
+        [list(document.objects()) for document in read_all([path])]
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert SECRET not in sentence
+    return sentence.replace(f"{path.parent}{os.sep}", "")
+
+
+def kinds(content: Any) -> list[Kind]:
+    return [kind for kind, _ in Document("file", 1, content).objects()]
+
+
+def test_empty_documents_are_skipped_but_still_numbered(tmp_path: Path) -> None:
+    found = read(write_file(tmp_path, f"---\n{POD}---\n---\n# nothing\n---\n{POD}"))
+    assert [(document.number, document.content["kind"]) for document in found] == [(1, "Pod"), (4, "Pod")]
+
+
+@pytest.mark.parametrize("name", ["pod.json", "pod.yaml", "pod"])
+def test_json_is_read_from_a_file_of_any_name(tmp_path: Path, name: str) -> None:
+    (found,) = read(write_file(tmp_path, '\n\t{"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}', name))
+    assert found.content == {"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}
+
+
+def test_yaml_may_start_with_a_brace(tmp_path: Path) -> None:
+    assert [document.content for document in read(write_file(tmp_path, "{kind: Pod}\n---\n[1]\n"))] == [
+        {"kind": "Pod"},
+        [1],
+    ]
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.yaml", ""), ("a.yaml", "# no\n---\n"), ("a.json", " \n")])
+def test_an_empty_file_has_no_documents(tmp_path: Path, name: str, content: str) -> None:
+    assert read(write_file(tmp_path, content, name)) == []
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    assert read(write_file(tmp_path, b"\xef\xbb\xbf{}", "a.json"))[0].content == {}
+    assert read(write_file(tmp_path, b"\xef\xbb\xbfkind: Pod"))[0].content == {"kind": "Pod"}
+
+
+def test_a_dash_reads_standard_input(stdin: Any) -> None:
+    stdin(POD.encode())
+    assert read(Path("-"))[0].file == "standard input"
+
+
+def test_a_closed_standard_input_raises_an_error(stdin: Any) -> None:
+    stdin(None)
+    assert error_message(Path("-")) == "standard input: closed; specify a file, or - for standard input"
+
+
+def test_a_folder_is_read_in_name_order_without_hidden_and_other_files(tmp_path: Path) -> None:
+    for name in ("c.json", "a.yaml", "b.yml", ".hidden.yaml", "README.md"):
+        write_file(tmp_path, '{"kind": "Pod"}', name)
+    assert [Path(document.file).name for document in read_all([tmp_path])] == ["a.yaml", "b.yml", "c.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.yaml", f"{POD}---\na: [{SECRET}\n", "6: invalid YAML: did not find expected ',' or ']'"),
+        ("a.yaml", f"a: {SECRET}\x07", " document 1: invalid YAML: control characters are not allowed"),
+        ("a.yaml", f"1: {SECRET}", "1: mapping key is not a string: put it in quotes"),
+        ("a.yaml", "[" * 100_000, "1: nesting exceeds 100 levels"),
+        ("a.json", "[" * 100_000, " document 1: nesting exceeds 100 levels"),
+        ("a.json", "[" * 101 + "]" * 101, " document 1: nesting exceeds 100 levels"),
+        ("a.json", f'{{"a": "{SECRET}"', " document 1: invalid JSON: Input data was truncated"),
+        ("a.json", f"{SECRET}", " document 1: invalid JSON: JSON is malformed: invalid character (byte 0)"),
+        ("a.json", "9" * 5000, " document 1: invalid JSON: Integer value out of range"),
+        ("a.yaml", b"a: \xff\xfe", " invalid UTF-8 at byte 4; save the file in UTF-8"),
+        ("a.yaml", SECRET, " document 1: not a Kubernetes object: expected a mapping"),
+        ("a.json", "[{}]", " document 1: not a Kubernetes object: expected a mapping"),
+        ("a.yaml", f"a: {SECRET}", " document 1: not a Kubernetes object: apiVersion and kind are required"),
+        ("a.yaml", "kind: Pod", " document 1: not a Kubernetes object: apiVersion and kind are required"),
+        ("a.yaml", "{kind: [], apiVersion: v1}", " document 1: not a Kubernetes object: apiVersion"),
+        ("a.yaml", f"kind: List\napiVersion: v1\nitems: {SECRET}", " document 1: items: expected a list"),
+        (
+            "a.yaml",
+            f"kind: List\napiVersion: v1\nitems:\n- kind: List\n  apiVersion: v1\n  items: [{SECRET}]",
+            " document 1: items[0].items[0]: not a Kubernetes object: expected a mapping",
+        ),
+    ],
+)
+def test_a_bad_file_raises_a_one_line_error(tmp_path: Path, name: str, content: str | bytes, sentence: str) -> None:
+    assert error_message(write_file(tmp_path, content, name)).startswith(f"{name}:{sentence}")
+
+
+def test_a_path_that_is_not_a_file_raises_an_error(tmp_path: Path) -> None:
+    advice = "specify a file, or - for standard input"
+    assert error_message(tmp_path / "missing.yaml") == f"missing.yaml: No such file or directory; {advice}"
+    assert error_message(tmp_path / "a\0b") == f"a\N{REPLACEMENT CHARACTER}b: invalid file name; {advice}"
+    with pytest.raises(BadInput, match="Is a directory"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_a_file_or_folder_without_read_permission_raises_an_error(tmp_path: Path) -> None:
+    path = write_file(tmp_path, POD)
+    path.chmod(0)
+    assert "Permission denied" in error_message(path)
+    tmp_path.chmod(0)
+    assert "Permission denied" in error_message(tmp_path)
+    tmp_path.chmod(0o700)
+
+
+def test_a_folder_without_manifests_raises_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert error_message(folder) == "folder: no file in this folder ends in .yaml, .yml, .json"
+
+
+def test_control_characters_in_a_file_name_are_replaced() -> None:
+    assert display_name(Path("a\nb\x1b[31m")) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31m"
+    assert printable("größe → ✓") == "größe → ✓"
+
+
+def test_nested_lists_are_unpacked_and_items_of_a_typed_list_inherit_its_kind() -> None:
+    pods = {"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {}}, {"apiVersion": "x/v1", "kind": "Own"}]}
+    managers = {"apiVersion": "longhorn.io/v1beta2", "kind": "ShareManagerList", "items": [{}]}
+    allowed = {"apiVersion": "x/v1", "kind": "AllowList", "spec": {}}
+    content = {"apiVersion": "v1", "kind": "List", "items": [pods, managers, allowed, {**pods, "items": []}]}
+    assert kinds(content) == [
+        ("v1", "Pod"),
+        ("x/v1", "Own"),
+        ("longhorn.io/v1beta2", "ShareManager"),
+        ("x/v1", "AllowList"),
+    ]
+    assert kinds({"apiVersion": "v1", "kind": "List", "items": None}) == []
+    assert kinds({"apiVersion": "v1", "kind": "List"}) == []
+
+
+def test_rewriting_a_list_keeps_its_fields_in_order() -> None:
+    item = {"kind": "Pod", "apiVersion": "v1"}
+    content = {"kind": "List", "items": [item, item], "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
+    document = Document("file", 1, content)
+    changed = document.map_objects(lambda kind, one: one | {"seen": kind[1]})
+    assert list(changed) == list(content)
+    assert changed["items"] == [item | {"seen": "Pod"}] * 2
+    assert content["items"] == [item, item]

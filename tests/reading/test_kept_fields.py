@@ -1,0 +1,175 @@
+"""A snapshot keeps what a decision reads, and nothing that may hold a secret."""
+
+import json
+from copy import deepcopy
+from typing import Any, get_type_hints, is_typeddict
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from msgspec.structs import replace
+
+from tests.support import paths
+from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
+from tests.support.random_clusters import placement_cases
+from webhook.cluster import objects, wire
+from webhook.placement.injector import inject
+from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
+from webhook.reading.documents import read
+from webhook.reading.kept_fields import OWN_PREFIXES, kept_fields
+
+KEPT = kept_fields(OPT_IN_ANNOTATIONS)
+SECRET = "the-passphrase"
+SHAPES = {
+    "Node": wire.Node,
+    "PersistentVolume": wire.Volume,
+    "PersistentVolumeClaim": wire.Claim,
+    "Pod": wire.StoredPod,
+    "ShareManager": wire.ShareManager,
+    "VirtualMachine": wire.VirtualMachine,
+}
+
+
+def reduced(item: Object) -> Object:
+    found: Object = KEPT[item["kind"]](item)
+    return found
+
+
+def with_secrets(item: Object) -> Object:
+    """Return an object with a secret in each field that a snapshot must not have."""
+    planted = deepcopy(item) | {"unknown": SECRET}
+    metadata = planted["metadata"] | {"managedFields": [{"fieldsV1": {"f:secret": SECRET}}], "selfLink": SECRET}
+    keys = ("kubectl.kubernetes.io/last-applied-configuration", "example.com/token")
+    metadata["annotations"] = metadata.get("annotations", {}) | dict.fromkeys(keys, SECRET)
+    planted["metadata"] = metadata
+    for part in ("spec", "status"):
+        planted[part] = planted.get(part, {}) | {"unknown": {"nested": [SECRET]}}
+    _plant_in_pod(planted["spec"])
+    _plant_in_pod(planted["spec"].get("template", {}).get("spec", {}))
+    for condition in planted["status"].get("conditions", []):
+        condition["message"] = SECRET
+    return planted
+
+
+def _plant_in_pod(spec: Object) -> None:
+    for container in [*spec.get("containers", []), *spec.get("initContainers", [])]:
+        container |= {"env": [{"name": "PASSPHRASE", "value": SECRET}], "args": [SECRET], "command": [SECRET]}
+        container |= {"envFrom": [{"secretRef": {"name": SECRET}}], "image": SECRET, "livenessProbe": {"exec": SECRET}}
+    if "volumes" in spec:
+        spec["volumes"].append({"name": SECRET, "cloudInitNoCloud": {"userData": SECRET}, "secret": {"name": SECRET}})
+        spec["volumes"].append({"name": "a", "dataVolume": {"name": "a", "unknown": SECRET}, "csi": {"a": SECRET}})
+
+
+@hypothesis_settings(max_examples=300)
+@given(placement_cases())
+def test_a_decision_on_a_snapshot_is_the_decision_on_the_cluster(case: Object) -> None:
+    cluster = [with_secrets(item) for item in (*case["nodes"], *case["pods"], case["pvc"], case["pv"])]
+    pod = with_secrets(case["pod"])
+    kept = [reduced(item) for item in cluster]
+    live = inject(request(pod), catalog(*cluster), Settings())
+    assert inject(request(pod), catalog(*kept), Settings()).patch == live.patch
+    assert inject(request(reduced(pod)), catalog(*kept), Settings()).decision == live.decision
+    assert SECRET not in json.dumps([reduced(pod), *kept])
+
+
+@pytest.mark.parametrize("review", sorted(paths.REVIEWS.glob("*.json")), ids=lambda review: review.stem)
+def test_a_recorded_pod_has_no_environment_image_or_foreign_annotation_in_a_snapshot(review: Any) -> None:
+    pod = json.loads(review.read_bytes())["request"]["object"]
+    kept = reduced(pod)
+    names = {name for container in kept["spec"]["containers"] for name in container}
+    assert names <= {"name", "resources", "ports", "restartPolicy"}
+    annotations = kept["metadata"].get("annotations", {})
+    assert all(key.startswith((*OWN_PREFIXES, "kubevirt.io/")) for key in annotations)
+    facts, kept_facts = objects.read_pod(pod), objects.read_pod(kept)
+    assert facts
+    assert kept_facts == replace(facts, true_annotations=facts.true_annotations & annotations.keys())
+
+
+def test_each_object_of_the_example_cluster_has_the_same_facts_in_a_snapshot() -> None:
+    readers = {
+        "Node": objects.read_node,
+        "PersistentVolume": objects.read_volume,
+        "PersistentVolumeClaim": objects.read_claim,
+        "Pod": objects.read_pod,
+        "ShareManager": objects.read_share_manager,
+        "VirtualMachine": objects.read_virtual_machine,
+    }
+    found = [item for document in read(paths.EXAMPLES / "cluster.yaml") for _, item in document.objects()]
+    assert found
+    for item in found:
+        planted = with_secrets(item)
+        assert readers[item["kind"]](reduced(planted)) == readers[item["kind"]](planted)
+
+
+def decoded_fields(shape: Any, path: str) -> Any:
+    """Yield the path of each field that the webhook decodes."""
+    inner = [each for each in getattr(shape, "__args__", ()) if each is not type(None)]
+    for each in [shape, *inner]:
+        if getattr(each, "__origin__", None) is list:
+            yield from decoded_fields(each.__args__[0], path)
+        elif is_typeddict(each):
+            for name, field in get_type_hints(each).items():
+                yield f"{path}.{name}"
+                yield from decoded_fields(field, f"{path}.{name}")
+
+
+def full_object(shape: Any) -> Any:
+    """Return an object with each field that the webhook decodes."""
+    if is_typeddict(shape):
+        return {name: full_object(field) for name, field in get_type_hints(shape).items()}
+    inner = [each for each in getattr(shape, "__args__", ()) if each is not type(None)]
+    if getattr(shape, "__origin__", None) is list:
+        return [full_object(inner[0])]
+    return full_object(inner[0]) if inner else {"any": "value"}
+
+
+def field_paths(value: Any, path: str) -> Any:
+    if isinstance(value, list):
+        for item in value:
+            yield from field_paths(item, path)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name != "any":
+                yield f"{path}.{name}"
+            yield from field_paths(item, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_snapshot_keeps_each_field_that_the_webhook_decodes(kind: str) -> None:
+    decoded = set(decoded_fields(SHAPES[kind], kind))
+    kept = set(field_paths(KEPT[kind](full_object(SHAPES[kind])), kind))
+    assert {path for path in decoded - kept if ".metadata." not in path} == set()
+    names = {"name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"}
+    assert {f"{kind}.metadata.{name}" for name in names} <= kept
+
+
+def test_the_annotations_of_the_webhook_and_of_the_opt_in_are_kept() -> None:
+    keep = kept_fields(["example.com/co-schedule"])["Pod"]
+    pod = virt_launcher(annotations={"example.com/co-schedule": "true", "kubevirt-scheduler/co-schedule-claim": "a"})
+    pod["metadata"]["annotations"] |= {"example.com/other": "x", "kubevirt.io/domain": "vm1"}
+    assert "example.com/other" not in keep(pod)["metadata"]["annotations"]
+    assert keep(pod)["metadata"]["annotations"] == {
+        key: value for key, value in pod["metadata"]["annotations"].items() if key != "example.com/other"
+    }
+
+
+def test_the_message_of_the_scheduler_is_kept_and_no_other() -> None:
+    unschedulable = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+    pod = pinned_vm_pod() | {"status": {"conditions": [unschedulable, {"type": "Ready", "message": SECRET}]}}
+    assert reduced(pod)["status"]["conditions"] == [unschedulable, {"type": "Ready"}]
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", [], ["x"], [[1]], {}, {"a": None}])
+@pytest.mark.parametrize("field", ["metadata", "spec", "status"])
+def test_a_malformed_object_is_reduced_without_an_error(field: str, value: Any) -> None:
+    for keep in KEPT.values():
+        keep(virt_launcher() | {field: value})
+        keep({"metadata": {"annotations": value}, "spec": {"containers": value, "volumes": value}})
+        keep({"status": {"conditions": value, "containerStatuses": value}})
+
+
+def test_the_pod_of_an_encrypted_volume_keeps_its_node_and_loses_its_passphrase() -> None:
+    pod = with_secrets(share_manager_pod(node="node-a"))
+    assert SECRET in json.dumps(pod)
+    assert SECRET not in json.dumps(reduced(pod))
+    assert reduced(pod)["spec"]["nodeName"] == "node-a"

@@ -1,0 +1,131 @@
+"""Tests of snapshots: files that kubectl wrote fill a Store with the same objects as the cluster."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builders import (
+    Object,
+    catalog,
+    claim,
+    node,
+    pod,
+    request,
+    share_manager,
+    storage,
+    virt_launcher,
+    volume,
+)
+from webhook.placement.injector import decide
+from webhook.placement.reasons import Reason
+from webhook.placement.settings import Settings
+from webhook.reading.documents import BadInput
+from webhook.reading.manifests import to_yaml
+from webhook.reading.snapshot import load, read
+
+CLUSTER = [*storage(), share_manager(), node(), virt_launcher("vm", node="node-a")]
+
+
+def list_of(*items: Any, kind: str = "List") -> Object:
+    return {"apiVersion": "v1", "items": list(items), "kind": kind, "metadata": {"resourceVersion": ""}}
+
+
+def write_file(folder: Path, *contents: Any, name: str = "cluster.yaml") -> Path:
+    path = folder / name
+    path.write_text("---\n".join(map(to_yaml, contents)))
+    return path
+
+
+def error_message(path: Path) -> str:
+    with pytest.raises(BadInput) as caught:
+        load([path])
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize("contents", [[list_of(*CLUSTER)], CLUSTER, [list_of(list_of(*CLUSTER[:2]), *CLUSTER[2:])]])
+def test_objects_are_read_from_lists_and_documents(tmp_path: Path, contents: list[Object]) -> None:
+    found, known = load([write_file(tmp_path, *contents)]), catalog(*CLUSTER)
+    assert found.claim("default", "disk1") == known.claim("default", "disk1") is not None
+    assert found.volumes_by_handle("vol-disk1") == known.volumes_by_handle("vol-disk1") != ()
+    assert found.share_manager("longhorn-system", "vol-disk1") is not None
+    assert found.node("node-a") == known.node("node-a")
+    mounting = [list(each.mounting_pods("default", "disk1")) for each in (found, known)]
+    assert mounting[0] == mounting[1] != []
+    assert found.share_manager_pods("longhorn-system", "vol-disk1") != []
+
+
+def test_json_and_yaml_in_files_and_folders_form_one_cluster(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    write_file(folder, claim(), name="claims.yaml")
+    folder.joinpath("volumes.json").write_text(json.dumps(list_of(volume())))
+    store = load([folder, write_file(tmp_path, share_manager())])
+    decision = decide(request(virt_launcher()), store, Settings())
+    assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
+
+
+def test_items_of_a_typed_list_need_no_kind(tmp_path: Path) -> None:
+    bare = {key: value for key, value in node().items() if key not in ("kind", "apiVersion")}
+    assert load([write_file(tmp_path, list_of(bare, kind="NodeList"))]).node("node-a") is not None
+
+
+def test_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> None:
+    found = load([write_file(tmp_path, share_manager(owner="node-a"), share_manager(owner="node-b"))])
+    manager = found.share_manager("longhorn-system", "vol-disk1")
+    assert manager is not None
+    assert manager.owner == "node-b"
+
+
+def test_a_finished_pod_is_accepted_but_adds_no_load(tmp_path: Path) -> None:
+    store = load([write_file(tmp_path, pod("done", node="node-a", phase="Succeeded", requests={"cpu": "1"}))])
+    assert store.requested("node-a", ("", "")) == {}
+
+
+def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
+    unsupported = [
+        {"apiVersion": "v1", "kind": "ConfigMap"},
+        {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "Node", "metadata": {"name": "node-a"}},
+        {"apiVersion": "example.org/v1", "kind": "ShareManager"},
+        {"apiVersion": "v1", "kind": "ConfigMap"},
+    ]
+    store, ignored = read([write_file(tmp_path, list_of(*unsupported), claim())])
+    assert ignored == {"ConfigMap": 2, "Node": 1, "ShareManager": 1}
+    assert not store.has_nodes()
+
+
+@pytest.mark.parametrize("contents", [[], [list_of()], [{"apiVersion": "v1", "kind": "Secret"}]])
+def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(tmp_path: Path, contents: Any) -> None:
+    command = "kubevirt-scheduler snapshot"
+    sentence = f"no object that decisions read; to write a snapshot: {command}"
+    assert error_message(write_file(tmp_path, *contents)) == sentence
+
+
+@pytest.mark.parametrize(
+    ("item", "sentence"),
+    [
+        ([], "items[0]: not a Kubernetes object: expected a mapping"),
+        ({"metadata": {"name": "a"}}, "items[0]: not a Kubernetes object: apiVersion and kind are required"),
+        (claim(""), "PersistentVolumeClaim: metadata.name is required"),
+        (
+            {"apiVersion": "v1", "kind": "Node", "metadata": []},
+            "Node: metadata.name is required",
+        ),
+        (node(allocatable={"cpu": "s3cret"}), "Node node-a: a resource quantity is not a number with a unit"),
+        (pod("a", requests={"cpu": []}), "Pod default/a: a resource quantity is neither a string nor a number"),
+        (
+            pod(
+                "a",
+                affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"namespaces": 1}]}},
+            ),
+            "Pod default/a: a field has an unexpected type",
+        ),
+    ],
+)
+def test_the_error_for_a_malformed_object_names_the_document_and_the_object(
+    tmp_path: Path, item: Any, sentence: str
+) -> None:
+    path = write_file(tmp_path, claim("good"), list_of(item))
+    assert error_message(path).startswith(f"document 2: {sentence}")

@@ -1,0 +1,1 @@
+"""`kubevirt-scheduler certs`: show the certificates, renew them, and rotate the CA."""

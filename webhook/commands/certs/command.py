@@ -1,0 +1,170 @@
+"""`kubevirt-scheduler certs`: show the certificates, renew them, and rotate the CA."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from certs import by_hand, health
+from certs.authority import read
+from certs.cluster import RETRY_NOTE, ApiError, CertificateError, CertificateObjects
+from certs.renewal import Policy
+from webhook.commands.certs.status import format_time, render_status, status_as_json
+from webhook.commands.options import color_option, live_options, namespace_and_name, output_option, wants_color
+from webhook.placement.objects.fields import printable
+from webhook.reading.documents import BadInput
+
+NAME = "kubevirt-scheduler"
+DEFAULT_SECRET = f"{NAME}/{NAME}-tls"
+
+
+@click.group(short_help="show and renew the webhook's certificates")
+def certs() -> None:
+    """Show and renew the webhook's certificates.
+
+    The replicas renew the certificates automatically. Use these commands to check them, or to renew them now.
+
+    \b
+    Examples:
+      kubevirt-scheduler certs status
+      kubevirt-scheduler certs rotate-ca --dry-run
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+
+
+def _certificate_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option(
+            "--webhook-configuration",
+            "configuration",
+            default=NAME,
+            show_default=True,
+            metavar="NAME",
+            help="The MutatingWebhookConfiguration with the caBundle.",
+        ),
+        click.option(
+            "--secret",
+            default=DEFAULT_SECRET,
+            show_default=True,
+            metavar="NAMESPACE/NAME",
+            help="The Secret with the certificates.",
+        ),
+    ):
+        command = option(command)
+    return live_options(command)
+
+
+@certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
+@output_option("table", "json")
+@color_option
+@_certificate_options
+def status(output: str, color: bool | None, secret: str, configuration: str, **live: str | None) -> None:
+    """Show the certificates in a Secret, the time of the next renewal, and the webhooks that trust the certificates.
+
+    The command also shows a Secret that cert-manager or you created.
+
+    \b
+    Exit status:
+      0  all webhooks trust the serving certificate, and there is no problem
+      1  a webhook does not trust the certificate, or there is a problem; the output names it
+      2  the Secret can't be read
+
+    \b
+    Examples:
+      kubevirt-scheduler certs status
+      kubevirt-scheduler certs status --secret kubevirt-scheduler/kubevirt-scheduler-tls -o json
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    now = datetime.now(UTC)
+    with _certificate_errors_as_bad_input():
+        report = health.status(_certificate_objects(secret, configuration, live), now, Policy())
+    if output == "json":
+        click.echo(json.dumps(status_as_json(secret, report, now), indent=2))
+    else:
+        click.echo(render_status(secret, report, now, colored=wants_color(color)), nl=False)
+    if report.problem or not all(trusts for _, trusts in report.webhooks.values()):
+        raise click.exceptions.Exit(1)
+
+
+@certs.command(short_help="issue a new serving certificate now")
+@_certificate_options
+def renew(secret: str, configuration: str, **live: str | None) -> None:
+    """Issue a new serving certificate from the current CA. The replicas serve it within seconds.
+
+    \b
+    Example:
+      kubevirt-scheduler certs renew
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    with _certificate_errors_as_bad_input():
+        result = by_hand.renew(_certificate_objects(secret, configuration, live), Policy(), _now, time.sleep)
+    end = read(result.bundle.leaf.certificate).not_after
+    click.echo(f"Secret {secret} has a new serving certificate, valid until {format_time(end)}")
+    if result.configuration_error:
+        click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
+
+
+@certs.command("rotate-ca", short_help="replace the CA, step by step")
+@click.option("--dry-run", is_flag=True, help="Print each step and its time, and change nothing.")
+@click.option(
+    "--drop-old",
+    is_flag=True,
+    help="For a compromised CA key: stop trusting the old CA one minute after the new CA signs. If a replica doesn't "
+    "serve its new certificate by then, calls to it fail until it does.",
+)
+@click.option(
+    "--spread",
+    type=click.IntRange(0),
+    default=round(Policy().spread.total_seconds()),
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for all API servers to load the new CA before it signs. At most the replicas' own wait: "
+    "after that, the replicas sign.",
+)
+@_certificate_options
+def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configuration: str, **live: str | None) -> None:
+    """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
+
+    You can interrupt the command: the replicas or the next run of this command continue the rotation.
+
+    \b
+    Examples:
+      kubevirt-scheduler certs rotate-ca --dry-run
+      kubevirt-scheduler certs rotate-ca --drop-old --dry-run
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    objects, policy = _certificate_objects(secret, configuration, live), Policy(spread=timedelta(seconds=spread))
+    with _certificate_errors_as_bad_input():
+        if dry_run:
+            for step in by_hand.rotation_plan(objects, _now(), policy, drop_old=drop_old):
+                click.echo(f"{format_time(step.due)}  {step.step}: {step.why}")
+            return
+        try:
+            for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
+                click.echo(line)
+        except KeyboardInterrupt:
+            click.echo("interrupted; the replicas or the next run of this command continue the rotation", err=True)
+            raise click.exceptions.Exit(130) from None
+
+
+def _certificate_objects(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
+    namespaced_name = namespace_and_name(secret, "--secret")
+    from webhook.cluster.client import ClusterClient  # noqa: PLC0415 (takes a second to import; --help doesn't need it)
+
+    try:
+        return CertificateObjects(ClusterClient.connect(**live), namespaced_name, configuration)
+    except ApiError as error:
+        raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE") from None
+
+
+@contextmanager
+def _certificate_errors_as_bad_input() -> Iterator[None]:
+    try:
+        yield
+    except CertificateError as error:
+        raise BadInput(str(error).removesuffix(RETRY_NOTE)) from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

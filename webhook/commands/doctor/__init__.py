@@ -1,0 +1,1 @@
+"""`kubevirt-scheduler doctor`: each module checks one part of the cluster and reports what it found."""

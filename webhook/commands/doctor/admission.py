@@ -1,0 +1,104 @@
+"""The checks of the admission: which VMs the API server calls the webhook for, and which webhooks it calls later."""
+
+from collections.abc import Iterator
+
+from certs.cluster import CONFIGURATIONS
+from webhook.cluster.kinds import VIRTUAL_MACHINES, kinds, opt_in_kinds
+from webhook.cluster.store import Store
+from webhook.commands.doctor.inspection import Inspection
+from webhook.commands.doctor.installation import Installation
+from webhook.commands.doctor.result import Result, failure, listed, ok, warning
+from webhook.placement.objects.facts import Claim, VirtualMachine
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
+from webhook.placement.objects.selectors import labels_match
+from webhook.placement.opt_in import Applicant, opted_in_by
+from webhook.placement.reasons import OptedInBy
+from webhook.placement.settings import Settings
+
+_VM_LABELS = {APP_LABEL: VIRT_LAUNCHER}
+_STORAGE_LABELS = {COMPONENT_LABEL: SHARE_MANAGER}
+
+
+def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check that the webhooks select the opted-in VMs, and the share-manager pods."""
+    namespaces = {
+        text(item, "metadata", "name"): mapping(item, "metadata", "labels")
+        for item in inspection.items("/api/v1/namespaces")
+    }
+    opted_in = _opted_in_vms(inspection, found.settings)
+    unselected = [vm for vm in opted_in if not _selects(found, _VM_LABELS, namespaces.get(vm.namespace, {}))]
+    if unselected:
+        names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
+        yield failure(
+            f"the API server does not call the webhook for opted-in VMs: {len(names)} ({listed(names)})",
+            "Change webhook.namespaceSelector or webhook.excludedNamespaces to select the VMs' namespaces.",
+        )
+    else:
+        yield ok(f"the API server calls the webhook for all opted-in VMs ({len(opted_in)})")
+    longhorn = found.settings.longhorn_namespace
+    if longhorn not in namespaces:
+        yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
+    elif found.settings.steering and not _selects(found, _STORAGE_LABELS, namespaces[longhorn]):
+        yield failure(
+            f"the API server does not call the webhook for share-manager pods in namespace {longhorn}",
+            "Upgrade the release with the right values of settings.longhornNamespace and settings.steering.",
+        )
+
+
+def _opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMachine]:
+    sources = opt_in_kinds(settings)
+    claims = [kind for kind in kinds(settings.longhorn_namespace) if kind.fact is Claim and sources]
+    store = Store(fact for kind in (VIRTUAL_MACHINES, *sources, *claims) for fact in inspection.facts(kind))
+    vms = filter(None, (store.virtual_machine(*key) for key in sorted(store.virtual_machines)))
+    return [vm for vm in vms if opted_in_by(_applicant(vm), store, settings) is not OptedInBy.NOTHING]
+
+
+def _applicant(vm: VirtualMachine) -> Applicant:
+    return Applicant(vm.namespace, vm.claims, vm.true_annotations, vm.false_annotations)
+
+
+def _selects(found: Installation, pod: JsonObject, namespace: JsonObject) -> bool:
+    return any(
+        calls_for(webhook, pod) and _matches(webhook, "namespaceSelector", namespace) for webhook in found.webhooks
+    )
+
+
+def _matches(webhook: JsonObject, selector: str, labels: JsonObject) -> bool:
+    return labels_match(mapping(webhook, selector), labels)
+
+
+def calls_for(webhook: JsonObject, labels: JsonObject) -> bool:
+    """Return whether the API server calls a webhook when a pod with these labels is created in a selected namespace."""
+    return _matches(webhook, "objectSelector", labels) and any(
+        _names(rule, "apiGroups", "")
+        and _names(rule, "resources", "pods", "*/*")
+        and _names(rule, "operations", "CREATE")
+        for rule in mappings(webhook, "rules")
+    )
+
+
+def _names(rule: JsonObject, field: str, *values: str) -> bool:
+    listed_values = rule.get(field)
+    return isinstance(listed_values, list) and bool({"*", *values} & {str(value) for value in listed_values})
+
+
+def other_webhooks(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check which webhooks the API server calls after this one. It calls them in the order of their names."""
+    own = inspection.configuration
+    later = [
+        f"{text(item, 'metadata', 'name')}/{text(webhook, 'name')}"
+        for item in inspection.items(CONFIGURATIONS)
+        if text(item, "metadata", "name") > own
+        for webhook in mappings(item, "webhooks")
+        if calls_for(webhook, _VM_LABELS)
+    ]
+    if not later:
+        yield ok("the API server calls no other webhook for VMs after this one")
+        return
+    finding = f"the API server calls other webhooks for VMs after this one: {len(later)} ({listed(sorted(later))})"
+    if all(text(webhook, "reinvocationPolicy") == "IfNeeded" for webhook in found.webhooks):
+        yield ok(f"{finding}; if they change a pod, it calls this webhook again")
+    else:
+        yield warning(finding, "Set webhook.reinvocationPolicy to IfNeeded, so that this webhook checks their changes.")

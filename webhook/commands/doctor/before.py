@@ -1,0 +1,129 @@
+"""The checks before an installation: the versions, the claims, and the rights of the user who installs."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from webhook.cluster.kinds import KUBEVIRT_API, kinds
+from webhook.commands.doctor.inspection import Inspection
+from webhook.commands.doctor.result import Result, failure, listed, ok, warning
+from webhook.placement.objects.facts import Claim, Volume
+from webhook.placement.objects.fields import text
+
+OLDEST_KUBERNETES = (1, 30)  # as in the chart's kubeVersion: ValidatingAdmissionPolicy v1
+# Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
+# (docs/reference/versions.md): from the first one up to, but without the second.
+KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
+# From this version of KubeVirt on, a live migration can name its target node (docs/reference/versions.md).
+MIGRATES_TO_NODE_FROM = (1, 6)
+
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+# What the chart creates with its default values: group, resource, and whether it is namespaced.
+CHART_RESOURCES = (
+    ("", "namespaces", False),
+    (_ADMISSION, "mutatingwebhookconfigurations", False),
+    (_ADMISSION, "validatingadmissionpolicies", False),
+    (_ADMISSION, "validatingadmissionpolicybindings", False),
+    (_RBAC, "clusterroles", False),
+    (_RBAC, "clusterrolebindings", False),
+    (_RBAC, "roles", True),
+    (_RBAC, "rolebindings", True),
+    ("", "secrets", True),
+    ("", "serviceaccounts", True),
+    ("", "services", True),
+    ("apps", "deployments", True),
+    ("coordination.k8s.io", "leases", True),
+    ("networking.k8s.io", "networkpolicies", True),
+    ("policy", "poddisruptionbudgets", True),
+)
+
+
+def version_of(name: str) -> tuple[int, ...]:
+    """Return the numbers of a version such as v1.36.3-eks-1; empty if it does not start with one."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", name)
+    return tuple(int(number) for number in found.groups() if number) if found else ()
+
+
+def kubernetes(inspection: Inspection) -> Iterator[Result]:
+    """Check the version of Kubernetes."""
+    name = text(inspection.get("/version"), "gitVersion")
+    if version_of(name) < OLDEST_KUBERNETES:
+        oldest = ".".join(map(str, OLDEST_KUBERNETES))
+        yield failure(f"Kubernetes {name or 'of an unknown version'}", f"Upgrade to {oldest} or newer.")
+    else:
+        yield ok(f"Kubernetes {name}")
+
+
+def kubevirt(inspection: Inspection) -> Iterator[Result]:
+    """Check that KubeVirt is installed."""
+    found = inspection.items(f"{KUBEVIRT_API}/kubevirts")
+    if not found:
+        yield failure("KubeVirt is not installed", "Install KubeVirt: the webhook handles only its VMs.")
+        return
+    version, phase = text(found[0], "status", "observedKubeVirtVersion"), text(found[0], "status", "phase")
+    name = f"KubeVirt {version or 'of an unknown version'}"
+    if phase == "Deployed":
+        is_old = () < version_of(version) < MIGRATES_TO_NODE_FROM
+        yield ok(f"{name}, with which recolocate cannot migrate VMs to their storage" if is_old else name)
+    else:
+        yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is in phase Deployed.")
+
+
+def longhorn(inspection: Inspection) -> Iterator[Result]:
+    """Check that Longhorn is installed where the webhook looks for it."""
+    namespace = inspection.settings.longhorn_namespace
+    path = f"/apis/longhorn.io/v1beta2/namespaces/{namespace}/settings/current-longhorn-version"
+    name = text(inspection.get(path), "value")
+    if not name:
+        advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
+        yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
+    elif KEEPS_PODS_FROM <= version_of(name) < DELETES_PODS_FROM:
+        yield ok(f"Longhorn {name}")
+    else:
+        yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
+
+
+def claims(inspection: Inspection) -> Iterator[Result]:
+    """Check that there are claims that a share-manager serves."""
+    volumes: dict[str, Volume] = {}
+    found: list[Claim] = []
+    for kind in kinds(inspection.settings.longhorn_namespace):
+        if kind.fact in (Claim, Volume):
+            for fact in inspection.facts(kind):
+                if isinstance(fact, Volume):
+                    volumes[fact.name] = fact
+                elif isinstance(fact, Claim):
+                    found.append(fact)
+    shared = [claim for claim in found if claim.shared and _is_longhorn(volumes.get(claim.volume_name))]
+    modes = Counter("Block" if claim.block else "Filesystem" for claim in shared)
+    if modes["Filesystem"]:
+        yield ok(f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: {modes['Filesystem']}")
+    else:
+        yield warning(
+            f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: {modes['Block']})",
+            "Only such claims have a share-manager. Without them, the webhook places no VM.",
+        )
+
+
+def _is_longhorn(volume: Volume | None) -> bool:
+    return bool(volume and volume.handle)
+
+
+def install_rights(inspection: Inspection) -> Iterator[Result]:
+    """Check that the user may create the chart's resources."""
+    missing = [
+        resource
+        for group, resource, namespaced in CHART_RESOURCES
+        if not inspection.allows(
+            "SelfSubjectAccessReview",
+            {"verb": "create", "group": group, "resource": resource}
+            | ({"namespace": inspection.release_namespace} if namespaced else {}),
+        )
+    ]
+    if missing:
+        yield failure(
+            f"missing rights: create {listed(missing, len(missing))}",
+            "Install the chart as a user with these rights, for example as a cluster administrator.",
+        )
+    else:
+        yield ok(f"you have the rights to install the chart in namespace {inspection.release_namespace}")

@@ -1,0 +1,65 @@
+"""The checks of the nodes and of the VMs: taints, free pod capacity, and Pending pinned pods."""
+
+from collections.abc import Iterator
+
+from webhook.cluster.kinds import kinds
+from webhook.cluster.store import NO_KEY, Store
+from webhook.commands.doctor.inspection import Inspection
+from webhook.commands.doctor.installation import Installation
+from webhook.commands.doctor.result import Result, listed, ok, warning
+from webhook.placement.objects.facts import Node, Pod
+from webhook.placement.objects.resources import PODS
+
+LOW_SHARE = 0.05  # of a node's allocatable pods
+PREFER_NO_SCHEDULE = "PreferNoSchedule"
+
+
+def read_nodes(inspection: Inspection) -> Store:
+    """Read the nodes and the pods."""
+    found = [kind for kind in kinds(inspection.settings.longhorn_namespace) if kind.fact in (Node, Pod)]
+    return Store(fact for kind in found for fact in inspection.facts(kind))
+
+
+def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
+    """Check the nodes' taints and free pod capacity, and the Pending pinned pods."""
+    store = read_nodes(inspection)
+    found = [node for _, name in sorted(store.nodes) if (node := store.node(name))]
+    yield from _taints(found)
+    yield from _pod_capacity(found, store)
+    yield from _pending_pins(store)
+
+
+def _taints(found: list[Node]) -> Iterator[Result]:
+    tainted = [node.name for node in found if any(taint.get("effect") == PREFER_NO_SCHEDULE for taint in node.taints)]
+    if tainted:
+        yield warning(
+            f"nodes with a {PREFER_NO_SCHEDULE} taint: {len(tainted)} of {len(found)} ({listed(tainted)})",
+            "The scheduler may place share-manager pods elsewhere: remove the taint from nodes that run VMs.",
+        )
+    else:
+        yield ok(f"no node has a {PREFER_NO_SCHEDULE} taint, which would outweigh the steering of share-manager pods")
+
+
+def _pod_capacity(found: list[Node], store: Store) -> Iterator[Result]:
+    crowded = []
+    for node in found:
+        allocatable = (node.allocatable or {}).get(PODS, 0)
+        free = allocatable - store.requested(node.name, NO_KEY).get(PODS, 0)
+        if allocatable and free <= allocatable * LOW_SHARE:
+            crowded.append(f"{node.name}: {free} of {allocatable} free")
+    if crowded:
+        advice = "The webhook pins no VM to a full node. Move pods away, or raise the kubelet's maxPods."
+        yield warning(f"nodes with almost no pod capacity left: {len(crowded)} ({listed(crowded)})", advice)
+    else:
+        yield ok(f"all nodes have free pod capacity ({len(found)})")
+
+
+def _pending_pins(store: Store) -> Iterator[Result]:
+    waiting = sorted(f"{pod.namespace}/{pod.pin.vm}" for pod in store.stuck_pins() if pod.pin)
+    if waiting:
+        yield warning(
+            f"pinned VMs that cannot be scheduled: {len(waiting)} ({listed(waiting)})",
+            "Find the reason: kubevirt-scheduler explain vm NAME -n NAMESPACE",
+        )
+    else:
+        yield ok("all pinned VMs are scheduled")

@@ -1,0 +1,62 @@
+"""Run the checks in their order. Each has the name of its heading in docs/reference/doctor.md."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from webhook.commands.doctor import admission, before, nodes, service
+from webhook.commands.doctor.inspection import Denied, Inspection
+from webhook.commands.doctor.installation import Installation, find_installation
+from webhook.commands.doctor.result import Result, failure, warning
+
+BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
+    "kubernetes": before.kubernetes,
+    "kubevirt": before.kubevirt,
+    "longhorn": before.longhorn,
+    "claims": before.claims,
+    "install-rights": before.install_rights,
+}
+AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
+    "replicas": service.replicas,
+    "caches": service.caches,
+    "certificates": service.certificates,
+    "calls": service.calls,
+    "selection": admission.selection,
+    "other-webhooks": admission.other_webhooks,
+    "rights": service.rights,
+    "nodes": nodes.nodes,
+}
+CONFIGURATION = "configuration"
+
+
+def run_before(inspection: Inspection) -> Iterator[tuple[str, Result]]:
+    """Run the checks before an installation. Raises BadInput if the cluster can't be read."""
+    for name, check in BEFORE.items():
+        yield from ((name, result) for result in _results(partial(check, inspection)))
+
+
+def run_after(inspection: Inspection) -> Iterator[tuple[str, Result]]:
+    """Run the checks of the installed webhook. Raises BadInput if the cluster can't be read."""
+    try:
+        found = find_installation(inspection)
+    except Denied as error:
+        yield CONFIGURATION, _not_checked(error)
+        return
+    if found is None:
+        finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
+        advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
+        yield CONFIGURATION, failure(finding, advice)
+        return
+    for name, check in AFTER.items():
+        yield from ((name, result) for result in _results(partial(check, inspection, found)))
+
+
+def _results(check: Callable[[], Iterator[Result]]) -> list[Result]:
+    try:
+        return list(check())
+    except Denied as error:
+        return [_not_checked(error)]
+
+
+def _not_checked(error: Denied) -> Result:
+    advice = "Run the command as a user with this right, for example as a cluster administrator."
+    return warning(f"not checked: {error}", advice)

@@ -1,0 +1,192 @@
+"""The checks of the installed webhook: its replicas, certificates, rights, and whether the API server calls it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from certs.cluster import Cause, CertificateError, CertificateObjects
+from certs.health import status
+from certs.renewal import Policy
+from webhook import __version__
+from webhook.commands.check import attempt
+from webhook.commands.doctor.inspection import Denied, Inspection
+from webhook.commands.doctor.installation import Installation, serving_container
+from webhook.commands.doctor.result import Result, failure, listed, ok, warning
+from webhook.placement.guard.feasibility import STALE_MINUTES
+from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
+from webhook.placement.objects.pod import is_terminating
+from webhook.placement.settings import Action, OptIn
+from webhook.reading.documents import BadInput
+
+EXPIRES_SOON = timedelta(days=7)
+_VERSION_LABEL = "app.kubernetes.io/version"
+
+
+def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
+    """Check that all replicas are ready and run the same image."""
+    if not found.deployment:
+        advice = "Repair the release: helm upgrade."
+        yield failure(f"no Deployment matches the selector of Service {found.namespace}/{found.service}", advice)
+        return
+    wanted = mapping(found.deployment, "spec").get("replicas", 1)
+    active = [pod for pod in found.pods if _is_active(pod)]
+    ready = [pod for pod in active if is_ready(pod)]
+    counted = f"{len(ready)} of {wanted} replicas are ready"
+    advice = f"Check the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
+    if not ready:
+        yield failure(counted, advice)
+    elif len(ready) < wanted:
+        yield warning(counted, advice)
+    else:
+        yield ok(counted)
+    yield from _rollout(found, active, wanted)
+    version = text(found.deployment, "metadata", "labels", _VERSION_LABEL)
+    if version and version != __version__:
+        yield warning(
+            f"the installed version is {version}, but this command has version {__version__}",
+            "Use the command of the installed version: checks and decisions may differ between versions.",
+        )
+
+
+def _rollout(found: Installation, active: list[JsonObject], wanted: int) -> Iterator[Result]:
+    """Find a rollout that has not ended. While its new replicas can't start, the old ones stay ready."""
+    images = sorted({text(serving_container(pod), "image") for pod in active})
+    waiting = [text(pod, "metadata", "name") for pod in active if not is_ready(pod)]
+    name = text(found.deployment, "metadata", "name")
+    advice = f"Wait for the rollout: kubectl -n {found.namespace} rollout status deployment {name}"
+    if len(images) > 1:
+        yield warning(f"the replicas run different images: {listed(images)}", advice)
+    if waiting and len(active) > wanted:
+        yield warning(f"the rollout waits for replicas that are not ready: {listed(waiting)}", advice)
+
+
+def _is_active(pod: JsonObject) -> bool:
+    """Return whether a pod runs or starts: it is neither finished nor being deleted."""
+    return not is_terminating(pod) and text(pod, "status", "phase") not in ("Succeeded", "Failed")
+
+
+def is_ready(pod: JsonObject) -> bool:
+    """Return whether a pod has the condition Ready."""
+    return condition(pod, "Ready").get("status") == "True"
+
+
+def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check the age of each replica's caches, by /readyz?verbose."""
+    answers = {text(pod, "metadata", "name"): _readiness(inspection, found, pod) for pod in found.pods if is_ready(pod)}
+    problems = [f"{name}: {problem}" for name, answer in answers.items() for problem in _cache_problems(answer)]
+    for problem in problems:
+        yield warning(problem, f"Check the log: kubectl -n {found.namespace} logs {problem.partition(':')[0]}")
+    if answers and not problems:
+        ages = [each["age"] for answer in answers.values() for each in mappings(answer, "caches") if each.get("age")]
+        yield ok(f"the caches of all ready replicas are up to date (oldest update: {max(ages, default=0):.0f} s ago)")
+
+
+def _readiness(inspection: Inspection, found: Installation, pod: JsonObject) -> JsonObject:
+    name, ports = text(pod, "metadata", "name"), mappings(serving_container(pod), "ports")
+    port = next((each.get("containerPort") for each in ports if each.get("name") == "http"), 8080)
+    path = f"/api/v1/namespaces/{found.namespace}/pods/{name}:{port}/proxy/readyz?verbose="
+    try:
+        return inspection.get(path) or {"problems": {"/readyz": "not found"}}
+    except BadInput as error:  # the API server can't reach the pod, or the replica answers 503
+        return {"problems": {"/readyz": str(error)}}
+
+
+def _cache_problems(answer: JsonObject) -> Iterator[str]:
+    for resource, problem in mapping(answer, "problems").items():
+        yield f"{resource}: {problem}"
+    for cache in mappings(answer, "caches"):
+        age = cache.get("age")
+        if isinstance(age, int | float) and age > STALE_MINUTES * 60:
+            yield f"{text(cache, 'resource')}: no update from the API server for {age:.0f} s"
+
+
+def certificates(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check the certificates, their expiry, and that each webhook's caBundle trusts them."""
+    if found.secret is None:
+        yield failure("the replicas have no Secret with a certificate", "Repair the release: helm upgrade.")
+        return
+    now, objects = datetime.now(UTC), CertificateObjects(inspection.cluster, found.secret, inspection.configuration)
+    advice = f"Show the certificates: kubevirt-scheduler certs status --secret {'/'.join(found.secret)}"
+    try:
+        report = status(objects, now, Policy())
+    except CertificateError as error:
+        if error.cause is Cause.FORBIDDEN:
+            raise Denied(str(error)) from None
+        yield failure(str(error), advice)
+        return
+    if report.problem:
+        yield failure(report.problem, advice)
+    distrusting = [name for name, (_, trusts) in report.webhooks.items() if not trusts]
+    if distrusting:
+        yield failure(f"the caBundle of {listed(distrusting)} does not trust the serving certificate", advice)
+    ends = {what: certificate.not_after for what, certificate in report.certificates}
+    for what, end in ends.items():
+        if end - now < EXPIRES_SOON:
+            yield warning(f"the {what} expires on {end:%Y-%m-%d %H:%M} UTC", advice)
+    if not report.problem and not distrusting and ends:
+        yield ok(f"every caBundle trusts the serving certificate, which expires on {min(ends.values()):%Y-%m-%d}")
+
+
+def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
+    namespace, account = inspection.vm_namespace, found.settings.kubevirt_accounts[0]
+    try:
+        decision, problem = attempt(
+            inspection.cluster.impersonating(account), namespace, found.settings.opt_in_annotations[0]
+        )
+    except BadInput as error:  # a quota, a policy or a missing right
+        advice = f"You need the right to impersonate {account}. Or specify another namespace: -n NAME"
+        yield warning(f"namespace {namespace}: {error}", advice)
+        return
+    if decision:
+        yield ok(f"the API server calls the webhook for VMs in namespace {namespace}")
+        if found.settings.action is Action.OBSERVE:
+            yield warning(
+                "the webhook runs in observe mode and changes no pod", "To place VMs, set settings.action to inject."
+            )
+    else:
+        advice = "Check that a webhook selects the namespace, that replicas are ready, and the caBundle."
+        yield failure(f"namespace {namespace}: {problem}", advice)
+
+
+def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check the rights of the replicas' ServiceAccount."""
+    account = f"system:serviceaccount:{found.namespace}:{found.account}"
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{found.namespace}", "system:authenticated"]
+    missing = [
+        f"{attributes['verb']} {attributes['resource']}"
+        for attributes in needed_rights(inspection, found)
+        if not inspection.allows("SubjectAccessReview", attributes, user=account, groups=groups)
+    ]
+    if missing:
+        advice = "Upgrade the release with rbac.create, or grant the rights that docs/reference/rights.md lists."
+        yield failure(f"{account} lacks rights: {listed(missing, len(missing))}", advice)
+    else:
+        yield ok(f"{account} has the rights that the webhook needs")
+
+
+def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:
+    """Yield the resource attributes of each right that the replicas need with their settings."""
+    reads = ("list", "watch")
+    releases = found.settings.release and "--lease" in found.arguments
+    rules = [
+        ("", "persistentvolumeclaims", reads),
+        ("", "persistentvolumes", reads),
+        ("", "nodes", reads),
+        ("", "pods", (*reads, *(["delete"] if releases else []))),
+        ("kubevirt.io", "virtualmachines", reads),
+        ("longhorn.io", "sharemanagers", reads),
+        ("", "events", ("create", "patch")),
+    ]
+    if found.settings.opt_in is OptIn.NAMESPACE:
+        rules += [("", "namespaces", reads), ("storage.k8s.io", "storageclasses", reads)]
+    for group, resource, verbs in rules:
+        yield from ({"group": group, "resource": resource, "verb": verb} for verb in verbs)
+    own = [("--tls-secret", "", "secrets"), ("--lease", "coordination.k8s.io", "leases")]
+    for option, group, resource in own:
+        if target := found.arguments.get(option):
+            namespace, _, name = target.partition("/")
+            for verb in ("get", "update"):
+                yield {"group": group, "resource": resource, "verb": verb, "namespace": namespace, "name": name}
+    if "--webhook-configuration" in found.arguments:
+        kind = {"group": "admissionregistration.k8s.io", "resource": "mutatingwebhookconfigurations"}
+        yield from (kind | {"verb": verb, "name": inspection.configuration} for verb in ("get", "update"))

@@ -1,0 +1,1 @@
+"""`kubevirt-scheduler explain`: every step of a placement decision."""

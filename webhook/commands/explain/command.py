@@ -1,0 +1,161 @@
+"""`kubevirt-scheduler explain`: print every step of a placement decision."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from io import StringIO
+from pathlib import Path
+
+import click
+import msgspec
+
+from webhook.cluster.store import Store
+from webhook.commands.explain.explanation import Explanation, explain_machine, explain_pod, explain_request
+from webhook.commands.explain.narration import NO, YES, Line
+from webhook.commands.options import (
+    all_namespaces_option,
+    color_option,
+    live_options,
+    namespace_option,
+    optional_file_option,
+    output_option,
+    snapshot_option,
+    verbose_option,
+    wants_color,
+)
+from webhook.commands.requests import pod_name, read_documents, request_from
+from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
+from webhook.fleet.next_pod import before_scheduling, creation_request
+from webhook.placement.objects.fields import JsonObject, mapping, printable, text
+from webhook.placement.settings import Settings, read_settings
+from webhook.reading import documents, manifests
+from webhook.reading.documents import BadInput
+
+STYLES = {YES: "green", NO: "red"}
+MAX_WIDTH = 120  # columns; longer lines are hard to read
+
+
+@click.command(short_help="explain where a VM runs and why")
+@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]")
+@namespace_option
+@all_namespaces_option("Explain every object of this name in all namespaces.")
+@optional_file_option
+@snapshot_option
+@output_option(
+    "text",
+    "json",
+    "yaml",
+    text="The output format. json and yaml print a list with one item for each VM or pod.",
+)
+@color_option
+@verbose_option
+@live_options
+def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
+    subject: tuple[str, ...],
+    namespace: str | None,
+    all_namespaces: bool,
+    file: Path | None,
+    snapshots: tuple[Path, ...],
+    output: str,
+    color: bool | None,
+    verbose: bool,
+    **live: str | None,
+) -> None:
+    """Explain where a VM runs, how the webhook decides on its next start, and what you can do.
+
+    With -f, the command explains each Pod in FILE: a new pod as inject reads it, an existing pod like pod NAME. For a
+    VM that isn't opted in, the command also explains the decision after an opt-in.
+
+    \b
+    Examples:
+      kubevirt-scheduler explain vm vm1 -n shop
+      kubevirt-scheduler explain vm/vm1 -A -o json
+      kubevirt-scheduler explain vm vm1 --snapshot cluster.json
+      kubevirt-scheduler explain pod virt-launcher-vm1-x7k2p
+      kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
+      kubectl get pod virt-launcher-vm1-x7k2p -o yaml | kubevirt-scheduler explain -f -
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    named = parse_subject(subject)
+    if (file is None) == (named is None):
+        raise click.UsageError(USAGE)
+    if all_namespaces and namespace:
+        raise click.UsageError("specify either -A or -n, not both")
+    settings = read_settings(os.environ)
+    source = open_source(snapshots, live["kubeconfig"], live["context"], settings, verbose=verbose)
+    if named is None:
+        found = list(_explained_file(Path(str(file)), source, settings))
+    else:
+        subjects = source.find(named, namespace, everywhere=all_namespaces)
+        found = [_explained(each, source.catalog, settings) for each in subjects]
+    if output == "text":
+        text = "\n".join(_render_page(each.name, each.lines, colored=wants_color(color)) for each in found)
+    else:
+        text = _as_data([each.as_json() for each in found], output)
+    click.echo(text.encode(), nl=False)
+
+
+def _as_data(explanations: list[JsonObject], output: str) -> str:
+    encoded = msgspec.json.encode(explanations)
+    if output == "json":
+        return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return manifests.to_yaml(msgspec.json.decode(encoded))  # without enums
+
+
+def _explained(found: Found, catalog: Store, settings: Settings) -> Explanation:
+    if found.machine:
+        return explain_machine(found.machine, catalog, settings)
+    pod = mapping(found.pod)
+    return explain_pod(pod_name(creation_request(pod, settings)), pod, before_scheduling(pod), catalog, settings)
+
+
+def _exists(pod: JsonObject) -> bool:
+    """Return whether a pod from a file already exists in the cluster. Then its node does not end the decision."""
+    return bool(text(pod, "spec", "nodeName") or text(pod, "metadata", "creationTimestamp"))
+
+
+def _explained_file(file: Path, source: Source, settings: Settings) -> Iterator[Explanation]:
+    items = [(document, *item) for document in read_documents(file) for item in document.objects()]
+    requests = [
+        (kind, item, request)
+        for document, kind, item in items
+        if (request := request_from(document, kind, item, settings))
+    ]
+    if not requests:
+        raise BadInput(
+            f"{documents.display_name(file)}: no Pod found; to print the pods of VMs: "
+            "kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
+        )
+    for kind, item, request in requests:
+        if kind == ("v1", "Pod") and _exists(item):
+            yield _explained(source.existing_pod(item), source.catalog, settings)
+        else:
+            yield explain_request(pod_name(request), request, source.catalog, settings)
+
+
+def _render_page(name: str, lines: Iterable[Line], *, colored: bool) -> str:
+    # Imported here: `kubevirt-scheduler --help` imports this module, and only this function needs rich.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.padding import Padding  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    output = StringIO()
+    width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
+    console = Console(
+        file=output,
+        width=width,
+        color_system="standard" if colored else None,
+        no_color=not colored,
+        force_terminal=colored,
+        highlight=False,
+    )
+    console.print(Text(printable(name), "bold underline"))
+    for line in lines:
+        words = Text(printable(line.words), "" if line.level else "bold")
+        if line.level == 0:
+            console.print()
+        if line.mark:
+            row = Table.grid("", Column(overflow="fold"), padding=(0, 1))
+            row.add_row(Text(line.mark, STYLES.get(line.mark, "dim")), words)
+        console.print(Padding(row if line.mark else words, (0, 0, 0, 2 * line.level)))
+    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().split("\n")[:-1])

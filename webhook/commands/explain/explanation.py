@@ -1,0 +1,149 @@
+"""The explanation of one pod or VM: its node, each step of the decision on its next pod, and the advice."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from webhook.cluster.objects import read_pending_pin
+from webhook.cluster.store import Store
+from webhook.commands.explain.narration import (
+    Assumed,
+    Line,
+    describe_advice,
+    describe_decision,
+    describe_placement,
+    describe_state,
+    describe_walk,
+    stuck_advice,
+)
+from webhook.commands.explain.walk import walk
+from webhook.commands.injection_json import as_json
+from webhook.commands.report.document import describe
+from webhook.commands.requests import inject_request
+from webhook.fleet.next_pod import as_if_eligible, creation_request
+from webhook.fleet.release import PENDING_LIMIT, why_kept, why_pin_fails
+from webhook.fleet.states import Machine, Status, assess
+from webhook.fleet.wording import advice
+from webhook.placement import wording
+from webhook.placement.injector import Injection
+from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.reasons import Outcome
+from webhook.placement.settings import Settings
+from webhook.reading.documents import BadInput
+
+_ANSWERS = {"✓": True, "✗": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The lines, the decision, and the advice.
+
+    `assumed` is the decision if no rule of eligibility ended it; None if no rule does. `status` is that of the VM, and
+    None for another pod. `injection` is None if the VM's next pod is unknown.
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    advice: tuple[str, ...]
+    injection: Injection | None = None
+    assumed: Injection | None = None
+    status: Status | None = None
+
+    def as_json(self) -> JsonObject:
+        """Return the explanation for programs."""
+        return {
+            "name": self.name,
+            "vm": describe(self.status) if self.status else None,
+            "steps": list(_steps(self.lines)),
+            "decision": as_json(self.injection)["decision"] if self.injection else None,
+            "ifEligible": as_json(self.assumed)["decision"] if self.assumed else None,
+            "patch": self.injection.patch if self.injection else None,
+            "warnings": list(self.injection.warnings) if self.injection else [],
+            "advice": list(self.advice),
+        }
+
+
+def _steps(lines: Iterable[Line]) -> Iterator[JsonObject]:
+    findings: list[JsonObject] = []
+    for line in lines:
+        if line.level == 0:
+            findings = []
+            yield {"title": line.words, "findings": findings}
+        else:
+            finding: JsonObject = {
+                "text": line.words,
+                "level": line.level,
+                "holds": _ANSWERS.get(line.mark.strip("()")),
+            }
+            findings.append(finding | {"decisive": not line.mark.startswith("(")})
+
+
+def explain_request(name: str, request: JsonObject, catalog: Store, settings: Settings) -> Explanation:
+    """Explain the decision on a request. Raises BadInput if the API server can't be reached."""
+    return _explained(name, (), request, catalog, settings)
+
+
+def explain_pod(name: str, pod: JsonObject, template: JsonObject, catalog: Store, settings: Settings) -> Explanation:
+    """Explain an existing pod that runs no VM; `template` is the pod as it was at its creation."""
+    heading = (Line("Where is the pod?", level=0), *map(Line, describe_placement(pod)))
+    return _explained(name, heading, creation_request(template, settings), catalog, settings)
+
+
+def explain_machine(machine: Machine, catalog: Store, settings: Settings) -> Explanation:
+    """Explain where a VM is, and the decision on its next pod. Raises BadInput if the API server can't be reached."""
+    status = assess(machine, catalog, settings)
+    if status.start and isinstance(status.start.error, BadInput):
+        raise status.start.error
+    placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
+    lines = (Line("Where is the VM?", level=0), *map(Line, [*placement, *describe_state(status)]))
+    advised = tuple(_stuck_advice(machine, catalog, settings)) or (advice(status),)
+    name = f"{machine.namespace}/{machine.name}"
+    if machine.template is None:
+        return Explanation(name, (*lines, *describe_advice(advised)), advised, status=status)
+    return _explained(name, lines, creation_request(machine.template, settings), catalog, settings, advised, status)
+
+
+def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
+    name: str,
+    before: tuple[Line, ...],
+    request: JsonObject,
+    catalog: Store,
+    settings: Settings,
+    advised: tuple[str, ...] = (),
+    status: Status | None = None,
+) -> Explanation:
+    try:
+        walked = list(describe_walk(walk(request, catalog, settings), "the next pod" if status else "the pod"))
+    except BadInput:
+        raise
+    except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the walk reads more fields)
+        walked = [Line(f"cannot show the steps: a field is malformed ({type(error).__name__})")]
+    injection = inject_request(request, catalog, settings)
+    eligible, broken = as_if_eligible(mapping(request, "object"), injection.decision.opted_in_by, settings)
+    assumed = None
+    if injection.decision.reason in broken:
+        assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings), broken)
+    advised = advised or _advice(injection, assumed)
+    lines = (*before, *walked, *describe_decision(injection, settings, assumed), *describe_advice(advised))
+    return Explanation(name, lines, advised, injection, assumed.injection if assumed else None, status)
+
+
+def _advice(injection: Injection, assumed: Assumed | None) -> tuple[str, ...]:
+    advised = wording.advice(injection.decision)
+    if assumed is None or assumed.injection.decision.outcome is not Outcome.UNCHANGED:
+        return advised
+    return tuple(dict.fromkeys((*advised, *wording.advice(assumed.injection.decision))))
+
+
+def _stuck_advice(machine: Machine, catalog: Store, settings: Settings) -> list[str]:
+    """Return the advice for a pinned pod that can't be scheduled. Empty for any other pod."""
+    pod = machine.manifest
+    pin = read_pending_pin(pod) if pod else None
+    if pod is None or pin is None or not pin.unschedulable_since:
+        return []
+    namespace, after = text(pod, "metadata", "namespace"), settings.release_after
+    obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
+    try:
+        vm = catalog.virtual_machine(namespace, pin.vm)
+    except BadInput:  # the user may read pods, but not VMs
+        vm = None
+    return stuck_advice(namespace, pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT)

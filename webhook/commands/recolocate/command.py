@@ -1,0 +1,191 @@
+"""`kubevirt-scheduler recolocate`: live-migrate running VMs to the node of their storage."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from webhook.commands.fleet_source import Scope
+from webhook.commands.label_selector import parse_selector
+from webhook.commands.options import (
+    all_namespaces_option,
+    color_option,
+    connect,
+    live_options,
+    namespace_option,
+    output_option,
+    selector_option,
+    wants_color,
+)
+from webhook.commands.progress import Progress, progress_bar
+from webhook.commands.recolocate.plan import (
+    Proposal,
+    Surroundings,
+    describe,
+    propose,
+    relocations,
+    render,
+    restart_list,
+)
+from webhook.fleet.relocation import Limits
+from webhook.placement.settings import Settings, read_settings
+from webhook.reading.documents import BadInput
+
+if TYPE_CHECKING:
+    from webhook.cluster.client import ClusterClient
+
+EXIT_FAILED = 1
+STORAGE_WARNING = (
+    "According to Longhorn's documentation, its RWX volumes over NFS do not support live migration. KubeVirt does "
+    "migrate VMs with such volumes. So the first VM of each StorageClass migrates alone, and the command watches it "
+    "for {settle:g} seconds. The command stops at the first failure. Read more: docs/guides/recolocate.md"
+)
+TOO_OLD = (
+    "KubeVirt is too old: VirtualMachineInstanceMigration has no field addedNodeSelector, so a migration cannot name "
+    "its target node. Upgrade to KubeVirt 1.6 or newer, or restart VMs: kubevirt-scheduler recolocate --restart-list"
+)
+NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.kubevirt.io not found"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The VMs that the user selected."""
+
+    all_namespaces: bool
+    namespace: str | None
+    selector: str
+    names: tuple[str, ...]
+
+    def scope(self, default: str) -> Scope:
+        """Return the scope; `default` is the namespace of the context."""
+        return Scope(None if self.all_namespaces else self.namespace or default, parse_selector(self.selector))
+
+
+@click.command(short_help="live-migrate VMs to the node of their storage")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@all_namespaces_option("Select the VMs of all namespaces.")
+@namespace_option
+@selector_option
+@click.option("--yes", is_flag=True, help="Migrate the VMs. Without --yes, the command only prints the plan.")
+@click.option("--max", "most", type=click.IntRange(1), metavar="N", help="Migrate at most N VMs.")
+@click.option(
+    "--parallel",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Run at most N migrations at once, and at most KubeVirt's limit minus two, and two per source node.",
+)
+@click.option(
+    "--settle",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to watch the first VM of each StorageClass after its migration.",
+)
+@click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
+@output_option("table", "json", text="The output format. json prints one JSON object per line.")
+@color_option
+@live_options
+def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
+    names: tuple[str, ...],
+    all_namespaces: bool,
+    namespace: str | None,
+    selector: str,
+    yes: bool,
+    most: int | None,
+    parallel: int,
+    settle: float,
+    restart_list: bool,
+    output: str,
+    color: bool | None,
+    **live: str | None,
+) -> None:
+    """Live-migrate running VMs that are apart from their storage to the node of their share-manager.
+
+    Without --yes, the command changes nothing and prints the plan: an action and a reason for each VM. Ctrl-C stops the
+    command after the running migrations have finished. A second Ctrl-C stops it immediately and leaves them running.
+
+    The exit status is 1 if a migration failed or the run was interrupted, and 2 if the cluster can't be read.
+
+    \b
+    Examples:
+      kubevirt-scheduler recolocate -A
+      kubevirt-scheduler recolocate -n shop -l app=db --max 5 --yes
+      kubevirt-scheduler recolocate -n shop vm1 --yes
+      kubevirt-scheduler recolocate -A --restart-list
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    if all_namespaces and (namespace or names):
+        raise click.UsageError("-A cannot be combined with -n or names")
+    if restart_list and (yes or most or output == "json"):
+        raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
+    settings, cluster = read_settings(os.environ), connect(live["kubeconfig"], live["context"])
+    selection = Selection(all_namespaces, namespace, selector, names)
+    supported = _is_supported(cluster)
+    if not (supported or restart_list):
+        raise BadInput(TOO_OLD)
+    with progress_bar() as progress:
+        proposals = _propose(cluster, selection, settings, progress, supported=supported)
+    if restart_list:
+        _print_restarts(proposals)
+    elif yes:
+        _migrate(cluster, proposals, Limits(parallel, settle=settle, most=most), settings, as_json=output == "json")
+    elif output == "json":
+        for each in proposals:
+            click.echo(json.dumps(describe(each)))
+    else:
+        click.echo(render(proposals, most, color=wants_color(color)), nl=False)
+
+
+def _is_supported(cluster: ClusterClient) -> bool:
+    # These modules import the Kubernetes client, which takes a second.
+    from webhook.commands.recolocate.migrations import supports_added_node_selector  # noqa: PLC0415
+    from webhook.reading.api import answered  # noqa: PLC0415
+
+    with answered():
+        supported = supports_added_node_selector(cluster)
+    if supported is None:
+        raise BadInput(NO_KUBEVIRT)
+    return supported
+
+
+def _propose(
+    cluster: ClusterClient, selection: Selection, settings: Settings, progress: Progress, *, supported: bool
+) -> list[Proposal]:
+    from webhook.commands.recolocate.migrations import list_migrations, read_disks  # noqa: PLC0415
+    from webhook.reading.api import answered  # noqa: PLC0415
+    from webhook.reading.listing import read_inventory  # noqa: PLC0415
+
+    inventory = read_inventory(cluster, settings, lambda kind, count: progress(f"reading {kind}", count, None))
+    with answered():
+        disks, migrations = read_disks(cluster), list_migrations(cluster)
+    unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
+    found = Surroundings(inventory, disks, unfinished, supported)
+    scope = selection.scope(cluster.namespace)
+    return propose(found, scope, selection.names, settings, progress)
+
+
+def _print_restarts(proposals: Sequence[Proposal]) -> None:
+    lines = list(restart_list(proposals))
+    for line in lines:
+        click.echo(line)
+    if not lines:
+        click.echo("No VM needs a restart.", err=True)
+
+
+def _migrate(
+    cluster: ClusterClient, proposals: Sequence[Proposal], limits: Limits, settings: Settings, *, as_json: bool
+) -> None:
+    from webhook.commands.recolocate.run import migrate  # noqa: PLC0415
+
+    moves = relocations(proposals)
+    if moves:
+        click.echo(STORAGE_WARNING.format(settle=limits.settle), err=True)
+    if not migrate(cluster, moves, limits, settings, as_json=as_json):
+        raise SystemExit(EXIT_FAILED)

@@ -1,0 +1,176 @@
+"""KubeVirt's live migrations on the API server: its limits, the existing migrations, and new ones."""
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+
+from webhook.cluster import wire
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kinds import KUBEVIRT_API
+from webhook.fleet.recolocation import Move
+from webhook.fleet.relocation import Migration, Sight
+from webhook.placement.migration import HOSTNAME
+from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import JsonObject, Malformed, condition, mapping, mappings, text
+from webhook.placement.objects.pod import is_terminating
+from webhook.placement.objects.resources import amounts
+from webhook.reading.api import list_objects, list_raw, read_object
+
+LABEL = "kubevirt-scheduler/recolocate"
+# A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
+ANNOTATIONS = {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
+KIND, PLURAL = "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"
+CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.kubevirt.io"
+PARALLEL_PER_CLUSTER, OUTBOUND_PER_NODE = 5, 2  # KubeVirt's defaults
+# While a migration has one of these conditions, it stays Pending, and KubeVirt creates no target pod.
+BLOCKING = {
+    "migrationRejectedByResourceQuota": "a ResourceQuota of the namespace rejects the target pod",
+    "migrationBlockedByBackup": "a backup of the VM is running",
+    "migrationBlockedByUtilityVolumes": "utility volumes are attached to the VM",
+}
+WRITE_TIMEOUT = 15.0  # seconds
+
+
+class _ClaimSpec(TypedDict, total=False):
+    storageClassName: Any
+    resources: Any
+
+
+class _SizedClaim(TypedDict, total=False):
+    metadata: wire.Metadata
+    spec: _ClaimSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KubeVirtLimits:
+    """KubeVirt's limits on parallel migrations."""
+
+    cluster: int = PARALLEL_PER_CLUSTER
+    per_node: int = OUTBOUND_PER_NODE
+
+
+def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
+    """Return whether a migration can name its target node, as in KubeVirt 1.6. None without KubeVirt.
+
+    Raises ClusterError.
+    """
+    crd = read_object(cluster, CRD)
+    if crd is None:
+        return None
+    versions = mappings(crd, "spec", "versions")
+    served = [each for each in versions if each.get("name") == "v1" and each.get("served")]
+    schemas = [mapping(each, "schema", "openAPIV3Schema", "properties", "spec", "properties") for each in served]
+    return any("addedNodeSelector" in schema for schema in schemas)
+
+
+def read_limits(cluster: ClusterClient) -> KubeVirtLimits:
+    """Read the limits of KubeVirt's configuration. Raises ClusterError."""
+    found = list(list_objects(cluster, f"{KUBEVIRT_API}/kubevirts"))
+    migrations = mapping(found[0], "spec", "configuration", "migrations") if found else {}
+    cluster_limit = migrations.get("parallelMigrationsPerCluster", PARALLEL_PER_CLUSTER)
+    per_node = migrations.get("parallelOutboundMigrationsPerNode", OUTBOUND_PER_NODE)
+    return KubeVirtLimits(int(cluster_limit), int(per_node))
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The StorageClass of a claim, and its requested capacity in bytes."""
+
+    storage_class: str
+    size: int
+
+
+def read_disks(cluster: ClusterClient) -> dict[Key, Disk]:
+    """Read the StorageClass and the size of each claim. Raises ClusterError."""
+    found = {}
+    for raw in list_raw(cluster, "/api/v1/persistentvolumeclaims"):
+        item = msgspec.json.decode(raw, type=_SizedClaim)
+        key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
+        found[key] = Disk(text(item, "spec", "storageClassName"), _size(item))
+    return found
+
+
+def _size(claim: Any) -> int:
+    requests = mapping(claim, "spec", "resources", "requests")
+    try:
+        return amounts({"storage": requests.get("storage", 0)})["storage"]
+    except Malformed:  # only the order of the restarts needs it
+        return 0
+
+
+def list_migrations(cluster: ClusterClient) -> list[Migration]:
+    """List all migrations of the cluster. Raises ClusterError."""
+    return [_migration(item) for item in list_objects(cluster, f"{KUBEVIRT_API}/{PLURAL}")]
+
+
+def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migration | None:
+    """Read a migration; None if it doesn't exist. Raises ClusterError."""
+    item = read_object(cluster, f"{KUBEVIRT_API}/namespaces/{namespace}/{PLURAL}/{name}")
+    return None if item is None else _migration(item)
+
+
+def _migration(item: JsonObject) -> Migration:
+    metadata, state = mapping(item, "metadata"), mapping(item, "status", "migrationState")
+    blocked = (why for kind, why in BLOCKING.items() if condition(item, kind).get("status") == "True")
+    return Migration(
+        text(metadata, "namespace"),
+        text(metadata, "name"),
+        text(item, "spec", "vmiName"),
+        text(item, "status", "phase"),
+        text(state, "sourceNode"),
+        ours=LABEL in mapping(metadata, "labels"),
+        deleting=is_terminating(item),
+        version=text(metadata, "resourceVersion"),
+        failure=text(state, "failureReason"),
+        blocked=next(blocked, ""),
+    )
+
+
+def read_vmi(cluster: ClusterClient, key: Key) -> JsonObject | None:
+    """Read a VMI; None if it doesn't exist. Raises ClusterError."""
+    return read_object(cluster, f"{KUBEVIRT_API}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
+
+
+def sight_of(vmi: JsonObject) -> Sight:
+    """Extract the state of a VMI."""
+    paused, phase = condition(vmi, "Paused"), text(vmi, "status", "phase")
+    return Sight(
+        node=text(vmi, "status", "nodeName"),
+        running=phase == "Running",
+        ready=condition(vmi, "Ready").get("status") == "True",
+        paused=(text(paused, "reason") or "Paused") if paused.get("status") == "True" else "",
+        evacuating=bool(text(vmi, "status", "evacuationNodeName")),
+        stopping=phase == "Succeeded" or (phase != "Failed" and is_terminating(vmi)),
+    )
+
+
+def create_migration(cluster: ClusterClient, move: Move, name: str) -> None:
+    """Create the migration of a VM to its target node. It may already exist under this name. Raises ClusterError."""
+    metadata = {"name": name, "labels": {LABEL: "true"}, "annotations": ANNOTATIONS}
+    spec = {"vmiName": move.name, "addedNodeSelector": {HOSTNAME: move.hostname}}
+    body = {"apiVersion": "kubevirt.io/v1", "kind": KIND, "metadata": metadata, "spec": spec}
+    try:
+        cluster.send("POST", f"{KUBEVIRT_API}/namespaces/{move.namespace}/{PLURAL}", body, WRITE_TIMEOUT)
+    except ClusterError as error:
+        if error.code != 409:  # 409: an earlier request that got no answer has created it
+            raise
+
+
+def delete_migration(cluster: ClusterClient, migration: Migration) -> None:
+    """Delete a migration, which cancels it, unless it has changed since it was read. Raises ClusterError."""
+    precondition = {"preconditions": {"resourceVersion": migration.version}}
+    try:
+        path = f"{KUBEVIRT_API}/namespaces/{migration.namespace}/{PLURAL}/{migration.name}"
+        cluster.send("DELETE", path, precondition, WRITE_TIMEOUT)
+    except ClusterError as error:
+        if error.code not in (404, 409):  # 404: it is gone; 409: it has changed
+            raise
+
+
+def failure_message(cluster: ClusterClient, namespace: str, migration: str) -> str:
+    """Return the newest Warning event about a migration, empty if there is none. Raises ClusterError."""
+    selector = f"involvedObject.kind={KIND},involvedObject.name={migration},type=Warning"
+    found = list(list_objects(cluster, f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector))
+    newest = max(found, key=lambda each: text(each, "metadata", "creationTimestamp"), default={})
+    return text(newest, "message")

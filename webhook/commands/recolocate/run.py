@@ -1,0 +1,221 @@
+"""Run the migrations of `recolocate`: read the cluster twice a second, and create the permitted migrations."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.inventory import Inventory
+from webhook.commands.recolocate import migrations
+from webhook.commands.recolocate.interrupts import Presses, interrupts
+from webhook.commands.recolocate.output import Reporter, reporter
+from webhook.commands.recolocate.plan import view_of
+from webhook.fleet import recolocation_run
+from webhook.fleet.recolocation import Hindrance, Move, Refusal, plan_move
+from webhook.fleet.relocation import RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
+from webhook.fleet.states import Status, assess
+from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import Malformed
+from webhook.placement.settings import Settings
+from webhook.reading.api import answered
+from webhook.reading.documents import BadInput
+from webhook.reading.one_vm import read_one_vm
+
+POLL = 0.5  # seconds between two reads of the cluster
+LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
+PATIENCE = 300.0  # seconds to wait for an unreachable API server: it may restart, for example in an upgrade
+LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
+SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
+# An API server that has just started refuses requests until it has read its roles, for some seconds.
+REFUSALS, PATIENCE_IF_REFUSED = (401, 403), 30.0  # seconds
+# A quota or another webhook also refuses a request with 403, but for this VM only.
+MISSING_RIGHT = 'is forbidden: User "'
+INTERRUPTED = "interrupted"
+FEWER_SLOTS = (
+    "--parallel {limits.parallel}: at most {limits.slots} of the migrations run at once. KubeVirt's limit is "
+    "{limits.cluster} (parallelMigrationsPerCluster), and {reserved} of its slots stay free for drains."
+)
+
+
+def migrate(
+    cluster: ClusterClient, moves: Sequence[Relocation], limits: Limits, settings: Settings, *, as_json: bool
+) -> bool:
+    """Migrate the VMs. Return whether no migration failed and the user did not interrupt the run.
+
+    Raises BadInput if KubeVirt's limits can't be read.
+    """
+    with answered():
+        own = migrations.read_limits(cluster)
+    limits = replace(limits, cluster=own.cluster, per_node=own.per_node)
+    with interrupts() as presses, reporter(len(moves), as_json=as_json) as report:
+        if moves and limits.parallel > limits.slots:
+            report.note(FEWER_SLOTS.format(limits=limits, reserved=RESERVED_SLOTS))
+        return MigrationRun(cluster, Run(tuple(moves)), limits, settings, report, presses).run()
+
+
+class MigrationRun:
+    """One run against one cluster."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 (the run's parts)
+        self,
+        cluster: ClusterClient,
+        run: Run,
+        limits: Limits,
+        settings: Settings,
+        report: Reporter,
+        presses: Presses,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._limits, self._settings = cluster, limits, settings
+        self._run, self._report, self._presses = run, report, presses
+        self._clock, self._suffix = clock, secrets.token_hex(3)
+        # By the namespace and name of a migration: the source node of another client's, and when it was seen first.
+        self._sources: dict[Key, str] = {}
+        self._seen: dict[Key, float] = {}
+        self._answered_at = self._list_at = self._clock()
+
+    def run(self) -> bool:
+        """Migrate until all is done, a migration fails, or the user interrupts twice."""
+        while not self._run.finished(self._limits):
+            try:
+                self._pass()
+                self._answered_at = self._clock()
+            except (ClusterError, BadInput) as error:
+                is_refused = isinstance(error, ClusterError) and error.code in REFUSALS
+                patience = PATIENCE_IF_REFUSED if is_refused else PATIENCE
+                if self._clock() - self._answered_at > patience:
+                    self._change(recolocation_run.stopped(self._run, str(error)))
+                    break
+                self._report.note(f"A request failed, retrying: {error}")
+            if self._presses.count and not self._run.stopped:
+                self._change(recolocation_run.stopped(self._run, INTERRUPTED))
+                self._report.note("Interrupted: waiting for running migrations. To exit now, press Ctrl-C again.")
+            if self._presses.count > 1:
+                break
+            if not self._run.finished(self._limits):
+                self._presses.sleep(POLL)
+        self._report.end(self._run)
+        return not self._run.stopped
+
+    def _pass(self) -> None:
+        view = self._look(self._in_flight())
+        self._withdraw(view)
+        moving = {each.move.key for each in self._run.in_flight}
+        self._change(recolocation_run.advance(self._run, view, self._limits))
+        for each in self._run.relocations:
+            if each.stage is Stage.MOVED and each.move.key in moving:
+                self._check_arrival(each.move)
+        # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
+        if recolocation_run.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
+            self._create(self._look(migrations.list_migrations(self._cluster)))
+
+    def _create(self, view: View) -> None:
+        self._withdraw(view)  # migrations of an earlier run
+        candidate = recolocation_run.next_move(self._run, view, self._limits)
+        if candidate is None:
+            self._list_at = self._clock() + LIST_INTERVAL
+            if not self._run.in_flight:
+                self._report.note("Waiting for other migrations to finish")
+        while candidate and not self._presses.count and self._start(candidate, view):
+            candidate = recolocation_run.next_move(self._run, view, self._limits)
+
+    def _withdraw(self, view: View) -> None:
+        for withdrawal in recolocation_run.withdrawals(view):
+            migration = withdrawal.migration
+            vmi = f"{migration.namespace}/{migration.vmi}"
+            self._report.note(f"{vmi}: deleting migration {migration.name}: {withdrawal.why}")
+            migrations.delete_migration(self._cluster, migration)
+            self._change(recolocation_run.withdrawn(self._run, withdrawal))
+
+    def _in_flight(self) -> list[Migration]:
+        keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
+        return [found for key in keys if (found := migrations.read_migration(self._cluster, *key))]
+
+    def _look(self, found: Sequence[Migration]) -> View:
+        keys = {each.move.key for each in self._run.in_flight}
+        keys |= {(each.namespace, each.vmi) for each in found if each.unfinished and each.ours}
+        vmis = {key: vmi for key in keys if (vmi := migrations.read_vmi(self._cluster, key))}
+        current = {(each.move.namespace, each.migration) for each in self._run.in_flight}
+        known = [self._completed(each) for each in found if each.unfinished or each.key in current]
+        return View(self._clock(), tuple(known), {key: migrations.sight_of(vmi) for key, vmi in vmis.items()})
+
+    def _completed(self, migration: Migration) -> Migration:
+        """Add the fields that the migration itself lacks: since when, its source node, and why it failed."""
+        if migration.unfinished:
+            seen = self._seen.setdefault(migration.key, self._clock())
+            return replace(migration, source=migration.source or self._source(migration), seen=seen)
+        if migration.phase == "Failed" and not migration.failure:
+            cause = migrations.failure_message(self._cluster, *migration.key)
+            return replace(migration, failure=cause)
+        return migration
+
+    def _source(self, migration: Migration) -> str:
+        """Return the node of a migration's VMI. Only a new migration of another client costs a request."""
+        key = migration.key
+        if key not in self._sources:
+            vmi = migrations.read_vmi(self._cluster, (migration.namespace, migration.vmi))
+            self._sources[key] = migrations.sight_of(vmi).node if vmi else ""
+        return self._sources[key]
+
+    def _start(self, candidate: Relocation, view: View) -> bool:
+        """Check the VM again and create its migration. Return whether another may be created in this pass."""
+        result = self._checked(candidate, view)
+        if isinstance(result, Refusal):
+            self._change(recolocation_run.skipped(self._run, candidate, f"{result.word}: {result.detail}"))
+            return True
+        current = replace(candidate, move=result)
+        # If the VM or its share-manager has moved, other limits apply.
+        if (result.source, result.target) != (candidate.move.source, candidate.move.target):
+            self._change(recolocation_run.updated(self._run, replace(current, canary=False)))
+            return False
+        name = f"recolocate-{candidate.move.name[:LONGEST_NAME]}-{self._suffix}"
+        try:
+            migrations.create_migration(self._cluster, result, name)
+        except ClusterError as error:
+            return self._not_created(current, name, error)
+        self._change(recolocation_run.begun(self._run, current, name, self._clock()))
+        return True
+
+    def _checked(self, candidate: Relocation, view: View) -> Move | Refusal:
+        key = candidate.move.key
+        unfinished = frozenset((each.namespace, each.vmi) for each in view.migrations if each.unfinished)
+        try:
+            inventory, status = self._assessed(key)
+            if status is None:
+                return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
+            return plan_move(view_of(status, inventory, unfinished, self._settings), inventory.store)
+        except Malformed as error:
+            return Refusal(Hindrance.NOT_RUNNING, f"the VM's pod cannot be read: {error}")
+
+    def _assessed(self, key: Key) -> tuple[Inventory, Status | None]:
+        inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
+        machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
+        return inventory, assess(machines[0], inventory.store, self._settings) if machines else None
+
+    def _check_arrival(self, move: Move) -> None:
+        """Report a VM whose share-manager has moved during the migration."""
+        status: Status | None = None
+        with suppress(Malformed):
+            _, status = self._assessed(move.key)
+        storage = status.storage_node if status else None
+        if storage not in (None, move.target):
+            detail = f"its storage is on {storage} by now. Run the command again"
+            self._report.note(f"{'/'.join(move.key)} is still apart: {detail}")
+
+    def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
+        if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):
+            raise error
+        if error.code in SERVER_ERRORS or error.code >= 500:
+            self._change(recolocation_run.begun(self._run, candidate, name, self._clock(), uncertain=True))
+            raise error
+        self._change(recolocation_run.skipped(self._run, candidate, str(error)))
+        return True
+
+    def _change(self, run: Run) -> None:
+        previous, self._run = self._run, run
+        stages = {each.move.key: each.stage for each in previous.relocations}
+        for each in run.relocations:
+            if each.stage is not stages[each.move.key]:
+                self._report.changed(each, self._clock())

@@ -1,0 +1,135 @@
+"""`kubevirt-scheduler report`: list the VMs that are apart from their storage, and the effect of a restart."""
+
+import itertools
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from webhook.cluster.inventory import node_loads
+from webhook.commands.fleet_source import Scope, assess_all, read_files, read_live
+from webhook.commands.label_selector import parse_selector
+from webhook.commands.options import (
+    all_namespaces_option,
+    color_option,
+    live_options,
+    namespace_option,
+    output_option,
+    selector_option,
+    snapshot_option,
+    wants_color,
+)
+from webhook.commands.progress import progress_bar
+from webhook.commands.report.document import build_report
+from webhook.commands.report.table import render_report
+from webhook.fleet.states import State
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.settings import Settings, read_settings
+from webhook.reading import manifests
+
+TABLES = ("table", "wide")
+WATCH_SECONDS = 5
+EXIT_APART = 1
+CLEAR_SCREEN = "\x1b[H\x1b[2J"
+
+
+@click.command(short_help="list VMs, their nodes, and the nodes of their storage")
+@all_namespaces_option("Report on all namespaces. The default for a snapshot.")
+@namespace_option
+@selector_option
+@click.option("--apart", "only_apart", is_flag=True, help="List only the VMs that are apart from their storage.")
+@snapshot_option
+@output_option(
+    *TABLES,
+    "json",
+    "yaml",
+    "html",
+    text="The output format. wide adds claims and reasons to the table. html prints a page for a browser.",
+)
+@click.option("-w", "--watch", is_flag=True, help=f"Print the table again every {WATCH_SECONDS} seconds.")
+@click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
+@color_option
+@live_options
+def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
+    all_namespaces: bool,
+    namespace: str | None,
+    selector: str,
+    only_apart: bool,
+    snapshots: tuple[Path, ...],
+    output: str,
+    watch: bool,
+    fail_on: str | None,
+    color: bool | None,
+    **live: str | None,
+) -> None:
+    """List the node of each VM, the node of its storage, and the decision if the VM started now.
+
+    The exit status is 1 if a VM is apart and --fail-on apart is given, and 2 if the cluster can't be read.
+
+    \b
+    Examples:
+      kubevirt-scheduler report -A
+      kubevirt-scheduler report -n shop -l app=db --apart
+      kubevirt-scheduler report --snapshot cluster.json -o wide
+      kubevirt-scheduler report -A -o html > fleet.html
+      kubevirt-scheduler report -A --fail-on apart -o json
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    if all_namespaces and namespace:
+        raise click.UsageError("specify either -A or -n, not both")
+    if watch and output not in TABLES:
+        raise click.UsageError("-w prints tables: specify -o table or -o wide, or omit -w")
+    if watch and fail_on:
+        raise click.UsageError("-w never ends with an exit status: omit --fail-on or -w")
+    settings, wanted = read_settings(os.environ), parse_selector(selector)
+    for number in itertools.count() if watch else range(1):
+        if number:
+            time.sleep(WATCH_SECONDS)
+        found = _survey(snapshots, live, namespace, wanted, settings, all_namespaces=all_namespaces, watch=watch)
+        text = _rendered(found, output, only_apart=only_apart, color=wants_color(color))
+        click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "").encode() + text.encode(), nl=False)
+    if fail_on and found["summary"]["apart"]:
+        raise SystemExit(EXIT_APART)
+
+
+def _survey(  # noqa: PLR0913 (the options of the command)
+    snapshots: tuple[Path, ...],
+    live: dict[str, str | None],
+    namespace: str | None,
+    selector: JsonObject,
+    settings: Settings,
+    *,
+    all_namespaces: bool,
+    watch: bool,
+) -> JsonObject:
+    with progress_bar(shown=not watch) as progress:
+        default = None
+        if snapshots:
+            inventory = read_files(snapshots)
+        else:
+            inventory, default = read_live(live["kubeconfig"], live["context"], settings, progress)
+        scope = Scope(None if all_namespaces else namespace or default, selector)
+        statuses = list(assess_all(inventory, scope, settings, progress))
+    if not statuses and scope.namespace:
+        click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
+    return build_report(statuses, node_loads(inventory.store, settings))
+
+
+def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) -> str:
+    vms = [vm for vm in found["vms"] if not only_apart or vm["state"] == State.APART]
+    listed = found | {"vms": vms}
+    match output:
+        case "json":
+            return msgspec.json.format(msgspec.json.encode(listed), indent=2).decode() + "\n"
+        case "yaml":
+            return manifests.to_yaml(listed)
+        case "html":
+            from webhook.commands.report.page import render  # noqa: PLC0415 (only a page needs the template)
+
+            return render(listed)
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")  # a pipe has none, and a program reads whole lines
+    columns = shutil.get_terminal_size().columns if has_width else None
+    return render_report(listed, wide=output == "wide", color=color, columns=columns)

@@ -1,0 +1,78 @@
+"use strict";
+// The report, and how its values become text. Every text reaches the page as a text node or an attribute, never as HTML.
+// The scripts share their top-level names, in this order: data.js, nodes.js, matrix.js, page.js.
+
+const STATES = {
+  Together: ["●", "together", "runs on the node of its share-manager"],
+  Apart: ["⇄", "apart", "runs on a different node than its share-manager"],
+  Unserved: ["○", "unserved", "runs, but no share-manager serves its claims"],
+  Waiting: ["◔", "waiting", "its pod is Pending"],
+  Stopped: ["■", "stopped", "has no pod"],
+  NotConcerned: ["–", "not concerned", "mounts no claim that a share-manager serves"],
+};
+const OPTED_IN = { annotation: "yes", namespace: "by namespace", "storage-class": "by StorageClass" };
+const COLUMNS = [
+  ["Namespace", (vm) => vm.namespace],
+  ["VM", (vm) => vm.name],
+  ["State", (vm) => [words(vm.state), vm.migrating && "migrating", vm.paused && "paused"].filter(Boolean).join(", ")],
+  ["Opted in", (vm) => (Object.hasOwn(OPTED_IN, vm.optedInBy) ? OPTED_IN[vm.optedInBy] : vm.optedIn ? "yes" : "no")],
+  ["Node", (vm) => vm.node],
+  ["Storage", (vm) => vm.storageNode],
+  ["Claim", (vm) => vm.claim],
+  ["Reason", (vm) => vm.reason],
+  ["If started", ifStarted],
+  ["What to do", (vm) => vm.advice],
+];
+
+// Control characters, and those that reverse the direction of the text around them.
+const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
+
+const report = JSON.parse(byId("report").textContent, (_, value) => (typeof value === "string" ? printable(value) : value));
+const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
+const NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
+const chosen = { namespace: "", name: "", node: "", states: new Set(), selected: null, sort: 0, ascending: true };
+let shown = vms;
+
+function printable(text) {
+  return text.replace(UNPRINTABLE, "\ufffd");
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+function element(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children.map((child) => (child instanceof Node ? child : String(child))));
+  return made;
+}
+
+function known(state) {
+  return Object.hasOwn(STATES, state) ? state : "NotConcerned";
+}
+
+function words(state) {
+  return Object.hasOwn(STATES, state) ? STATES[state][1] : state;
+}
+
+function mark(state) {
+  return element("span", { class: `mark ${known(state)}`, "aria-hidden": "true" }, STATES[known(state)][0]);
+}
+
+function ifStarted(vm) {
+  const { outcome, reason, node, text } = vm.ifStarted || {};
+  if (text) return text;
+  return outcome ? `${outcome}${node ? ` ${node}` : ""}${reason ? ` (${reason})` : ""}` : "";
+}
+
+function plural(count, noun) {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function counted(of) {
+  return Object.keys(STATES).map((state) => [state, of.filter((vm) => known(vm.state) === state).length]);
+}

@@ -1,0 +1,1 @@
+"""`kubevirt-scheduler serve`: run the webhook."""

@@ -1,0 +1,133 @@
+"""`kubevirt-scheduler serve`: respond to the API server's admission reviews over TLS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from certs.files import UnusableCertificate
+from webhook.cluster.backend import Backend, from_snapshot
+from webhook.commands.options import connect, live_options, namespace_and_name
+from webhook.commands.serve.certificate_options import TlsOptions, certificate_problems, tls_options
+from webhook.placement.objects.fields import printable
+from webhook.placement.settings import Settings, read_settings
+from webhook.reading import snapshot
+from webhook.serving.app import create_probes, make_reviewer, probe_port, review_port
+from webhook.serving.http.connection import RequestHandler
+from webhook.serving.http.listeners import CannotListen, listening
+from webhook.serving.server import Server
+from webhook.serving.telemetry import logs
+from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
+from webhook.serving.telemetry.logs import LogLimit, LogStream
+from webhook.serving.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from webhook.cluster.client import ClusterClient
+
+PORT = click.IntRange(0, 65535)
+STDERR = 2
+
+
+class StartupError(click.ClickException):
+    """Report in one line why the server can't start, and exit with status 2."""
+
+    exit_code = 2
+
+
+@click.command(short_help="run the webhook server")
+@click.option(
+    "--snapshot",
+    "snapshots",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE|FOLDER",
+    help="Read the cluster from a file or folder, such as the output of kubectl get -o yaml. Can be repeated.",
+)
+@click.option("--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
+@click.option("--https-port", type=PORT, default=8443, show_default=True, help="The TLS port. 0 picks a free port.")
+@click.option(
+    "--http-port",
+    type=PORT,
+    default=8080,
+    show_default=True,
+    help="The plain HTTP port for /healthz, /readyz and /metrics. 0 picks a free port.",
+)
+@click.option(
+    "--lease",
+    metavar="NAMESPACE/NAME",
+    help="The Lease that elects the replica that releases VMs whose pin can't hold. Default: no replica does.",
+)
+@tls_options
+@live_options
+def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
+    snapshots: tuple[Path, ...],
+    bind: str,
+    https_port: int,
+    http_port: int,
+    lease: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    **tls: Any,
+) -> None:
+    """Serve POST /mutate over TLS, and probes and metrics without TLS.
+
+    When the server is ready, it prints its addresses as one line of JSON on standard output. It logs to standard
+    error. The environment variables CO_SCHEDULE_... configure it. SIGTERM stops it.
+
+    \b
+    Examples:
+      kubevirt-scheduler serve
+      kubevirt-scheduler serve --snapshot examples/cluster.yaml
+      kubevirt-scheduler serve --snapshot cluster/ --bind 0.0.0.0 --tls-dir /etc/webhook/tls
+      kubevirt-scheduler serve --tls-secret NAMESPACE/NAME --tls-name webhook.NAMESPACE.svc --webhook-configuration NAME
+      CO_SCHEDULE_ACTION=observe kubevirt-scheduler serve --snapshot cluster.yaml --https-port 0
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    tls_config, settings = TlsOptions(**tls), read_settings(os.environ)
+    lease_key = namespace_and_name(lease, "--lease") if lease is not None else None
+    if snapshots and lease_key:
+        raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
+    log_stream, log_limit = LogStream(STDERR), LogLimit()
+    logs.configure(settings, log_stream, log_limit)
+    metrics = Metrics(settings.action)
+    metrics.add(partial(log_metrics, log_stream, log_limit))
+    if snapshots:
+        backend = from_snapshot(snapshot.load(snapshots), settings)
+    else:
+        backend = _live_backend(connect(kubeconfig, context), settings, lease_key, metrics)
+    handler = RequestHandler(review_port(make_reviewer(backend, settings, metrics)), metrics.count_response)
+    try:
+        with ExitStack() as stack:
+            listeners = stack.enter_context(listening(bind, https_port, http_port))
+            certificate, controller = stack.enter_context(
+                tls_config.certificate(_self_signed_names(bind), lambda: connect(kubeconfig, context))
+            )
+            metrics.add(partial(certificate_metrics, certificate, controller))
+
+            def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:
+                problems = partial(certificate_problems, certificate, controller)
+                return probe_port(create_probes(metrics, backend.caches, problems, not_ready_reason, stalled_seconds))
+
+            Server(handler, probes, listeners, certificate, settings, backend, metrics, controller).run()
+    except (CannotListen, UnusableCertificate) as error:
+        raise StartupError(printable(str(error))) from None
+
+
+def _live_backend(
+    cluster: ClusterClient, settings: Settings, lease: tuple[str, str] | None, metrics: Metrics
+) -> Backend:
+    from webhook.cluster.live_backend import LiveBackend  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+
+    live_backend = LiveBackend(cluster, settings, lease)
+    metrics.add(partial(cluster_metrics, live_backend))
+    metrics.add(partial(fleet_metrics, live_backend.fleet.counts))
+    return live_backend.backend()
+
+
+def _self_signed_names(bind: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", bind)))

@@ -1,0 +1,151 @@
+"""The pod that KubeVirt would create for a VM now: derived from the VM's running pod, or rendered from the VM.
+
+KubeVirt renders a virt-launcher pod from the VMI: pkg/virt-controller/services/template.go. A live-migration target
+gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from webhook.fleet.cpu_selectors import MIGRATION_SELECTORS, lasting_selectors
+from webhook.fleet.vm_pod import inherits_annotations, rendered_spec
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
+from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
+from webhook.placement.migration import HOSTNAME, source_anti_affinity
+from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.kubevirt import (
+    APP_LABEL,
+    EVICTION_SOURCE,
+    MIGRATION_LABEL,
+    MIGRATION_NAME_ANNOTATION,
+    VIRT_LAUNCHER,
+    VMI_NAME_ANNOTATION,
+    is_migration_target,
+)
+from webhook.placement.objects.selectors import REQUIRED
+from webhook.placement.reasons import OptedInBy, Reason
+from webhook.placement.settings import MigrationTargets, Settings
+
+_OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
+# Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
+_SELECTORS_OF_KUBEVIRT = frozenset({"kubernetes.io/arch", "cpumanager"})
+
+
+def before_scheduling(pod: JsonObject, vmi: JsonObject | None = None) -> JsonObject:
+    """Return a pod as it was at creation: without the node, the webhook's changes and the status.
+
+    With its VMI, a term of the user that equals the webhook's pin stays.
+    """
+    original = without_injection(without_avoided_node(pod), mapping(vmi, "spec", "affinity"))
+    spec = {key: value for key, value in mapping(original, "spec").items() if key != "nodeName"}
+    return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
+
+
+def next_pod(pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, settings: Settings) -> JsonObject:
+    """Return the pod that KubeVirt would create if the VM of a running pod were restarted.
+
+    The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
+    if they are missing or unknown.
+    """
+    created = before_scheduling(pod, vmi)
+    metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
+    annotations = mapping(metadata, "annotations")
+    if vm is not None:
+        annotations = _with_template_annotations(annotations, vm, settings)
+    if is_migration_target(pod):
+        spec = _spec_before_migration(created, vmi)
+    metadata = metadata | {
+        "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
+        "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
+    }
+    return created | {"metadata": metadata, "spec": spec}
+
+
+def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings: Settings) -> JsonObject:
+    """Replace the webhook's annotations by those that the VM's template has by now."""
+    own = {*settings.opt_in_annotations, MODE_ANNOTATION, DECIDING_CLAIM_ANNOTATION}
+    template = mapping(vm, "spec", "template", "metadata", "annotations")
+    if inherits_annotations(vm):
+        own &= template.keys()
+    kept = {key: value for key, value in annotations.items() if key not in own}
+    return kept | {key: value for key, value in template.items() if key in own}
+
+
+def _spec_before_migration(pod: JsonObject, vmi: JsonObject | None) -> JsonObject:
+    spec = mapping(pod, "spec")
+    affinity = {key: value for key, value in mapping(spec, "affinity").items() if key != "podAntiAffinity"}
+    if anti_affinity := _without_term(mapping(spec, "affinity", "podAntiAffinity"), source_anti_affinity(pod)):
+        affinity["podAntiAffinity"] = anti_affinity
+    selector = _selector_before_migration(mapping(spec, "nodeSelector"), vmi)
+    rest = {key: value for key, value in spec.items() if key not in {"affinity", "nodeSelector"}}
+    return rest | ({"affinity": affinity} if affinity else {}) | {"nodeSelector": selector}
+
+
+def _without_term(anti_affinity: JsonObject, removed: JsonObject) -> JsonObject:
+    kept = [term for term in mappings(anti_affinity, REQUIRED) if term != removed]
+    rest = {key: value for key, value in anti_affinity.items() if key != REQUIRED}
+    return rest | ({REQUIRED: kept} if kept else {})
+
+
+def _selector_before_migration(selector: Mapping[str, str], vmi: JsonObject | None) -> JsonObject:
+    """Keep what KubeVirt adds to every pod and what the VMI asks for. The migration may have added any other key."""
+    unmigrated = {key: value for key, value in selector.items() if not key.startswith(MIGRATION_SELECTORS)}
+    if vmi is None:
+        return {key: value for key, value in unmigrated.items() if key != HOSTNAME}
+    own = mapping(vmi, "spec", "nodeSelector").keys() | lasting_selectors(vmi)
+    of_kubevirt = {key for key in unmigrated if "kubevirt.io/" in key or key in _SELECTORS_OF_KUBEVIRT}
+    return {key: value for key, value in selector.items() if key in own | of_kubevirt}
+
+
+def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject:
+    """Return the pod of a VM that doesn't run. `state_claims` are the claims of its persistent vTPM or EFI state.
+
+    An approximation: the exact requests depend on the configuration of KubeVirt and on the VM's instance type.
+    """
+    template = mapping(vm, "spec", "template")
+    name, namespace = text(vm, "metadata", "name"), text(vm, "metadata", "namespace")
+    annotations = {
+        key: value
+        for key, value in mapping(template, "metadata", "annotations").items()
+        if key not in (CO_SCHEDULED_NODE, DECISION)
+    }
+    metadata = {
+        "generateName": f"virt-launcher-{name}-",
+        "namespace": namespace,
+        "labels": mapping(template, "metadata", "labels") | {APP_LABEL: VIRT_LAUNCHER},
+        "annotations": annotations | {VMI_NAME_ANNOTATION: name},
+    }
+    spec = rendered_spec(mapping(template, "spec"), state_claims)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def as_if_eligible(pod: JsonObject, by: OptedInBy, settings: Settings) -> tuple[JsonObject, tuple[Reason, ...]]:
+    """Return the pod as if it were opted in and no live-migration target, and which of these rules it breaks.
+
+    `by` is what opts the pod's VM in.
+    """
+    metadata, broken = mapping(pod, "metadata"), []
+    if by is OptedInBy.NOTHING:
+        broken.append(Reason.NOT_OPTED_IN)
+        annotations = mapping(metadata, "annotations") | {settings.opt_in_annotations[0]: "true"}
+        metadata = metadata | {"annotations": annotations}
+    if is_migration_target(pod) and settings.migration_targets is not MigrationTargets.PREFER:
+        broken.append(Reason.MIGRATION_TARGET)
+        labels = {key: value for key, value in mapping(metadata, "labels").items() if key != MIGRATION_LABEL}
+        metadata = metadata | {"labels": labels}
+    return (pod | {"metadata": metadata} if broken else pod), tuple(broken)
+
+
+def creation_request(pod: JsonObject, settings: Settings) -> JsonObject:
+    """Return the admission request by which KubeVirt or Longhorn creates a pod, as a dry run."""
+    namespace = text(pod, "metadata", "namespace") or "default"
+    return {
+        "uid": "offline",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": namespace,
+        "operation": "CREATE",
+        "userInfo": {"username": creator_of(pod, namespace, settings)},
+        "dryRun": True,
+        "object": pod,
+    }

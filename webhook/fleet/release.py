@@ -1,0 +1,96 @@
+"""Why a pinned pod that stays Pending can't be scheduled, and why the webhook may not delete it.
+
+A pod's node affinity can't be changed later. So the only way to release a VM from its pin is to delete the Pending pod:
+KubeVirt then starts the VM again.
+"""
+
+from collections.abc import Iterable
+
+from webhook.placement import resolve
+from webhook.placement.catalog import Catalog
+from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
+from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.feasibility import FailedCheck, run_checks
+from webhook.placement.injector import candidate_for
+from webhook.placement.objects.facts import VirtualMachine
+from webhook.placement.objects.fields import JsonObject, text
+from webhook.placement.reasons import GUARD_REASONS, ClaimFinding, Mode, Reason
+from webhook.placement.settings import Action, Settings
+from webhook.placement.votes import Choice, choose
+
+# Seconds. The scheduler may wait for more than the guard knows, such as the victims of a preemption, which have a grace
+# period, or the cluster autoscaler.
+PENDING_LIMIT = 300
+# KubeVirt delays the next start by 10·n² seconds after n failures, up to 300 s, and each release counts as a failure.
+MAX_START_FAILURES = MAX_RELEASES = 2  # releases within an hour
+
+# These checks don't show that the pin can't hold: they only keep a new pod from being pinned.
+_NO_OBSTACLES = frozenset({Reason.NODE_SCARCE, Reason.RELEASED})
+RELEASE_REASONS = (
+    *(reason for reason in GUARD_REASONS if reason not in _NO_OBSTACLES and reason is not Reason.CACHE_STALE),
+    Reason.SHARE_MANAGER_MOVED,
+    Reason.PENDING_TOO_LONG,
+)
+
+
+def why_pin_fails(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, seconds: float
+) -> FailedCheck | None:
+    """Return why the pod can't be scheduled on the node that it is pinned to, or None if the pin may still hold.
+
+    `seconds` is how long the scheduler has not found a node for the pod. None for a pod that the webhook did not pin,
+    for a bound pod, and as long as the caches are stale. A pod that the scheduler has nominated for the node waits for
+    the victims of its preemption until `PENDING_LIMIT`: released earlier, it would leave them to die for nothing.
+    """
+    node = pinned_by_webhook(pod)
+    # In the mode `preferred`, the webhook requires no node: the user does.
+    user_pinned = text(pod, "metadata", "annotations", MODE_ANNOTATION) == Mode.PREFERRED
+    if not node or user_pinned or is_bound(pod) or seconds < settings.release_after:
+        return None
+    if text(pod, "status", "nominatedNodeName") == node and seconds <= PENDING_LIMIT:
+        return None
+    claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    obstacle = _obstacle(candidate_for(pod, namespace, node, claims, catalog))
+    if obstacle and obstacle.reason is Reason.CACHE_STALE:
+        return None
+    return obstacle or _moved(claims, choose(claims), node) or _pending_too_long(seconds)
+
+
+def _obstacle(candidate: Candidate) -> FailedCheck | None:
+    failures = ((check.reason, detail) for check, detail in run_checks(candidate) if check.reason not in _NO_OBSTACLES)
+    return next((FailedCheck(reason, detail) for reason, detail in failures if detail), None)
+
+
+def _moved(claims: Iterable[ClaimFinding], choice: Choice | None, node: str) -> FailedCheck | None:
+    # If the node still serves a claim, only the votes have changed: another node serves more claims now.
+    if choice is None or not choice.certain or any(claim.node == node and claim.decides for claim in claims):
+        return None
+    return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"no longer runs the share-manager, which is now on {choice.node}")
+
+
+def _pending_too_long(seconds: float) -> FailedCheck | None:
+    if seconds <= PENDING_LIMIT:
+        return None
+    minutes = PENDING_LIMIT // 60
+    return FailedCheck(Reason.PENDING_TOO_LONG, f"did not receive the pod from the scheduler within {minutes} minutes")
+
+
+def why_kept(vm: VirtualMachine | None, releases: int, settings: Settings) -> str:
+    """Return a clause about why the webhook may not delete a pinned pod of this VM, empty if it may.
+
+    `vm` is None for a VMI without a VM. `releases` counts the VM's unschedulable pods, pinned to any node, that were
+    deleted within the last hour.
+    """
+    if not settings.release or settings.action is Action.OBSERVE:
+        return "the release of pins is disabled"
+    if not settings.node_guard:  # only the guard knows that the VM was released
+        return "the node guard is disabled, so the webhook would pin the VM's next pod again"
+    if vm is None:
+        return "the webhook found no VirtualMachine of this name"
+    if not vm.restarts:
+        return "the VM's run strategy does not restart it"
+    if vm.start_failures >= MAX_START_FAILURES:
+        return f"the VM failed to start {vm.start_failures} times in a row"
+    if releases >= MAX_RELEASES:
+        return f"the VM lost {releases} pinned pods within an hour"
+    return ""

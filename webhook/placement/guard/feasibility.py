@@ -1,0 +1,238 @@
+"""The node guard: check whether a node can run a pod before the pod is pinned.
+
+A required affinity to a node that can't run the pod leaves the VM Pending forever, which is worse than remote storage.
+So the guard applies the scheduler's own rules before the scheduler does. A check passes if its facts are unknown.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from webhook.placement.eligibility import is_gated
+from webhook.placement.guard.candidate import Candidate, resource_fits
+from webhook.placement.objects.claims import is_bound
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
+from webhook.placement.objects.resources import format_quantity
+from webhook.placement.objects.selectors import REQUIRED, node_matches, selects_namespaces
+from webhook.placement.reasons import Reason
+
+STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
+MAX_NODE_SELECTOR_TERMS = (
+    1000  # limit per node affinity: to add the pin to a term and to verify the patch takes 0.05 ms
+)
+# Details of failures that other modules report, too.
+NOT_FOUND = "does not exist"
+INVALID_NAME = "is not a valid node name"
+NODE_AFFINITY_MISMATCH = "does not match the pod's required node affinity"
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """The first check that failed.
+
+    `detail` describes the failure as a predicate of the node, such as "is cordoned": it follows the node's name.
+    """
+
+    reason: Reason
+    detail: str
+
+
+def tolerates(pod: JsonObject, taint: JsonObject) -> bool:
+    """Return whether the pod tolerates the taint. A toleration with an unknown operator tolerates nothing."""
+    for toleration in mappings(pod, "spec", "tolerations"):
+        if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+            continue
+        operator, key = toleration.get("operator") or "Equal", text(toleration, "key")
+        if operator == "Exists" and key in ("", text(taint, "key")):
+            return True
+        if operator == "Equal" and key == text(taint, "key") and text(toleration, "value") == text(taint, "value"):
+            return True
+    return False
+
+
+def _stale(candidate: Candidate) -> str | None:
+    stale = candidate.catalog.stale_resources()
+    if not stale:
+        return None
+    return f"may have changed: the webhook received no update of {' and '.join(stale)} for {STALE_MINUTES} minutes"
+
+
+def _not_found(candidate: Candidate) -> str | None:
+    if candidate.node is None and candidate.catalog.has_nodes():
+        return NOT_FOUND
+    return None
+
+
+def _not_ready(candidate: Candidate) -> str | None:
+    return "is not Ready" if candidate.node and candidate.node.ready is False else None
+
+
+def _cordoned(candidate: Candidate) -> str | None:
+    node = candidate.node
+    return "is cordoned" if node and node.unschedulable and not tolerates(candidate.pod, CORDON) else None
+
+
+def _tainted(candidate: Candidate) -> str | None:
+    for taint in candidate.node.taints if candidate.node else ():
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(candidate.pod, taint):
+            return f"has the untolerated taint {text(taint, 'key')}:{taint['effect']}"
+    return None
+
+
+def _node_mismatch(candidate: Candidate) -> str | None:
+    node = candidate.node
+    if node is None:
+        return None
+    for key, value in mapping(candidate.pod, "spec", "nodeSelector").items():
+        if node.labels.get(key) != value:
+            return f"does not match the pod's nodeSelector {key}={value}"
+    affinity = mapping(candidate.pod, "spec", "affinity", "nodeAffinity")
+    required = affinity.get(REQUIRED)
+    if isinstance(required, dict) and not node_matches(required, node.name, node.labels):
+        return NODE_AFFINITY_MISMATCH
+    return None
+
+
+def _volume_mismatch(candidate: Candidate) -> str | None:
+    node = candidate.node
+    if node is None:
+        return None
+    for volume in candidate.volumes:
+        if volume.node_affinity is not None and not node_matches(volume.node_affinity, "", node.labels):
+            return f"does not match the node affinity of PV {volume.name}"
+    return None
+
+
+def _full(candidate: Candidate) -> str | None:
+    for item in resource_fits(candidate):
+        if item.requested > item.free:
+            requested, free = (
+                format_quantity(item.resource, item.requested),
+                format_quantity(item.resource, max(item.free, 0)),
+            )
+            if requested == free:  # rounding hides the difference, so print exact amounts
+                requested, free = str(item.requested), str(item.free)
+            return f"lacks {item.resource} (requested {requested}, free {free})"
+    return None
+
+
+def _scarce(candidate: Candidate) -> str | None:
+    # Replicas don't see each other's pins until a watch shows them. If each replica leaves free capacity for as many
+    # pins of every other replica as it has just made itself, all of them together never pin more than fits.
+    other_replicas = candidate.replicas - 1
+    if not other_replicas:
+        return None
+    recent = candidate.catalog.recently_pinned(candidate.node_name)
+    for item in resource_fits(candidate):
+        escrow = other_replicas * (recent.get(item.resource, 0) + item.requested)
+        if item.requested and item.requested + escrow > item.free:
+            return f"may lack {item.resource} if other replicas of the webhook also pin VMs to it"
+    return None
+
+
+def _pod_affinity_conflict(candidate: Candidate) -> str | None:
+    return candidate.pod_affinity.conflict()
+
+
+def unsupported_field(pod: JsonObject) -> str | None:
+    """Return the first field by which the scheduler might reject the node and that the guard can't evaluate."""
+    spec = mapping(pod, "spec")
+    if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in mappings(spec, "topologySpreadConstraints")):
+        return "topologySpreadConstraints"
+    if spec.get("resourceClaims"):
+        return "resourceClaims"
+    for kind in ("containers", "initContainers"):
+        if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
+            return f"{kind}[].ports[].hostPort"
+    affinity = mapping(spec, "affinity")
+    if len(mappings(affinity, "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
+        return f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
+    for kind in ("podAffinity", "podAntiAffinity"):
+        if any(selects_namespaces(term) for term in mappings(affinity, kind, REQUIRED)):
+            return f"affinity.{kind} with a namespaceSelector"
+    return None
+
+
+def _unbound_claim(candidate: Candidate) -> str | None:
+    # The scheduler's VolumeBinding may need another node for it, for example with WaitForFirstConsumer.
+    for name in candidate.pod_facts.claims:
+        claim = candidate.catalog.claim(candidate.namespace, name)
+        if claim and not is_bound(claim, candidate.catalog.volume(claim.volume_name) if claim.volume_name else None):
+            return f"claim {name}, which has no PV yet"
+    return None
+
+
+def _scheduling_gates(candidate: Candidate) -> str | None:
+    # By the time when the gates are removed, the node may be full.
+    return "the pod's spec.schedulingGates" if is_gated(candidate.pod) else None
+
+
+def _unsupported(candidate: Candidate) -> str | None:
+    field = unsupported_field(candidate.pod)
+    constraint = (
+        (f"the pod's spec.{field}" if field else None)
+        or candidate.pod_affinity.unsupported()
+        or _unbound_claim(candidate)
+        or _scheduling_gates(candidate)
+    )
+    return f"cannot be checked against {constraint}" if constraint else None
+
+
+def _released(candidate: Candidate) -> str | None:
+    vm = vmi_name(candidate.pod)
+    if not vm or not is_virt_launcher(candidate.pod):
+        return None
+    if candidate.catalog.was_released(candidate.namespace, vm, candidate.node_name):
+        return "may leave the VM Pending, because an earlier pod of the VM was unschedulable there within the last hour"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition on the node. `find_failure` returns the detail of a `FailedCheck`, or None if the check passes.
+
+    `explain` shows a `quiet` check only if it fails.
+    """
+
+    reason: Reason
+    question: str
+    find_failure: Callable[[Candidate], str | None]
+    quiet: bool = False
+
+
+CHECKS = (
+    Check(Reason.CACHE_STALE, "caches of nodes and pods are up to date", _stale, quiet=True),
+    Check(Reason.NODE_NOT_FOUND, "exists", _not_found),
+    Check(Reason.NODE_NOT_READY, "Ready", _not_ready),
+    Check(Reason.NODE_CORDONED, "not cordoned", _cordoned),
+    Check(Reason.NODE_TAINTED, "taints tolerated by the pod", _tainted),
+    Check(Reason.NODE_MISMATCH, "selected by nodeSelector and required node affinity", _node_mismatch),
+    Check(Reason.VOLUME_MISMATCH, "selected by the node affinity of the claims' PVs", _volume_mismatch),
+    Check(Reason.NODE_FULL, "enough free resources", _full),
+    Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas", _scarce, quiet=True),
+    Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),
+    Check(Reason.RELEASED, "no unschedulable pod of this VM deleted in the last hour", _released, quiet=True),
+    Check(Reason.UNJUDGED, "nothing that the guard can't evaluate", _unsupported),
+)
+
+
+def run_checks(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
+    """Yield each check with the detail of its failure, or with None if the check passes."""
+    return ((check, check.find_failure(candidate)) for check in CHECKS)
+
+
+def first_failed_check(candidate: Candidate) -> FailedCheck | None:
+    """Return the first check that fails, or None if the node can run the pod."""
+    return next((FailedCheck(check.reason, detail) for check, detail in run_checks(candidate) if detail), None)
+
+
+def contest(candidate: Candidate) -> FailedCheck | None:
+    """Return the check that fails because pods that are about to run on the node need its free resources.
+
+    A pod that only prefers the node might be bound first. Then one of the pinned pods could never be scheduled.
+    """
+    if not candidate.catalog.expects_pods(candidate.node_name, candidate.key):
+        return None
+    checks = (check for check in CHECKS if check.reason in (Reason.NODE_FULL, Reason.NODE_SCARCE, Reason.POD_AFFINITY))
+    return next((FailedCheck(each.reason, detail) for each in checks if (detail := each.find_failure(candidate))), None)

@@ -1,0 +1,1 @@
+"""Read the fields and facts of Kubernetes objects that a decision uses."""

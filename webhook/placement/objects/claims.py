@@ -1,0 +1,36 @@
+"""The PersistentVolumeClaims that a pod mounts, and the one that decides where it runs."""
+
+from webhook.placement.objects.facts import Claim, Volume
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+
+DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
+
+
+def is_bound(claim: Claim, volume: Volume | None) -> bool:
+    """Return whether a claim is bound. `volume` is the PV that it names, None if that is unknown.
+
+    Namespace users write `spec.volumeName`: only the PV's claimRef, or the claim's status, shows that it is theirs.
+    """
+    if not claim.volume_name:
+        return False
+    return volume.names(claim) if volume else claim.phase == "Bound"
+
+
+def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
+    """Return the names of the pod's claims in volume order, without duplicates."""
+    volumes = mappings(pod, "spec", "volumes")
+    sources = [volume["persistentVolumeClaim"] for volume in volumes if "persistentVolumeClaim" in volume]
+    names = dict.fromkeys([text(source, "claimName") for source in sources])
+    names.pop("", None)
+    return tuple(names)
+
+
+def deciding_claim(pod: JsonObject) -> str:
+    """Return the claim that the VM names as the one that decides, or an empty string."""
+    return text(mapping(pod, "metadata", "annotations"), DECIDING_CLAIM_ANNOTATION)
+
+
+def unknown_deciding_claim(pod: JsonObject) -> str:
+    """Return the claim that the VM names as the one that decides if the pod does not mount it, else an empty string."""
+    named = deciding_claim(pod)
+    return named if named and named not in mounted_claims(pod) else ""

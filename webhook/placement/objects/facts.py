@@ -1,0 +1,199 @@
+"""The facts about each object of the cluster that a decision uses."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.kubevirt import APP_LABEL, CREATED_BY_LABEL, HOTPLUG_POD, MIGRATION_LABEL, VIRT_LAUNCHER
+from webhook.placement.objects.selectors import AffinityTerm
+
+Key = tuple[str, str]
+
+
+class _Namespaced:
+    __slots__ = ()
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Return the namespace and name, which identify an object within its kind."""
+        return self.namespace, self.name
+
+
+class _ClusterScoped:
+    __slots__ = ()
+    name: str
+
+    @property
+    def key(self) -> Key:
+        """Return an empty namespace and the name."""
+        return "", self.name
+
+
+class Claim(_Namespaced, Struct, frozen=True):
+    """A PersistentVolumeClaim.
+
+    `volume_name` is the PV that the claim names: the user may have written it (see `Volume.names`). `phase` is
+    the claim's `status.phase`. `shared` means ReadWriteMany, `read_only_many` means ReadOnlyMany without ReadWriteMany,
+    and `block` means volumeMode Block. `persistent_state` marks the claim of a persistent vTPM or EFI state.
+    `storage_class` is empty if the claim names none.
+    """
+
+    namespace: str
+    name: str
+    volume_name: str
+    shared: bool
+    persistent_state: bool
+    read_only_many: bool = False
+    block: bool = False
+    storage_class: str = ""
+    uid: str = ""
+    phase: str = ""
+
+
+class Volume(_ClusterScoped, Struct, frozen=True):
+    """A PersistentVolume. `handle` is its Longhorn volume, empty for another driver; `claim` is its claimRef.
+
+    `claim_uid` is the UID in the claimRef, empty if it has none.
+    `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
+    """
+
+    name: str
+    handle: str
+    claim: Key | None
+    node_affinity: JsonObject | None
+    migratable: bool = False
+    share: bool = False
+    claim_uid: str = ""
+
+    def names(self, claim: Claim) -> bool:
+        """Return whether the claimRef names the claim. A claim that was deleted and recreated has another UID."""
+        if self.claim != claim.key:
+            return False
+        return not self.claim_uid or not claim.uid or self.claim_uid == claim.uid
+
+
+class ShareManager(_Namespaced, Struct, frozen=True):
+    """A Longhorn ShareManager, named after its volume. `state` and `owner` are empty if the status has none."""
+
+    namespace: str
+    name: str
+    state: str
+    owner: str
+    deleting: bool
+
+
+class Node(_ClusterScoped, Struct, frozen=True):
+    """A node. `ready` is None without a Ready condition; `allocatable` is None if the status does not report it."""
+
+    name: str
+    labels: Mapping[str, str]
+    ready: bool | None
+    unschedulable: bool
+    taints: tuple[JsonObject, ...]
+    allocatable: Mapping[str, int] | None
+
+
+class VirtualMachine(_Namespaced, Struct, frozen=True):
+    """A KubeVirt VM.
+
+    `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
+    starts in a row. `true_annotations` are the keys of its template's annotations with the value "true", and
+    `false_annotations` those with the value "false". `claims` are the claims that its pod mounts. `inherits` means that
+    an instancetype or a preference may add annotations to its pod. A VM that is recreated has another
+    `uid`.
+    """
+
+    namespace: str
+    name: str
+    restarts: bool
+    start_failures: int
+    true_annotations: frozenset[str]
+    false_annotations: frozenset[str] = frozenset()
+    claims: tuple[str, ...] = ()
+    inherits: bool = False
+    uid: str = ""
+
+
+class PendingPin(Struct, frozen=True):
+    """The pin of an unbound pod: its node, and the name of the pod's VM.
+
+    `unschedulable_since` is the time at which the scheduler first found no node for the pod, empty before that.
+    """
+
+    node: str
+    vm: str
+    unschedulable_since: str
+
+
+class Pod(_Namespaced, Struct, frozen=True):
+    """A pod that has not finished.
+
+    `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
+    to, or else the node that the scheduler nominated. `prefers` means that it is only the node that the webhook prefers
+    for a pod that the scheduler has not evaluated yet.
+    `alive` means Pending or Running, and not terminating. `claims` are the claims that it mounts. Only pods of VMs
+    have `true_annotations` and `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin`
+    is set while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and
+    `deciding_claim` the claim that its annotation names as the one that decides; both are empty for other pods.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    effective_node: str
+    alive: bool
+    created: str
+    labels: Mapping[str, str]
+    requests: Mapping[str, int]
+    anti_affinity: tuple[AffinityTerm, ...]
+    claims: tuple[str, ...]
+    true_annotations: frozenset[str]
+    owners: frozenset[str]
+    pin: PendingPin | None = None
+    vm: str = ""
+    deciding_claim: str = ""
+    false_annotations: frozenset[str] = frozenset()
+    prefers: bool = False
+
+    @property
+    def vmi_uid(self) -> str:
+        """Return the UID of the VMI that the pod runs, or an empty string."""
+        return self.labels.get(CREATED_BY_LABEL, "")
+
+    @property
+    def is_virt_launcher(self) -> bool:
+        """Return whether the pod runs a VM."""
+        return self.labels.get(APP_LABEL) == VIRT_LAUNCHER
+
+    @property
+    def is_hotplug_pod(self) -> bool:
+        """Return whether the pod mounts hotplugged claims for a virt-launcher pod."""
+        return self.labels.get(APP_LABEL) == HOTPLUG_POD
+
+    @property
+    def belongs_to_vm(self) -> bool:
+        """Return whether the pod runs a VM or mounts claims for one."""
+        return self.is_virt_launcher or self.is_hotplug_pod
+
+    @property
+    def is_migration_target(self) -> bool:
+        """Return whether KubeVirt created the pod as the target of a live migration."""
+        return bool(self.labels.get(MIGRATION_LABEL))
+
+
+class Namespace(_ClusterScoped, Struct, frozen=True):
+    """A namespace. `opt_in` is its label, None if that is neither "true" nor "false"."""
+
+    name: str
+    opt_in: bool | None
+
+
+class StorageClass(_ClusterScoped, Struct, frozen=True):
+    """A StorageClass. `opts_in` means that its annotation is "true"."""
+
+    name: str
+    opts_in: bool

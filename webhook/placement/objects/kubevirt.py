@@ -1,0 +1,47 @@
+"""The keys that KubeVirt uses on pods and nodes, and what they say about a virt-launcher pod.
+
+Source: KubeVirt, staging/src/kubevirt.io/api/core/v1/types.go.
+"""
+
+from webhook.placement.objects.fields import JsonObject, mapping, text
+
+# Labels of the pods of VMs. The value of the first is one of the two kinds of pods.
+APP_LABEL = "kubevirt.io"
+VIRT_LAUNCHER = "virt-launcher"
+HOTPLUG_POD = "hotplug-disk"
+CREATED_BY_LABEL = "kubevirt.io/created-by"  # the VMI's UID
+MIGRATION_LABEL = "kubevirt.io/migrationJobUID"  # only live-migration targets have it
+
+# Annotations of virt-launcher pods.
+VMI_NAME_ANNOTATION = "kubevirt.io/domain"
+MIGRATION_NAME_ANNOTATION = "kubevirt.io/migrationJobName"
+PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"  # a dummy pod that only provisions a claim
+
+# A label or an annotation: a descheduler evicted the VM, so that KubeVirt migrates it away on purpose.
+EVICTION_SOURCE = "kubevirt.io/eviction-source"
+
+# A label of the claim that keeps a VM's vTPM or EFI state. The value is the VM's name.
+STATE_CLAIM_LABEL = "persistent-state-for"
+
+# A label of the nodes that can run VMs.
+SCHEDULABLE_NODE = "kubevirt.io/schedulable"
+
+
+def is_virt_launcher(pod: JsonObject) -> bool:
+    """Return whether the pod runs a VM."""
+    return mapping(pod, "metadata", "labels").get(APP_LABEL) == VIRT_LAUNCHER
+
+
+def is_migration_target(pod: JsonObject) -> bool:
+    """Return whether KubeVirt created the pod as the target of a live migration."""
+    return bool(mapping(pod, "metadata", "labels").get(MIGRATION_LABEL))
+
+
+def vmi_name(pod: JsonObject) -> str:
+    """Return the name of the VMI that the pod runs, or an empty string. It is also the name of the VM."""
+    return text(pod, "metadata", "annotations", VMI_NAME_ANNOTATION)
+
+
+def vmi_uid(pod: JsonObject) -> str:
+    """Return the UID of the VMI that the pod runs, or an empty string."""
+    return text(pod, "metadata", "labels", CREATED_BY_LABEL)

@@ -1,0 +1,160 @@
+"""Read a pod's resource requests and a node's resources, in the scheduler's units.
+
+The quantity parser is our own: the parser of the Kubernetes client needs an import of the whole client (0.5 s).
+
+Source: k8s.io/component-helpers/resource `PodRequests`, k8s.io/apimachinery `resource.Quantity`.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
+
+PODS = "pods"
+
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_SUFFIXES = {
+    **{
+        suffix: Fraction(1000) ** power
+        for power, suffix in enumerate(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"], -3)
+    },
+    **{suffix: Fraction(1024) ** power for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
+}
+_HUGE_PAGES = "hugepages-"
+_BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
+_BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti")
+MAX_CACHED_LENGTH = 32  # characters; the API server writes no longer quantity, and a made-up one may have thousands
+
+
+@lru_cache(maxsize=8192)
+def _parse_millis(quantity: str) -> int:
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        raise Malformed("a resource quantity is not a number with a unit")
+    number, exponent, suffix = match.groups()
+    value = Fraction(number + (exponent or "")) * _SUFFIXES[suffix or ""]
+    return -int(-value * 1000 // 1)  # like the API server, which rounds each amount up to a milli
+
+
+def _millis(quantity: Any) -> int:
+    if isinstance(quantity, str):
+        parse = _parse_millis if len(quantity) <= MAX_CACHED_LENGTH else _parse_millis.__wrapped__
+        return parse(quantity)
+    if isinstance(quantity, int | float) and not isinstance(quantity, bool):  # in a hand-written file: `cpu: 2`
+        return _parse_millis(str(quantity))
+    raise Malformed("a resource quantity is neither a string nor a number")
+
+
+def _in_units(resource: str, millis: int) -> int:
+    return millis if resource == "cpu" else -(-millis // 1000)
+
+
+def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
+    """Convert each quantity to the scheduler's unit, rounded up: CPU in millicores, others in whole units.
+
+    Raises Malformed for a quantity that can't be parsed.
+    """
+    return {resource: _in_units(resource, _millis(quantity)) for resource, quantity in quantities.items()}
+
+
+def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject], feasible: bool) -> dict[str, int]:
+    resources = mapping(container, "resources")
+    # The API server copies a limit to a missing request. A pod from a file does not have that default yet.
+    requests = {
+        name: _millis(value) for name, value in (mapping(resources, "limits") | mapping(resources, "requests")).items()
+    }
+    if statuses:
+        _apply_resize(requests, statuses.get(text(container, "name"), {}), feasible=feasible)
+    return requests
+
+
+def _container_statuses(status: JsonObject) -> dict[str, JsonObject]:
+    if not status:  # of a pod that is being created
+        return {}
+    found = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
+    return {text(each, "name"): each for each in found}
+
+
+def _is_resize_feasible(status: JsonObject) -> bool:
+    pending = [each for each in mappings(status, "conditions") if each.get("type") == "PodResizePending"]
+    return not pending or pending[0].get("reason") != "Infeasible"
+
+
+def _apply_resize(requests: dict[str, int], status: JsonObject, *, feasible: bool) -> None:
+    # The kubelet never grants an infeasible resize, so the spec's amount doesn't count.
+    if not feasible and isinstance(status.get("resources"), dict):
+        requests.clear()
+    # Until an in-place resize is complete, the larger amount counts.
+    for resized in (mapping(status, "resources", "requests"), mapping(status, "allocatedResources")):
+        for name, value in resized.items():
+            requests[name] = max(requests.get(name, 0), _millis(value))
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value
+
+
+def _pod_level_requests(pod: JsonObject, total: Mapping[str, int], feasible: bool) -> dict[str, int]:
+    resources = mapping(pod, "spec", "resources")
+    if not resources:
+        return {}
+    limits = mapping(resources, "limits").items()
+    # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
+    named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
+    named |= mapping(resources, "requests")
+    found = {
+        name: _millis(value)
+        for name, value in named.items()
+        if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)
+    }
+    if found:
+        _apply_resize(found, mapping(pod, "status"), feasible=feasible)
+    return found
+
+
+def format_quantity(resource: str, quantity: int) -> str:
+    """Format a quantity like Kubernetes: CPU in milli if it is not whole, bytes in the largest unit that fits."""
+    if resource == "cpu":
+        return f"{quantity}m" if quantity % 1000 else f"{quantity // 1000}"
+    if not resource.startswith(_BYTE_RESOURCES):
+        return str(quantity)
+    size, unit = float(quantity), ""
+    for larger in _BINARY_UNITS:
+        if size >= 10 * 1024:  # not 1024: more digits keep different amounts from looking equal
+            size, unit = size / 1024, larger
+    return f"{size:.1f}".removesuffix(".0") + unit
+
+
+def effective_requests(pod: JsonObject) -> dict[str, int]:
+    """Return what the scheduler reserves for a pod, including the pod itself (`pods`: 1). Omits requests for 0.
+
+    Init containers run in sequence, each along with the sidecars started before it, so the largest sum counts.
+    Raises Malformed for a quantity that can't be parsed.
+    """
+    spec, status = mapping(pod, "spec"), mapping(pod, "status")
+    statuses, feasible = _container_statuses(status), _is_resize_feasible(status)
+    total: dict[str, int] = {}
+    for container in mappings(spec, "containers"):
+        _add(total, _container_requests(container, statuses, feasible))
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = defaultdict(int)
+    for container in mappings(spec, "initContainers"):
+        concurrent = _container_requests(container, statuses, feasible)
+        if text(container, "restartPolicy") == "Always":
+            _add(total, concurrent)
+            _add(sidecars, concurrent)
+            concurrent = sidecars
+        else:
+            _add(concurrent, sidecars)
+        for name, value in concurrent.items():
+            peak[name] = max(peak[name], value)
+    for name, value in peak.items():
+        total[name] = max(total.get(name, 0), value)
+    total |= _pod_level_requests(pod, total, feasible)
+    _add(total, {name: _millis(value) for name, value in mapping(spec, "overhead").items()})
+    return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}

@@ -1,0 +1,203 @@
+"""The result of a decision: what happens to the pod, and why.
+
+`Reason` is the shared vocabulary: the log, the metrics, the annotations, `explain` and the tests use the same word.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from webhook.placement.objects.facts import Pod
+
+
+class Outcome(StrEnum):
+    """Whether the pod's node affinity requires or prefers the target node after the decision.
+
+    `UNCHANGED` adds no term in favor of the node.
+    """
+
+    PINNED = "pinned"
+    PREFERRED = "preferred"
+    UNCHANGED = "unchanged"
+
+
+class Mode(StrEnum):
+    """Whether a VM requires the node of its storage or only prefers it."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+
+
+class Subject(StrEnum):
+    """What the pod of a decision runs."""
+
+    VM = "vm"
+    SHARE_MANAGER = "share-manager"
+
+
+class OptedInBy(StrEnum):
+    """The source of a VM's opt-in. It is `UNKNOWN` until the cache is synced, and if the webhook fails."""
+
+    ANNOTATION = "annotation"
+    NAMESPACE = "namespace"
+    STORAGE_CLASS = "storage-class"
+    NOTHING = "nothing"
+    UNKNOWN = "unknown"
+
+
+class Source(StrEnum):
+    """The kind of object that determined a claim's node."""
+
+    SHARE_MANAGER_POD = "share-manager-pod"
+    SHARE_MANAGER = "share-manager"
+    VIRT_LAUNCHER_POD = "virt-launcher-pod"
+
+
+class Reason(StrEnum):
+    """The cause of a decision, in the order of the checks."""
+
+    CO_SCHEDULED = "CoScheduled"
+
+    # Eligibility: does the webhook handle the pod?
+    NOT_A_POD_CREATION = "NotAPodCreation"
+    NOT_VIRT_LAUNCHER = "NotVirtLauncher"
+    NOT_FROM_KUBEVIRT = "NotFromKubeVirt"
+    NOT_OPTED_IN = "NotOptedIn"
+    MIGRATION_TARGET = "MigrationTarget"
+    EPHEMERAL_PROVISIONING = "EphemeralProvisioning"
+    ALREADY_BOUND = "AlreadyBound"
+    NO_CLAIMS = "NoClaims"
+    ALREADY_INJECTED = "AlreadyInjected"
+
+    # Claims: which node serves each claim?
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    CLAIM_NOT_RWX = "ClaimNotRWX"
+    CLAIM_NOT_BOUND = "ClaimNotBound"
+    NOT_LONGHORN = "NotLonghorn"
+    NO_SHARE_MANAGER_EVER = "NoShareManagerEver"
+    SHARE_MANAGER_STARTING = "ShareManagerStarting"
+    SHARE_MANAGER_STOPPED = "ShareManagerStopped"
+    SHARE_MANAGER_FAILED = "ShareManagerFailed"
+    SHARE_MANAGER_UNASSIGNED = "ShareManagerUnassigned"
+    NO_SHARE_MANAGER = "NoShareManager"
+    SHARED_CLAIM_ONLY = "SharedClaimOnly"
+
+    # Node guard: can the node run the pod?
+    CACHE_STALE = "CacheStale"
+    NODE_NOT_FOUND = "NodeNotFound"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_CORDONED = "NodeCordoned"
+    NODE_TAINTED = "NodeTainted"
+    NODE_MISMATCH = "NodeMismatch"
+    VOLUME_MISMATCH = "VolumeMismatch"
+    NODE_FULL = "NodeFull"
+    NODE_SCARCE = "NodeScarce"
+    POD_AFFINITY = "PodAffinity"
+    RELEASED = "Released"
+    UNJUDGED = "Unjudged"
+
+    # Pinned pods that stay Pending: why the pin can't hold (see `release`)
+    SHARE_MANAGER_MOVED = "ShareManagerMoved"
+    PENDING_TOO_LONG = "PendingTooLong"
+
+    # Running VMs: why the VM is not on the node of its share-manager (see `fleet`)
+    NOT_REVIEWED = "NotReviewed"
+    SCHEDULED_ELSEWHERE = "ScheduledElsewhere"
+
+    # Share-manager pods: which node runs the VMs that use the volume?
+    NOT_FROM_LONGHORN = "NotFromLonghorn"
+    STEERING_OFF = "SteeringOff"
+    NO_CONSUMER = "NoConsumer"
+    NODE_AVOIDED = "NodeAvoided"
+
+    # The webhook is failing; the pod continues unchanged
+    CACHE_NOT_SYNCED = "CacheNotSynced"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    INTERNAL_ERROR = "InternalError"
+
+
+CLAIM_REASONS = frozenset(
+    {
+        Reason.CLAIM_NOT_FOUND,
+        Reason.CLAIM_NOT_RWX,
+        Reason.CLAIM_NOT_BOUND,
+        Reason.NOT_LONGHORN,
+        Reason.NO_SHARE_MANAGER_EVER,
+        Reason.SHARE_MANAGER_STARTING,
+        Reason.SHARE_MANAGER_STOPPED,
+        Reason.SHARE_MANAGER_FAILED,
+        Reason.SHARE_MANAGER_UNASSIGNED,
+        Reason.NO_SHARE_MANAGER,
+    }
+)
+
+# No share-manager ever serves such a claim, so the VM may run anywhere.
+NEVER_SERVED_REASONS = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})
+
+GUARD_REASONS = (
+    Reason.CACHE_STALE,
+    Reason.NODE_NOT_FOUND,
+    Reason.NODE_NOT_READY,
+    Reason.NODE_CORDONED,
+    Reason.NODE_TAINTED,
+    Reason.NODE_MISMATCH,
+    Reason.VOLUME_MISMATCH,
+    Reason.NODE_FULL,
+    Reason.NODE_SCARCE,
+    Reason.POD_AFFINITY,
+    Reason.RELEASED,
+    Reason.UNJUDGED,
+)
+
+# The reasons of a pod that only prefers a node, but may be bound there.
+MAY_FIT_REASONS = frozenset(
+    {
+        Reason.CO_SCHEDULED,
+        Reason.SHARE_MANAGER_STARTING,
+        Reason.CACHE_STALE,
+        Reason.NODE_SCARCE,
+        Reason.RELEASED,
+        Reason.UNJUDGED,
+    }
+)
+
+
+class ClaimFinding(Struct, frozen=True):
+    """One claim of the pod: its Longhorn volume and its node, or the reason why it has no node.
+
+    With the reason ShareManagerStarting, the node is the one where the share-manager will probably run. `decides` is
+    False for a claim without a vote: the VM has claims of a higher rank (see `resolve`).
+    """
+
+    claim: str
+    volume: str | None = None
+    node: str | None = None
+    source: Source | None = None
+    reason: Reason | None = None
+    persistent_state: bool = False
+    decides: bool = True
+
+
+class Decision(Struct, frozen=True):
+    """The decision on one pod.
+
+    `node` is the target node, even if the guard rejected it. If `recorded`, the pod gets the decision annotation.
+    `reservation` holds the facts of a pod on its target node, if the guard evaluated that node and the pod is pinned or
+    prefers the node and may fit. `unpins` means
+    that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
+    makes the pod prefer all nodes but `node`, because pinned pods need its free resources.
+    `opted_in_by` is `NOTHING` for a pod that runs no VM.
+    """
+
+    outcome: Outcome
+    reason: Reason
+    message: str
+    mode: Mode
+    node: str | None = None
+    conflict: bool = False
+    claims: tuple[ClaimFinding, ...] = ()
+    recorded: bool = False
+    unpins: bool = False
+    avoids: bool = False
+    opted_in_by: OptedInBy = OptedInBy.NOTHING
+    reservation: Pod | None = None

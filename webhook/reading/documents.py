@@ -1,0 +1,172 @@
+"""Read Kubernetes objects from YAML or JSON files, and report where an object is invalid."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.reading import manifests
+
+STANDARD_INPUT = Path("-")
+SUFFIXES = (".yaml", ".yml", ".json")
+
+Kind = tuple[str, str]  # apiVersion and kind
+
+
+class BadInput(ValueError):
+    """An input file that can't be used.
+
+    The message is one line: file, line or document, problem and remedy. It never quotes the file's content.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a file: a Kubernetes object or a list. `number` counts the file's documents from 1."""
+
+    file: str
+    number: int
+    content: JsonObject
+
+    def error(self, problem: str) -> BadInput:
+        """Return an error that names the file and the document."""
+        return BadInput(f"{self.file}: document {self.number}: {problem}")
+
+    def objects(self) -> Iterator[tuple[Kind, JsonObject]]:
+        """Yield each object with its kind; lists are unpacked. Raises BadInput for an item that isn't an object."""
+        found: list[tuple[Kind, JsonObject]] = []
+
+        def collect(kind: Kind, item: JsonObject) -> JsonObject:
+            found.append((kind, item))
+            return item
+
+        self.map_objects(collect)
+        return iter(found)
+
+    def map_objects(self, change: Callable[[Kind, JsonObject], JsonObject]) -> JsonObject:
+        """Return the content with `change` applied to each object; lists stay lists. Raises BadInput like `objects`."""
+        return self._rewritten_item("", self.content, ("", ""), change)
+
+    def _rewritten_item(
+        self, location: str, item: Any, inherited: Kind, change: Callable[[Kind, JsonObject], JsonObject]
+    ) -> JsonObject:
+        kind = self._kind_of(location, item, inherited)
+        if not _is_list(kind, item):
+            return change(kind, item)
+        items = item.get("items") or []
+        if not isinstance(items, list):
+            raise self.error(f"{location}items: expected a list")
+        # Typed lists, such as a PodList, omit the kind of their items.
+        item_kind = ("", "") if kind[1] == "List" else (kind[0], kind[1].removesuffix("List"))
+        changed = [
+            self._rewritten_item(f"{location}items[{i}].", each, item_kind, change) for i, each in enumerate(items)
+        ]
+        return {**item, "items": changed} if changed else item
+
+    def _kind_of(self, location: str, item: Any, inherited: Kind) -> Kind:
+        subject = f"{location.removesuffix('.')}: " if location else ""
+        if not isinstance(item, dict):
+            raise self.error(f"{subject}not a Kubernetes object: expected a mapping")
+        kind = text(item, "apiVersion") or inherited[0], text(item, "kind") or inherited[1]
+        if not all(kind):
+            raise self.error(f"{subject}not a Kubernetes object: apiVersion and kind are required")
+        return kind
+
+
+def _is_list(kind: Kind, item: JsonObject) -> bool:
+    return kind == ("v1", "List") or (kind[1].endswith("List") and isinstance(item.get("items"), list))
+
+
+def read_all(paths: Iterable[Path]) -> Iterator[Document]:
+    """Read files; in a folder, read the .yaml, .yml and .json files sorted by name. Raises BadInput."""
+    for path in paths:
+        for file in _files_of(path):
+            yield from read(file)
+
+
+def _files_of(path: Path) -> list[Path]:
+    if path == STANDARD_INPUT or not path.is_dir():
+        return [path]
+    try:
+        # Skip hidden files: editors and ConfigMap volumes store internal files there.
+        found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.name[0] != ".")
+    except OSError as error:
+        raise BadInput(f"{display_name(path)}: {error.strerror}") from None
+    if not found:
+        raise BadInput(f"{display_name(path)}: no file in this folder ends in {', '.join(SUFFIXES)}")
+    return found
+
+
+def read(path: Path) -> list[Document]:
+    """Read the documents of one file, or of standard input for `-`; skip empty documents. Raises BadInput."""
+    name = display_name(path)
+    try:
+        content = _read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name}: invalid UTF-8 at byte {error.start + 1}; save the file in UTF-8") from None
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "invalid file name"
+        raise BadInput(f"{name}: {problem}; specify a file, or - for standard input") from None
+    if path.suffix == ".json":
+        return _parse_json(name, content)
+    if content.lstrip()[:1] in ("{", "["):
+        with suppress(BadInput):  # YAML can start like JSON, and the YAML parser reports the line of an error
+            return _parse_json(name, content)
+    return _parse_yaml(name, content)
+
+
+def display_name(path: Path) -> str:
+    """Return the name of a file for messages."""
+    return "standard input" if path == STANDARD_INPUT else printable(str(path))
+
+
+def _read_bytes(path: Path) -> bytes:
+    if path != STANDARD_INPUT:
+        return path.read_bytes()
+    if sys.stdin is None:
+        raise OSError(0, "closed")
+    return sys.stdin.buffer.read()
+
+
+def _parse_json(name: str, content: str) -> list[Document]:
+    if not content.strip():
+        return []
+    try:
+        value = msgspec.json.decode(content)
+        too_deep = _is_too_deep(value)
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{name}: document 1: invalid JSON: {error}") from None
+    except RecursionError:
+        too_deep = True
+    if too_deep:
+        raise BadInput(f"{name}: document 1: {manifests.TOO_DEEP}")
+    return [Document(name, 1, value)]
+
+
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(manifests.MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer if type(outer) is list else ())
+        ]
+    return bool(level)
+
+
+def _parse_yaml(name: str, content: str) -> list[Document]:
+    found: list[Document] = []
+    number = 0
+    try:
+        for number, value in enumerate(manifests.documents(content), 1):
+            if value is not None:
+                found.append(Document(name, number, value))
+    except manifests.InvalidYaml as error:
+        location = f"{name}:{error.line}" if error.line else f"{name}: document {number + 1}"
+        raise BadInput(f"{location}: {error}") from None
+    return found

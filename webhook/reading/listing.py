@@ -1,0 +1,67 @@
+"""Read a whole cluster once, in pages: all that the decisions and the report use. Never a request per object."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.inventory import Inventory
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS_PATH, Kind, kinds, opt_in_kinds
+from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.fields import JsonObject, Malformed
+from webhook.placement.objects.kubevirt import is_virt_launcher
+from webhook.placement.settings import Settings
+from webhook.reading.api import answered
+
+
+def read_inventory(
+    cluster: ClusterClient,
+    settings: Settings,
+    report_progress: Callable[[str, int], None] = lambda _kind, _objects: None,
+) -> Inventory:
+    """Read the cluster. Calls `report_progress` with the kind and the number of objects after each page.
+
+    Raises BadInput if a request fails.
+    """
+    inventory = Inventory()
+    with answered():
+        for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), VIRTUAL_MACHINES):
+            for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
+                _store(inventory, kind, items)
+                report_progress(kind.plural, len(items))
+        for items in _pages(cluster, VMIS_PATH, {}, optional=True):
+            for item in items:
+                inventory.keep("VirtualMachineInstance", msgspec.json.decode(item))
+            report_progress("virtualmachineinstances", len(items))
+    return inventory
+
+
+def _pages(cluster: ClusterClient, path: str, query: dict[str, str], *, optional: bool) -> Iterable[list[msgspec.Raw]]:
+    try:
+        for _, items in cluster.pages(path, **query):
+            yield items
+    except ClusterError as error:
+        if not optional or error.code != 404:  # 404: the CRD is missing
+            raise
+
+
+def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
+    for raw in items:
+        item = msgspec.json.decode(raw, type=kind.shape)
+        try:
+            fact = kind.read(item)
+        except (Malformed, TypeError):
+            inventory.skipped[kind.plural] += 1  # like the webhook, which skips an object that it can't read
+            continue
+        if fact is not None:
+            inventory.store.put(fact)
+        _keep(inventory, kind, item, raw)
+
+
+def _keep(inventory: Inventory, kind: Kind, item: Any, raw: msgspec.Raw) -> None:
+    if kind is VIRTUAL_MACHINES:
+        # The whole VM: the next pod of a stopped VM is rendered from it.
+        inventory.keep("VirtualMachine", msgspec.json.decode(raw, type=JsonObject))
+    elif kind.fact is Pod and is_virt_launcher(item):
+        inventory.keep("Pod", item)

@@ -1,0 +1,149 @@
+"""A catalog for the commands, which decide on one pod: it reads an object from the cluster on first use."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.kinds import (
+    NAMESPACES,
+    STORAGE_CLASSES,
+    VIRTUAL_MACHINES,
+    VM_POD_SELECTOR,
+    Kind,
+    kinds,
+    object_path,
+)
+from webhook.cluster.objects import Fact
+from webhook.cluster.store import Store
+from webhook.placement.objects.facts import (
+    Claim,
+    Key,
+    Namespace,
+    Node,
+    Pod,
+    ShareManager,
+    StorageClass,
+    VirtualMachine,
+    Volume,
+)
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.reading.api import answered, list_raw
+
+
+class OnDemand(Store):
+    """A store whose queries read missing objects. Each query raises BadInput if the API server request fails."""
+
+    def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._kinds = {kind.fact: kind for kind in (*kinds(longhorn), VIRTUAL_MACHINES, NAMESPACES, STORAGE_CLASSES)}
+        self._queried: set[tuple[Any, ...]] = set()
+
+    def _is_first_query(self, *query: Any) -> bool:
+        if query in self._queried:
+            return False
+        self._queried.add(query)
+        return True
+
+    def _get(self, fact: type[Fact], key: Key) -> None:
+        if self._is_first_query(fact, key):
+            kind = self._kinds[fact]
+            with answered():
+                body = self._cluster.get(object_path(kind, key))
+            self._store_items(kind, [] if body is None else [msgspec.Raw(body)])
+
+    def _list(self, fact: type[Fact], path: str = "", **query: str) -> None:
+        kind = self._kinds[fact]
+        if self._is_first_query(fact, path, *query.items()):
+            with answered():
+                items = list_raw(self._cluster, path or kind.path, **kind.query, **query)
+            self._store_items(kind, items)
+
+    def _store_items(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
+        for item in items:
+            found = kind.read(msgspec.json.decode(item, type=kind.shape))
+            if found is not None:
+                self.put(found)
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        """Read a claim."""
+        self._get(Claim, (namespace, name))
+        return super().claim(namespace, name)
+
+    def volume(self, name: str) -> Volume | None:
+        """Read a PV."""
+        self._get(Volume, ("", name))
+        return super().volume(name)
+
+    def volumes_by_handle(self, handle: str) -> Collection[Volume]:
+        """List the PVs of a Longhorn volume. The API server can't select PVs by handle, so list all PVs."""
+        self._list(Volume)
+        return super().volumes_by_handle(handle)
+
+    def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
+        """Read a ShareManager; return None if the object or the CRD is missing."""
+        self._get(ShareManager, (namespace, volume))
+        return super().share_manager(namespace, volume)
+
+    def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
+        """Read the share-manager pods of a volume."""
+        selector = f"{COMPONENT_LABEL}={SHARE_MANAGER},{VOLUME_LABEL}={volume}"
+        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        return super().share_manager_pods(namespace, volume)
+
+    def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
+        """Read the VM pods of a namespace, and return the virt-launcher pods that mount a claim."""
+        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR)
+        return super().mounting_pods(namespace, claim)
+
+    def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
+        """Read the pods of a namespace: the API server can't select pods by claim."""
+        if (Pod, "") not in self._queried:  # otherwise all pods have been read
+            self._list(Pod, f"/api/v1/namespaces/{namespace}/pods")
+        return super().other_mounting_pods(namespace, claim)
+
+    def namespace_opt_in(self, name: str) -> bool | None:
+        """Read a namespace."""
+        self._get(Namespace, ("", name))
+        return super().namespace_opt_in(name)
+
+    def storage_class_opts_in(self, name: str) -> bool:
+        """Read a StorageClass."""
+        self._get(StorageClass, ("", name))
+        return super().storage_class_opts_in(name)
+
+    def node(self, name: str) -> Node | None:
+        """Read a node."""
+        self._get(Node, ("", name))
+        return super().node(name)
+
+    def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
+        """Read a VM; return None if the object or the CRD is missing."""
+        self._get(VirtualMachine, (namespace, name))
+        return super().virtual_machine(namespace, name)
+
+    def has_nodes(self) -> bool:
+        """Return True without a read: a cluster without nodes has no pods either."""
+        return True
+
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
+        """Sum up the requests of the pods on a node, without the pod `excluding`. Reads all pods."""
+        self._list(Pod)
+        return super().requested(node, excluding)
+
+    def expects_pods(self, node: str, excluding: Key) -> bool:
+        """Return whether pods are about to run on a node. Reads all pods."""
+        self._list(Pod)
+        return super().expects_pods(node, excluding)
+
+    def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
+        """List the pods of some namespaces that have an effective node. Reads all pods."""
+        self._list(Pod)
+        return super().placed_pods(namespaces)
+
+    def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
+        """List the pods with anti-affinity to a namespace. Reads all pods: the API server can't filter by affinity."""
+        self._list(Pod)
+        return super().pods_with_anti_affinity(namespace)

@@ -1,0 +1,88 @@
+"""Read the objects of one VM from a live cluster."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from webhook.cluster import objects
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.inventory import Inventory
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS_PATH
+from webhook.fleet.vm_pod import needs_state_claim
+from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import JsonObject, text
+from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL
+from webhook.reading.api import answered, describe_failure, list_objects, read_object
+from webhook.reading.documents import BadInput
+from webhook.reading.on_demand import OnDemand
+
+PATHS = {
+    "vm": VIRTUAL_MACHINES.path,
+    "vmi": VMIS_PATH,
+    "pod": "/api/v1/pods",
+}
+_KINDS = {"vm": "VirtualMachine", "vmi": "VirtualMachineInstance"}
+_FORBIDDEN, _MISSING = 403, 404
+
+
+def find_namespaces(cluster: ClusterClient, kind: str, name: str) -> list[str]:
+    """List the namespaces that have a VM, a VMI or a pod of this name. Raises BadInput if the request fails."""
+    found = _listed(cluster, PATHS[kind], fieldSelector=f"metadata.name={name}")
+    return sorted(text(item, "metadata", "namespace") for item in found if text(item, "metadata", "name") == name)
+
+
+def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject | None:
+    """Read a pod; return None if it doesn't exist. Raises BadInput if the request fails."""
+    with answered():
+        return read_object(cluster, _path("pod", namespace, name))
+
+
+def read_one_vm(cluster: ClusterClient, longhorn: str, key: Key) -> Inventory:
+    """Return an inventory like that of `read_vm`, whose store reads the rest of the cluster on demand.
+
+    Raises BadInput if a request fails or a right is missing.
+    """
+    inventory = Inventory(OnDemand(cluster, longhorn))
+    if problem := read_vm(cluster, inventory, *key):
+        raise BadInput(problem)
+    return inventory
+
+
+def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: str) -> str:
+    """Read a VM, its VMI, and the VM pods of its namespace into the inventory. Raises BadInput if a request fails.
+
+    Without the right to read the VM or the VMI, the inventory lacks it, and the result says so.
+    """
+    problem = ""
+    for kind, kind_name in _KINDS.items():
+        try:
+            with answered(tolerated=_FORBIDDEN):
+                item = read_object(cluster, _path(kind, namespace, name))
+        except ClusterError as error:
+            problem = problem or describe_failure(error)
+            continue
+        if item is not None:
+            inventory.keep(kind_name, item)
+    if vm := inventory.vms.get((namespace, name)):
+        inventory.store.put(objects.read_virtual_machine(vm))
+        if needs_state_claim(vm):
+            claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+            for claim in _listed(cluster, claims, labelSelector=f"{STATE_CLAIM_LABEL}={name}"):
+                inventory.store.put(objects.read_claim(claim))
+    for pod in _listed(cluster, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR):
+        inventory.keep("Pod", pod)
+        if fact := objects.read_pod(pod):
+            inventory.store.put(fact)
+    return problem
+
+
+def _path(kind: str, namespace: str, name: str) -> str:
+    folder, _, plural = PATHS[kind].rpartition("/")
+    return f"{folder}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
+
+
+def _listed(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
+    try:
+        with answered(tolerated=_MISSING):
+            return list_objects(cluster, path, **query)
+    except ClusterError:  # KubeVirt is not installed
+        return iter(())
