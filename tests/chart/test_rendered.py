@@ -302,23 +302,28 @@ def policies(values: Object) -> list[str]:
 @pytest.mark.parametrize("source", SOURCES)
 def test_each_policy_is_rendered_with_the_right_that_it_narrows(source: str) -> None:
     certificates = {"certificates": SOURCES[source]}
-    configuration = [] if source == "cert-manager" else [f"{NAME}-webhook-configuration"]
-    assert policies(certificates) == [*configuration, f"{NAME}-pods"]
+    always = [f"{NAME}-annotations", *([] if source == "cert-manager" else [f"{NAME}-webhook-configuration"])]
+    assert policies(certificates) == [*always, f"{NAME}-pods"]
     for release_off in RELEASE_OFF.values():
-        assert policies(certificates | release_off) == configuration
+        assert policies(certificates | release_off) == always
 
 
 def test_policies_are_rendered_unless_disabled() -> None:
     assert policies({"admissionPolicy": {"enabled": False}}) == []
     # Somebody else may bind more rights to the account than it needs.
-    assert len(policies({"rbac": {"create": False}})) == 2
+    assert policies({"rbac": {"create": False}}) == policies({})
 
 
-def test_policies_apply_only_to_the_account_and_fail_closed() -> None:
+def test_policies_for_the_account_fail_closed_and_the_policy_for_all_others_fails_open() -> None:
     values = {"serviceAccount": {"create": False, "name": "webhook"}}
-    found = [each["spec"] for each in render(values) if each["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(found) == 2
-    for policy in found:
+    found = {
+        each["metadata"]["name"].removeprefix(f"{NAME}-"): each["spec"]
+        for each in render(values)
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert found.pop("annotations")["failurePolicy"] == "Ignore"
+    assert found
+    for policy in found.values():
         assert policy["failurePolicy"] == "Fail"
         (condition,) = policy["matchConditions"]
         assert condition["expression"].endswith(f"== 'system:serviceaccount:{NAMESPACE}:webhook'")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.rights import is_granted
@@ -91,7 +92,8 @@ def create_pod(plane: ControlPlane, **changes: Any) -> str:
         "annotations": {CO_SCHEDULED: NODE},
     }
     spec = {"schedulerName": "none", "containers": [{"name": "compute", "image": "none"}]}
-    created = plane.request("POST", PODS, {"metadata": metadata | changes, "spec": spec})
+    # Another policy allows the annotation only to KubeVirt's controller.
+    created = plane.request("POST", PODS, {"metadata": metadata | changes, "spec": spec}, user=KUBEVIRT)
     return f"{PODS}/{created['metadata']['name']}"
 
 
