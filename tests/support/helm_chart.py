@@ -123,9 +123,14 @@ def default_value(path: tuple[str, ...]) -> Any:
     return value
 
 
+def first_sentence(comment: str) -> str:
+    """Return what a value does. The sentences after it are trade-offs, which `helm show values` prints."""
+    return re.split(r"(?<=[.!?]) (?=[A-Z`/])", comment)[0]
+
+
 def table() -> str:
     """Return the Markdown table of values, with the comment of each value or of its closest parent."""
-    comments, rows = value_comments(), ["| value | default | what it does, and what it costs |", "| --- | --- | --- |"]
+    comments, rows = value_comments(), ["| value | default | what it does |", "| --- | --- | --- |"]
     covered: set[tuple[str, ...]] = set()
     for path in leaf_paths(default_values()):
         # A map's comment covers the leaves that have none of their own: `resources`, `serviceMonitor`.
@@ -134,7 +139,7 @@ def table() -> str:
             continue
         covered.add(shown)
         default = json.dumps(default_value(shown), ensure_ascii=False)
-        rows.append(f"| `{'.'.join(shown)}` | `{default}` | {comments.get(shown, '')} |")
+        rows.append(f"| `{'.'.join(shown)}` | `{default}` | {first_sentence(comments.get(shown, ''))} |")
     return "\n".join(rows) + "\n"
 
 
