@@ -51,6 +51,7 @@ from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.settings import Action
 
 CLAIMS, VOLUMES, MANAGERS = "persistentvolumeclaims", "persistentvolumes", "sharemanagers"
+VMIS = "virtualmachineinstances"
 CAPACITY_FOR_TEN = {"cpu": "10", "pods": "110"}
 LONG_TIMEOUT = 20.0  # seconds; many times what any step here needs
 
@@ -389,9 +390,11 @@ def test_a_cache_that_hears_nothing_for_five_minutes_is_stale(server: ApiServer)
     follow(live, server, "nodes")
     softened = decision(live, vm(3))
     assert (softened.outcome, softened.reason) == (Outcome.PREFERRED, Reason.CACHE_STALE)
-    assert "no update of pods for 5 minutes" in softened.message
+    assert "no update of pods and virtualmachineinstances for 5 minutes" in softened.message
     follow(live, server, "pods")
-    assert decision(live, vm(4)).reason is Reason.CO_SCHEDULED
+    assert "no update of virtualmachineinstances for 5 minutes" in decision(live, vm(4)).message
+    follow(live, server, VMIS)
+    assert decision(live, vm(5)).reason is Reason.CO_SCHEDULED
 
 
 def test_a_reservation_expires_after_ten_seconds(small_live: Live, clock: FakeClock) -> None:
@@ -528,7 +531,7 @@ def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiSe
     live.start(stop)
     wait_until(live.synced)
     assert decision(live, vm(1)).node == "node-a"
-    wait_until(lambda: server.watching == 5)
+    wait_until(lambda: server.watching == 6)
     moved = share_manager_pod("vol-disk1", node="node-b")
     server.put(node("node-b"), moved)
     wait_until(lambda: decision(live, vm(2), dryRun=True).node == "node-b")
@@ -536,8 +539,8 @@ def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiSe
     server.compact()
     server.put(share_manager_pod("vol-disk1", node="node-a"))
     wait_until(lambda: decision(live, vm(3), dryRun=True).node == "node-a")
-    wait_until(lambda: server.watching == 5)
-    assert sum(each.health.watch_errors for each in live.reflectors) >= 5
+    wait_until(lambda: server.watching == 6)
+    assert sum(each.health.watch_errors for each in live.reflectors) >= 6
     stop.set()
     server.end_watches()
     wait_until(lambda: own_threads() <= before)
@@ -559,7 +562,7 @@ def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live
 def test_vms_are_not_needed_for_a_decision(server: ApiServer, clock: FakeClock) -> None:
     cluster = ClusterClient(lambda: Configuration(host=server.url))
     live = Live(cluster, settings(), clock, (VIRTUAL_MACHINES,))
-    for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "pods"):
+    for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "pods", VMIS):
         assert not live.synced()
         follow(live, server, plural)
     assert live.synced()

@@ -33,6 +33,7 @@ READERS = {
     "ShareManager": objects.read_share_manager,
     "StorageClass": objects.read_storage_class,
     "VirtualMachine": objects.read_virtual_machine,
+    "VirtualMachineInstance": objects.read_virtual_machine_instance,
 }
 
 
@@ -166,6 +167,19 @@ def virtual_machine(
         "metadata": {"name": name, "namespace": namespace} | ({"uid": uid} if uid else {}),
         "spec": {key: value for key, value in spec.items() if value is not None} | template,
         "status": status,
+    }
+
+
+def vmi(
+    name: str = "vm1", namespace: str = "default", *, uid: str = "", owner_kind: str = "VirtualMachine", **owner: str
+) -> Object:
+    """Build a VMI that an object of kind `owner_kind` controls; an empty kind means none."""
+    owned = {"kind": owner_kind, "name": name, "uid": f"uid-of-owner-{name}", "controller": True} | owner
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": name, "namespace": namespace, "uid": uid or f"uid-of-{name}"}
+        | ({"ownerReferences": [owned]} if owner_kind else {}),
     }
 
 

@@ -32,6 +32,7 @@ RIGHTS: tuple[Right, ...] = (
     ("", "nodes", ("list", "watch")),
     ("", "pods", ("list", "watch", "delete")),
     ("kubevirt.io", "virtualmachines", ("list", "watch")),
+    ("kubevirt.io", "virtualmachineinstances", ("list", "watch")),
     ("longhorn.io", "sharemanagers", ("list", "watch")),
     ("", "events", ("create", "patch")),
 )

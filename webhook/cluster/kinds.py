@@ -16,6 +16,7 @@ from webhook.placement.objects.facts import (
     ShareManager,
     StorageClass,
     VirtualMachine,
+    VirtualMachineInstance,
     Volume,
 )
 from webhook.placement.objects.fields import JsonObject
@@ -23,7 +24,6 @@ from webhook.placement.objects.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUN
 from webhook.placement.settings import OptIn, Settings
 
 KUBEVIRT_API = "/apis/kubevirt.io/v1"
-VMIS_PATH = f"{KUBEVIRT_API}/virtualmachineinstances"
 VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 
@@ -57,6 +57,18 @@ VIRTUAL_MACHINES = Kind(
     objects.read_virtual_machine,
     optional=True,
     required=False,
+)
+
+
+# Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
+VMIS = Kind(
+    VirtualMachineInstance,
+    "virtualmachineinstances",
+    f"{KUBEVIRT_API}/virtualmachineinstances",
+    wire.MetadataOnly,
+    objects.read_virtual_machine_instance,
+    optional=True,
+    metadata_only=True,
 )
 
 
@@ -97,12 +109,13 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
         Kind(ShareManager, "sharemanagers", managers, wire.ShareManager, objects.read_share_manager, optional=True),
         Kind(Node, "nodes", "/api/v1/nodes", wire.Node, objects.read_node),
         Kind(Pod, "pods", "/api/v1/pods", wire.StoredPod, objects.read_pod, query=unfinished),
+        VMIS,
     )
 
 
 def object_path(kind: Kind, key: Key) -> str:
     """Return the API path of one object."""
     namespace, name = (quote(part, safe="") for part in key)
-    if kind.fact in (Claim, Pod, VirtualMachine):
+    if kind.fact in (Claim, Pod, VirtualMachine, VirtualMachineInstance):
         return f"{kind.path.removesuffix(kind.plural)}namespaces/{namespace}/{kind.plural}/{name}"
     return f"{kind.path}/{name}"

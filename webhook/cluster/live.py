@@ -14,7 +14,7 @@ from webhook.cluster.reservations import Reservations
 from webhook.cluster.store import Store
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
-from webhook.placement.objects.facts import Key, Node, Pod
+from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import vmi_uid
 from webhook.placement.reasons import Decision, Outcome
@@ -54,7 +54,7 @@ class Live:
             for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), *extra_kinds)
         ]
         # Of the kinds that the guard reads.
-        self._guarding = [each for each in self.reflectors if each.kind.fact in (Node, Pod)]
+        self._guarding = [each for each in self.reflectors if each.kind.fact in (Node, Pod, VirtualMachineInstance)]
 
     def start(self, stop: threading.Event) -> None:
         """Start one reflector thread per kind. The threads end when `stop` is set."""

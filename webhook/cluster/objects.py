@@ -18,6 +18,7 @@ from webhook.placement.objects.facts import (
     ShareManager,
     StorageClass,
     VirtualMachine,
+    VirtualMachineInstance,
     Volume,
 )
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
@@ -34,7 +35,7 @@ RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
 # Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
-Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine | Namespace | StorageClass
+Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine | VirtualMachineInstance | Namespace | StorageClass
 
 
 def key_of(item: JsonObject) -> Key:
@@ -145,6 +146,14 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
         inherits=inherits_annotations(item),
         uid=text(item, "metadata", "uid"),
     )
+
+
+def read_virtual_machine_instance(item: JsonObject) -> VirtualMachineInstance:
+    """Extract the facts of a VirtualMachineInstance."""
+    owners = mappings(item, "metadata", "ownerReferences")
+    owner = next((each for each in owners if each.get("controller") is True), {})
+    uid = text(item, "metadata", "uid")
+    return VirtualMachineInstance(*key_of(item), uid, text(owner, "kind"), text(owner, "name"), text(owner, "uid"))
 
 
 def read_namespace(item: JsonObject) -> Namespace:

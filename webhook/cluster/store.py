@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from webhook.cluster.objects import Fact
 from webhook.cluster.pod_tables import Load, PlacedPods, Pods, vm_key
 from webhook.cluster.releases import ReleaseMemory, VmId
-from webhook.cluster.tables import Table, Volumes
+from webhook.cluster.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
     Key,
@@ -19,6 +19,7 @@ from webhook.placement.objects.facts import (
     ShareManager,
     StorageClass,
     VirtualMachine,
+    VirtualMachineInstance,
     Volume,
 )
 
@@ -29,6 +30,7 @@ TABLE_NAMES: dict[type[Fact], str] = {
     Node: "nodes",
     Pod: "pods",
     VirtualMachine: "virtual_machines",
+    VirtualMachineInstance: "vmis",
     Namespace: "namespaces",
     StorageClass: "storage_classes",
 }
@@ -61,6 +63,7 @@ class Store:
         self.nodes = Table[Node]()
         self.pods = Pods()
         self.virtual_machines = Table[VirtualMachine]()
+        self.vmis = VirtualMachineInstances()
         self.namespaces = Table[Namespace]()
         self.storage_classes = Table[StorageClass]()
         self.releases = ReleaseMemory(clock)
@@ -195,6 +198,10 @@ class Store:
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
         """Find a VM."""
         return self.virtual_machines.get((namespace, name))
+
+    def vmi(self, namespace: str, name: str) -> VirtualMachineInstance | None:
+        """Find a VMI."""
+        return self.vmis.get((namespace, name))
 
     def stuck_pins(self) -> Collection[Pod]:
         """List the unbound pods that the webhook pinned and for which the scheduler found no node."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
 from webhook.cluster.objects import Fact
-from webhook.placement.objects.facts import Key, Volume
+from webhook.placement.objects.facts import Key, VirtualMachineInstance, Volume
 
 F = TypeVar("F", bound=Fact)
 
@@ -74,3 +74,28 @@ class Volumes(Table[Volume]):
         """List the PVs of a Longhorn volume: those with its handle, otherwise the one with its name."""
         named = self.get(("", handle))
         return tuple(self._by_handle.get(handle, {}).values()) or ((named,) if named else ())
+
+
+class VirtualMachineInstances(Table[VirtualMachineInstance]):
+    """The VMIs, also indexed by UID."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_uid: dict[str, VirtualMachineInstance] = {}
+
+    def put(self, fact: VirtualMachineInstance) -> None:
+        """Store a VMI, in place of an older one with the same name."""
+        self.remove(fact.key)
+        super().put(fact)
+        self._by_uid[fact.uid] = fact
+
+    def remove(self, key: Key) -> VirtualMachineInstance | None:
+        """Remove and return a VMI; return None if it is missing."""
+        removed = super().remove(key)
+        if removed is not None:
+            self._by_uid.pop(removed.uid, None)
+        return removed
+
+    def with_uid(self, uid: str) -> VirtualMachineInstance | None:
+        """Find a VMI by its UID."""
+        return self._by_uid.get(uid)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import KUBEVIRT_API, kinds
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, kinds
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
@@ -44,12 +44,13 @@ class Omission:
 def sources(longhorn: str) -> Iterator[Source]:
     """Yield the kinds of a snapshot: those that decisions read, then those that only the report reads."""
     for kind in kinds(longhorn):
-        version, name = _API_OBJECTS[kind.plural]
-        yield Source(version, name, kind.path, kind.query, "Longhorn" if kind.optional else "")
+        if kind is not VMIS:
+            version, name = _API_OBJECTS[kind.plural]
+            yield Source(version, name, kind.path, kind.query, "Longhorn" if kind.optional else "")
     yield Source("v1", "Namespace", "/api/v1/namespaces")
     yield Source("storage.k8s.io/v1", "StorageClass", "/apis/storage.k8s.io/v1/storageclasses")
-    for name in ("VirtualMachine", "VirtualMachineInstance"):
-        yield Source("kubevirt.io/v1", name, f"{KUBEVIRT_API}/{name.lower()}s", product="KubeVirt")
+    for kind in (VIRTUAL_MACHINES, VMIS):
+        yield Source("kubevirt.io/v1", kind.fact.__name__, kind.path, product="KubeVirt")
 
 
 _API_OBJECTS = {

@@ -7,7 +7,7 @@ import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.inventory import Inventory
-from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS_PATH, Kind, kinds, opt_in_kinds
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, Kind, kinds, opt_in_kinds
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, Malformed
 from webhook.placement.objects.kubevirt import is_virt_launcher
@@ -30,10 +30,6 @@ def read_inventory(
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
                 report_progress(kind.plural, len(items))
-        for items in _pages(cluster, VMIS_PATH, {}, optional=True):
-            for item in items:
-                inventory.keep("VirtualMachineInstance", msgspec.json.decode(item))
-            report_progress("virtualmachineinstances", len(items))
     return inventory
 
 
@@ -60,8 +56,8 @@ def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> No
 
 
 def _keep(inventory: Inventory, kind: Kind, item: Any, raw: msgspec.Raw) -> None:
-    if kind is VIRTUAL_MACHINES:
-        # The whole VM: the next pod of a stopped VM is rendered from it.
-        inventory.keep("VirtualMachine", msgspec.json.decode(raw, type=JsonObject))
+    if kind in (VIRTUAL_MACHINES, VMIS):
+        # The whole object: the next pod of a VM is rendered from it.
+        inventory.keep(kind.fact.__name__, msgspec.json.decode(raw, type=JsonObject))
     elif kind.fact is Pod and is_virt_launcher(item):
         inventory.keep("Pod", item)

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from webhook.cluster import objects
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.inventory import Inventory
-from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS_PATH
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS
 from webhook.fleet.vm_pod import needs_state_claim
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, text
@@ -17,7 +17,7 @@ from webhook.reading.on_demand import OnDemand
 
 PATHS = {
     "vm": VIRTUAL_MACHINES.path,
-    "vmi": VMIS_PATH,
+    "vmi": VMIS.path,
     "pod": "/api/v1/pods",
 }
 _KINDS = {"vm": "VirtualMachine", "vmi": "VirtualMachineInstance"}

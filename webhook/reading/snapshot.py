@@ -54,7 +54,7 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> tuple[Store, Count
                 keep(kind[1], item)
             reader = _reader(kind)
             if reader is None:
-                skipped[kind[1]] += kind[1] != "VirtualMachineInstance"  # which `keep` has read
+                skipped[kind[1]] += 1
                 continue
             loaded += 1
             fact = _fact(document, kind, item, reader)
@@ -82,6 +82,8 @@ def _reader(kind: Kind) -> Reader | None:
         return objects.read_share_manager
     if kind[1] == "VirtualMachine" and kind[0].startswith("kubevirt.io/"):
         return objects.read_virtual_machine
+    if kind[1] == "VirtualMachineInstance" and kind[0].startswith("kubevirt.io/"):
+        return objects.read_virtual_machine_instance
     return _READERS.get(kind)
 
 

@@ -174,6 +174,7 @@ def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[
         ("", "nodes", reads),
         ("", "pods", (*reads, *(["delete"] if releases else []))),
         ("kubevirt.io", "virtualmachines", reads),
+        ("kubevirt.io", "virtualmachineinstances", reads),
         ("longhorn.io", "sharemanagers", reads),
         ("", "events", ("create", "patch")),
     ]

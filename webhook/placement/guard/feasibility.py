@@ -202,7 +202,7 @@ class Check:
 
 
 CHECKS = (
-    Check(Reason.CACHE_STALE, "caches of nodes and pods are up to date", _stale, quiet=True),
+    Check(Reason.CACHE_STALE, "caches of nodes, pods and VMIs are up to date", _stale, quiet=True),
     Check(Reason.NODE_NOT_FOUND, "exists", _not_found),
     Check(Reason.NODE_NOT_READY, "Ready", _not_ready),
     Check(Reason.NODE_CORDONED, "not cordoned", _cordoned),

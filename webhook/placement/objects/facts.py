@@ -117,6 +117,20 @@ class VirtualMachine(_Namespaced, Struct, frozen=True):
     uid: str = ""
 
 
+class VirtualMachineInstance(_Namespaced, Struct, frozen=True):
+    """A KubeVirt VMI. `owner_kind`, `owner_name` and `owner_uid` are its controller's, empty if it has none.
+
+    The controller is a VirtualMachine, a VirtualMachineInstanceReplicaSet, or another program's object.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    owner_kind: str = ""
+    owner_name: str = ""
+    owner_uid: str = ""
+
+
 class PendingPin(Struct, frozen=True):
     """The pin of an unbound pod: its node, and the name of the pod's VM.
 
