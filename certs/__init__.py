@@ -1,13 +1,12 @@
 """Issue, store, publish and rotate the webhook's TLS certificates. Does not know the server that uses them.
 
-    renewal        decide which step is due, when and why: read this module first
-    bundle         the content of the Secret and its encoding
-    steps          apply a step to a bundle (authority: issue and read certificates)
-    names          names in a certificate (chain: the CA that a certificate chains to)
-    one_pass       one pass over the Secret and the caBundle
-    rotate         the controller that repeats passes and writes the served files
+    rotation       decide which step is due, when and why, and apply it to a bundle: read this module first
+    secret         the content of the Secret, a bundle, and its encoding
+    authority      issue and read certificates, their names, and the CA that a certificate chains to
+    controller     the controller that repeats passes over the Secret and the caBundle, and writes the served files
     cluster        read and write the Secret and the MutatingWebhookConfiguration
-    folder         the served files (serving: the TLS context that reloads them)
+    files          the served files
+    serving        the TLS context that reloads the served files and the CAs of clients
 
 `by_hand` implements `certs renew` and `certs rotate-ca`, `health` implements `certs status`.
 """

@@ -1,6 +1,8 @@
 """Issue and read X.509 certificates in PEM. The caller passes the current time."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -14,8 +16,6 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-from certs.names import service_domains
 
 CA_LIFETIME = timedelta(days=365)
 LEAF_LIFETIME = timedelta(days=30)
@@ -242,3 +242,74 @@ def _key_identifier(extension: object) -> str:
 
 def _key_usage(*enabled: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{usage: usage in enabled for usage in _KEY_USAGES})
+
+
+MAX_NAME_LENGTH = 253  # characters: RFC 1035 allows 255 bytes, of which the wire format takes two
+MAX_QUOTED_LENGTH = 60  # characters
+
+# Host names have no underscore, but some names that clients call do. The first label may be a wildcard.
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_DNS = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")  # a numeric last label means a malformed IP address
+
+
+class BadName(ValueError):
+    """A name that a certificate can't hold, or that no client can call. The message is one line."""
+
+
+def canonical(name: str) -> str:
+    """Return a DNS name or an IP address in the form that a certificate holds. Raises BadName for anything else."""
+    try:
+        address = ip_address(name)
+    except ValueError:
+        lower = name.lower()
+        if not name.isascii() or len(name) > MAX_NAME_LENGTH or not _DNS.fullmatch(lower):
+            raise _bad_name(name) from None
+        return lower
+    if "%" in name:  # the zone of an IPv6 address is valid on one machine only
+        raise _bad_name(name)
+    return str(address)
+
+
+def service_domains(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the namespace domains of Service names. Returns nothing if one name is not a Service's.
+
+    `a.ns.svc` gives `ns.svc`, `a.ns.svc.cluster.local` gives `ns.svc.cluster.local`.
+    """
+    labels = [name.split(".") for name in names]
+    if not all(len(parts) >= 3 and parts[2] == "svc" for parts in labels):
+        return ()
+    return tuple(dict.fromkeys(".".join(parts[1:]) for parts in labels))
+
+
+def _bad_name(name: str) -> BadName:
+    shown = (
+        ascii(name)
+        if len(name) <= MAX_QUOTED_LENGTH
+        else f"{name[:MAX_QUOTED_LENGTH]!a} and {len(name) - MAX_QUOTED_LENGTH} more characters"
+    )
+    return BadName(
+        f"{shown} is neither a DNS name nor an IP address; omit scheme, port and path, for example webhook.shop.svc, "
+        "10.0.0.1 or ::1"
+    )
+
+
+def trust_anchor(chain: bytes, ca_bundle: bytes) -> bytes | None:
+    """Find the CA that the first certificate chains to, directly or through intermediates. Raises BadCertificate."""
+    certificate, *intermediates = split(chain)
+    roots = split(ca_bundle)
+    while not (found := next((ca for ca in roots if signed_by(certificate, ca)), None)):
+        issuers = [one for one in intermediates if signed_by(certificate, one)]
+        if not issuers:
+            return None
+        certificate = issuers[0]
+        intermediates.remove(certificate)
+    return found
+
+
+def valid_cas(ca_bundle: bytes, now: datetime) -> Iterator[bytes]:
+    """Yield the CAs that are valid now. Yields nothing more after an unreadable certificate."""
+    with suppress(BadCertificate):
+        for pem in split(ca_bundle):
+            certificate = read(pem)
+            if certificate.is_ca and certificate.is_valid(now):
+                yield pem

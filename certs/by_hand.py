@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from certs import bundle as bundles
-from certs.bundle import Bundle, InvalidBundle
-from certs.cluster import Cause, CertificateError, CertificateObjects
-from certs.one_pass import Clock, PassResult, run_pass
-from certs.renewal import PlannedStep, Policy, Step, next_step
-from certs.rotate import CONFLICT_RETRY, PASS_INTERVAL
-from certs.steps import apply_step
+from certs import secret as bundles
+from certs.cluster import CertificateObjects
+from certs.controller import CONFLICT_RETRY, PASS_INTERVAL, Clock, PassResult, run_pass
+from certs.rotation import PlannedStep, Policy, Step, apply_step, next_step
+from certs.secret import Bundle, Cause, CertificateError, InvalidBundle
 
 # Seconds. A restarting API server is unavailable for half a minute. Retry through a restart: if the command fails and
 # the operator calls `rotate-ca` again, that call may begin a second rotation.

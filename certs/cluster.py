@@ -4,11 +4,11 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-JsonObject = dict[str, Any]
+from certs.secret import Cause, CertificateError, JsonObject
+
 T = TypeVar("T")
 
 RETRY_NOTE = "; the replica retries"  # true for a replica only: a command removes it
@@ -32,28 +32,6 @@ class ApiClient(Protocol):
 
     def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
         """Write one object and return the stored version. Raises ApiError."""
-
-
-class Cause(StrEnum):
-    """Why a pass failed. Each value is a label of a metric."""
-
-    FORBIDDEN = "forbidden"
-    MISSING = "missing"
-    FOREIGN = "foreign"
-    DAMAGED = "damaged"
-    CONFLICT = "conflict"
-    UNREACHABLE = "unreachable"
-    REFUSED = "refused"
-    FOLDER = "folder"
-    INTERNAL = "internal"
-
-
-class CertificateError(Exception):
-    """A failure of a pass. The message is one line with the problem and the fix."""
-
-    def __init__(self, cause: Cause, text: str) -> None:
-        super().__init__(text)
-        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from certs import bundle as bundles
-from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, split
-from certs.bundle import Bundle, InvalidBundle
-from certs.chain import trust_anchor, valid_cas
-from certs.cluster import Cause, CertificateError, CertificateObjects, ca_bundles, hosts
-from certs.renewal import PlannedStep, Policy, Step, next_step
-from certs.serving import CA, CERTIFICATE, KEY
+from certs import secret as bundles
+from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, split, trust_anchor, valid_cas
+from certs.cluster import CertificateObjects, ca_bundles, hosts
+from certs.rotation import PlannedStep, Policy, Step, next_step
+from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError, InvalidBundle
 
 # A replica takes a due step within seconds, and retries a failed pass within half a minute.
 OVERDUE = timedelta(minutes=5)

@@ -13,13 +13,9 @@ from threading import Lock
 
 import structlog
 
-from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read
-from certs.chain import trust_anchor
-from certs.client_ca import ClientCa, trust_clients
+from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read, split, trust_anchor
 from certs.files import UnusableCertificate, identity, read_file
-
-# The keys of a Secret of type kubernetes.io/tls, and the one that cert-manager adds.
-CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
+from certs.secret import CA, CERTIFICATE, KEY
 
 # The TLS 1.2 cipher suites with forward secrecy and authenticated encryption. All suites of TLS 1.3 have both.
 CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -30,6 +26,40 @@ UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise anothe
 MEMORY_FOLDER_ADVICE = "mount writable memory at {}, as container runtimes do"
 
 log = structlog.get_logger("certs")
+BEGIN = b"-----BEGIN CERTIFICATE-----"
+
+
+class ClientCa:
+    """The CAs in a file of PEM certificates. `problem` is the reason why a newer file isn't used, empty otherwise."""
+
+    def __init__(self, file: Path) -> None:
+        """Load the file. Raises UnusableCertificate."""
+        self._file, self.problem = file, ""
+        self._seen, self._pem = identity(file), _read_cas(file)
+
+    def pem(self) -> str:
+        """Return the CAs in PEM, and reload a changed file. An unusable file leaves the old CAs."""
+        if (found := identity(self._file)) != self._seen:
+            self._reload(found)
+        elif self.problem:
+            self.problem = ""  # the used file is back in place
+        return self._pem
+
+    def expiry(self) -> datetime:
+        """Return when the last of the CAs expires. From then on, no client is accepted."""
+        return max(read(one).not_after for one in split(self._pem.encode()))
+
+    def _reload(self, found: tuple[int, ...]) -> None:
+        try:
+            self._pem = _read_cas(self._file)
+        except UnusableCertificate as error:
+            # Each connection retries, because the file may be half written. Log it once.
+            if str(error) != self.problem:
+                log.warning("client CA unusable, keeping the old one", reason=str(error))
+            self.problem = str(error)
+            return
+        self._seen, self.problem = found, ""
+        log.info("client CA reloaded", file=str(self._file))
 
 
 class ServingCertificate:
@@ -232,3 +262,28 @@ def _write(file: Path, content: bytes) -> None:
         file.write_bytes(content)
     except OSError as error:
         raise UnusableCertificate(f"{file}: {error.strerror}; three small files must fit there") from None
+
+
+def trust_clients(context: ssl.SSLContext, pem: str) -> None:
+    """Make a server's TLS context require a client certificate of one of these CAs."""
+    context.load_verify_locations(cadata=pem)
+    context.verify_mode = ssl.CERT_REQUIRED
+    # As in Go: an intermediate CA in the file is trusted without its root.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def _read_cas(file: Path) -> str:
+    content = read_file(file)
+    try:
+        certificates = split(content)
+        if len(certificates) < content.count(BEGIN):  # `split` skips a half-written one at the end
+            raise UnusableCertificate(f"{file}: contains an incomplete certificate")
+        cas = b"".join(one for one in certificates if read(one).is_ca).decode()
+        if not cas:
+            raise UnusableCertificate(f"{file}: contains no PEM CA certificate")
+        trust_clients(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cas)
+    except BadCertificate as error:
+        raise UnusableCertificate(f"{file}: {error}") from None
+    except ssl.SSLError:
+        raise UnusableCertificate(f"{file}: contains a certificate that OpenSSL cannot read") from None
+    return cas

@@ -46,7 +46,7 @@ PLANTED = {
     ],
     laws.one_door: [
         ("webhook/cluster/store.py", "import kubernetes.client"),
-        ("certs/rotate.py", "from kubernetes import watch"),
+        ("certs/controller.py", "from kubernetes import watch"),
         ("webhook/serving/server.py", "from flask import Flask"),
         ("webhook/placement/affinity.py", "import jsonpatch"),
         ("webhook/serving/server.py", "from cryptography import x509"),
@@ -146,7 +146,7 @@ PLANTED_IMPORTS = {
         "in a circle BROKEN",
     ),
     "certs imports webhook": (
-        "certs/names.py",
+        "certs/authority.py",
         "import webhook.placement.objects.fields",
         "certs does not import webhook BROKEN",
     ),

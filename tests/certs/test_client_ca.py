@@ -8,9 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from certs.authority import issue_ca, issue_leaf
-from certs.client_ca import ClientCa
 from certs.files import UnusableCertificate
-from certs.serving import ServingCertificate, load_context
+from certs.serving import ClientCa, ServingCertificate, load_context
 from tests.support.client_certificates import issue_client, replace
 from tests.support.tls_client import write_certificate_files
 

@@ -5,7 +5,8 @@ from copy import deepcopy
 
 import pytest
 
-from certs.cluster import ApiError, Cause, CertificateError, CertificateObjects, ca_bundles, hosts, with_ca_bundle
+from certs.cluster import ApiError, CertificateObjects, ca_bundles, hosts, with_ca_bundle
+from certs.secret import Cause, CertificateError
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,

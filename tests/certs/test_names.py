@@ -2,8 +2,7 @@
 
 import pytest
 
-from certs.authority import issue_ca, issue_leaf, read
-from certs.names import MAX_NAME_LENGTH, BadName, canonical, service_domains
+from certs.authority import MAX_NAME_LENGTH, BadName, canonical, issue_ca, issue_leaf, read, service_domains
 from tests.support.fake_certificate_cluster import NAMES
 from tests.support.fake_clock import START
 

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certs import bundle as bundles
+from certs import secret as bundles
 from certs.authority import read, signed_by, split
-from certs.cluster import ApiError, CertificateError, CertificateObjects
-from certs.one_pass import run_pass
-from certs.renewal import Policy, Step
-from certs.rotate import CertificateController
+from certs.cluster import ApiError, CertificateObjects
+from certs.controller import CertificateController, run_pass
+from certs.rotation import Policy, Step
+from certs.secret import CertificateError
 from tests.support.fake_certificate_cluster import CONFIGURATION, NAME, NAMES, NAMESPACE, Crash, FakeCertificateCluster
 from tests.support.fake_clock import CertificateClock
 

@@ -20,14 +20,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from certs import bundle as bundles
+from certs import secret as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.by_hand import renew, rotate, rotation_plan
-from certs.cluster import TIMEOUT, ApiError, Cause, CertificateError, CertificateObjects
-from certs.folder import trust_anchor_in
+from certs.cluster import TIMEOUT, ApiError, CertificateObjects
+from certs.controller import CertificateController
+from certs.files import trust_anchor_in
 from certs.health import status
-from certs.renewal import RENEWAL_DIVISOR, Policy, Step
-from certs.rotate import CertificateController
+from certs.rotation import RENEWAL_DIVISOR, Policy, Step
+from certs.secret import Cause, CertificateError
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,

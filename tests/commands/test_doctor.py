@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from certs.renewal import Policy
-from certs.rotate import CertificateController
+from certs.controller import CertificateController
+from certs.rotation import Policy
 from tests.support.builders import (
     OPT_IN,
     Object,

@@ -18,8 +18,8 @@ import yaml
 from click.testing import CliRunner
 
 from certs.cluster import CONFIGURATIONS
-from certs.renewal import Policy
-from certs.rotate import CertificateController
+from certs.controller import CertificateController
+from certs.rotation import Policy
 from tests.support.builders import Object, node, request, storage, virt_launcher, virtual_machine
 from tests.support.fake_api_server import ApiServer, body
 from tests.support.fake_certificate_cluster import (

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from certs import bundle as bundles
+from certs import secret as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, signed_by, split
-from certs.bundle import Bundle, RetiringCA
 from certs.by_hand import plan
-from certs.renewal import Policy, Step, next_step
+from certs.rotation import Policy, Step, next_step
+from certs.secret import Bundle, RetiringCA
 from tests.support.certificate_processes import ControllerProcesses
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.installation import Installation, Replica, create_kubeconfig

@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from structlog.testing import capture_logs
 
 from certs.authority import issue_ca
-from certs.client_ca import trust_clients
+from certs.serving import trust_clients
 from tests.support.client_certificates import client_context, issue_client, replace, write_client
 from tests.support.loop_driver import POST, drive_loop
 from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster

@@ -18,8 +18,8 @@ import jsonpatch
 import pytest
 
 from certs.authority import issue_ca
-from certs.renewal import Policy
-from certs.rotate import CertificateController
+from certs.controller import CertificateController
+from certs.rotation import Policy
 from certs.serving import ServingCertificate
 from tests.support.builders import catalog, settings
 from tests.support.fake_api_server import ApiServer

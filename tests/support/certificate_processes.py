@@ -19,8 +19,8 @@ from typing import Any
 
 from certs.by_hand import rotate
 from certs.cluster import ApiClient, ApiError, CertificateObjects
-from certs.renewal import Policy
-from certs.rotate import CertificateController
+from certs.controller import CertificateController
+from certs.rotation import Policy
 from tests.support.paths import ROOT
 from webhook.cluster.client import ClusterClient
 

@@ -11,8 +11,8 @@ import ssl
 import time
 from pathlib import Path
 
-from certs.bundle import content
 from certs.cluster import ca_bundles
+from certs.secret import content
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process

@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 from http import HTTPStatus
 from selectors import EVENT_WRITE
 
-from certs.serving import CA, load_context
+from certs.secret import CA
+from certs.serving import load_context
 from tests.support.tls_client import read_available
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.loop import Loop

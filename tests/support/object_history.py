@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
-from certs.bundle import content
 from certs.cluster import ca_bundles
+from certs.secret import content
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from webhook.cluster.client import ClusterClient

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from certs.authority import issue_ca, issue_leaf
-from certs.serving import CA, CERTIFICATE, KEY
+from certs.secret import CA, CERTIFICATE, KEY
 
 
 def write_certificate_files(folder, ca=None):

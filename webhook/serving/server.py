@@ -16,7 +16,7 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.base import Worker
 
-from certs.rotate import CertificateController
+from certs.controller import CertificateController
 from certs.serving import ServingCertificate, memory_folder
 from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings

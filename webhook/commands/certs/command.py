@@ -12,8 +12,9 @@ import click
 
 from certs import by_hand, health
 from certs.authority import read
-from certs.cluster import RETRY_NOTE, ApiError, CertificateError, CertificateObjects
-from certs.renewal import Policy
+from certs.cluster import RETRY_NOTE, ApiError, CertificateObjects
+from certs.rotation import Policy
+from certs.secret import CertificateError
 from webhook.commands.certs.status import format_time, render_status, status_as_json
 from webhook.commands.options import color_option, live_options, namespace_and_name, output_option, wants_color
 from webhook.placement.objects.fields import printable

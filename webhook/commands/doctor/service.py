@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from certs.cluster import Cause, CertificateError, CertificateObjects
+from certs.cluster import CertificateObjects
 from certs.health import status
-from certs.renewal import Policy
+from certs.rotation import Policy
+from certs.secret import Cause, CertificateError
 from webhook import __version__
 from webhook.commands.check import attempt
 from webhook.commands.doctor.inspection import Denied, Inspection

@@ -13,12 +13,11 @@ from typing import Any
 
 import click
 
-from certs.client_ca import ClientCa
+from certs.authority import BadName
 from certs.cluster import ApiClient
-from certs.names import BadName
-from certs.renewal import Policy
-from certs.rotate import CertificateController
-from certs.serving import ServingCertificate, self_signed_folder, temporary_folder
+from certs.controller import CertificateController
+from certs.rotation import Policy
+from certs.serving import ClientCa, ServingCertificate, self_signed_folder, temporary_folder
 from webhook.commands.options import namespace_and_name
 
 MAX_DAYS, MAX_SPREAD = 36500, 86400  # days (a century), seconds (a day)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from certs.cluster import Cause
-from certs.renewal import Step
-from certs.rotate import CertificateController
+from certs.controller import CertificateController
+from certs.rotation import Step
+from certs.secret import Cause
 from certs.serving import ServingCertificate
 from webhook.cluster.fleet_counts import Counts
 from webhook.fleet.release import RELEASE_REASONS

@@ -5,17 +5,42 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from certs import authority
 from certs.authority import BadCertificate, Issued
-from certs.cluster import Cause, CertificateError, JsonObject
-from certs.serving import CA, CERTIFICATE, KEY
 
 ANNOTATION, SELF_MANAGED = "kubevirt-scheduler/certificates", "self"
 
-# Like any Secret of type kubernetes.io/tls, it also contains tls.crt, tls.key and ca.crt, so that a pod can mount it.
+JsonObject = dict[str, Any]
+
+# The keys of a Secret of type kubernetes.io/tls, so that a pod can mount it, and the one that cert-manager adds.
+CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
+# What the webhook needs besides.
 CA_KEY, NEXT_CA, NEXT_CA_KEY, STATE = "ca.key", "next-ca.crt", "next-ca.key", "state.json"
+
+
+class Cause(StrEnum):
+    """Why a pass failed. Each value is a label of a metric."""
+
+    FORBIDDEN = "forbidden"
+    MISSING = "missing"
+    FOREIGN = "foreign"
+    DAMAGED = "damaged"
+    CONFLICT = "conflict"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    FOLDER = "folder"
+    INTERNAL = "internal"
+
+
+class CertificateError(Exception):
+    """A failure of a pass. The message is one line with the problem and the fix."""
+
+    def __init__(self, cause: Cause, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)

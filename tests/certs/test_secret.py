@@ -10,8 +10,7 @@ from datetime import timedelta
 import pytest
 
 from certs.authority import issue_ca, issue_leaf, split
-from certs.bundle import ANNOTATION, Bundle, InvalidBundle, RetiringCA, content, read, written
-from certs.cluster import Cause
+from certs.secret import ANNOTATION, Bundle, Cause, InvalidBundle, RetiringCA, content, read, written
 from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, secret
 from tests.support.fake_clock import START
 

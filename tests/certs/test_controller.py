@@ -13,23 +13,22 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from structlog.testing import capture_logs
 
-from certs import bundle as bundles
+from certs import secret as bundles
 from certs.authority import BadCertificate, Issued, issue_ca, issue_leaf, read, signed_by, split
-from certs.bundle import ANNOTATION
 from certs.by_hand import rotate as rotate_by_hand
-from certs.cluster import ApiError, Cause, CertificateObjects
-from certs.one_pass import run_pass
-from certs.renewal import Policy, Step
-from certs.rotate import (
+from certs.cluster import ApiError, CertificateObjects
+from certs.controller import (
     CONFLICT_RETRY,
     MAX_BACKOFF,
     MOUNT_DELAY,
     PASS_INTERVAL,
     PROPAGATION_DELAY,
     CertificateController,
+    run_pass,
 )
+from certs.rotation import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT, Policy, Step
+from certs.secret import ANNOTATION, Cause
 from certs.serving import ServingCertificate, load_context
-from certs.steps import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,

@@ -5,12 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by
-from certs.bundle import Bundle, InvalidBundle, RetiringCA
-from certs.cluster import Cause
-from certs.names import BadName
-from certs.renewal import NEVER, PlannedStep, Policy, Step, next_step
-from certs.steps import MAX_RETIRING, READ_BY_ALL, apply_step
+from certs.authority import BadCertificate, BadName, issue_ca, issue_leaf, read, signed_by
+from certs.rotation import MAX_RETIRING, NEVER, READ_BY_ALL, PlannedStep, Policy, Step, apply_step, next_step
+from certs.secret import Bundle, Cause, InvalidBundle, RetiringCA
 from tests.support.fake_certificate_cluster import NAMES
 from tests.support.fake_clock import START
 
