@@ -107,7 +107,7 @@ Can node-a run the pod?
   ✓ not cordoned
   ✓ taints tolerated by the pod
   ✓ selected by nodeSelector and required node affinity
-  ✓ selected by the node affinity of the claims' PVs
+  ✓ selected by the node affinity and the zones of the claims' PVs
   ✓ enough free resources
   ✓ allowed by required pod (anti-)affinity
   ✓ nothing that the guard can't evaluate

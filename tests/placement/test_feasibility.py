@@ -5,6 +5,7 @@ import pytest
 from tests.support.builders import (
     PREFERRED,
     REQUIRED,
+    ZONE,
     Object,
     catalog,
     claim,
@@ -165,6 +166,8 @@ def test_the_guard_checks_the_node_and_the_pod(vm: Object, target_node: Object, 
 
 SSD_ONLY = {"nodeSelectorTerms": [{"matchExpressions": SSD}]}
 LOCAL_SSD_ONLY = {"required": SSD_ONLY, "driver": "local.csi"}
+BETA_REGION = "failure-domain.beta.kubernetes.io/region"
+IN_EAST, IN_EAST_BETA = (volume(labels={key: "east"}) for key in (ZONE, "failure-domain.beta.kubernetes.io/zone"))
 
 
 @pytest.mark.parametrize(
@@ -214,6 +217,16 @@ LOCAL_SSD_ONLY = {"required": SSD_ONLY, "driver": "local.csi"}
             None,
             id="a PV's matchFields are ignored, as in the scheduler",
         ),
+        pytest.param([IN_EAST], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH, id="a PV of another zone"),
+        pytest.param([IN_EAST], node(labels={ZONE: "east"}), None, id="a PV of the node's zone passes"),
+        pytest.param([IN_EAST], node(), None, id="a PV of a zone passes on a node without zone and region"),
+        pytest.param(
+            [IN_EAST], node(labels={BETA_REGION: "r"}), Reason.VOLUME_MISMATCH, id="a node with only a region"
+        ),
+        pytest.param([IN_EAST_BETA], node(labels={ZONE: "west"}), Reason.VOLUME_MISMATCH, id="the old label of a zone"),
+        pytest.param([IN_EAST_BETA], node(labels={ZONE: "east"}), None, id="the old label of the node's zone passes"),
+        pytest.param([volume(labels={ZONE: "west__ east"})], node(labels={ZONE: "east"}), None, id="one of two zones"),
+        pytest.param([volume(labels={ZONE: "a__"})], node(labels={ZONE: "east"}), None, id="an invalid label passes"),
     ],
 )
 def test_every_pv_of_the_pod_must_reach_the_node(
@@ -229,6 +242,7 @@ def field(spec: Object) -> str:
 
 
 CONTAINER_WITH_HOST_PORT = [{"name": "c", "ports": [{"containerPort": 1}, {"containerPort": 2, "hostPort": 22}]}]
+CLAIM_VOLUME = [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}]
 ARCH_TERM = {"matchExpressions": [{"key": "arch", "operator": "DoesNotExist"}]}
 ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
 
@@ -238,6 +252,7 @@ ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
     [
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, "spec.topologySpreadConstraints"),
         ({"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
+        ({"volumes": [*CLAIM_VOLUME, {"name": "tmp", "ephemeral": {}}]}, "spec.volumes[].ephemeral"),
         ({"schedulingGates": [{"name": "aaq"}]}, "spec.schedulingGates"),
         ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
         ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),

@@ -118,13 +118,14 @@ def volume(
     driver: str = "driver.longhorn.io",
     required: Object | None = None,
     parameters: Object | None = None,
+    labels: Object | None = None,
 ) -> Object:
     """Build PersistentVolume `pvc-<claim>` for a claim, backed by Longhorn volume `vol-<claim>`."""
     spec: Object = {"csi": {"driver": driver, "volumeHandle": f"vol-{claim}" if handle is None else handle}}
     spec["csi"] |= {"volumeAttributes": parameters} if parameters else {}
     spec |= {"claimRef": {"namespace": namespace, "name": claim}} if claim else {}
     spec |= {"nodeAffinity": {"required": required}} if required is not None else {}
-    metadata = {"name": f"pvc-{claim}" if name is None else name}
+    metadata = {"name": f"pvc-{claim}" if name is None else name, "labels": labels or {}}
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec}
 
 

@@ -25,6 +25,7 @@ from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mappi
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
 from webhook.placement.objects.pod import is_terminating, labels_of, pod_facts, true_and_false_keys
 from webhook.placement.objects.resources import amounts
+from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 from webhook.placement.settings import OPT_IN_KEY
 
 LONGHORN_DRIVER = "driver.longhorn.io"
@@ -78,7 +79,14 @@ def read_volume(item: JsonObject) -> Volume:
         migratable=parameters.get("migratable") in TRUE_VALUES,
         share=parameters.get("share") in TRUE_VALUES,
         claim_uid=text(claim, "uid"),
+        zones=_zones(mapping(item, "metadata", "labels")),
     )
+
+
+def _zones(labels: JsonObject) -> dict[str, frozenset[str]]:
+    """Read a PV's labels for a zone or a region. The scheduler ignores a label with an empty part, and so does this."""
+    found = {key: frozenset(map(str.strip, text(labels, key).split("__"))) for key in TOPOLOGY_LABELS if key in labels}
+    return {key: admitted for key, admitted in found.items() if "" not in admitted}
 
 
 def read_share_manager(item: JsonObject) -> ShareManager:

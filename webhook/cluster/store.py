@@ -163,6 +163,10 @@ class Store:
         """Return whether any node is known."""
         return len(self.nodes) > 0
 
+    def is_reported(self, resource: str) -> bool:
+        """Return whether any node reports an extended resource as allocatable."""
+        return any(resource in (node.allocatable or ()) for node in self.nodes.values())
+
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods other than `excluding` are about to run on a node (see `Catalog`)."""
         return (

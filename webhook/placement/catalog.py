@@ -45,6 +45,9 @@ class Catalog(Protocol):
     def has_nodes(self) -> bool:
         """Return whether the catalog contains any node."""
 
+    def is_reported(self, resource: str) -> bool:
+        """Return whether any node reports an extended resource as allocatable."""
+
     def was_released(self, namespace: str, vm: str, node: str) -> bool:
         """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
 

@@ -16,6 +16,7 @@ from webhook.placement.objects.kubevirt import (
     STATE_CLAIM_LABEL,
     VMI_NAME_ANNOTATION,
 )
+from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 
 Keep = Callable[[Any], Any]
 
@@ -143,6 +144,7 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
             status=_fields("phase"),
         ),
         "PersistentVolume": reduced(
+            _fields(*names, labels=_fields(*TOPOLOGY_LABELS)),
             spec=_fields(
                 "accessModes",
                 "volumeMode",

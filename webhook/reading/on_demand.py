@@ -128,6 +128,11 @@ class OnDemand(Store):
         """Return True without a read: a cluster without nodes has no pods either."""
         return True
 
+    def is_reported(self, resource: str) -> bool:
+        """Return whether any node reports an extended resource. Reads all nodes."""
+        self._list(Node)
+        return super().is_reported(resource)
+
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the requests of the pods on a node, without the pod `excluding`. Reads all pods."""
         self._list(Pod)

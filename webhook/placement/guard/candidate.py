@@ -77,9 +77,19 @@ def resource_fits(candidate: Candidate) -> list[ResourceFit]:
     if node is None or node.allocatable is None:
         return []
     load = candidate.catalog.requested(node.name, candidate.pod_facts.key)
+    unreported = unreported_resources(candidate)
     return [
         ResourceFit(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
         for resource, requested in candidate.pod_facts.requests.items()
         # Every kubelet reports its pod capacity, so a node without one comes from a hand-written file.
-        if resource != PODS or PODS in node.allocatable
+        if (resource != PODS or PODS in node.allocatable) and resource not in unreported
     ]
+
+
+def unreported_resources(candidate: Candidate) -> list[str]:
+    """Return the requested extended resources that no node reports. Each may be a device of a DeviceClass."""
+    node = candidate.node
+    if node is None or node.allocatable is None:
+        return []
+    missing = [name for name in candidate.pod_facts.requests if "/" in name and name not in node.allocatable]
+    return [name for name in missing if not candidate.catalog.is_reported(name)]

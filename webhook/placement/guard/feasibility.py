@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from webhook.placement.eligibility import is_gated
-from webhook.placement.guard.candidate import Candidate, resource_fits
+from webhook.placement.guard.candidate import Candidate, resource_fits, unreported_resources
 from webhook.placement.objects.claims import is_bound
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.objects.selectors import REQUIRED, node_matches, selects_namespaces
+from webhook.placement.objects.selectors import REQUIRED, node_matches, selects_namespaces, zones_match
 from webhook.placement.reasons import Reason
 
 STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
@@ -101,6 +101,8 @@ def _volume_mismatch(candidate: Candidate) -> str | None:
     for volume in candidate.volumes:
         if volume.node_affinity is not None and not node_matches(volume.node_affinity, "", node.labels):
             return f"does not match the node affinity of PV {volume.name}"
+        if not zones_match(volume.zones, node.labels):
+            return f"does not match the zone or region label of PV {volume.name}"
     return None
 
 
@@ -142,6 +144,8 @@ def unsupported_field(pod: JsonObject) -> str | None:
         return "topologySpreadConstraints"
     if spec.get("resourceClaims"):
         return "resourceClaims"
+    if any("ephemeral" in item for item in mappings(spec, "volumes")):  # its claim does not exist yet
+        return "volumes[].ephemeral"
     for kind in ("containers", "initContainers"):
         if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
             return f"{kind}[].ports[].hostPort"
@@ -163,6 +167,11 @@ def _unbound_claim(candidate: Candidate) -> str | None:
     return None
 
 
+def _possible_device(candidate: Candidate) -> str | None:
+    # The scheduler allocates such a device of a DeviceClass with the plugin DynamicResources, on some node.
+    return next((f"the request for {name}, which no node reports" for name in unreported_resources(candidate)), None)
+
+
 def _scheduling_gates(candidate: Candidate) -> str | None:
     # By the time when the gates are removed, the node may be full.
     return "the pod's spec.schedulingGates" if is_gated(candidate.pod) else None
@@ -174,6 +183,7 @@ def _unsupported(candidate: Candidate) -> str | None:
         (f"the pod's spec.{field}" if field else None)
         or candidate.pod_affinity.unsupported()
         or _unbound_claim(candidate)
+        or _possible_device(candidate)
         or _scheduling_gates(candidate)
     )
     return f"cannot be checked against {constraint}" if constraint else None
@@ -208,7 +218,7 @@ CHECKS = (
     Check(Reason.NODE_CORDONED, "not cordoned", _cordoned),
     Check(Reason.NODE_TAINTED, "taints tolerated by the pod", _tainted),
     Check(Reason.NODE_MISMATCH, "selected by nodeSelector and required node affinity", _node_mismatch),
-    Check(Reason.VOLUME_MISMATCH, "selected by the node affinity of the claims' PVs", _volume_mismatch),
+    Check(Reason.VOLUME_MISMATCH, "selected by the node affinity and the zones of the claims' PVs", _volume_mismatch),
     Check(Reason.NODE_FULL, "enough free resources", _full),
     Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas", _scarce, quiet=True),
     Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),

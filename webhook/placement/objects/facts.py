@@ -58,6 +58,7 @@ class Volume(_ClusterScoped, Struct, frozen=True):
 
     `claim_uid` is the UID in the claimRef, empty if it has none.
     `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
+    `zones` are its labels for a zone or a region (`TOPOLOGY_LABELS`), each with the values that it admits.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Volume(_ClusterScoped, Struct, frozen=True):
     migratable: bool = False
     share: bool = False
     claim_uid: str = ""
+    zones: Mapping[str, frozenset[str]] = {}
 
     def names(self, claim: Claim) -> bool:
         """Return whether the claimRef names the claim. A claim that was deleted and recreated has another UID."""

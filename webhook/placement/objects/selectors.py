@@ -13,6 +13,12 @@ from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 
 NODE_NAME_FIELD = "metadata.name"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+# The labels of a PV that the scheduler compares with its nodes, and the node's label if it lacks the same one.
+TOPOLOGY_LABELS = {
+    f"{prefix}/{domain}": f"topology.kubernetes.io/{domain}"
+    for prefix in ("failure-domain.beta.kubernetes.io", "topology.kubernetes.io")
+    for domain in ("zone", "region")
+}
 
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -73,6 +79,16 @@ def node_matches(selector: JsonObject, name: str, labels: Mapping[str, str]) -> 
         ):
             return True
     return False
+
+
+def zones_match(zones: Mapping[str, frozenset[str]], labels: Mapping[str, str]) -> bool:
+    """Return whether a node is in the zones and regions of a PV. A node without any such label is in all of them.
+
+    Source: kube-scheduler, pkg/scheduler/framework/plugins/volumezone/volume_zone.go.
+    """
+    if not any(key in labels for key in TOPOLOGY_LABELS):
+        return True
+    return all(labels.get(key, labels.get(TOPOLOGY_LABELS[key])) in admitted for key, admitted in zones.items())
 
 
 class AffinityTerm(Struct, frozen=True):
