@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.docs.test_install import guide
 from tests.support.controlplane import build
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import CHART, NAME, Object, container, env_values, find_one
+from tests.support.helm_chart import NAME, Object, container, env_values, find_one
 from tests.support.helm_release import HELMS, Release
 from tests.support.scenario import recorded_pod
 from tests.support.webhook_process import REGISTRATIONS
@@ -220,18 +221,18 @@ def scheduler_names(release: Release) -> Object:
 
 
 @pytest.mark.parametrize("release", ["helm"], indirect=True)
-def test_the_readme_commands_map_a_scheduler_name_and_map_it_back(release: PublishedRelease) -> None:
-    readme = (CHART / "README.md").read_text()
+def test_the_guides_commands_map_a_scheduler_name_and_map_it_back(release: PublishedRelease) -> None:
+    page = guide("schedulers").read_text()
     for target in "default-scheduler", NAME:
         setting = f"--set settings.schedulerNames.{NAME}={target}"
-        assert f" --reset-then-reuse-values \\\n    {setting}" in readme
+        assert f" --reset-then-reuse-values \\\n    {setting}" in page
         release.upgrade("--reset-then-reuse-values", *setting.split())
         assert scheduler_names(release) == {NAME: target}
 
 
-def test_the_readme_option_removes_a_scheduler_name_for_good(release: PublishedRelease) -> None:
-    readme, names = (CHART / "README.md").read_text(), "settings.schedulerNames"
-    assert f"--set {names}.kubevirt-scheduler=null" in readme
+def test_the_guides_option_removes_a_scheduler_name_for_good(release: PublishedRelease) -> None:
+    page, names = guide("schedulers").read_text(), "settings.schedulerNames"
+    assert f"--set {names}.kubevirt-scheduler=null" in page
     release.upgrade(f"--set={names}.{NAME}=default-scheduler,{names}.other=default-scheduler")
     for change in f"{names}.{NAME}=null", "webhook.timeoutSeconds=5":
         release.upgrade("--reset-then-reuse-values", "--set", change)
