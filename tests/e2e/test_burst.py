@@ -22,7 +22,6 @@ from tests.support.scenario import DECISION, Scenario
 pytestmark = pytest.mark.controlplane
 
 VMS, CAPACITY = 30, 10
-PAIRS = 8
 BURST, ROOM, VOLUMES = 100, 40, 20
 NUMBERS = counter(1)
 LIMIT = 90  # seconds until all VMs of a burst run
@@ -62,25 +61,6 @@ def test_30_vms_that_compete_for_a_node_with_capacity_for_10_all_run(
     )
     assert nodes[node] == CAPACITY
     assert reasons == {"CoScheduled": CAPACITY, "NodeFull": VMS - CAPACITY}
-
-
-def test_pairs_of_vms_with_anti_affinity_that_start_together_all_run(scenario: Scenario) -> None:
-    scenario.add_nodes(4)
-    claims = [f"disk{number}" for number in range(PAIRS)]
-    volumes = [scenario.add_volume(claim) for claim in claims]
-    scenario.wait_bound(*claims)
-    for claim in claims:
-        scenario.create_consumer(claim)
-    share_manager_nodes = [
-        scenario.wait_share_manager(volume, claim) for volume, claim in zip(volumes, claims, strict=True)
-    ]
-    pods = create_concurrently(
-        scenario, [scenario.anti_affinity_pod(f"vm-{claim}", claim) for claim in claims for _ in range(2)]
-    )
-    nodes = [scenario.wait_running(pod) for pod in pods]
-    for first, second, node in zip(nodes[::2], nodes[1::2], share_manager_nodes, strict=True):
-        assert first != second
-        assert node in {first, second}
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -192,41 +191,6 @@ def test_an_emptied_ca_bundle_fails_pod_creations_only_until_its_repair(
     assert late == []
     assert all("x509: certificate signed by unknown authority" in problem for problem in stream.failed)
     assert sum(each.metric("kubevirt_scheduler_certificate_repairs_total") for each in group.replicas) >= 1
-
-
-def test_status_reports_the_certificates_and_that_each_webhook_trusts_them(
-    group: ReplicaGroup, run: Callable[..., Result]
-) -> None:
-    leaf, ca = (read(group.installation.secret_field(name)) for name in ("tls.crt", "ca.crt"))
-    status = json.loads(run("status", "-o", "json").stdout)
-    assert status["problem"] == ""
-    assert [each["fingerprint"] for each in status["certificates"][:2]] == [leaf.fingerprint, ca.fingerprint]
-    assert {(each["caBundle"], each["trusted"]) for each in status["webhooks"]} == {("matches the Secret", True)}
-    assert len(status["webhooks"]) == PORTS
-    result = run("status")
-    assert result.exit_code == 0
-    for text in (group.installation.host, f"{leaf.not_after:%Y-%m-%d %H:%M:%S} UTC", f"Next: {status['next']['step']}"):
-        assert text in result.stdout
-
-
-def test_a_rotation_dry_run_lists_the_steps_and_writes_nothing(
-    plane: ControlPlane, group: ReplicaGroup, run: Callable[..., Result]
-):
-    paths = group.installation.secret_path, group.installation.configuration_path
-    before = [plane.request("GET", path)["metadata"]["resourceVersion"] for path in paths]
-    result = run("rotate-ca", "--dry-run")
-    assert result.exit_code == 0, result.output
-    steps = [line.split("  ")[1].split(":")[0] for line in result.stdout.splitlines()]
-    assert [step for step in steps if step != "renew"] == ["introduce", "published", "sign", "drop"]
-    assert [plane.request("GET", path)["metadata"]["resourceVersion"] for path in paths] == before
-
-
-@pytest.mark.parametrize("command", ["status", "renew", "rotate-ca"])
-def test_a_missing_secret_is_a_one_line_error(plane: ControlPlane, run: Callable[..., Result], command: str):
-    del plane
-    result = run(command, name="missing")
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert f"Secret {NAMESPACE}/missing-tls not found; helm upgrade creates it" in result.stderr
 
 
 def test_a_damaged_secret_is_refilled_and_fails_no_pod_creation(

@@ -52,25 +52,6 @@ def test_explain_describes_a_running_vm(scenario: Scenario, run) -> None:
         assert f"pinned, CoScheduled: pinned to {node}, which serves claim disk1" in result.stdout
 
 
-def test_explain_reports_a_missing_object_in_one_line(scenario: Scenario, run) -> None:
-    for subject, sentence in (("vm", 'VirtualMachine "none" not found'), ("pod", 'Pod "none" not found')):
-        result = run("explain", subject, "none", "-n", scenario.namespace)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert sentence in result.stderr
-        assert result.stderr.count("\n") == 1
-
-
-def test_inject_fails_without_access_to_the_cluster(scenario: Scenario, tmp_path: Path) -> None:
-    config = json.loads(scenario.plane.kubeconfig.read_text())
-    config["users"][0]["user"]["token"] = "not-a-token"
-    file, pod = tmp_path / "kubeconfig", tmp_path / "pod.json"
-    file.write_text(json.dumps(config))
-    pod.write_text(json.dumps(scenario.vm_pod("vm1", "disk1")))
-    result = CliRunner().invoke(commands, ["inject", "-f", str(pod), "--kubeconfig", str(file)])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "the API server responded with 401" in result.stderr
-
-
 def test_a_snapshot_of_the_cluster_has_no_secrets_and_gives_the_same_decision(
     scenario: Scenario, run, tmp_path: Path
 ) -> None:

@@ -1,61 +1,41 @@
-"""The control plane that other tests use: it starts, behaves like a cluster, fails on demand, and stops."""
+"""The control plane that other tests use: its programs are built, fail with a report, and stop.
+
+Every other test of this folder shows that it behaves like a cluster.
+"""
 
 from __future__ import annotations
 
-import base64
-import datetime
 import itertools
-import json
 import os
 import shutil
-import ssl
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.controlplane import build
-from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, ProcessError, free_ports
-from tests.support.controlplane.programs import DISREGARD_STATUS
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.controlplane
 
-
-REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 NUMBERS = itertools.count(1)
-OWN_LABEL = "control-plane-test"
-NODES = ("control-plane-a", "control-plane-b", "control-plane-c.example.com")
 NAMESPACES: list[str] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def delete_own_nodes_and_pods(plane: ControlPlane) -> Iterator[None]:
-    """Delete this module's nodes and pods: other tests share the control plane, whose scheduler uses every node."""
+def delete_own_pods(plane: ControlPlane) -> Iterator[None]:
+    """Delete this module's pods, because other tests share the control plane."""
     yield
     for namespace in NAMESPACES:
         plane.delete_pods(f"/api/v1/namespaces/{namespace}/pods")
-    plane.request("DELETE", f"/api/v1/nodes?labelSelector={OWN_LABEL}")
-
-
-@pytest.fixture(scope="module")
-def nodes(plane: ControlPlane) -> tuple[str, ...]:
-    for name in NODES:
-        create_node(plane, name)
-    return NODES
 
 
 @pytest.fixture
@@ -64,31 +44,9 @@ def namespace(plane: ControlPlane) -> str:
     return NAMESPACES[-1]
 
 
-def create_node(plane: ControlPlane, name: str) -> None:
-    plane.request("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": {OWN_LABEL: ""}}})
-    plane.wait(lambda: taints(plane, name) == [], 20, f"node {name} without taints")
-
-
-def taints(plane: ControlPlane, name: str) -> list[str]:
-    return [taint["key"] for taint in plane.request("GET", f"/api/v1/nodes/{name}")["spec"].get("taints", [])]
-
-
-def ready_status(plane: ControlPlane, name: str) -> str:
-    conditions = plane.request("GET", f"/api/v1/nodes/{name}")["status"]["conditions"]
-    return next(str(each["status"]) for each in conditions if each["type"] == "Ready")
-
-
 def create_pod(plane: ControlPlane, namespace: str, name: str, **spec: Any) -> Object:
     pod = {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "none"}], **spec}}
     return plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
-
-
-def wait_until_running(plane: ControlPlane, namespace: str, name: str) -> Object:
-    def pod_if_running() -> Object | None:
-        pod = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return pod if pod["status"].get("phase") == "Running" else None
-
-    return plane.wait(pod_if_running, 20, f"pod {namespace}/{name} Running") or {}
 
 
 def pinned_to(node: str) -> Object:
@@ -102,152 +60,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-# --- cluster behavior ---
-
-
-def test_a_node_becomes_ready_loses_its_taint_and_runs_a_pod(plane: ControlPlane, namespace: str) -> None:
-    create_node(plane, "fresh")
-    assert ready_status(plane, "fresh") == "True"
-    create_pod(plane, namespace, "plain")
-    assert wait_until_running(plane, namespace, "plain")["spec"]["nodeName"]
-
-
-def test_a_pod_pinned_by_match_fields_runs_on_that_node(
-    plane: ControlPlane, namespace: str, nodes: tuple[str, ...]
-) -> None:
-    for number, node in enumerate(nodes):
-        create_pod(plane, namespace, f"pinned-{number}", affinity=pinned_to(node))
-    bound = [
-        wait_until_running(plane, namespace, f"pinned-{number}")["spec"]["nodeName"] for number in range(len(nodes))
-    ]
-    assert bound == list(nodes)
-
-
-def test_a_second_scheduler_binds_pods_that_name_it_and_reports_it_in_an_event(
-    plane: ControlPlane, namespace: str, nodes: tuple[str, ...]
-) -> None:
-    plane.start_scheduler("my-scheduler")
-    create_pod(plane, namespace, "theirs", schedulerName="my-scheduler", affinity=pinned_to(nodes[0]))
-    assert wait_until_running(plane, namespace, "theirs")["spec"]["nodeName"] == nodes[0]
-    path = f"/api/v1/namespaces/{namespace}/events?fieldSelector=reason=Scheduled"
-    (event,) = plane.wait(lambda: plane.request("GET", path)["items"], 20, "the Scheduled event")
-    assert event["reportingComponent"] == "my-scheduler"
-
-
-def test_a_node_that_kwok_disregards_can_be_set_not_ready(plane: ControlPlane) -> None:
-    create_node(plane, "failing")
-    plane.request("PATCH", "/api/v1/nodes/failing", {"metadata": {"annotations": {DISREGARD_STATUS: "true"}}})
-    condition = {"type": "Ready", "status": "False", "reason": "KubeletNotReady"}
-    plane.request("PATCH", "/api/v1/nodes/failing/status", {"status": {"conditions": [condition]}})
-    plane.wait(lambda: "node.kubernetes.io/not-ready" in taints(plane, "failing"), 20, "the not-ready taint")
-    assert ready_status(plane, "failing") == "False"
-
-
-def test_a_service_account_has_only_the_rights_of_its_role(plane: ControlPlane, namespace: str) -> None:
-    plane.kubectl("create", "serviceaccount", "reader", f"--namespace={namespace}")
-    plane.kubectl("create", "role", "reader", "--verb=list", "--resource=secrets", f"--namespace={namespace}")
-    binding = ("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={namespace}:reader")
-    plane.kubectl(*binding, f"--namespace={namespace}")
-    token = plane.service_account_token(namespace, "reader")
-    secrets = f"/api/v1/namespaces/{namespace}/secrets"
-    assert plane.wait(lambda: plane.request("GET", secrets, token=token), 20, "the right")["items"] == []
-    with pytest.raises(ApiError, match=f"system:serviceaccount:{namespace}:reader.*cannot create") as refused:
-        plane.request("POST", secrets, {"metadata": {"name": "x"}}, token=token)
-    assert refused.value.reason == "Forbidden"
-
-
-# --- webhooks, through the proxy in place of the Service network ---
-
-
-class Labeller(BaseHTTPRequestHandler):
-    """Respond to each review with a patch that sets the pod's labels."""
-
-    def do_POST(self) -> None:
-        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        patch = json.dumps([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]).encode()
-        answer = {"uid": review["request"]["uid"], "allowed": True, "patchType": "JSONPatch"}
-        review["response"] = answer | {"patch": base64.b64encode(patch).decode()}
-        body = json.dumps(review).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-def certificate_for(name: str, path: Path) -> bytes:
-    """Write a self-signed certificate and its key into one file. Returns the certificate without the key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
-    encryption = serialization.NoEncryption()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-    path.write_bytes(pem + certificate)
-    return certificate
-
-
-@pytest.fixture
-def labeller(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[tuple[str, int]]:
-    """Register a webhook for a Service, serve it over TLS, and yield its address."""
-    certificate = certificate_for(f"labeller.{namespace}.svc", tmp_path / "labeller.pem")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "labeller.pem")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Labeller)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    register(plane, namespace, base64.b64encode(certificate).decode())
-    yield "127.0.0.1", server.server_port
-    plane.kubectl("delete", "mutatingwebhookconfiguration", f"labeller-{namespace}")
-    server.shutdown()
-    server.server_close()
-
-
-def register(plane: ControlPlane, namespace: str, ca_bundle: str) -> None:
-    service = {"metadata": {"name": "labeller"}, "spec": {"ports": [{"port": 443}]}}
-    plane.request("POST", f"/api/v1/namespaces/{namespace}/services", service)
-    webhook = {
-        "name": "labeller.example.com",
-        "clientConfig": {"service": {"namespace": namespace, "name": "labeller"}, "caBundle": ca_bundle},
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-    }
-    configuration = {"metadata": {"name": f"labeller-{namespace}"}, "webhooks": [webhook]}
-    plane.request("POST", f"{REGISTRATION}/mutatingwebhookconfigurations", configuration)
-
-
-def test_the_api_server_calls_a_webhook_through_its_service(
-    plane: ControlPlane, namespace: str, labeller: tuple[str, int]
-) -> None:
-    plane.route_service(namespace, "labeller", labeller)
-    # The API server watches the webhook configurations, so a new webhook takes effect with a delay.
-    names = (f"pod-{number}" for number in itertools.count())
-    labels = plane.wait(lambda: create_pod(plane, namespace, next(names))["metadata"].get("labels"), 20, "a label")
-    assert labels == {"seen": "yes"}
-
-
-@pytest.mark.usefixtures("labeller")
-def test_a_webhook_call_without_a_route_fails_and_names_the_cluster_ip(plane: ControlPlane, namespace: str) -> None:
-    def refusal() -> str:
-        try:
-            create_pod(plane, namespace, f"pod-{next(NUMBERS)}")
-        except ApiError as error:
-            return str(error)
-        return ""
-
-    message = plane.wait(refusal, 20, "a refusal")
-    assert "failed calling webhook" in message
-    assert "502 no route to 10.96." in message
 
 
 # --- faults ---
@@ -292,16 +104,6 @@ def test_free_ports_are_unique_and_not_ephemeral() -> None:
 
 
 # --- start and stop ---
-
-
-def test_a_control_plane_starts_within_30_seconds_and_leaves_no_process(tmp_path: Path) -> None:
-    started = time.monotonic()
-    with ControlPlane(tmp_path) as second:
-        assert time.monotonic() - started < 30
-        pids = [process.pid for process in second.processes.values()]
-        assert len(pids) == 5
-        assert all(is_running(pid) for pid in pids)
-    assert not any(is_running(pid) for pid in pids)
 
 
 def test_a_killed_test_run_leaves_no_process(plane: ControlPlane, tmp_path: Path) -> None:

@@ -11,14 +11,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from certs.by_hand import rotate
-from certs.cluster import ApiClient, ApiError, CertificateObjects
+from certs.cluster import ApiClient, ApiError
 from certs.controller import CertificateController
 from certs.rotation import Policy
 from tests.support.paths import ROOT
@@ -56,8 +54,7 @@ class ControllerProcesses:
         """Run a process per task, started at the same moment. Return the exit status and the result of each.
 
         A task has `kubeconfig`, `name` (of an installation), `names`, `folder` and `passes`. `die` is optional: the
-        number of the write at which the process dies, and whether it dies after that write. `by_hand` is optional: it
-        runs `rotate-ca --drop-old` before the passes.
+        number of the write at which the process dies, and whether it dies after that write.
         """
         assert self._program.stdin
         assert self._program.stdout
@@ -100,16 +97,6 @@ def run_controller(task: Object, api: RecordingClient) -> Object:
     """Run a task. It waits for nothing between its passes, so its races are harder than those of real replicas."""
     policy = Policy(tuple(task["names"]), spread=timedelta(0))
     secret, configuration = ("kubevirt-scheduler", f"{task['name']}-tls"), task["name"]
-    if task.get("by_hand"):
-        list(
-            rotate(
-                CertificateObjects(api, secret, configuration),
-                policy,
-                lambda: datetime.now(UTC),
-                time.sleep,
-                drop_old=True,
-            )
-        )
     controller = CertificateController(
         api, secret=secret, configuration=configuration, policy=policy, folder=Path(task["folder"])
     )
