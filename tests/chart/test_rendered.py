@@ -302,10 +302,11 @@ def policies(values: Object) -> list[str]:
 @pytest.mark.parametrize("source", SOURCES)
 def test_each_policy_is_rendered_with_the_right_that_it_narrows(source: str) -> None:
     certificates = {"certificates": SOURCES[source]}
-    always = [f"{NAME}-annotations", *([] if source == "cert-manager" else [f"{NAME}-webhook-configuration"])]
-    assert policies(certificates) == [*always, f"{NAME}-pods"]
+    always = {f"{NAME}-{name}" for name in ("annotations", "events", "own-objects")}
+    always |= set() if source == "cert-manager" else {f"{NAME}-webhook-configuration"}
+    assert set(policies(certificates)) == always | {f"{NAME}-pods"}
     for release_off in RELEASE_OFF.values():
-        assert policies(certificates | release_off) == always
+        assert set(policies(certificates | release_off)) == always
 
 
 def test_policies_are_rendered_unless_disabled() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from certs.secret import ANNOTATION, SELF_MANAGED
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
@@ -18,6 +19,9 @@ from tests.support.controlplane.rights import is_granted
 from tests.support.helm_chart import Object
 from tests.support.helm_release import Release
 from tests.support.webhook_process import RBAC
+from webhook.cluster.events import Subject, build_event
+from webhook.placement.reasons import Decision, Outcome, Reason
+from webhook.placement.settings import Mode
 
 pytestmark = pytest.mark.controlplane
 
@@ -36,6 +40,9 @@ class Thief:
         self.user = f"system:serviceaccount:{release.namespace}:{release.fullname}"
         self.pods_policy = f"{release.fullname}-pods"
         self.configuration_policy = f"{release.fullname}-webhook-configuration"
+        self.objects_policy = f"{release.fullname}-own-objects"
+        self.events_policy = f"{release.fullname}-events"
+        self.policies = self.pods_policy, self.configuration_policy, self.objects_policy, self.events_policy
         self._token = release.plane.service_account_token(release.namespace, release.fullname)
 
     def request(self, method: str, path: str, body: object = None) -> Object:
@@ -70,14 +77,18 @@ def thief(plane: ControlPlane) -> Iterator[Thief]:
         return ""
 
     def are_enforced() -> bool:
-        configuration = plane.request("GET", release.configuration)
-        configuration["metadata"]["labels"]["probe"] = "true"
-        return thief.pods_policy in error_of("DELETE", probe) and thief.configuration_policy in error_of(
-            "PUT", release.configuration, configuration
+        labeled = {path: plane.request("GET", path) for path in (release.configuration, release.secret)}
+        for each in labeled.values():
+            each["metadata"]["labels"]["probe"] = "true"
+        return (
+            thief.pods_policy in error_of("DELETE", probe)
+            and thief.configuration_policy in error_of("PUT", release.configuration, labeled[release.configuration])
+            and thief.objects_policy in error_of("PUT", release.secret, labeled[release.secret])
+            and thief.events_policy in error_of("POST", EVENTS, event(reportingComponent="kubelet"))
         )
 
     # The API server learns of the policies through a watch.
-    plane.wait(are_enforced, 20, "refusals by both policies")
+    plane.wait(are_enforced, 20, "refusals by all policies")
     yield thief
     release.uninstall()
     plane.request("DELETE", f"/api/v1/nodes/{NODE}")
@@ -181,6 +192,7 @@ def test_a_deletion_of_a_collection_spares_every_pod_that_the_policy_protects(
 
 Change = Callable[[Object], Any]
 METADATA = "The webhook may not change the metadata of its configuration."
+MANAGERS = "The webhook may not change who manages the other fields of its "
 WEBHOOKS = "The webhook may not add, remove, rename or reorder the webhooks of its configuration."
 FIELDS = "The webhook may change only clientConfig.caBundle in its configuration."
 CLIENT = "The webhook may change only caBundle in clientConfig"
@@ -203,6 +215,36 @@ def service(field: str, value: Any) -> Change:
 
 def metadata(field: str, value: Any) -> Change:
     return lambda configuration: configuration["metadata"].update({field: value})
+
+
+def claim(**fields: Any) -> Change:
+    """Return a change that adds an entry to `managedFields`, as if another client had set these fields."""
+
+    def change(subject: Object) -> None:
+        entry = {"manager": "thief", "operation": "Update", "apiVersion": subject["apiVersion"]}
+        owned = entry | {"fieldsType": "FieldsV1", "fieldsV1": fields, "time": "2026-01-01T00:00:00Z"}
+        subject["metadata"]["managedFields"].append(owned)
+
+    return change
+
+
+def own_more(subject: Object) -> None:
+    """Let the entries of other clients own more fields."""
+    for entry in subject["metadata"]["managedFields"]:
+        entry["fieldsV1"].setdefault("f:metadata", {}).setdefault("f:labels", {})["f:helm.sh/chart-2"] = {}
+
+
+def own_as_a_subresource(subject: Object) -> None:
+    for entry in subject["metadata"]["managedFields"]:
+        entry["subresource"] = "status"
+
+
+def own_rules(configuration: Object) -> None:
+    """Let the entry of the account's own writes own another field of a webhook."""
+    for entry in configuration["metadata"]["managedFields"]:
+        if entry["operation"] == "Update":
+            for webhook in entry["fieldsV1"]["f:webhooks"].values():
+                webhook["f:rules"] = {}
 
 
 def add_a_webhook(configuration: Object) -> None:
@@ -237,6 +279,15 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "annotations": (metadata("annotations", {"cert-manager.io/inject-ca-from": "default/thief"}), METADATA),
     "owner references": (metadata("ownerReferences", [OWNER]), METADATA),
     "finalizers": (metadata("finalizers", ["example.com/keep"]), METADATA),
+    "manager of labels": (claim(**{"f:metadata": {"f:labels": {"f:helm.sh/chart": {}}}}), MANAGERS),
+    "manager of a webhook": (
+        claim(**{"f:webhooks": {'k:{"name":"vms.kubevirt-scheduler.io"}': {"f:rules": {}}}}),
+        MANAGERS,
+    ),
+    "more fields of a manager": (own_more, MANAGERS),
+    "more fields of the account": (own_rules, MANAGERS),
+    "a manager of a subresource": (own_as_a_subresource, MANAGERS),
+    "no managers": (metadata("managedFields", [{}]), METADATA),
 }
 
 
@@ -258,21 +309,129 @@ def test_the_account_may_set_change_and_remove_the_ca_bundle(plane: ControlPlane
 def test_the_account_may_not_change_anything_else(
     plane: ControlPlane, thief: Thief, change: Change, message: str
 ) -> None:
-    configuration, path = (
-        with_other_ca_bundle(thief, plane.ca.read_bytes()),
-        f"{thief.release.configuration}?dryRun=All",
-    )
-    thief.request("PUT", path, configuration)
+    path = f"{thief.release.configuration}?dryRun=All"
+    thief.request("PUT", thief.release.configuration, with_other_ca_bundle(thief, plane.ca.read_bytes()))
+    configuration = thief.request("GET", thief.release.configuration)
     change(configuration)
     assert denial(thief.configuration_policy, message) in thief.refusal("PUT", path, configuration)
     plane.request("PUT", path, configuration)  # the policy doesn't concern other accounts
+
+
+def test_the_account_may_repair_a_ca_bundle_that_another_client_has_overwritten(
+    plane: ControlPlane, thief: Thief
+) -> None:
+    # One entry of `managedFields` owns both fields, and the account takes over one of them.
+    configuration = with_other_ca_bundle(thief, plane.ca.read_bytes() * 3)
+    configuration["metadata"]["labels"]["edited"] = "true"
+    configuration["webhooks"][0]["timeoutSeconds"] = 4
+    plane.request("PUT", f"{thief.release.configuration}?fieldManager=editor", configuration)
+    thief.request("PUT", thief.release.configuration, with_other_ca_bundle(thief, plane.ca.read_bytes()))
+    managers = plane.request("GET", thief.release.configuration)["metadata"]["managedFields"]
+    (editor,) = (each for each in managers if each["manager"] == "editor")
+    assert editor["fieldsV1"]["f:metadata"] == {"f:labels": {"f:edited": {}}}
+    assert "caBundle" not in str(editor)
+
+
+# --- Secret and Lease ---
+
+OBJECT_METADATA = "The webhook may not change the metadata of its Secret and Lease."
+OBJECT_CHANGES: dict[str, tuple[Change, str]] = {
+    "owner references": (metadata("ownerReferences", [OWNER]), OBJECT_METADATA),
+    "finalizers": (metadata("finalizers", ["example.com/keep"]), OBJECT_METADATA),
+    "labels": (metadata("labels", None), OBJECT_METADATA),
+    "annotations": (
+        metadata("annotations", {"helm.sh/resource-policy": "keep"}),
+        "The webhook may not change the annotations of its Secret and Lease.",
+    ),
+    "manager of labels": (claim(**{"f:metadata": {"f:labels": {"f:helm.sh/chart": {}}}}), MANAGERS),
+    "manager of annotations": (claim(**{"f:metadata": {"f:annotations": {"f:a": {}}}}), MANAGERS),
+    "more fields of a manager": (own_more, MANAGERS),
+    "a manager of a subresource": (own_as_a_subresource, MANAGERS),
+    "no managers": (metadata("managedFields", [{}]), OBJECT_METADATA),
+}
+
+
+def secret_with(thief: Thief, value: bytes) -> Object:
+    """Return the Secret with this content, as a replica writes it."""
+    secret = thief.request("GET", thief.release.secret)
+    annotations = secret["metadata"].setdefault("annotations", {})
+    annotations[ANNOTATION] = SELF_MANAGED
+    return secret | {"data": {"tls.crt": base64.b64encode(value).decode()}}
+
+
+def test_the_account_may_write_the_content_of_its_secret_and_lease(plane: ControlPlane, thief: Thief) -> None:
+    for value in b"1", b"2":
+        thief.request("PUT", thief.release.secret, secret_with(thief, value))
+        lease = thief.request("GET", thief.release.lease)
+        thief.request("PUT", thief.release.lease, lease | {"spec": {"holderIdentity": value.decode()}})
+    # A backup that restored the Secret owns its data and labels.
+    restored = secret_with(thief, b"3")
+    restored["metadata"]["labels"]["restored"] = "true"
+    plane.request("PUT", f"{thief.release.secret}?fieldManager=backup", restored)
+    thief.request("PUT", thief.release.secret, secret_with(thief, b"4"))
+
+
+@pytest.mark.parametrize(("change", "message"), OBJECT_CHANGES.values(), ids=OBJECT_CHANGES)
+def test_the_account_may_not_change_the_metadata_of_its_secret_and_lease(
+    plane: ControlPlane, thief: Thief, change: Change, message: str
+) -> None:
+    for path in thief.release.secret, thief.release.lease:
+        found = plane.request("GET", path)
+        change(found)
+        assert denial(thief.objects_policy, message) in thief.refusal("PUT", f"{path}?dryRun=All", found)
+        plane.request("PUT", f"{path}?dryRun=All", found)
+
+
+def test_the_account_may_not_make_its_secret_immutable(thief: Thief) -> None:
+    immutable = secret_with(thief, b"5") | {"immutable": True}
+    message = "The webhook may change only data and spec in its Secret and Lease."
+    assert denial(thief.objects_policy, message) in thief.refusal(
+        "PUT", f"{thief.release.secret}?dryRun=All", immutable
+    )
+
+
+# --- Events ---
+
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+OWN_EVENTS = "The webhook may write only its own Events about VMIs"
+
+
+def event(**changes: Any) -> Object:
+    """Return an Event that the webhook writes, with changed fields."""
+    decision = Decision(Outcome.PINNED, Reason.CO_SCHEDULED, "node-a serves the claim.", Mode.REQUIRED)
+    return build_event(Subject(NAMESPACE, "vm1", "uid-1"), decision, "replica-1", 0) | changes
+
+
+def test_the_account_may_write_its_own_events_and_raise_their_count(plane: ControlPlane, thief: Thief) -> None:
+    created = thief.request("POST", EVENTS, event())
+    path = f"{EVENTS}/{created['metadata']['name']}"
+    thief.request("PATCH", path, {"count": 2, "lastTimestamp": "2026-01-01T00:00:00Z"})
+    assert plane.request("GET", path)["count"] == 2
+    for change in {"message": "x"}, {"reason": "Failed"}, {"type": "Warning"}, {"reportingComponent": "kubelet"}:
+        assert thief.events_policy in thief.refusal("PATCH", path, change)
+    for field in {"finalizers": ["example.com/keep"]}, {"ownerReferences": [OWNER]}, {"labels": {"a": "b"}}:
+        assert "The webhook may not set the labels" in thief.refusal("PATCH", path, {"metadata": field})
+        body = event()
+        body["metadata"] |= field
+        assert "The webhook may not set the labels" in thief.refusal("POST", EVENTS, body)
+
+
+def test_the_account_may_not_write_events_of_other_components(plane: ControlPlane, thief: Thief) -> None:
+    about_a_pod = {"involvedObject": {"kind": "Pod", "name": "p", "namespace": NAMESPACE}}
+    for changes in {"reportingComponent": "kubelet"}, {"reportingComponent": ""}, about_a_pod:
+        body = event(**changes)
+        assert denial(thief.events_policy, OWN_EVENTS) in thief.refusal("POST", EVENTS, body)
+        path = f"{EVENTS}/{plane.request('POST', EVENTS, body)['metadata']['name']}"
+        own = {"count": 9, "reportingComponent": "kubevirt-scheduler", "involvedObject": event()["involvedObject"]}
+        for change in {"count": 9}, own:
+            assert denial(thief.events_policy, OWN_EVENTS) in thief.refusal("PATCH", path, change)
 
 
 # --- policies ---
 
 
 def test_the_api_server_finds_no_type_error_in_the_policies(plane: ControlPlane, thief: Thief) -> None:
-    for name in thief.pods_policy, thief.configuration_policy:
+    for name in thief.policies:
 
         def type_checking(name: str = name) -> Object | None:
             status = plane.request("GET", f"{ADMISSION}/validatingadmissionpolicies/{name}").get("status", {})
@@ -282,6 +441,6 @@ def test_the_api_server_finds_no_type_error_in_the_policies(plane: ControlPlane,
 
 
 def test_the_account_may_not_change_the_policies(thief: Thief) -> None:
-    for name in thief.pods_policy, thief.configuration_policy:
+    for name in thief.policies:
         for kind in "validatingadmissionpolicies", "validatingadmissionpolicybindings":
             assert "cannot delete resource" in thief.refusal("DELETE", f"{ADMISSION}/{kind}/{name}")

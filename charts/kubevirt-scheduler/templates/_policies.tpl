@@ -15,6 +15,51 @@ true
     request.userInfo.username == 'system:serviceaccount:{{ .Release.Namespace }}:{{ include "kubevirt-scheduler.serviceAccountName" . }}'
 {{- end }}
 
+{{/* Validations of a change of one of the webhook's own objects. Takes the object's `kind`; `metadata` and `field` as parts of CEL lists: what may change; and `words` for `field`. */}}
+{{- define "kubevirt-scheduler.policy.validations" -}}
+# The API server changes these three fields with each update.
+- expression: >-
+    variables.after.metadata.all(field, field in ['generation', 'managedFields', 'resourceVersion', {{ .metadata }}] ||
+    (field in variables.before.metadata && variables.after.metadata[field] == variables.before.metadata[field]))
+    && variables.before.metadata.all(field, field in variables.after.metadata)
+  message: The webhook may not change the metadata of its {{ .kind }}.
+  reason: Forbidden
+- expression: >-
+    variables.after.all(field, field in ['metadata', {{ .field }}] ||
+    (field in variables.before && variables.after[field] == variables.before[field]))
+    && variables.before.all(field, field in ['metadata', {{ .field }}] || field in variables.after)
+  message: The webhook may change only {{ .words }} in its {{ .kind }}.
+  reason: Forbidden
+{{- end }}
+
+{{/*
+Forged entries of managedFields would make each `helm upgrade` fail, so no entry may gain or lose a field, except for those that
+the webhook writes: it may take them over from another client. `owned` is a condition on field `key` of entry `one`, in which
+`OTHER(` finds the same entry before or after the change. These validations come last, because each changed field has a new owner.
+*/}}
+{{- define "kubevirt-scheduler.policy.owners" -}}
+{{- range list (list "ownersAfter" "ownersBefore") (list "ownersBefore" "ownersAfter") }}
+{{- $other := printf "variables.%s.exists(other, other.manager == one.manager && other.operation == one.operation && other.apiVersion == one.apiVersion && has(other.subresource) == has(one.subresource) && key in other.fieldsV1 && " (last .) }}
+- expression: >-
+    variables.{{ first . }}.all(one, one.fieldsV1.all(key, {{ $.owned | replace "OTHER(" $other }} ||
+    {{ $other }}other.fieldsV1[key] == one.fieldsV1[key])))
+  message: The webhook may not change who manages the other fields of its {{ $.kind }}.
+  reason: Forbidden
+{{- end }}
+{{- end }}
+
+{{/* With `dyn`, the expressions cover every field, also those that later versions of Kubernetes add. */}}
+{{- define "kubevirt-scheduler.policy.variables" -}}
+- name: before
+  expression: dyn(oldObject)
+- name: after
+  expression: dyn(object)
+{{- range list "before" "after" }}
+- name: owners{{ title . }}
+  expression: "has(variables.{{ . }}.metadata.managedFields) ? variables.{{ . }}.metadata.managedFields.filter(one, has(one.fieldsV1)) : []"
+{{- end }}
+{{- end }}
+
 {{- define "kubevirt-scheduler.policy.binding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
