@@ -17,6 +17,7 @@ from tests.support.builders import (
     hotplug_pod,
     node,
     request,
+    share_manager,
     share_manager_pod,
     storage,
     virt_launcher,
@@ -234,10 +235,15 @@ def test_a_cordoned_node_gives_a_warning_with_advice():
     assert advice == wording.ADVICE[Reason.NODE_CORDONED]
 
 
-def test_a_cold_start_gives_a_normal_event_with_advice():
+def test_a_cold_start_gives_a_normal_event_without_advice_unless_another_claim_has_a_problem():
     event = event_for(COLD_START)
-    assert (event["type"], event["reason"]) == ("Normal", "NoShareManager")
-    assert event["message"] == f"{COLD_START.message}. {wording.ADVICE[Reason.NO_SHARE_MANAGER]}"
+    assert (event["type"], event["reason"]) == ("Normal", "ColdStart")
+    assert event["message"] == "the VM starts on any node, and the share-manager of claim disk1 follows it."
+    pod = vm(claims=["disk1", "disk2"])
+    failed = [claim("disk2"), share_manager("pvc-disk2", state="error")]
+    event = event_for(decision_for(pod, claim(), *failed), pod)
+    assert (event["type"], event["reason"]) == ("Warning", "ColdStart")
+    assert event["message"].endswith(f"(ShareManagerFailed). {wording.ADVICE[Reason.SHARE_MANAGER_FAILED]}")
 
 
 def test_claims_that_can_not_have_a_share_manager_give_a_warning_with_advice_for_each_reason():

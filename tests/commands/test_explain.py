@@ -35,7 +35,7 @@ from webhook.commands.explain.narration import describe_walk
 from webhook.commands.explain.walk import Walk, walk
 from webhook.placement.guard.feasibility import CHECKS
 from webhook.placement.injector import inject
-from webhook.placement.reasons import CLAIM_REASONS, Reason
+from webhook.placement.reasons import CLAIM_REASONS, COLD_REASONS, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.wording import ADVICE
 from webhook.reading.manifests import documents, to_yaml
@@ -335,9 +335,9 @@ TARGET_ANSWER = "not a live-migration target: the pod is a live-migration target
 
 @pytest.mark.parametrize("reason", CLAIM_CASES)
 def test_a_claim_without_a_node_shows_its_reason_and_advice(reason: Reason) -> None:
-    lines = explained(virt_launcher(), *CLAIM_CASES[reason])
+    lines, mark = explained(virt_launcher(), *CLAIM_CASES[reason]), "·" if reason in COLD_REASONS else "✗"
     start = lines.index("Which nodes serve the claims?") + 1
-    assert lines[start : lines.index("Decision")] == [*CLAIM_PATHS[reason], f"✗ {reason}. {ADVICE[reason]}"]
+    assert lines[start : lines.index("Decision")] == [*CLAIM_PATHS[reason], f"{mark} {reason}. {ADVICE[reason]}"]
 
 
 def test_every_claim_reason_has_a_test_case() -> None:

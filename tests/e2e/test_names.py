@@ -87,4 +87,4 @@ def test_vms_are_placed_with_longhorn_in_another_namespace(
     assert scenario.wait_running(first) == node
     # The webhook for the default namespace doesn't see that share-manager.
     scenario.use_webhook(webhook)
-    assert scenario.decision("disk1").startswith("NoShareManager: ")
+    assert scenario.decision("disk1").startswith("ColdStart: ")

@@ -70,9 +70,7 @@ def test_after_the_share_manager_stopped_the_vm_goes_anywhere_and_the_share_mana
     # The ShareManager still names the old owner, which is no longer valid.
     assert (scenario.longhorn.share_manager(volume) or {})["status"]["ownerID"] == before
     scenario.change_node(before, {"spec": {"unschedulable": True}})
-    plane.wait(
-        lambda: scenario.decision("disk1").startswith("NoShareManager"), 20, "a decision that ignores the old owner"
-    )
+    plane.wait(lambda: scenario.decision("disk1").startswith("ColdStart"), 20, "a decision that ignores the old owner")
     assert "unschedulable" in scenario.wait_rejected(before)
     second = scenario.start_vm("vm1", "disk1")
     assert CO_SCHEDULED not in scenario.annotations(second)

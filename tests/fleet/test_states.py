@@ -52,6 +52,8 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("apart, and the scheduler chose another node",
      [*SERVED, vm(), vm_pod(node="node-b", decided="CoScheduled"), OTHER_USER],
      "Apart", "ScheduledElsewhere", "disk1", "node-a", "pinned to node-a"),
+    ("apart after a cold start", [*SERVED, vm(), vm_pod(node="node-b", decided="ColdStart"), OTHER_USER],
+     "Apart", "ScheduledElsewhere", "disk1", "node-a", "pinned to node-a"),
     ("apart, because the node was full",
      [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), OTHER_USER],
      "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
@@ -110,7 +112,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("no claims", [*NODES, vm(), vm_pod(claims=[])],
      "NotConcerned", "NoClaims", None, None, "unchanged (NoClaims)"),
     ("unserved", [claim(), volume(), share_manager(state="stopped"), *NODES, vm(), vm_pod()],
-     "Unserved", "ShareManagerStopped", "disk1", None, "unchanged (NoShareManager)"),
+     "Unserved", "ShareManagerStopped", "disk1", None, "together: the share-manager follows the VM"),
     ("unserved, and its share-manager is starting", [claim(), volume(), share_manager_pod(), *NODES, vm(), vm_pod()],
      "Unserved", "ShareManagerStarting", "disk1", None, "prefers node-a (ShareManagerStarting)"),
     ("waiting without a pin", [*SERVED, vm(), vm_pod(node="", decided="NodeFull"), OTHER_USER],
@@ -129,7 +131,7 @@ def test_a_vm_has_a_state_a_reason_and_a_start(row: Any) -> None:
     found = statuses(*objects)["vm1"]
     assert [found.state, found.reason, found.claim, found.storage_node] == expected
     assert found.start
-    assert if_started(found.start) == start
+    assert if_started(found.start, together=found.start_helps) == start
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
@@ -236,6 +238,10 @@ def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
     fleet = [*storage(), node("node-a", unschedulable=True), node("node-b"), vm(), vm_pod(node="node-b")]
     assert status(*fleet).start_helps
     assert not status(*fleet, steering=False).start_helps
+    found = status(claim(), volume(), *NODES, vm(**DISK), steering=False)
+    assert (found.state, found.reason, found.start_helps) == (State.STOPPED, Reason.COLD_START, False)
+    assert found.start
+    assert if_started(found.start, together=False) == "anywhere"
 
 
 def test_a_start_that_fails_keeps_its_error() -> None:

@@ -26,6 +26,7 @@ CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
 OTHER = vm_pod("other", "node-a")
 OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
+NAMED = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
 PREFERRED_MODE = {"kubevirt-scheduler/co-schedule-mode": "preferred"}
 PINNED = "its pod is then pinned to node-a, where"
 BACKUP_KEEPS = "pod default/backup keeps the share-manager running"
@@ -74,7 +75,11 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("stopped, cordoned, a backup", [*storage(), node("node-a", unschedulable=True, **ABLE), vm(**DISK), BACKUP],
      f"{ADVICE['NodeCordoned']} P{BACKUP_KEEPS[1:]} on node-a."),
     ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"{OPT_IN} before the next start."),
-    ("stopped, cold", [claim(), volume(), vm(**DISK)], ADVICE["NoShareManager"]),
+    ("stopped, cold", [claim(), volume(), vm(**DISK)],
+     f"{NO_ACTION} The VM starts on any node, and the share-manager of claim disk1 follows it."),
+    ("apart, and its next disk is cold",
+     [*SERVED, claim("disk2"), vm(annotations=NAMED), vm_pod(node="node-b", claims=["disk1", "disk2"]), BACKUP],
+     "Restart the VM: the share-manager of its disk then follows it."),
     ("stopped, Block", [claim(volumeMode="Block"), vm(opt_in=False, **DISK)],
      f"{NO_ACTION} Block and migratable volumes have no share-manager."),
     ("stopped, no claims", [vm()], f"{NO_ACTION} The VM mounts no claim."),

@@ -16,7 +16,7 @@ from webhook.placement.reasons import (
 )
 
 DESIGN_REASONS = """
-    CoScheduled
+    CoScheduled ColdStart
     NotAPodCreation NotVirtLauncher NotFromKubeVirt NotOptedIn MigrationTarget EphemeralProvisioning AlreadyBound
     NoClaims AlreadyInjected
     ClaimNotFound ClaimNotRWX ClaimNotBound NotLonghorn NoShareManagerEver

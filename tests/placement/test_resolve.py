@@ -356,12 +356,12 @@ STATIC = [
 @pytest.mark.parametrize(
     ("claims", "objects", "expected"),
     [
-        pytest.param(["own", "drivers"], [*COLD, USER], Reason.NO_SHARE_MANAGER, id="a cold disk and a shared ISO"),
-        pytest.param(["own", "drivers"], [*COLD, *STATIC], Reason.NO_SHARE_MANAGER, id="an ISO behind two PVs"),
+        pytest.param(["own", "drivers"], [*COLD, USER], Reason.COLD_START, id="a cold disk and a shared ISO"),
+        pytest.param(["own", "drivers"], [*COLD, *STATIC], Reason.COLD_START, id="an ISO behind two PVs"),
         pytest.param(["own", "drivers"], [*BLOCK, USER], Reason.SHARED_CLAIM_ONLY, id="a Block disk and a shared ISO"),
         pytest.param(["own", "drivers"], [*RWO, USER], Reason.SHARED_CLAIM_ONLY, id="an RWO disk and a shared ISO"),
         pytest.param(["own", "state"], [*BLOCK], Reason.NO_SHARE_MANAGER, id="a Block disk and a vTPM"),
-        pytest.param(["own", "state"], [*COLD], Reason.NO_SHARE_MANAGER, id="a cold disk and a vTPM"),
+        pytest.param(["own", "state"], [*COLD], Reason.COLD_START, id="a cold disk and a vTPM"),
         pytest.param(["drivers"], [USER], "node-b", id="only a shared claim"),
         pytest.param(["drivers", "state"], [USER], "node-b", id="a shared claim and a vTPM"),
         pytest.param(["own", "drivers"], COLD, "node-b", id="an ISO that no other VM mounts"),
@@ -388,8 +388,8 @@ def test_a_shared_claim_beside_block_disks_is_named_with_the_line_that_lets_it_d
 def test_a_named_claim_without_a_node_gives_no_other_claim_a_vote() -> None:
     objects = [*storage(), *storage("disk2", "node-b"), claim("disk3"), node("node-b"), node()]
     injection = injection_for(named("disk3"), *objects)
-    assert (injection.decision.reason, injection.decision.node) == (Reason.NO_SHARE_MANAGER, None)
-    assert injection.decision.message == "no node serves claim disk3 (NoShareManager)"
+    assert (injection.decision.reason, injection.decision.node) == (Reason.COLD_START, None)
+    assert injection.decision.message == "the VM starts on any node, and the share-manager of claim disk3 follows it"
     assert injection.warnings == ()
 
 
@@ -448,20 +448,35 @@ def test_a_persistent_state_on_another_node_is_not_a_conflict() -> None:
     assert [finding.node for finding in decision.claims] == ["node-b", "node-a"]
 
 
+FOLLOWS = "the VM starts on any node, and the share-manager of claim disk1 follows it"
+
+
 @pytest.mark.parametrize(
-    ("objects", "reasons"),
+    ("objects", "reason", "message"),
     [
-        ([], "disk1 (ClaimNotFound) and disk2 (ClaimNotFound)"),
-        ([claim(volume=""), claim("disk2", modes=["ReadWriteOnce"])], "disk1 (ClaimNotBound) and disk2 (ClaimNotRWX)"),
-        (
-            [*CLAIM_AND_PV, claim("disk2"), share_manager(state="stopped")],
-            "disk1 (ShareManagerStopped) and disk2 (NoShareManager)",
-        ),
+        ([], "NoShareManager", "no node serves claims disk1 (ClaimNotFound) and disk2 (ClaimNotFound)"),
+        ([claim(volume=""), claim("disk2", modes=["ReadWriteOnce"])], "NoShareManager",
+         "no node serves claims disk1 (ClaimNotBound) and disk2 (ClaimNotRWX)"),
+        ([*CLAIM_AND_PV, claim("disk2"), share_manager(state="stopped")], "ColdStart",
+         "the VM starts on any node, and the share-managers of claims disk1 and disk2 follow it"),
+        ([*CLAIM_AND_PV, claim("disk2", volumeMode="Block"), share_manager(owner="")], "ColdStart", FOLLOWS),
+        ([*CLAIM_AND_PV, claim("disk2"), share_manager("pvc-disk2", state="error")], "ColdStart",
+         f"{FOLLOWS}; no node serves claim disk2 (ShareManagerFailed)"),
+        ([*CLAIM_AND_PV, claim("disk2"), share_manager("pvc-disk2", state="starting")], "ColdStart",
+         f"{FOLLOWS}; no node serves claim disk2 (ShareManagerStarting)"),
     ],
-    ids=["two missing claims", "two reasons", "a cold start"],
-)
-def test_without_any_node_the_message_lists_the_reason_of_each_claim(objects: list[Object], reasons: str) -> None:
+    ids=["missing", "never served", "two cold", "one cold and one Block", "one cold and one failed", "one starting"],
+)  # fmt: skip
+def test_without_any_node_the_message_says_whether_the_share_managers_follow(
+    objects: list[Object], reason: str, message: str
+) -> None:
     decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *objects, node())
-    assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, Reason.NO_SHARE_MANAGER, None)
-    assert decision.message == f"no node serves claims {reasons}"
+    assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, None)
+    assert decision.message == message
     assert (decision.conflict, len(decision.claims)) == (False, 2)
+
+
+def test_without_steering_a_cold_start_says_that_the_share_manager_starts_anywhere() -> None:
+    decision = decision_for(virt_launcher(), *CLAIM_AND_PV, steering=False)
+    assert decision.reason is Reason.COLD_START
+    assert decision.message == "the VM and the share-manager of claim disk1 start on any node"

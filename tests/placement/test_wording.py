@@ -24,6 +24,7 @@ from webhook.placement.votes import Choice
 WORDED_BY_FUNCTIONS = {
     Reason.SHARED_CLAIM_ONLY,
     Reason.CO_SCHEDULED,
+    Reason.COLD_START,
     *CLAIM_REASONS,
     *GUARD_REASONS,
     Reason.SHARE_MANAGER_MOVED,

@@ -92,12 +92,12 @@ def build_event(subject: Subject, decision: Decision, instance: str, at: float) 
 
 def _type(decision: Decision) -> str:
     # An Event is a warning in the same cases as the response, where a user can act: the guard refused the node, or no
-    # claim can ever have a share-manager. A VM on the node of its share-manager and a cold start are normal.
+    # claim can ever have a share-manager. A VM on the node of its share-manager and a cold start are successes.
     return "Warning" if decision.reason is not Reason.CO_SCHEDULED and wording.warnings(decision, None) else "Normal"
 
 
 def _message(decision: Decision) -> str:
-    advice = "" if decision.reason is Reason.CO_SCHEDULED else "".join(f" {each}" for each in wording.advice(decision))
+    advice = "".join(f" {each}" for each in wording.advice(decision) if each != wording.NO_ACTION)
     raw, limit = f"{decision.message}.".encode(errors="replace"), MESSAGE_SIZE - len(advice.encode())
     return (raw.decode() if len(raw) <= limit else raw[: limit - 3].decode(errors="ignore") + "...") + advice
 

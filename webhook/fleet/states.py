@@ -138,7 +138,8 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
 
 
 def _helps(start: Start, settings: Settings) -> bool:
-    return start.decision.outcome is Outcome.PINNED or (start.cold and settings.steering)
+    follows = start.cold or start.decision.reason is Reason.COLD_START
+    return start.decision.outcome is Outcome.PINNED or (follows and settings.steering)
 
 
 def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage:
@@ -197,7 +198,7 @@ def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, sett
     reason = recorded_reason(machine.manifest)
     if reason is not None and text(machine.manifest, "metadata", "annotations", CO_SCHEDULED_NODE) == pod.node:
         return Reason.SHARE_MANAGER_MOVED
-    if reason is Reason.CO_SCHEDULED:
+    if reason in (Reason.CO_SCHEDULED, Reason.COLD_START):  # after a cold start, the share-manager was scheduled later
         return Reason.SCHEDULED_ELSEWHERE
     if pod.is_migration_target:
         return Reason.MIGRATION_TARGET

@@ -4,9 +4,9 @@ from webhook.fleet.states import Start, State, Status
 from webhook.fleet.volume_users import keep_running
 from webhook.placement.objects.fields import text
 from webhook.placement.reasons import Outcome, Reason
-from webhook.placement.wording import ADVICE, restart_advice
+from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
+from webhook.placement.wording import advice as decision_advice
 
-NO_ACTION = "No action needed."
 OPT_IN = 'annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
 
 _NOT_CONCERNED = {
@@ -28,11 +28,16 @@ _CHECK_LONGHORN = (
 )
 
 
-def if_started(start: Start) -> str:
-    """Return the effect of a start in a few words, such as "not opted in; if opted in: pinned to node-a"."""
+def if_started(start: Start, *, together: bool) -> str:
+    """Return the effect of a start in a few words, such as "not opted in; if opted in: pinned to node-a".
+
+    `together` means that the start would place the VM on the node of its storage.
+    """
     decision = start.decision
     if start.cold:
         result = "cold start"
+    elif decision.reason is Reason.COLD_START:
+        result = "together: the share-manager follows the VM" if together else "anywhere"
     elif decision.outcome is Outcome.PINNED:
         result = f"pinned to {decision.node}"
     elif decision.outcome is Outcome.PREFERRED:
@@ -94,6 +99,8 @@ def _advice_before_start(status: Status) -> str:
         return _sentence(f"{OPT_IN} before the next start")
     if start.decision.outcome is Outcome.PINNED:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
+    if start.decision.reason is Reason.COLD_START:
+        return " ".join([*decision_advice(start.decision), _sentence(start.decision.message)])
     return " ".join([ADVICE[start.decision.reason], *_other_users(start, status)])
 
 
@@ -113,6 +120,8 @@ def _advice_when_apart(status: Status) -> str:
         return " ".join([*map(_sentence, steps), *hindrance])
     if start.cold:
         result = "its share-manager has no other user, so it stops with the VM and restarts on the VM's node"
+    elif start.decision.reason is Reason.COLD_START:
+        result = "the share-manager of its disk then follows it"
     else:
         result = f"its pod is then pinned to {start.decision.node}, where {keep_running(start.users)}"
     restart = "restart the VM" if status.machine.is_vm else "delete and recreate the VMI"

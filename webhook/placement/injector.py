@@ -33,6 +33,7 @@ from webhook.placement.objects.kubevirt import is_migration_target, is_virt_laun
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation
 from webhook.placement.reasons import (
+    COLD_REASONS,
     MAY_FIT_REASONS,
     NEVER_SERVED_REASONS,
     ClaimFinding,
@@ -145,7 +146,7 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
     choice = votes.choose(claims)
     if choice is None:
-        return replace(_unserved(claims, deciding_claim(pod), mode), claims=claims, recorded=True)
+        return replace(_unserved(claims, deciding_claim(pod), mode, settings), claims=claims, recorded=True)
 
     # The other replicas may be pinning VMs to the node, too.
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog, pinning_replicas(catalog, settings))
@@ -165,12 +166,14 @@ def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, setti
     )
 
 
-def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode) -> Decision:
+def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings: Settings) -> Decision:
     """Decide on a VM whose deciding claims have no node. `named` is the claim that its annotation names."""
     never_served = all(claim.reason in NEVER_SERVED_REASONS for claim in claims if claim.decides)
     shared = [claim for claim in claims if claim.node and not claim.decides and not claim.persistent_state]
     if never_served and shared and all(claim.claim != named for claim in claims):
         return unchanged(Reason.SHARED_CLAIM_ONLY, mode, wording.shared_claim_only(shared[0]))
+    if any(claim.reason in COLD_REASONS for claim in claims if claim.decides):
+        return unchanged(Reason.COLD_START, mode, wording.cold_start(claims, steering=settings.steering))
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 
 

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     """The cause of a decision, in the order of the checks."""
 
     CO_SCHEDULED = "CoScheduled"
+    COLD_START = "ColdStart"
 
     # Eligibility: does the webhook handle the pod?
     NOT_A_POD_CREATION = "NotAPodCreation"
@@ -130,6 +131,9 @@ CLAIM_REASONS = frozenset(
         Reason.NO_SHARE_MANAGER,
     }
 )
+
+# Nobody serves such a claim now. Its share-manager starts after the VM, and follows the VM.
+COLD_REASONS = frozenset({Reason.SHARE_MANAGER_STOPPED, Reason.SHARE_MANAGER_UNASSIGNED, Reason.NO_SHARE_MANAGER})
 
 # No share-manager ever serves such a claim, so the VM may run anywhere.
 NEVER_SERVED_REASONS = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})

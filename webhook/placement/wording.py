@@ -5,10 +5,20 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION
-from webhook.placement.reasons import ClaimFinding, Decision, Mode, OptedInBy, Outcome, Reason
+from webhook.placement.reasons import (
+    COLD_REASONS,
+    NEVER_SERVED_REASONS,
+    ClaimFinding,
+    Decision,
+    Mode,
+    OptedInBy,
+    Outcome,
+    Reason,
+)
 from webhook.placement.votes import Choice, voters
 
 MAX_WARNING_LENGTH = 120  # API server clients truncate or drop longer warnings
+NO_ACTION = "No action needed."
 
 SENTENCES = {
     Reason.NOT_A_POD_CREATION: "the request does not create a pod",
@@ -29,7 +39,8 @@ SENTENCES = {
 }
 
 ADVICE = {
-    Reason.CO_SCHEDULED: "No action needed.",
+    Reason.CO_SCHEDULED: NO_ACTION,
+    Reason.COLD_START: NO_ACTION,
     Reason.NOT_A_POD_CREATION: "No action needed: the webhook handles only the creation of pods.",
     Reason.NOT_VIRT_LAUNCHER: "No action needed: the webhook handles only virt-launcher pods.",
     Reason.NOT_FROM_KUBEVIRT: "If KubeVirt created the pod, name its account in CO_SCHEDULE_KUBEVIRT_ACCOUNTS.",
@@ -45,10 +56,10 @@ ADVICE = {
     Reason.NOT_LONGHORN: "No action needed: only volumes of the CSI driver driver.longhorn.io have a share-manager.",
     Reason.NO_SHARE_MANAGER_EVER: "No action needed: Block and migratable volumes have no share-manager.",
     Reason.SHARE_MANAGER_STARTING: "No action needed: Longhorn is starting the share-manager.",
-    Reason.SHARE_MANAGER_STOPPED: "No action needed at a cold start: the webhook steers the share-manager to the VM.",
+    Reason.SHARE_MANAGER_STOPPED: "No action needed: the share-manager starts after the VM.",
     Reason.SHARE_MANAGER_FAILED: "Check why it failed: kubectl -n longhorn-system describe sharemanager VOLUME.",
     Reason.SHARE_MANAGER_UNASSIGNED: "No action needed: Longhorn has not chosen the share-manager's owner yet.",
-    Reason.NO_SHARE_MANAGER: "No action needed at a cold start: the webhook steers the share-manager to the VM.",
+    Reason.NO_SHARE_MANAGER: "No action needed: the share-manager starts after the VM.",
     Reason.SHARED_CLAIM_ONLY: "If the shared claim should decide, name it in the annotation of the VM's template.",
     Reason.CACHE_STALE: "Check the webhook's connection to the API server: /readyz and the log report the error.",
     Reason.NODE_NOT_FOUND: "Check the ShareManager's status.ownerID: it names a node that the cluster does not have.",
@@ -94,6 +105,8 @@ PREFERRED_ONLY = "so it is preferred instead of required"
 _ACTIONABLE = frozenset(
     {Reason.CLAIM_NOT_FOUND, Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER}
 )
+# Besides a cold claim, such a claim is no problem.
+_NORMAL = COLD_REASONS | NEVER_SERVED_REASONS
 _TRANSIENT = frozenset({Reason.SHARE_MANAGER_STARTING, Reason.NODE_SCARCE})
 
 
@@ -106,8 +119,10 @@ def unchanged(reason: Reason, mode: Mode, message: str = "") -> Decision:
 def advice(decision: Decision) -> tuple[str, ...]:
     """Return what to do about a decision. If no claim has a node, that depends on the reason of each claim."""
     reasons: Iterable[Reason] = [decision.reason]
-    if decision.reason is Reason.NO_SHARE_MANAGER:
-        reasons = [claim.reason for claim in decision.claims if claim.reason and claim.decides] or reasons
+    if decision.reason in (Reason.COLD_START, Reason.NO_SHARE_MANAGER):
+        without_node = [claim.reason for claim in decision.claims if claim.reason and claim.decides]
+        cold = decision.reason is Reason.COLD_START
+        reasons = [reason for reason in without_node if not (cold and reason in _NORMAL)] or reasons
     return tuple(dict.fromkeys(ADVICE[reason] for reason in reasons))
 
 
@@ -116,9 +131,12 @@ def _join(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _served(findings: Iterable[ClaimFinding], node: str) -> str:
-    names = [finding.claim for finding in findings if finding.node == node and finding.decides]
+def _claims(names: list[str]) -> str:
     return f"{'claim' if len(names) == 1 else 'claims'} {_join(names)}"
+
+
+def _served(findings: Iterable[ClaimFinding], node: str) -> str:
+    return _claims([finding.claim for finding in findings if finding.node == node and finding.decides])
 
 
 def _elsewhere(findings: tuple[ClaimFinding, ...], choice: Choice) -> str:
@@ -164,8 +182,20 @@ def shared_claim_only(shared: ClaimFinding) -> str:
 
 def unserved(findings: Iterable[ClaimFinding]) -> str:
     """Return the message for a VM whose deciding claims have no node, with the reason for each of them."""
-    reasons = [f"{finding.claim} ({finding.reason})" for finding in findings if finding.decides]
-    return f"no node serves {'claim' if len(reasons) == 1 else 'claims'} {_join(reasons)}"
+    return f"no node serves {_claims([f'{each.claim} ({each.reason})' for each in findings if each.decides])}"
+
+
+def cold_start(findings: Iterable[ClaimFinding], *, steering: bool) -> str:
+    """Return the message for a VM whose share-managers start after it. `steering` means that they follow the VM."""
+    deciding = [finding for finding in findings if finding.decides]
+    cold = [finding.claim for finding in deciding if finding.reason in COLD_REASONS]
+    servers = f"the {'share-manager' if len(cold) == 1 else 'share-managers'} of {_claims(cold)}"
+    if steering:
+        message = f"the VM starts on any node, and {servers} {'follows' if len(cold) == 1 else 'follow'} it"
+    else:
+        message = f"the VM and {servers} start on any node"
+    problems = [finding for finding in deciding if finding.reason not in _NORMAL]
+    return f"{message}; {unserved(problems)}" if problems else message
 
 
 def steered(node: str, vms: int) -> str:

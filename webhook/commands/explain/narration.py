@@ -12,7 +12,7 @@ from webhook.placement.injector import Injection
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.reasons import GUARD_REASONS, Outcome, Reason
+from webhook.placement.reasons import COLD_REASONS, GUARD_REASONS, Outcome, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import Choice
 from webhook.placement.wording import ADVICE, restart_advice
@@ -159,7 +159,8 @@ def _claim_path(chain: ClaimPath) -> Iterator[Line]:
             f"ShareManager: {state}, owned by {owner}{', being deleted' if chain.manager.deleting else ''}", NEUTRAL, 2
         )
     if finding.reason:
-        yield Line(f"{finding.reason}. {ADVICE[finding.reason]}", NO, 2)
+        mark = NEUTRAL if finding.reason in COLD_REASONS else NO
+        yield Line(f"{finding.reason}. {ADVICE[finding.reason]}", mark, 2)
     if finding.node and finding.reason:
         yield Line(
             f"{finding.node} runs other VMs of the volume, so the webhook steers the share-manager there", NEUTRAL, 2

@@ -55,7 +55,7 @@ def _start(start: Start, *, helps: bool) -> JsonObject:
         "cold": start.cold,
         "otherUsers": [{"kind": user.kind, "namespace": user.namespace, "name": user.name} for user in start.users],
         "together": helps,
-        "text": if_started(start),
+        "text": if_started(start, together=helps),
     }
 
 

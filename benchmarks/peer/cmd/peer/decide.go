@@ -58,7 +58,7 @@ func (s *coScheduler) decide(req admission.Request, pod *corev1.Pod) decision {
 	}
 	node, claim := s.serving(req.Namespace, pod)
 	if node == "" {
-		return decision{reason: "NoShareManager"}
+		return decision{reason: "ColdStart"}
 	}
 	switch found := s.catalog.nodes[node]; {
 	case found == nil:
