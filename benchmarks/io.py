@@ -19,7 +19,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,8 @@ from tempfile import TemporaryDirectory
 import click
 from nfs.client import OpenFile
 from nfs.relay import RunningRelay, running_relay
-from nfs.report import RELAYED, WORKLOADS, conditions, show, write_docs
-from nfs.results import BANDWIDTHS, NETWORKS, Network, Results
+from nfs.report import RELAYED, SMALL_WORKLOADS, UNLIMITED, WORKLOADS, conditions, show, write_docs
+from nfs.results import BANDWIDTHS, DISKS, NETWORKS, Network, Results
 from nfs.server import EXPORT, FILE, obstacles, running_server
 from nfs.workload import DISK_SIZE, Result, Workload, measure
 from rich.progress import Progress
@@ -46,12 +46,12 @@ class Setup:
 
 
 @contextmanager
-def start_setup(place: Path) -> Iterator[Setup]:
+def start_setup(place: Path, latency: float) -> Iterator[Setup]:
     """Start the server, with a disk in a new folder of `place`, and the relay. At the end, kill both by pid."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # so that the folders are deleted too
     with TemporaryDirectory(prefix="benchmark-") as folder, TemporaryDirectory(prefix="benchmark-", dir=place) as disk:
         relay_cores = reserve_a_core()
-        with running_server(Path(folder), Path(disk), DISK_SIZE) as port, running_relay(port) as relay:
+        with running_server(Path(folder), Path(disk), DISK_SIZE, latency) as port, running_relay(port) as relay:
             os.sched_setaffinity(relay.child.pid, relay_cores)
             yield Setup(port, relay)
 
@@ -64,16 +64,34 @@ def reserve_a_core() -> set[int]:
     return {last}
 
 
-def run_round(setup: Setup, number: int, seconds: float) -> Iterator[tuple[Workload, Network | None, Result]]:
+def run_round(
+    setup: Setup, number: int, seconds: float, workloads: Sequence[Workload], networks: Sequence[Network]
+) -> Iterator[tuple[Workload, Network | None, Result]]:
     """Measure each workload in each network, in an order that alternates. No network means without the relay."""
     with closing(OpenFile(setup.server_port, EXPORT, FILE)) as file:
         yield RELAYED, None, measure(file, RELAYED, seconds)
-    for workload in WORKLOADS:
+    for workload in workloads:
         with closing(OpenFile(setup.relay.port, EXPORT, FILE)) as file:
-            for network in NETWORKS if number % 2 == 0 else NETWORKS[::-1]:
+            for network in networks if number % 2 == 0 else networks[::-1]:
                 setup.relay.configure(network.round_trip, BANDWIDTHS[network.bandwidth])
                 yield workload, network, measure(file, workload, seconds)
             setup.relay.configure(0.0, None)
+
+
+def measure_disk(results: Results, folder: Path, latency: float, rounds: int, seconds: float) -> None:
+    """Measure a disk of this latency. Only one in memory is measured with large operations and limits of bandwidth."""
+    workloads, networks = (SMALL_WORKLOADS, UNLIMITED) if latency else (WORKLOADS, NETWORKS)
+    with start_setup(folder, latency) as setup, Progress(transient=True) as bar:
+        task = bar.add_task("", total=rounds * (1 + len(workloads) * len(networks)))
+        for number in range(rounds):
+            if not bar.console.is_terminal:
+                print(f"disk +{latency * 1000:g} ms: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+            for workload, network, result in run_round(setup, number, seconds, workloads, networks):
+                bar.update(task, advance=1, description=f"round {number + 1}, {workload.name}")
+                if network:
+                    results.add(workload, network, result)
+                else:
+                    results.direct.append(result)
 
 
 @click.command()
@@ -95,24 +113,15 @@ def main(seconds: float | None, rounds: int, folder: Path, file: Path | None, do
         return
     if found := obstacles():
         sys.exit("\n".join(found))
-    results, load = Results(), os.getloadavg()[0]
-    with start_setup(folder) as setup, Progress(transient=True) as bar:
-        task = bar.add_task("", total=rounds * (1 + len(WORKLOADS) * len(NETWORKS)))
-        for number in range(rounds):
-            if not bar.console.is_terminal:
-                print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-            for workload, network, result in run_round(setup, number, seconds):
-                bar.update(task, advance=1, description=f"round {number + 1}, {workload.name}")
-                if network:
-                    results.add(workload, network, result)
-                else:
-                    results.direct.append(result)
+    load, disks = os.getloadavg()[0], {latency: Results() for latency in DISKS}
+    for latency, results in disks.items():
+        measure_disk(results, folder, latency, rounds, seconds)
     if file:
-        file.write_text(json.dumps(results.to_json(), indent=1))
-    sentences = conditions(results, rounds, seconds, load)
-    show(results, sentences)
+        file.write_text(json.dumps({latency: each.to_json() for latency, each in disks.items()}, indent=1))
+    sentences = conditions(disks[0], rounds, seconds, load)
+    show(disks, sentences)
     if docs:
-        write_docs(results, sentences)
+        write_docs(disks, sentences)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from .workload import Result, Workload, best
 
 ROUND_TRIPS = [0.0, 0.0001, 0.00025, 0.0005, 0.001]  # seconds
 BANDWIDTHS = {"no limit": None, "10 Gbit/s": 10e9, "1 Gbit/s": 1e9}
+DISKS = [0.0, 0.0005, 0.002]  # seconds that an operation of the disk takes longer than one in memory
 NO_LIMIT = next(iter(BANDWIDTHS))
 
 

@@ -17,6 +17,7 @@ from tests.support.controlplane.process import LAUNCHER, free_ports
 LOOPBACK, TIMEOUT = "127.0.0.1", 30.0  # seconds for the start
 PROGRAM = "ganesha.nfsd"
 EXPORT, FILE = "disk", "disk.img"  # KubeVirt's name for the file of a VM's disk
+SLOW_DISK = Path(__file__).with_name("slow_disk.c")
 # Debian's package of each file. The back end is a library that ganesha loads.
 PACKAGES = {"nfs-ganesha": f"usr/bin/{PROGRAM}", "nfs-ganesha-vfs": "usr/lib/*/ganesha/libfsalvfs.so"}
 # No portmapper, no lock or quota protocol, no grace period of 90 s after the start.
@@ -35,7 +36,9 @@ EXPORT {{ Export_Id = 1; Path = "{path}"; Pseudo = "/{name}"; Access_Type = RW; 
 def obstacles(root: Path = Path("/")) -> list[str]:
     """Return what keeps ganesha from running here, as sentences for the user."""
     missing = [package for package, file in PACKAGES.items() if not any(root.glob(file))]
-    found = []
+    found = (
+        [] if shutil.which("cc") else ["A C compiler is missing, for the slower disks: apt-get install gcc libc6-dev"]
+    )
     if missing:
         found.append(
             f"Debian packages are missing: {' '.join(missing)}. Install them with:\n"
@@ -49,10 +52,10 @@ def obstacles(root: Path = Path("/")) -> list[str]:
 
 
 @contextmanager
-def running_server(folder: Path, exported: Path, size: int) -> Iterator[int]:
+def running_server(folder: Path, exported: Path, size: int, latency: float) -> Iterator[int]:
     """Serve the folder `exported`, with a file of `size` bytes, during the block. Yields the port.
 
-    `folder` is for the server's own files.
+    `folder` is for the server's own files. Each read and write of the file takes `latency` seconds longer.
     """
     (port,) = free_ports(1)
     (folder / "recovery").mkdir()
@@ -64,13 +67,24 @@ def running_server(folder: Path, exported: Path, size: int) -> Iterator[int]:
     # The launcher lets the server die with this process.
     launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid())]
     with subprocess.Popen(
-        [*launcher, shutil.which(PROGRAM) or f"/usr/bin/{PROGRAM}", *options], stderr=subprocess.DEVNULL
+        [*launcher, shutil.which(PROGRAM) or f"/usr/bin/{PROGRAM}", *options],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **_slower(folder, latency)},
     ) as child:
         try:
             _wait_until_listening(port, child, log)
             yield port
         finally:
             child.kill()
+
+
+def _slower(folder: Path, latency: float) -> dict[str, str]:
+    """Return the environment that makes the server's disk slower."""
+    if not latency:
+        return {}
+    library = folder / "slow_disk.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, SLOW_DISK], check=True)
+    return {"LD_PRELOAD": str(library), "DISK_LATENCY": str(round(latency * 1e9))}
 
 
 def _wait_until_listening(port: int, child: subprocess.Popen[bytes], log: Path) -> None:

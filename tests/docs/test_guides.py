@@ -19,11 +19,14 @@ from click.testing import CliRunner
 
 from tests.docs.test_commands import blocks
 from tests.docs.test_install import commands, guide
+from tests.support import kubevirt
 from tests.support.builders import claim, decision_for, node, storage, virt_launcher, volume
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object
+from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, find_one, render
-from tests.support.paths import CHART, DOCS, ROOT
+from tests.support.longhorn import Longhorn
+from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT
 from webhook import cli
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
@@ -122,3 +125,31 @@ def test_a_persistent_state_does_not_decide_for_a_vm_with_block_disks_as_the_har
     decision = decision_for(virt_launcher(claims=["disk", "state"]), *disk, *state, node("node-b"))
     assert (decision.outcome, decision.node) == (Outcome.UNCHANGED, None)
     assert [each.reason for each in decision.claims] == [Reason.NO_SHARE_MANAGER_EVER, None]
+
+
+@pytest.mark.controlplane
+def test_the_commands_of_the_guide_to_block_disks_change_the_claim_of_a_vm(
+    plane: ControlPlane, longhorn: Longhorn
+) -> None:
+    disk = {"name": "root", "persistentVolumeClaim": {"claimName": "disk1"}}
+    scenario = kubevirt.scenario_with_vm(plane, longhorn, 1, {"spec": {"volumes": [disk]}})
+    apply, patch, watch = (
+        shlex.split(each)
+        for each in re.findall(r"^ *\$ (kubectl (?:.*\n)+?)(?=^ *```)", guide("leave-nfs").read_text(), re.MULTILINE)
+    )
+    try:
+        plane.kubectl(*apply[1:], "--dry-run=server", "--validate=strict", "-n", scenario.namespace)
+        plane.kubectl(*patch[1:], "-n", scenario.namespace)
+        vm = plane.request("GET", kubevirt.vm_path(scenario, "vm1"))["spec"]
+    finally:
+        scenario.close()
+    claims = [each for each in yaml.safe_load_all((ROOT / apply[-1]).read_text()) if each["kind"].endswith("Claim")]
+    old, _ = yaml.safe_load_all((EXAMPLES / "vm.yaml").read_text())
+    (volume,) = vm["template"]["spec"]["volumes"]
+    (claim,) = claims
+    assert (vm["updateVolumesStrategy"], volume["persistentVolumeClaim"]["claimName"]) == (
+        "Migration",
+        claim["metadata"]["name"],
+    )
+    assert (claim["spec"]["volumeMode"], claim["spec"]["resources"]) == ("Block", old["spec"]["resources"])
+    assert watch[1] == "get"
