@@ -333,7 +333,8 @@ class ApiServer:
 
     def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
         name = unquote(request.path.rpartition("/")[2])
-        item = self._objects[request.plural].get((_namespace_of(request), name))
+        namespace = "" if request.plural == "namespaces" else _namespace_of(request)
+        item = self._objects[request.plural].get((namespace, name))
         if item is None:
             connection.answer(404, status(404, f'{request.plural} "{name}" not found', "NotFound"))
         return item

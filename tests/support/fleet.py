@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, settings, virt_launcher, virtual_machine
+from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
 from webhook.cluster.inventory import Inventory
 from webhook.fleet.states import Machine, Status, assess
 
@@ -88,3 +88,30 @@ def status(*manifests: Object, **overrides: Any) -> Status:
 def without_manifests(machines: Iterable[Machine]) -> list[Machine]:
     """Return the machines as the webhook's caches know them."""
     return [replace(machine, manifest=None, template=None, paused=False) for machine in machines]
+
+
+def installation(variables: Object | None = None, *, called: bool = True) -> list[Object]:
+    """Build what the chart installs, as far as it decides about predictions. `variables` are the settings."""
+    labels, name = {"app": "webhook"}, "kubevirt-scheduler"
+    client = {"service": {"namespace": name, "name": "webhook"}} | ({"caBundle": "Y2E="} if called else {})
+    metadata = {"name": name, "namespace": name, "labels": labels | {"app.kubernetes.io/version": "1.2.3"}}
+    environment = [{"name": key, "value": value} for key, value in (variables or {}).items()]
+    template = {"spec": {"containers": [{"name": "webhook", "env": environment}]}}
+    replica = pod("webhook-0", name, labels=labels)
+    replica["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    return [
+        {
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": name},
+            "webhooks": [{"name": "vms.kubevirt-scheduler.io", "clientConfig": client}],
+        },
+        {"kind": "Service", "metadata": {"name": "webhook", "namespace": name}, "spec": {"selector": labels}},
+        {"kind": "Deployment", "metadata": metadata, "spec": {"template": template}},
+        replica,
+    ]
+
+
+def without_settings(stderr: str) -> str:
+    """Return the standard error of a command without the line that says which settings it uses."""
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(("Settings: ", "The webhook is not installed")))

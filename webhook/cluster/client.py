@@ -51,25 +51,27 @@ class ClusterClient:
     """A client for one API server with one set of credentials. Thread-safe.
 
     `load` reads the credentials: once in the constructor, and again after a 401 response. `silence` is how many seconds
-    a watch may receive nothing. `namespace` is the default namespace. `user` is another user to impersonate.
+    a watch may receive nothing. `namespace` is the default namespace. `user` is another user to impersonate. `name` is
+    the kubeconfig's context, empty in a pod.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (only `load` is required)
         self,
         load: Callable[[], Configuration],
         silence: float = WATCH_SILENCE_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         namespace: str = "default",
         user: str = "",
+        name: str = "",
     ) -> None:
-        self.namespace, self._user = namespace, user
+        self.namespace, self.name, self._user = namespace, name, user
         self._load, self._silence, self._clock = load, silence, clock
         self._reload_lock = threading.Lock()
         self._client = _api_client(load(), user)
 
     def impersonating(self, user: str) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
-        return type(self)(self._load, self._silence, self._clock, self.namespace, user)
+        return type(self)(self._load, self._silence, self._clock, self.namespace, user, self.name)
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -81,7 +83,8 @@ class ClusterClient:
         files = kubeconfig or default
         if kubeconfig or context or any(Path(file).expanduser().is_file() for file in default.split(os.pathsep)):
             load = partial(_load_configuration, f"kubeconfig {files}", config.load_kube_config, files, context)
-            return cls(load, namespace=_context_namespace(files, context))
+            name, namespace = _context(files, context)
+            return cls(load, namespace=namespace, name=name)
         # The library's own `load_config` prints its attempts to standard output.
         source = f"no kubeconfig {default}, and not running in a pod"
         return cls(partial(_load_configuration, source, config.load_incluster_config))
@@ -171,13 +174,14 @@ class ClusterClient:
             return self._client
 
 
-def _context_namespace(files: str, context: str | None) -> str:
+def _context(files: str, context: str | None) -> tuple[str, str]:
+    """Return the name and the namespace of a context, by default of the current one."""
     try:
         contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
         chosen = next((each for each in contexts if each["name"] == context), current)
-        return str(chosen["context"].get("namespace") or "default")
+        return str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
     except (config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError):
-        return "default"  # loading the credentials from the same file reports the error
+        return "", "default"  # loading the credentials from the same file reports the error
 
 
 def _load_configuration(source: str, load: Any, *arguments: str | None) -> Configuration:

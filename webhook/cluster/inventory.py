@@ -92,18 +92,25 @@ def _current(pods: Iterable[Pod]) -> Pod | None:
 class Inventory:
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
-    `skipped` counts the objects that could not be read, by kind.
+    `snapshots` are the objects by which a snapshot describes itself. `skipped` counts the objects that could not be
+    read, by kind.
     """
 
     store: Store = field(default_factory=Store)
     vms: dict[Key, JsonObject] = field(default_factory=dict)
     vmis: dict[Key, JsonObject] = field(default_factory=dict)
     pods: dict[Key, JsonObject] = field(default_factory=dict)
+    snapshots: dict[Key, JsonObject] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
 
     def keep(self, kind: str, item: JsonObject) -> None:
-        """Keep the manifest of a VM, a VMI or a virt-launcher pod; ignore others."""
-        table = {"VirtualMachine": self.vms, "VirtualMachineInstance": self.vmis, "Pod": self.pods}.get(kind)
+        """Keep the manifest of a VM, a VMI, a virt-launcher pod or a snapshot; ignore others."""
+        table = {
+            "VirtualMachine": self.vms,
+            "VirtualMachineInstance": self.vmis,
+            "Pod": self.pods,
+            "Snapshot": self.snapshots,
+        }.get(kind)
         if table is not None and (kind != "Pod" or is_virt_launcher(item)):
             table[key_of(item)] = item
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
+from webhook import __version__
 from webhook.cluster.inventory import Inventory
-from webhook.commands.options import connect, load_snapshot
+from webhook.commands.options import connect, live_webhook, load_snapshot, snapshot_webhook
 from webhook.commands.progress import Progress
 from webhook.fleet.states import Machine, Status, survey
-from webhook.placement.objects.fields import JsonObject, mapping
+from webhook.fleet.webhook import Webhook
+from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.reading.snapshot import Keep, keep_nothing
@@ -40,7 +43,33 @@ class Scope:
         return f"No VM{labeled} found" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
-def read_files(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool = False) -> Inventory:
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The VMs of a cluster, the webhook there, and when the cluster was read, in RFC 3339.
+
+    `cluster` is the context of the kubeconfig, and `namespace` that of the context; both are empty if unknown.
+    """
+
+    inventory: Inventory
+    webhook: Webhook
+    time: str
+    cluster: str
+    namespace: str = ""
+
+    def origin(self) -> JsonObject:
+        """Return the keys of a report that say where it comes from."""
+        webhook = self.webhook.as_json()
+        settings = webhook.pop("settings")
+        named = {"time": self.time or None, "cluster": self.cluster or None, "version": __version__}
+        return named | {"settings": settings, "webhook": webhook}
+
+
+def utc_now() -> str:
+    """Return the time in RFC 3339."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def read_files(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool = False) -> Fleet:
     """Read the fleet from files. `keep` and `verbose` are those of `load_snapshot`. Raises BadInput."""
     found = Inventory()
 
@@ -48,26 +77,28 @@ def read_files(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: boo
         found.keep(kind, item)
         keep(kind, item)
 
-    return replace(found, store=load_snapshot(paths, keep_both, verbose=verbose))
+    found = replace(found, store=load_snapshot(paths, keep_both, verbose=verbose))
+    described = next(reversed(found.snapshots.values()), None)
+    time, cluster = text(described, "metadata", "creationTimestamp"), text(described, "cluster")
+    return Fleet(found, snapshot_webhook(found.snapshots.values()), time, cluster)
 
 
-def read_live(
-    kubeconfig: str | None, context: str | None, settings: Settings, progress: Progress
-) -> tuple[Inventory, str]:
-    """Read the fleet from a live cluster. Returns it with the namespace of the context. Raises BadInput."""
+def read_live(kubeconfig: str | None, context: str | None, progress: Progress) -> Fleet:
+    """Read the fleet from a live cluster. Raises BadInput."""
     from webhook.reading.listing import read_inventory  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-    cluster, objects = connect(kubeconfig, context), 0
+    cluster, objects, time = connect(kubeconfig, context), 0, utc_now()
+    webhook = live_webhook(cluster)
 
     def count(kind: str, read: int) -> None:
         nonlocal objects
         objects += read
         progress(f"reading {kind}", objects, None)
 
-    inventory = read_inventory(cluster, settings, count)
+    inventory = read_inventory(cluster, webhook.settings, count)
     for kind, number in sorted(inventory.skipped.items()):
         click.echo(f"Warning: cannot read {number} of the {kind}; the report ignores them", err=True)
-    return inventory, cluster.namespace
+    return Fleet(inventory, webhook, time, cluster.name, cluster.namespace)
 
 
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:

@@ -1,6 +1,5 @@
 """`kubevirt-scheduler inject`: print pods from files as the webhook would patch them."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from webhook.commands.options import (
     live_options,
     load_cluster,
     output_option,
+    show_settings,
     snapshot_option,
     verbose_option,
     wants_color,
@@ -26,7 +26,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.patch import apply_patch
-from webhook.placement.settings import Settings, read_settings
+from webhook.placement.settings import Settings
 from webhook.reading import documents, manifests
 from webhook.reading.documents import Document, Kind
 
@@ -103,8 +103,8 @@ def inject(
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
-    settings = read_settings(os.environ)
-    injector = Injector(load_cluster(snapshots, **live, settings=settings, verbose=verbose), settings)
+    store, webhook = load_cluster(snapshots, **live, verbose=verbose)
+    injector = Injector(store, webhook.settings)
     mutated = [injector.mutate(document) for document in received]
     match output:
         case "yaml":
@@ -117,6 +117,8 @@ def inject(
         case _:
             text = "".join(_diff(documents.display_name(file), result) for result in injector.results)
             text = _colorize(text) if wants_color(color) else text
+    if output != "json":
+        show_settings(webhook)
     _warn(injector.results, quiet=output == "json")
     click.echo(text.encode(), nl=False)  # bytes: always UTF-8, regardless of the locale
 

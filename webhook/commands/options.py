@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from webhook.cluster.store import Store
+from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, printable
-from webhook.placement.settings import Settings
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
-from webhook.reading.snapshot import Keep, keep_nothing
+from webhook.reading.snapshot import SNAPSHOT, Keep, keep_nothing
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -130,17 +130,41 @@ def _read_snapshot(paths: Sequence[Path], keep: Keep) -> tuple[Store, Counter[st
 
 
 def load_cluster(
-    snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
-) -> Store:
+    snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, *, verbose: bool
+) -> tuple[Store, Webhook]:
     """Read the cluster from files. Without files, return a store that queries the live cluster on demand.
 
-    Raises BadInput if a file is unusable or if there are no usable credentials.
+    Returns it with the webhook there. Raises BadInput if a file is unusable or if there are no usable credentials.
     """
     if not snapshots:
         from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-        return OnDemand(connect(kubeconfig, context), settings.longhorn_namespace)
-    return load_snapshot(snapshots, verbose=verbose)
+        cluster = connect(kubeconfig, context)
+        webhook = live_webhook(cluster)
+        return OnDemand(cluster, webhook.settings.longhorn_namespace), webhook
+    described: list[JsonObject] = []
+    store = load_snapshot(
+        snapshots, lambda kind, item: described.append(item) if kind == SNAPSHOT else None, verbose=verbose
+    )
+    return store, snapshot_webhook(described)
+
+
+def live_webhook(cluster: ClusterClient) -> Webhook:
+    """Find the webhook of a live cluster. Raises BadInput, and SettingsError for the environment variables."""
+    from webhook.reading.installation import find_webhook  # noqa: PLC0415 (imports the Kubernetes client)
+
+    return find_webhook(cluster, os.environ)
+
+
+def snapshot_webhook(descriptions: Iterable[JsonObject]) -> Webhook:
+    """Return the webhook that the last snapshot describes. Raises SettingsError for the environment variables."""
+    return Webhook.from_snapshot(next(iter(reversed([*descriptions])), None), os.environ)
+
+
+def show_settings(webhook: Webhook) -> None:
+    """Print which settings a command uses, on standard error."""
+    if webhook.sentence:
+        click.echo(printable(webhook.sentence), err=True)
 
 
 def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool) -> Store:

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.commands.options import connect, live_options
+from webhook.commands.fleet_source import utc_now
+from webhook.commands.options import connect, live_options, live_webhook
 from webhook.placement.objects.fields import JsonObject, printable
-from webhook.placement.settings import read_settings
 from webhook.reading.documents import BadInput, display_name
 
 STANDARD_OUTPUT = Path("-")
@@ -42,11 +42,13 @@ def snapshot(output: Path, **live: str | None) -> None:
       kubevirt-scheduler snapshot -o cluster.json
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    from webhook.reading.export import Omission, export  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
+    from webhook.reading.export import Omission, description, export  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
 
-    settings, omissions = read_settings(os.environ), list[Omission]()
-    objects = export(connect(**live), settings.longhorn_namespace, settings.opt_in_annotations, omissions.append)
-    content, counts = _list_of(objects)
+    cluster, omissions = connect(**live), list[Omission]()
+    webhook, time = live_webhook(cluster), utc_now()
+    settings = webhook.settings
+    objects = export(cluster, settings.longhorn_namespace, settings.opt_in_annotations, omissions.append)
+    content, counts = _list_of(description(cluster, webhook, time), objects)
     _write(output, content)
     for omission in omissions:
         click.echo(printable(f"Warning: the snapshot contains no {omission.plural}: {omission.cause}"), err=True)
@@ -55,9 +57,9 @@ def snapshot(output: Path, **live: str | None) -> None:
     sys.exit(any(omission.denied for omission in omissions))
 
 
-def _list_of(objects: Iterable[JsonObject]) -> tuple[bytes, Counter[str]]:
-    """Return a List as JSON, with one object per line, and the number of objects by kind."""
-    lines, counts = list[bytes](), Counter[str]()
+def _list_of(first: JsonObject, objects: Iterable[JsonObject]) -> tuple[bytes, Counter[str]]:
+    """Return a List as JSON, with one object per line, and the number of objects by kind. `first` is not counted."""
+    lines, counts = [msgspec.json.encode(first)], Counter[str]()
     for item in objects:
         counts[item["kind"]] += 1
         lines.append(msgspec.json.encode(item))

@@ -13,8 +13,9 @@ from webhook.cluster.inventory import Inventory
 from webhook.cluster.objects import read_pod
 from webhook.cluster.store import Store
 from webhook.commands.fleet_source import read_files
-from webhook.commands.options import connect
+from webhook.commands.options import connect, live_webhook
 from webhook.fleet.states import Machine
+from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in import new_applicant
@@ -74,6 +75,10 @@ class Source(Protocol):
     def catalog(self) -> Store:
         """Return the catalog for decisions."""
 
+    @property
+    def webhook(self) -> Webhook:
+        """Return the webhook of the cluster."""
+
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
         """Find all objects with this kind and name. Raises BadInput if there are none."""
 
@@ -81,26 +86,26 @@ class Source(Protocol):
         """Return the machine of an existing pod, or the pod itself."""
 
 
-def open_source(
-    snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, settings: Settings, *, verbose: bool
-) -> Source:
+def open_source(snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, *, verbose: bool) -> Source:
     """Open the snapshot, or the live cluster without one. Raises BadInput."""
     if not snapshots:
-        return _Live(connect(kubeconfig, context), settings)
+        cluster = connect(kubeconfig, context)
+        return _Live(cluster, live_webhook(cluster))
     pods: list[JsonObject] = []
 
     def keep(kind: str, item: JsonObject) -> None:
         if kind == "Pod":
             pods.append(item)
 
-    return _Snapshot(read_files(snapshots, keep, verbose=verbose), pods, settings)
+    fleet = read_files(snapshots, keep, verbose=verbose)
+    return _Snapshot(fleet.inventory, pods, fleet.webhook)
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
     inventory: Inventory
     pods: list[JsonObject]
-    settings: Settings
+    webhook: Webhook
 
     @property
     def catalog(self) -> Store:
@@ -112,7 +117,7 @@ class _Snapshot:
             wanted = [pod for pod in named if namespace in (None, text(pod, "metadata", "namespace") or "default")]
             found = [self.existing_pod(pod) for pod in wanted]
         else:
-            named_so = [each for each in self.inventory.machines(self.settings) if each.name == subject.name]
+            named_so = [each for each in self.inventory.machines(self.webhook.predicting) if each.name == subject.name]
             wanted_so = [each for each in named_so if namespace in (None, each.namespace)]
             found = [Found(each) for each in wanted_so if _is_of_kind(subject.kind, each, self.inventory)]
         if not found:
@@ -120,15 +125,16 @@ class _Snapshot:
         return found
 
     def existing_pod(self, pod: JsonObject) -> Found:
-        return _of_pod(pod, self.inventory, self.settings)
+        return _of_pod(pod, self.inventory, self.webhook.predicting)
 
 
 class _Live:
-    def __init__(self, cluster: ClusterClient, settings: Settings) -> None:
+    def __init__(self, cluster: ClusterClient, webhook: Webhook) -> None:
         from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-        self.catalog: Store = OnDemand(cluster, settings.longhorn_namespace)
-        self._cluster, self._settings, self._inventory = cluster, settings, Inventory(self.catalog)
+        self.catalog: Store = OnDemand(cluster, webhook.settings.longhorn_namespace)
+        self.webhook, self._settings = webhook, webhook.predicting
+        self._cluster, self._inventory = cluster, Inventory(self.catalog)
 
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
         from webhook.reading.one_vm import find_namespaces  # noqa: PLC0415 (as above)

@@ -19,7 +19,7 @@ from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.opt_in import Applicant, new_applicant, opted_in_by, stored_applicant
 from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.resolve import resolve_claims
-from webhook.placement.settings import Settings
+from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import choose, voters
 
 
@@ -138,6 +138,8 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
 
 
 def _helps(start: Start, settings: Settings) -> bool:
+    if settings.action is Action.OBSERVE:  # or the webhook is not called, see `Webhook.predicting`
+        return False
     follows = start.cold or start.decision.reason is Reason.COLD_START
     return start.decision.outcome is Outcome.PINNED or (follows and settings.steering)
 

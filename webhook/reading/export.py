@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from webhook import __version__
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, kinds
+from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
 from webhook.reading.kept_fields import kept_fields
+from webhook.reading.snapshot import DESCRIPTION
 
 # The resource version of a list's next page has expired: the API server keeps it for 5 to 10 minutes.
 _EXPIRED = 410
@@ -60,6 +63,14 @@ _API_OBJECTS = {
     "nodes": ("v1", "Node"),
     "pods": ("v1", "Pod"),
 }
+
+
+def description(cluster: ClusterClient, webhook: Webhook, time: str) -> JsonObject:
+    """Return the object by which a snapshot describes itself. `time` is in RFC 3339."""
+    api_version, kind = DESCRIPTION
+    metadata = {"name": cluster.name or "cluster", "creationTimestamp": time}
+    about = {"cluster": cluster.name, "version": __version__, "webhook": webhook.as_json()}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata} | about
 
 
 def export(

@@ -12,6 +12,9 @@ from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.reading.documents import BadInput, Document, Kind, read_all
 
 COMMAND = "kubevirt-scheduler snapshot"
+# The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
+SNAPSHOT = "Snapshot"
+DESCRIPTION = ("kubevirt-scheduler/v1", SNAPSHOT)
 
 Reader = Callable[[JsonObject], Fact | None]
 Keep = Callable[[str, JsonObject], None]
@@ -45,16 +48,17 @@ def load(paths: Sequence[Path]) -> Store:
 def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> tuple[Store, Counter[str]]:
     """Fill a store like `load`, and count the skipped objects by kind. Raises BadInput.
 
-    `keep` is called with the kind and the manifest of each pod, and of each object of KubeVirt.
+    `keep` is called with the kind and the manifest of each pod, of each object of KubeVirt, and of the object that
+    describes the snapshot.
     """
     store, skipped, loaded = Store(), Counter[str](), 0
     for document in read_all(paths):
         for kind, item in document.objects():
-            if kind == ("v1", "Pod") or kind[0].startswith("kubevirt.io/"):
+            if kind in (("v1", "Pod"), DESCRIPTION) or kind[0].startswith("kubevirt.io/"):
                 keep(kind[1], item)
             reader = _reader(kind)
             if reader is None:
-                skipped[kind[1]] += 1
+                skipped[kind[1]] += kind != DESCRIPTION  # which `keep` has read
                 continue
             loaded += 1
             fact = _fact(document, kind, item, reader)

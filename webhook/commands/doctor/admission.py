@@ -6,7 +6,6 @@ from certs.cluster import CONFIGURATIONS
 from webhook.cluster.kinds import VIRTUAL_MACHINES, kinds, opt_in_kinds
 from webhook.cluster.store import Store
 from webhook.commands.doctor.inspection import Inspection
-from webhook.commands.doctor.installation import Installation
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.objects.facts import Claim, VirtualMachine
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
@@ -16,6 +15,7 @@ from webhook.placement.objects.selectors import labels_match
 from webhook.placement.opt_in import Applicant, opted_in_by
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Settings
+from webhook.reading.installation import Installation
 
 _VM_LABELS = {APP_LABEL: VIRT_LAUNCHER}
 _STORAGE_LABELS = {COMPONENT_LABEL: SHARE_MANAGER}

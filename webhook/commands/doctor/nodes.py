@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from webhook.cluster.kinds import kinds
 from webhook.cluster.store import NO_KEY, Store
 from webhook.commands.doctor.inspection import Inspection
-from webhook.commands.doctor.installation import Installation
 from webhook.commands.doctor.result import Result, listed, ok, warning
 from webhook.placement.objects.facts import Node, Pod
 from webhook.placement.objects.resources import PODS
+from webhook.reading.installation import Installation
 
 LOW_SHARE = 0.05  # of a node's allocatable pods
 PREFER_NO_SCHEDULE = "PreferNoSchedule"

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from certs.cluster import CONFIGURATIONS
 from webhook.commands.doctor import admission, before, nodes, service
 from webhook.commands.doctor.inspection import Denied, Inspection
-from webhook.commands.doctor.installation import Installation, find_installation
 from webhook.commands.doctor.result import Result, failure, warning
+from webhook.reading.installation import Installation, find_installation
 
 BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
     "kubernetes": before.kubernetes,
@@ -37,7 +38,8 @@ def run_before(inspection: Inspection) -> Iterator[tuple[str, Result]]:
 def run_after(inspection: Inspection) -> Iterator[tuple[str, Result]]:
     """Run the checks of the installed webhook. Raises BadInput if the cluster can't be read."""
     try:
-        found = find_installation(inspection)
+        configuration = inspection.get(f"{CONFIGURATIONS}/{inspection.configuration}")
+        found = find_installation(inspection, configuration, inspection.settings) if configuration else None
     except Denied as error:
         yield CONFIGURATION, _not_checked(error)
         return

@@ -10,16 +10,15 @@ from certs.secret import Cause, CertificateError
 from webhook import __version__
 from webhook.commands.check import attempt
 from webhook.commands.doctor.inspection import Denied, Inspection
-from webhook.commands.doctor.installation import Installation, serving_container
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
-from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.settings import Action, OptIn
 from webhook.reading.documents import BadInput
+from webhook.reading.installation import VERSION_LABEL, Installation, is_ready, serving_container
 
 EXPIRES_SOON = timedelta(days=7)
-_VERSION_LABEL = "app.kubernetes.io/version"
 
 
 def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
@@ -40,7 +39,7 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
     else:
         yield ok(counted)
     yield from _rollout(found, active, wanted)
-    version = text(found.deployment, "metadata", "labels", _VERSION_LABEL)
+    version = text(found.deployment, "metadata", "labels", VERSION_LABEL)
     if version and version != __version__:
         yield warning(
             f"the installed version is {version}, but this command has version {__version__}",
@@ -63,11 +62,6 @@ def _rollout(found: Installation, active: list[JsonObject], wanted: int) -> Iter
 def _is_active(pod: JsonObject) -> bool:
     """Return whether a pod runs or starts: it is neither finished nor being deleted."""
     return not is_terminating(pod) and text(pod, "status", "phase") not in ("Succeeded", "Failed")
-
-
-def is_ready(pod: JsonObject) -> bool:
-    """Return whether a pod has the condition Ready."""
-    return condition(pod, "Ready").get("status") == "True"
 
 
 def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:

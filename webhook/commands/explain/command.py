@@ -1,6 +1,5 @@
 """`kubevirt-scheduler explain`: print every step of a placement decision."""
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from io import StringIO
@@ -19,6 +18,7 @@ from webhook.commands.options import (
     namespace_option,
     optional_file_option,
     output_option,
+    show_settings,
     snapshot_option,
     verbose_option,
     wants_color,
@@ -27,7 +27,7 @@ from webhook.commands.requests import pod_name, read_documents, request_from
 from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
 from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
-from webhook.placement.settings import Settings, read_settings
+from webhook.placement.settings import Settings
 from webhook.reading import documents, manifests
 from webhook.reading.documents import BadInput
 
@@ -80,17 +80,19 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError(USAGE)
     if all_namespaces and namespace:
         raise click.UsageError("specify either -A or -n, not both")
-    settings = read_settings(os.environ)
-    source = open_source(snapshots, live["kubeconfig"], live["context"], settings, verbose=verbose)
+    source = open_source(snapshots, live["kubeconfig"], live["context"], verbose=verbose)
+    webhook = source.webhook
     if named is None:
-        found = list(_explained_file(Path(str(file)), source, settings))
+        found = list(_explained_file(Path(str(file)), source))
     else:
         subjects = source.find(named, namespace, everywhere=all_namespaces)
-        found = [_explained(each, source.catalog, settings) for each in subjects]
+        found = [_explained(each, source.catalog, webhook.predicting) for each in subjects]
     if output == "text":
-        text = "\n".join(_render_page(each.name, each.lines, colored=wants_color(color)) for each in found)
+        pages = (_render_page(each.name, each.lines, colored=wants_color(color)) for each in found)
+        text = "\n".join(pages)
+        show_settings(webhook)
     else:
-        text = _as_data([each.as_json() for each in found], output)
+        text = _as_data([each.as_json() | {"webhook": webhook.as_json()} for each in found], output)
     click.echo(text.encode(), nl=False)
 
 
@@ -113,7 +115,8 @@ def _exists(pod: JsonObject) -> bool:
     return bool(text(pod, "spec", "nodeName") or text(pod, "metadata", "creationTimestamp"))
 
 
-def _explained_file(file: Path, source: Source, settings: Settings) -> Iterator[Explanation]:
+def _explained_file(file: Path, source: Source) -> Iterator[Explanation]:
+    settings = source.webhook.settings
     items = [(document, *item) for document in read_documents(file) for item in document.objects()]
     requests = [
         (kind, item, request)
@@ -127,7 +130,7 @@ def _explained_file(file: Path, source: Source, settings: Settings) -> Iterator[
         )
     for kind, item, request in requests:
         if kind == ("v1", "Pod") and _exists(item):
-            yield _explained(source.existing_pod(item), source.catalog, settings)
+            yield _explained(source.existing_pod(item), source.catalog, source.webhook.predicting)
         else:
             yield explain_request(pod_name(request), request, source.catalog, settings)
 

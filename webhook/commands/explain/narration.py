@@ -216,7 +216,7 @@ def _guard(guard: Guard) -> Iterator[Line]:
 
 def _patch_effect(injection: Injection, settings: Settings) -> str:
     if settings.action is Action.OBSERVE:
-        return "none, because CO_SCHEDULE_ACTION is observe"
+        return "none, because the webhook only observes, or is not called"
     if not injection.patch:
         return "none, the pod stays unchanged"
     decision, paths = injection.decision, [operation["path"] for operation in injection.patch]

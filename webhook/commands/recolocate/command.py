@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,9 +16,11 @@ from webhook.commands.options import (
     color_option,
     connect,
     live_options,
+    live_webhook,
     namespace_option,
     output_option,
     selector_option,
+    show_settings,
     wants_color,
 )
 from webhook.commands.progress import Progress, progress_bar
@@ -33,7 +34,7 @@ from webhook.commands.recolocate.plan import (
     restart_list,
 )
 from webhook.fleet.relocation import Limits
-from webhook.placement.settings import Settings, read_settings
+from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 
 if TYPE_CHECKING:
@@ -125,13 +126,16 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("-A cannot be combined with -n or names")
     if restart_list and (yes or most or output == "json"):
         raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
-    settings, cluster = read_settings(os.environ), connect(live["kubeconfig"], live["context"])
+    cluster = connect(live["kubeconfig"], live["context"])
+    webhook = live_webhook(cluster)
+    settings = webhook.predicting
     selection = Selection(all_namespaces, namespace, selector, names)
     supported = _is_supported(cluster)
     if not (supported or restart_list):
         raise BadInput(TOO_OLD)
     with progress_bar() as progress:
         proposals = _propose(cluster, selection, settings, progress, supported=supported)
+    show_settings(webhook)
     if restart_list:
         _print_restarts(proposals)
     elif yes:

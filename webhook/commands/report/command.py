@@ -28,7 +28,6 @@ from webhook.commands.report.document import build_report
 from webhook.commands.report.table import render_report
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
-from webhook.placement.settings import Settings, read_settings
 from webhook.reading import manifests
 
 TABLES = ("table", "wide")
@@ -84,11 +83,11 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("-w prints tables: specify -o table or -o wide, or omit -w")
     if watch and fail_on:
         raise click.UsageError("-w never ends with an exit status: omit --fail-on or -w")
-    settings, wanted = read_settings(os.environ), parse_selector(selector)
+    wanted = parse_selector(selector)
     for number in itertools.count() if watch else range(1):
         if number:
             time.sleep(WATCH_SECONDS)
-        found = _survey(snapshots, live, namespace, wanted, settings, all_namespaces=all_namespaces, watch=watch)
+        found = _survey(snapshots, live, namespace, wanted, all_namespaces=all_namespaces, watch=watch)
         text = _rendered(found, output, only_apart=only_apart, color=wants_color(color))
         click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "").encode() + text.encode(), nl=False)
     if fail_on and found["summary"]["apart"]:
@@ -100,22 +99,18 @@ def _survey(  # noqa: PLR0913 (the options of the command)
     live: dict[str, str | None],
     namespace: str | None,
     selector: JsonObject,
-    settings: Settings,
     *,
     all_namespaces: bool,
     watch: bool,
 ) -> JsonObject:
     with progress_bar(shown=not watch) as progress:
-        default = None
-        if snapshots:
-            inventory = read_files(snapshots)
-        else:
-            inventory, default = read_live(live["kubeconfig"], live["context"], settings, progress)
-        scope = Scope(None if all_namespaces else namespace or default, selector)
-        statuses = list(assess_all(inventory, scope, settings, progress))
+        fleet = read_files(snapshots) if snapshots else read_live(live["kubeconfig"], live["context"], progress)
+        scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, selector)
+        statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting, progress))
     if not statuses and scope.namespace:
         click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
-    return build_report(statuses, node_loads(inventory.store, settings))
+    loads = node_loads(fleet.inventory.store, fleet.webhook.settings)
+    return fleet.origin() | build_report(statuses, loads)
 
 
 def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) -> str:

@@ -27,7 +27,8 @@ _COUNTED = (
 
 def render_report(report: JsonObject, *, wide: bool, color: bool, columns: int | None) -> str:
     """Return the report as text. With `columns`, the width of a terminal, long sentences wrap."""
-    parts = []
+    head = mapping(report, "webhook").get("text")
+    parts = [f"{printable(head)}\n"] if head else []
     if report["vms"]:
         rows = [list(_vm_cells(vm, wide=wide)) for vm in report["vms"]]
         parts.append(_table(_vm_heads(wide=wide), rows, color=color, columns=columns, prose=_PROSE))

@@ -1,0 +1,88 @@
+"""The commands read the settings of the installed webhook, and predict what it does: nothing if it is not called."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.builders import Object, labeled_namespace, node, storage
+from tests.support.fake_api_server import ApiServer
+from tests.support.fleet import installation, vm, vm_pod
+from tests.support.migrations import kubevirt, migratable, migration_crd
+from webhook.cli import commands
+
+# The VM is apart. Only its namespace opts it in, and another VM keeps its share-manager running.
+CLUSTER = [
+    *(*storage(), node("node-a"), node("node-b"), labeled_namespace(opt_in="true")),
+    *(vm(opt_in=False), migratable(), vm_pod(node="node-b", opt_in=None)),
+    *(vm("other", opt_in=False), vm_pod("other", opt_in=None)),
+]
+BY_NAMESPACE = {"CO_SCHEDULE_OPT_IN": "namespace"}
+DEPLOYMENT = "Deployment kubevirt-scheduler/kubevirt-scheduler"
+USED = f"Settings: {DEPLOYMENT}, version 1.2.3."
+ANYWHERE = "so a restart places a VM anywhere."
+INSTALLED = installation(BY_NAMESPACE)
+UNREADY = INSTALLED[3] | {"status": {"phase": "Running"}}
+# Sentence, objects, forbidden list, the shell's variables, the head line, what opts in the VM, VMs that a restart helps
+ROWS: list[tuple[str, list[Object], str, dict[str, str], str, str | None, int]] = [
+    ("called", INSTALLED, "", {}, USED, "namespace", 1),
+    ("called, and the shell has others", INSTALLED, "", {"CO_SCHEDULE_OPT_IN": "annotation"}, USED, "namespace", 1),
+    ("observing", installation({"CO_SCHEDULE_ACTION": "observe"} | BY_NAMESPACE), "", {},
+     f"{USED} The webhook only observes, {ANYWHERE}", "namespace", 0),
+    ("without a caBundle", installation(BY_NAMESPACE, called=False), "", {},
+     f"{USED} The API server does not call the webhook, because its configuration has no caBundle, {ANYWHERE}",
+     "namespace", 0),
+    ("without a ready replica", [*INSTALLED[:3], UNREADY], "", {},
+     f"{USED} The API server does not call the webhook, because no replica is ready, {ANYWHERE}", "namespace", 0),
+    ("not installed", [], "", BY_NAMESPACE,
+     f"The webhook is not installed, {ANYWHERE} Settings: environment variables of this command.", "namespace", 0),
+    ("not installed, without variables", [], "", {},
+     f"The webhook is not installed, {ANYWHERE} Settings: the defaults.", None, 0),
+    ("no right to read them", INSTALLED, "mutatingwebhookconfigurations", {},
+     "Settings: the defaults, because you may not read those of the cluster.", None, 1),
+    ("no Deployment", INSTALLED[:2], "", {},
+     "Settings: the defaults, because the webhook's Deployment is not found.", None, 1),
+    ("settings of another version", installation({"CO_SCHEDULE_LATER": "x"}), "", {},
+     f"Settings: the defaults, because this version cannot read those of {DEPLOYMENT}: ", None, 1),
+]  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.put(*CLUSTER, kubevirt(), migration_crd())
+        yield server
+
+
+def run(command: str, *arguments: str, variables: dict[str, str]) -> Result:
+    result = CliRunner(env={"COLUMNS": None} | variables).invoke(commands, [*command.split(), *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_settings_are_those_of_the_cluster(server: ApiServer, tmp_path: Path, row: Any) -> None:
+    _, objects, forbidden, variables, head, opted_in_by, helped = row
+    server.put(*objects)
+    server.forbidden.add(("list", forbidden))
+    live, file = ("--kubeconfig", server.kubeconfig(tmp_path)), tmp_path / "cluster.json"
+    run("snapshot", "-o", str(file), *live, variables=variables)
+    for source in (live, ("--snapshot", str(file))):
+        found = json.loads(run("report -A -o json", *source, variables=variables).stdout)
+        assert found["webhook"]["text"].startswith(head)
+        (reported,) = [each for each in found["vms"] if each["name"] == "vm1"]
+        assert reported["optedInBy"] == opted_in_by
+        assert found["summary"]["togetherAfterRestart"] == helped
+        assert (found["cluster"], found["version"] != "") == ("x", True)
+        assert run("report -A", *source, variables=variables).stdout.startswith(head)
+        (explained,) = json.loads(run("explain vm vm1 -n default -o json", *source, variables=variables).stdout)
+        assert explained["vm"] == reported
+        assert explained["webhook"]["text"].startswith(head)
+        if not forbidden and head.startswith(DEPLOYMENT):
+            assert found["settings"] == {each["name"]: each["value"] for each in objects[2]["env"]}
+    for command in ("recolocate -A", "explain vm vm1 -n default"):
+        assert run(command, *live, variables=variables).stderr.startswith(head)
