@@ -32,13 +32,10 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, without_settings
 from webhook.cli import commands
 from webhook.commands.explain.explanation import explain_request
-from webhook.commands.explain.narration import describe_walk
-from webhook.commands.explain.walk import Walk, walk
 from webhook.placement.guard.feasibility import CHECKS
-from webhook.placement.injector import inject
 from webhook.placement.reasons import CLAIM_REASONS, COLD_REASONS, Reason
-from webhook.placement.settings import Action, Settings
-from webhook.placement.wording import ADVICE
+from webhook.placement.settings import Action, MigrationTargets, Settings
+from webhook.placement.wording import ADVICE, SENTENCES
 from webhook.reading.manifests import documents, to_yaml
 
 CASES = sorted(paths.CASES.iterdir())
@@ -50,10 +47,6 @@ def run_explain(*arguments: Any, **options: Any) -> Result:
     result = CliRunner().invoke(commands, ["explain", *map(str, arguments)], **options)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result
-
-
-def compute_walk(received: Object, *manifests: Object, **overrides: Any) -> Walk:
-    return walk(request(received, received["metadata"]["namespace"]), catalog(*manifests), Settings(**overrides))
 
 
 def explained(received: Object, *manifests: Object, **overrides: Any) -> list[str]:
@@ -213,16 +206,14 @@ FAILED_CHECKS: dict[Reason, tuple[Object, list[Object]]] = {
 def test_only_the_first_failed_check_and_those_before_it_are_decisive(reason: Reason) -> None:
     received, nodes = FAILED_CHECKS[reason]
     decision = injection_for(received, *storage(), *nodes).decision
-    (guard,) = compute_walk(received, *storage(), *nodes).guards
-    assert decision.reason is reason
-    assert guard is not None
-    failed = [answer for answer in guard.answers if answer.decisive and not answer.holds]
-    assert [answer.question for answer in failed] == [QUESTIONS[reason]]
-    assert failed[0].detail.removeprefix("node-a ") in decision.message
-    position = guard.answers.index(failed[0])
-    assert all(answer.decisive and answer.holds for answer in guard.answers[:position])
-    assert not any(answer.decisive for answer in guard.answers[position + 1 :])
-    assert len(guard.answers) == len([check for check in CHECKS if not check.quiet])
+    lines = explained(received, *storage(), *nodes)
+    answers = lines[lines.index("Can node-a run the pod?") + 1 :][: len([each for each in CHECKS if not each.quiet])]
+    (position,) = (index for index, line in enumerate(answers) if line.startswith("✗"))
+    question, _, detail = answers[position].removeprefix("✗ ").partition(": node-a ")
+    assert (decision.reason, question) == (reason, QUESTIONS[reason])
+    assert detail in decision.message
+    assert all(line.startswith("✓") for line in answers[:position])
+    assert all(line.startswith("(") for line in answers[position + 1 :])
 
 
 def test_a_second_failed_check_is_shown_in_parentheses() -> None:
@@ -236,9 +227,6 @@ def test_a_second_failed_check_is_shown_in_parentheses() -> None:
 
 @pytest.mark.parametrize("overrides", [{"node_guard": False}, {"affinity_mode": "preferred"}])
 def test_checks_without_an_effect_on_the_decision_are_shown_in_parentheses(overrides: dict[str, Any]) -> None:
-    (guard,) = compute_walk(virt_launcher(), *storage(), node(ready="False"), **overrides).guards
-    assert guard is not None
-    assert not any(answer.decisive for answer in guard.answers)
     lines = explained(virt_launcher(), *storage(), node(ready="False"), **overrides)
     assert "(✗) Ready: node-a is not Ready" in lines
 
@@ -357,13 +345,27 @@ def test_every_claim_reason_has_a_test_case() -> None:
         (share_manager_pod(**pinned_fields("node-a")), {}, Reason.ALREADY_INJECTED),
     ],
 )
-def test_the_first_failed_rule_ends_the_walk(received: Object, overrides: Any, reason: Reason) -> None:
+def test_the_first_failed_rule_ends_the_steps(received: Object, overrides: Any, reason: Reason) -> None:
     decision = injection_for(received, **overrides).decision
-    found = compute_walk(received, **overrides)
+    lines = explained(received, **overrides)
+    answers = lines[: lines.index("Decision")]
     assert decision.reason is reason
-    assert [answer.holds for answer in found.rules].index(False) == len(found.rules) - 1
-    assert found.rules[-1].detail == decision.message
-    assert (found.chains, found.served, found.choice, found.guards) == ((), None, None, ())
+    assert [line for line in answers if line.startswith("✗")] == answers[-1:]
+    assert answers[-1].endswith(f": {decision.message}")
+
+
+def test_the_steps_end_where_a_migration_leads_elsewhere() -> None:
+    chosen = {"migration_targets": MigrationTargets.PREFER}
+    received = virt_launcher(labels=TARGET, nodeSelector={"kubernetes.io/hostname": "node-c"})
+    lines = explained(received, *storage(), node(), **chosen)
+    elsewhere = f"✗ the migration may go to the share-manager's node: {SENTENCES[Reason.MIGRATION_TARGET]}"
+    assert lines[lines.index("Decision") - 1] == elsewhere
+
+
+def test_an_observer_says_that_the_vm_is_not_opted_in() -> None:
+    lines = explained(virt_launcher(opt_in=None), *storage(), node(), action=Action.OBSERVE)
+    assert "✓ opted in: no, but CO_SCHEDULE_ACTION=observe evaluates every VM" in lines
+    assert "Can node-a run the pod?" in lines
 
 
 @pytest.mark.parametrize(
@@ -384,11 +386,10 @@ def test_explain_evaluates_a_pod_as_if_it_were_eligible(changes: Any, broken: li
     assert "Patch: none, the pod stays unchanged" in lines
 
 
-def test_a_request_that_creates_no_pod_fails_the_first_rule_and_ends_the_walk() -> None:
-    found = walk(request(virt_launcher(), operation="UPDATE"), catalog(), Settings())
-    assert [line.words for line in describe_walk(found)][1:] == [
-        "the request creates a pod: the request does not create a pod"
-    ]
+def test_a_request_that_creates_no_pod_takes_no_further_step() -> None:
+    update = request(virt_launcher(), operation="UPDATE")
+    lines = [line.words for line in explain_request("name", update, catalog(), Settings()).lines]
+    assert lines[1:3] == ["the request creates a pod: the request does not create a pod", "Decision"]
 
 
 def test_the_effect_of_the_patch_is_shown_in_one_line() -> None:
@@ -446,7 +447,7 @@ def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
     assert "claim [red]b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}" in shown
 
 
-def test_a_malformed_field_hides_the_walk_but_not_the_decision(tmp_path: Path) -> None:
+def test_a_malformed_field_hides_the_steps_but_not_the_decision(tmp_path: Path) -> None:
     path = write_yaml(tmp_path, virt_launcher(requests={"cpu": "s3cret"}))
     cluster = write_yaml(tmp_path, *storage(), node(ready="False", allocatable=ALLOCATABLE), name="cluster.yaml")
     result = run_explain("-f", path, "--snapshot", cluster)
@@ -535,9 +536,3 @@ def test_a_pending_pod_that_the_scheduler_has_not_tried_gets_the_usual_advice(
     assert explain_stuck(server, tmp_path, *cluster) == [
         "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."
     ]
-
-
-def test_walk_and_inject_return_the_same_result_twice() -> None:
-    received, cluster = request(virt_launcher()), catalog(*storage(), node())
-    assert walk(received, cluster, Settings()) == walk(received, cluster, Settings())
-    assert inject(received, cluster, Settings()) == inject(received, cluster, Settings())

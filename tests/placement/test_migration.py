@@ -7,17 +7,13 @@ import pytest
 from tests.support.builders import (
     Object,
     apply_injection,
-    catalog,
     injection_for,
     node,
     pinned_fields,
-    request,
-    settings,
     share_manager,
     storage,
     virt_launcher,
 )
-from webhook.commands.explain.walk import walk
 from webhook.placement.reasons import Mode, Outcome, Reason
 from webhook.placement.settings import MigrationTargets
 
@@ -64,11 +60,6 @@ def test_a_migration_that_leads_elsewhere_is_left_alone(created: Object, objects
     injection = injection_for(created, *objects, **PREFER)
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.MIGRATION_TARGET)
     assert injection.patch is None
-
-
-def test_the_walk_ends_where_the_migration_leads_elsewhere() -> None:
-    trace = walk(request(target()), catalog(*storage(node="node-b"), *CLUSTER[3:]), settings(**PREFER))
-    assert (trace.rules[-1].holds, trace.guards) == (False, ())
 
 
 def test_by_default_a_migration_target_is_left_alone() -> None:

@@ -24,7 +24,6 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
-from webhook.commands.explain.walk import walk
 from webhook.fleet.states import State, assess
 from webhook.placement.injector import decide, inject
 from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
@@ -173,13 +172,9 @@ def test_a_pod_that_runs_no_vm_is_opted_in_by_nothing() -> None:
     ("label", "annotation", "words"),
     [(IN, UNSET, "(opted in by its namespace)"), (UNSET, IN, "(opted in by its StorageClass)")],
 )
-def test_the_message_and_the_walk_say_what_opted_the_vm_in(
-    label: str | None, annotation: str | None, words: str
-) -> None:
+def test_the_message_says_what_opted_the_vm_in(label: str | None, annotation: str | None, words: str) -> None:
     objects, admission = cluster(label, annotation), request(virt_launcher(opt_in=None))
     assert decide(admission, catalog(*objects), settings(**BY_NAMESPACE)).message.endswith(words)
-    details = [answer.detail for answer in walk(admission, catalog(*objects), settings(**BY_NAMESPACE)).rules]
-    assert any(detail.startswith("by the ") for detail in details)
 
 
 def test_the_message_of_an_annotated_vm_stays_as_it_is() -> None:
@@ -239,13 +234,6 @@ def test_an_observer_counts_every_vm_as_a_consumer_of_its_volume() -> None:
     running = virt_launcher("one", opt_in=None, node="node-a")
     decision = decision_for(share_manager_pod(), claim(), volume(), node(), running, **OBSERVE)
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
-
-
-def test_an_observer_evaluates_a_vm_as_if_it_were_opted_in() -> None:
-    found = walk(request(virt_launcher(opt_in=None)), catalog(*cluster()), settings(**OBSERVE))
-    assert found.assumes == (Reason.NOT_OPTED_IN,)
-    assert found.choice
-    assert found.choice.node == "node-a"
 
 
 def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:

@@ -4,10 +4,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.placement import resolve, votes, wording
-from webhook.placement.affinity import matches_no_node
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import (
+    RULES,
     STEERING_RULES,
+    Rule,
     ineligible_reason,
     is_gated,
     is_pod_creation,
@@ -17,18 +18,11 @@ from webhook.placement.eligibility import (
     username,
 )
 from webhook.placement.guard.candidate import Candidate, pinning_replicas
-from webhook.placement.guard.feasibility import (
-    INVALID_NAME,
-    NODE_AFFINITY_MISMATCH,
-    NOT_FOUND,
-    FailedCheck,
-    contest,
-    first_failed_check,
-)
+from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
 from webhook.placement.migration import leads_elsewhere
 from webhook.placement.mutation import patch_for
 from webhook.placement.objects.claims import deciding_claim, unknown_deciding_claim
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
+from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import is_migration_target, is_virt_launcher
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation
@@ -45,6 +39,7 @@ from webhook.placement.reasons import (
 )
 from webhook.placement.settings import Action, Settings
 from webhook.placement.steering import place_share_manager
+from webhook.placement.steps import ClaimsFollowed, NodeChecked, NodeChosen, Record, RulesChecked, ignore
 from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged
 
@@ -61,18 +56,21 @@ class Injection(Struct, frozen=True):
     error: Exception | None = None
 
 
-def inject(request: JsonObject, catalog: Catalog | None, settings: Settings) -> Injection:
+def inject(request: JsonObject, catalog: Catalog | None, settings: Settings, record: Record = ignore) -> Injection:
     """Decide on an admission request and build the patch. A catalog of None means that the cache is not synced yet.
 
-    Never raises: a VM that starts unmodified is better than a VM that does not start.
+    `record` gets each step of the decision. Never raises: a VM that starts unmodified is better than a VM that does not
+    start.
     """
-    return with_patch(without_patch(request, catalog, settings), request, settings)
+    return with_patch(without_patch(request, catalog, settings, record), request, settings)
 
 
-def without_patch(request: JsonObject, catalog: Catalog | None, settings: Settings) -> Injection:
+def without_patch(
+    request: JsonObject, catalog: Catalog | None, settings: Settings, record: Record = ignore
+) -> Injection:
     """Decide like `inject`, but leave the patch to `with_patch`, which does not read the catalog. Never raises."""
     try:
-        return Injection(decide(request, catalog, settings))
+        return Injection(decide(request, catalog, settings, record))
     except Exception as error:  # noqa: BLE001 (fail open; the caller logs it)
         return _failed(error, settings)
 
@@ -93,36 +91,48 @@ def _failed(error: Exception, settings: Settings) -> Injection:
     return Injection(unchanged(Reason.INTERNAL_ERROR, settings.affinity_mode, sentence), error=error)
 
 
-def decide(request: JsonObject, catalog: Catalog | None, settings: Settings) -> Decision:
-    """Decide which node the pod should run on, and why."""
+def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, record: Record = ignore) -> Decision:
+    """Decide which node the pod should run on, and why. `record` gets each step."""
     if not is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
     pod, namespace = mapping(request, "object"), namespace_of(request)
     if is_share_manager_pod(pod, namespace, settings):
-        reason = ineligible_reason(pod, OptedInBy.NOTHING, settings, username(request), STEERING_RULES)
+        reason = _broken_rule(STEERING_RULES, request, OptedInBy.NOTHING, settings, record)
         if reason or catalog is None:
             return unchanged(reason or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
-        return place_share_manager(pod, namespace, catalog, settings)
+        return place_share_manager(pod, namespace, catalog, settings, record)
     by = OptedInBy.NOTHING
     if is_virt_launcher(pod):
         by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
-    decision = replace(_decide_on_vm(request, by, catalog, settings), opted_in_by=by)
+    decision = replace(_decide_on_vm(request, by, catalog, settings, record), opted_in_by=by)
     return wording.with_opt_in(decision) if decision.recorded else decision
 
 
-def _decide_on_vm(request: JsonObject, by: OptedInBy, catalog: Catalog | None, settings: Settings) -> Decision:
+def _broken_rule(
+    rules: tuple[Rule, ...], request: JsonObject, by: OptedInBy, settings: Settings, record: Record
+) -> Reason | None:
+    reason = ineligible_reason(mapping(request, "object"), by, settings, username(request), rules)
+    record(RulesChecked(rules, reason, by))
+    return reason
+
+
+def _decide_on_vm(
+    request: JsonObject, by: OptedInBy, catalog: Catalog | None, settings: Settings, record: Record
+) -> Decision:
     pod, namespace = mapping(request, "object"), namespace_of(request)
     mode = mode_of(pod, settings)[0]
-    reason = ineligible_reason(pod, by, settings, username(request))
+    reason = _broken_rule(RULES, request, by, settings, record)
     if reason is Reason.ALREADY_INJECTED and catalog is not None:
-        return check_pin_again(pod, namespace, catalog, settings)
+        return check_pin_again(pod, namespace, catalog, settings, record)
     if reason or catalog is None:
         return unchanged(reason or Reason.CACHE_NOT_SYNCED, mode)
     place = place_migration_target if is_migration_target(pod) else place_virt_launcher
-    return place(pod, namespace, catalog, settings)
+    return place(pod, namespace, catalog, settings, record)
 
 
-def check_pin_again(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
+def check_pin_again(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record = ignore
+) -> Decision:
     """Evaluate the guard again for a pod that the webhook has pinned, and remove the pin if the guard refuses.
 
     Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
@@ -132,7 +142,9 @@ def check_pin_again(pod: JsonObject, namespace: str, catalog: Catalog, settings:
         return unchanged(Reason.ALREADY_INJECTED, mode)
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
     candidate = candidate_for(pod, namespace, node, claims, catalog)
-    obstacle = first_failed_check(candidate) if settings.node_guard else None
+    checks = CHECKS if settings.node_guard else ()
+    record(NodeChecked(candidate, checks))
+    obstacle = first_failed_check(candidate, checks)
     if obstacle is None:
         reservation = candidate.pod_facts if settings.node_guard else None
         return replace(unchanged(Reason.ALREADY_INJECTED, mode), reservation=reservation)
@@ -140,19 +152,27 @@ def check_pin_again(pod: JsonObject, namespace: str, catalog: Catalog, settings:
     return Decision(Outcome.PREFERRED, obstacle.reason, message, mode, node, claims=claims, recorded=True, unpins=True)
 
 
-def place_virt_launcher(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
+def place_virt_launcher(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record = ignore
+) -> Decision:
     """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle."""
     mode, _ = mode_of(pod, settings)
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    record(ClaimsFollowed(claims))
     choice = votes.choose(claims)
     if choice is None:
         return replace(_unserved(claims, deciding_claim(pod), mode, settings), claims=claims, recorded=True)
 
+    record(NodeChosen(choice))
     # The other replicas may be pinning VMs to the node, too.
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog, pinning_replicas(catalog, settings))
-    obstacle = _first_obstacle(candidate, choice, mode, settings)
+    checks = checks_in_force(required=mode is Mode.REQUIRED, certain=choice.certain, node_guard=settings.node_guard)
+    obstacle = first_failed_check(candidate, checks)
     if obstacle or mode is Mode.PREFERRED:
-        return _reserving(_prefer(candidate, claims, choice, obstacle, mode, settings), candidate, settings)
+        contested = contest(candidate) if settings.node_guard else None
+        record(NodeChecked(candidate, checks, contested.detail if contested else None))
+        return _reserving(_prefer(claims, choice, obstacle, contested, mode), candidate, settings)
+    record(NodeChecked(candidate, checks))
     return Decision(
         Outcome.PINNED,
         Reason.CO_SCHEDULED,
@@ -177,27 +197,34 @@ def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 
 
-def place_migration_target(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
+def place_migration_target(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record = ignore
+) -> Decision:
     """Prefer the node of the share-manager for a live-migration target, unless the migration leads elsewhere."""
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    record(ClaimsFollowed(claims))
     choice = votes.choose(claims)
-    if choice is None or leads_elsewhere(pod, namespace, choice.node, catalog):
+    if choice is None:
+        return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
+    elsewhere = leads_elsewhere(pod, namespace, choice.node, catalog)
+    record(NodeChosen(choice, leads_elsewhere=elsewhere))
+    if elsewhere:
         return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog)
-    obstacle = _first_obstacle(candidate, choice, Mode.PREFERRED, settings)
-    return _prefer(candidate, claims, choice, obstacle, Mode.PREFERRED, settings)
+    checks = checks_in_force(required=False, certain=choice.certain, node_guard=settings.node_guard)
+    contested = contest(candidate) if settings.node_guard else None
+    record(NodeChecked(candidate, checks, contested.detail if contested else None))
+    return _prefer(claims, choice, first_failed_check(candidate, checks), contested, Mode.PREFERRED)
 
 
-def _prefer(  # noqa: PLR0913, PLR0917 (what the decision on the pin already knows)
-    candidate: Candidate,
+def _prefer(
     claims: tuple[ClaimFinding, ...],
     choice: Choice,
     obstacle: FailedCheck | None,
+    contested: FailedCheck | None,
     mode: Mode,
-    settings: Settings,
 ) -> Decision:
     """Decide on a pod that must not require the node. It prefers the node, or others if pinned pods need the node."""
-    contested = contest(candidate) if settings.node_guard else None
     problem = obstacle or contested
     reason = problem.reason if problem else Reason.CO_SCHEDULED
     outcome = Outcome.UNCHANGED if contested or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
@@ -229,21 +256,6 @@ def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
     """Return what the guard evaluates: the pod on a node, with the known PVs of its claims."""
     volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
     return Candidate(pod, namespace, node, volumes, catalog, replicas)
-
-
-def _first_obstacle(candidate: Candidate, choice: Choice, mode: Mode, settings: Settings) -> FailedCheck | None:
-    if not is_dns_subdomain(candidate.node_name):  # the API server would reject the pod with such a term
-        return FailedCheck(Reason.NODE_NOT_FOUND, INVALID_NAME)
-    if not choice.certain:
-        if candidate.node is None and candidate.catalog.has_nodes():
-            return FailedCheck(Reason.NODE_NOT_FOUND, NOT_FOUND)
-        return FailedCheck(Reason.SHARE_MANAGER_STARTING, wording.STARTING)
-    if mode is Mode.PREFERRED:  # a preference can't leave the pod Pending
-        return None
-    found = first_failed_check(candidate) if settings.node_guard else None
-    if found is None and matches_no_node(candidate.pod):  # no term can carry the pin
-        return FailedCheck(Reason.NODE_MISMATCH, NODE_AFFINITY_MISMATCH)
-    return found
 
 
 def namespace_of(request: JsonObject) -> str:

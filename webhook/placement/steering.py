@@ -5,44 +5,47 @@ from msgspec.structs import replace
 from webhook.placement import consumers, wording
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import FailedCheck, first_failed_check
+from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import ClaimFinding, Decision, Mode, Outcome, Reason, Source
 from webhook.placement.settings import Settings
+from webhook.placement.steps import ConsumersFound, NodeChecked, NodeChosen, Record, ignore
+from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged
 
 
-def place_share_manager(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> Decision:
+def place_share_manager(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record = ignore
+) -> Decision:
     """Place a share-manager pod on the node where most VMs use its volume, if the node guard allows it.
 
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
-    users = consumers.find_consumers(pod, catalog, settings)
+    users, avoided = consumers.find_consumers(pod, catalog, settings), consumers.avoided_nodes(pod)
+    record(ConsumersFound(users, avoided))
     if not users.pods:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {users.volume}")
-    candidates = consumers.ranked_nodes(users, consumers.avoided_nodes(pod))
+    candidates = consumers.ranked_nodes(users, avoided)
     if not candidates:
         sentence = f"the pod prefers to avoid the nodes of the VMs that use volume {users.volume}"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
     # In a drain, the node of the migration's source is cordoned, and the new server belongs on the target's node.
     obstacles: dict[str, FailedCheck | None] = {}
+    checks = CHECKS if settings.node_guard else ()
     for node in candidates:
-        obstacles[node] = _steering_obstacle(pod, namespace, node, catalog, settings)
+        # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
+        candidate = Candidate(pod, namespace, node, (), catalog)
+        record(NodeChecked(candidate, checks))
+        obstacles[node] = first_failed_check(candidate, checks)
         if obstacles[node] is None:
             break
     else:
         node = candidates[0]
+    record(NodeChosen(Choice(node, tuple(other for other in candidates if other != node))))
     claims = (ClaimFinding(users.claim, users.volume, node, Source.VIRT_LAUNCHER_POD),)
     if obstacle := obstacles[node]:
         decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(node, obstacle.detail))
         return replace(decision, node=node, claims=claims)
     message = wording.steered(node, sum(vm.node == node for vm in users.pods))
     return Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims, recorded=True)
-
-
-def _steering_obstacle(
-    pod: JsonObject, namespace: str, node: str, catalog: Catalog, settings: Settings
-) -> FailedCheck | None:
-    # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
-    return first_failed_check(Candidate(pod, namespace, node, (), catalog)) if settings.node_guard else None

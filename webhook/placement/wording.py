@@ -98,7 +98,6 @@ OPT_IN_DETAILS = {
 _FAILURES = frozenset({Reason.DEADLINE_EXCEEDED, Reason.INTERNAL_ERROR})
 _OPTED_IN_BY = {OptedInBy.NAMESPACE: "its namespace", OptedInBy.STORAGE_CLASS: "its StorageClass"}
 # Predicates of a node, which follow its name in a sentence (see `feasibility.FailedCheck`).
-STARTING = "has no running share-manager yet"
 PREFERRED_ONLY = "so it is preferred instead of required"
 
 # Warn only about what a user can change: warnings about normal operation train users to ignore warnings.

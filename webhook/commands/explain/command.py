@@ -10,7 +10,7 @@ import msgspec
 
 from webhook.cluster.store import Store
 from webhook.commands.explain.explanation import Explanation, explain_machine, explain_pod, explain_request
-from webhook.commands.explain.narration import NO, YES, Line
+from webhook.commands.explain.lines import NO, YES, Line
 from webhook.commands.options import (
     all_namespaces_option,
     color_option,

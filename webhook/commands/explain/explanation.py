@@ -5,17 +5,16 @@ from dataclasses import dataclass
 
 from webhook.cluster.objects import read_pending_pin
 from webhook.cluster.store import Store
-from webhook.commands.explain.narration import (
+from webhook.commands.explain.lines import (
     Assumed,
     Line,
     describe_advice,
     describe_decision,
     describe_placement,
     describe_state,
-    describe_walk,
+    describe_steps,
     stuck_advice,
 )
-from webhook.commands.explain.walk import walk
 from webhook.commands.injection_json import as_json
 from webhook.commands.report.document import describe
 from webhook.commands.requests import inject_request
@@ -28,6 +27,7 @@ from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.reasons import Outcome
 from webhook.placement.settings import Settings
+from webhook.placement.steps import Step
 from webhook.reading.documents import BadInput
 
 _ANSWERS = {"✓": True, "✗": False}
@@ -111,19 +111,22 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     advised: tuple[str, ...] = (),
     status: Status | None = None,
 ) -> Explanation:
-    try:
-        walked = list(describe_walk(walk(request, catalog, settings), "the next pod" if status else "the pod"))
-    except BadInput:
-        raise
-    except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the walk reads more fields)
-        walked = [Line(f"cannot show the steps: a field is malformed ({type(error).__name__})")]
-    injection = inject_request(request, catalog, settings)
+    steps: list[Step] = []
+    injection = inject_request(request, catalog, settings, steps.append)
     eligible, broken = as_if_eligible(mapping(request, "object"), injection.decision.opted_in_by, settings)
     assumed = None
     if injection.decision.reason in broken:
-        assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings), broken)
+        steps = []
+        assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings, steps.append), broken)
+    heading = Line(f"Does the webhook handle {'the next pod' if status else 'the pod'}?", level=0)
+    try:
+        described = list(describe_steps(steps, assumed.broken if assumed else (), catalog, settings, request))
+    except BadInput:
+        raise
+    except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the lines need more fields)
+        described = [Line(f"cannot show the steps: a field is malformed ({type(error).__name__})")]
     advised = advised or _advice(injection, assumed)
-    lines = (*before, *walked, *describe_decision(injection, settings, assumed), *describe_advice(advised))
+    lines = (*before, heading, *described, *describe_decision(injection, settings, assumed), *describe_advice(advised))
     return Explanation(name, lines, advised, injection, assumed.injection if assumed else None, status)
 
 

@@ -4,13 +4,14 @@ A required affinity to a node that can't run the pod leaves the VM Pending forev
 So the guard applies the scheduler's own rules before the scheduler does. A check passes if its facts are unknown.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from webhook.placement.affinity import matches_no_node
 from webhook.placement.eligibility import is_gated
 from webhook.placement.guard.candidate import Candidate, resource_fits, unreported_resources
 from webhook.placement.objects.claims import is_bound
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.objects.selectors import REQUIRED, node_matches, selects_namespaces, zones_match
@@ -23,6 +24,7 @@ MAX_NODE_SELECTOR_TERMS = (
 # Details of failures that other modules report, too.
 NOT_FOUND = "does not exist"
 INVALID_NAME = "is not a valid node name"
+STARTING = "has no running share-manager yet"
 NODE_AFFINITY_MISMATCH = "does not match the pod's required node affinity"
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
@@ -211,9 +213,10 @@ class Check:
     quiet: bool = False
 
 
+_EXISTS = Check(Reason.NODE_NOT_FOUND, "exists", _not_found)
 CHECKS = (
     Check(Reason.CACHE_STALE, "caches of nodes, pods and VMIs are up to date", _stale, quiet=True),
-    Check(Reason.NODE_NOT_FOUND, "exists", _not_found),
+    _EXISTS,
     Check(Reason.NODE_NOT_READY, "Ready", _not_ready),
     Check(Reason.NODE_CORDONED, "not cordoned", _cordoned),
     Check(Reason.NODE_TAINTED, "taints tolerated by the pod", _tainted),
@@ -227,14 +230,46 @@ CHECKS = (
 )
 
 
-def run_checks(candidate: Candidate) -> Iterator[tuple[Check, str | None]]:
+# The conditions of a pin that don't depend on the guard.
+_VALID_NAME = Check(
+    Reason.NODE_NOT_FOUND,
+    "valid node name",
+    # The API server would reject the pod with such a term.
+    lambda candidate: None if is_dns_subdomain(candidate.node_name) else INVALID_NAME,
+    quiet=True,
+)
+_SERVING = Check(Reason.SHARE_MANAGER_STARTING, "runs the share-manager", lambda _: STARTING, quiet=True)
+_MATCHES_A_NODE = Check(
+    Reason.NODE_MISMATCH,
+    "a required node affinity that can match a node",
+    lambda candidate: NODE_AFFINITY_MISMATCH if matches_no_node(candidate.pod) else None,  # no term can carry the pin
+    quiet=True,
+)
+_UNCERTAIN = (_VALID_NAME, _EXISTS, _SERVING)
+PIN_CHECKS = (_VALID_NAME, *CHECKS, _MATCHES_A_NODE)
+UNCERTAIN_PIN_CHECKS = tuple(dict.fromkeys((*_UNCERTAIN, *PIN_CHECKS)))
+
+
+def checks_in_force(*, required: bool, certain: bool, node_guard: bool) -> tuple[Check, ...]:
+    """Return the checks on the node of a VM's claims, in order.
+
+    A preference can't leave the pod Pending. `certain` means that a share-manager serves a claim there.
+    """
+    if not certain:
+        return _UNCERTAIN
+    if not required:
+        return (_VALID_NAME,)
+    return PIN_CHECKS if node_guard else (_VALID_NAME, _MATCHES_A_NODE)
+
+
+def run_checks(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> Iterator[tuple[Check, str | None]]:
     """Yield each check with the detail of its failure, or with None if the check passes."""
-    return ((check, check.find_failure(candidate)) for check in CHECKS)
+    return ((check, check.find_failure(candidate)) for check in checks)
 
 
-def first_failed_check(candidate: Candidate) -> FailedCheck | None:
+def first_failed_check(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> FailedCheck | None:
     """Return the first check that fails, or None if the node can run the pod."""
-    return next((FailedCheck(check.reason, detail) for check, detail in run_checks(candidate) if detail), None)
+    return next((FailedCheck(check.reason, detail) for check, detail in run_checks(candidate, checks) if detail), None)
 
 
 def contest(candidate: Candidate) -> FailedCheck | None:

@@ -1,24 +1,29 @@
 """The output of `explain`: each step of a placement decision as lines of text."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from webhook.commands.explain.walk import Answer, ClaimPath, Guard, VolumeUsers, Walk
 from webhook.fleet.states import Status
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
-from webhook.placement.guard.feasibility import FailedCheck
-from webhook.placement.injector import Injection
+from webhook.placement.catalog import Catalog
+from webhook.placement.consumers import claims_of
+from webhook.placement.eligibility import STEERING_RULES
+from webhook.placement.guard.candidate import resource_fits
+from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks
+from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.reasons import COLD_REASONS, GUARD_REASONS, Outcome, Reason
+from webhook.placement.reasons import COLD_REASONS, GUARD_REASONS, ClaimFinding, Outcome, Reason
 from webhook.placement.settings import Action, Settings
+from webhook.placement.steps import ClaimsFollowed, ConsumersFound, NodeChecked, NodeChosen, RulesChecked, Step
 from webhook.placement.votes import Choice
-from webhook.placement.wording import ADVICE, restart_advice
+from webhook.placement.wording import ADVICE, OPT_IN_DETAILS, SENTENCES, restart_advice
 
 YES, NO, NEUTRAL = "✓", "✗", "·"
 
+OBSERVED = "no, but CO_SCHEDULE_ACTION=observe evaluates every VM"
 SCHEDULER_NAME_PATH = "/spec/schedulerName"
 
 
@@ -67,25 +72,48 @@ def describe_state(status: Status) -> Iterator[str]:
     yield f"{words}{served}"
 
 
-def describe_walk(walk: Walk, pod: str = "the pod") -> Iterator[Line]:
-    """Yield the lines for each step of the walk; `pod` is the name of the pod in sentences."""
-    yield Line(f"Does the webhook handle {pod}?", level=0)
-    yield from map(_answer, walk.rules)
-    if walk.assumes:
-        yield Line(f"the next steps assume that the pod is {_eligible(walk.assumes)}", NEUTRAL)
-    if walk.chains:
-        yield Line("Which nodes serve the claims?", level=0)
-        for chain in walk.chains:
-            yield from _claim_path(chain)
-    if walk.served:
-        yield Line("Which VMs use the volume?", level=0)
-        yield from _volume_consumers(walk.served)
-    if walk.choice:
-        yield Line("Which node is the target?", level=0)
-        yield from _votes(walk, walk.choice)
-    for guard in walk.guards:
-        yield Line(f"Can {guard.node} run the pod?", level=0)
-        yield from _guard(guard)
+def describe_steps(
+    steps: Iterable[Step], assumed: Collection[Reason], catalog: Catalog, settings: Settings, request: JsonObject
+) -> Iterator[Line]:
+    """Yield the lines for each step of a decision. The pod breaks the `assumed` rules, and the steps ignore that."""
+    steps, namespace = list(steps), namespace_of(request)
+    yield _answer("the request creates a pod", None if steps else SENTENCES[Reason.NOT_A_POD_CREATION])
+    for step in sorted(steps, key=lambda each: isinstance(each, NodeChecked)):  # a node is chosen, then checked
+        match step:
+            case RulesChecked():
+                yield from _rules(step, assumed)
+            case ClaimsFollowed():
+                yield Line("Which nodes serve the claims?", level=0)
+                for finding in step.claims:
+                    yield from _claim_path(finding, namespace, catalog, settings)
+            case ConsumersFound():
+                yield Line("Which VMs use the volume?", level=0)
+                yield from _volume_consumers(step, catalog)
+            case NodeChosen():
+                yield Line("Which node is the target?", level=0)
+                yield from _votes(step.choice, steps)
+                if step.leads_elsewhere:
+                    question = "the migration may go to the share-manager's node"
+                    yield _answer(question, SENTENCES[Reason.MIGRATION_TARGET])
+            case NodeChecked():
+                yield from _node(step)
+
+
+def _rules(step: RulesChecked, assumed: Collection[Reason]) -> Iterator[Line]:
+    is_share_manager = step.rules is STEERING_RULES
+    kind = "yes, so it follows its VM" if is_share_manager else "no"
+    yield Line(f"share-manager pod: {kind}", NEUTRAL)
+    for rule in step.rules:
+        if rule.reason in assumed or rule.reason is step.broken:
+            yield _answer(rule.question, SENTENCES[rule.reason])
+        elif rule.reason is Reason.NOT_OPTED_IN:
+            yield Line(f"{rule.question}: {OPT_IN_DETAILS.get(step.opted_in_by, OBSERVED)}", YES)
+        else:
+            yield Line(rule.question, YES)
+        if rule.reason is step.broken:
+            return
+    if assumed:
+        yield Line(f"the next steps assume that the pod is {_eligible(assumed)}", NEUTRAL)
 
 
 def _eligible(broken: Iterable[Reason]) -> str:
@@ -137,27 +165,21 @@ def _sentence(clause: str) -> str:
     return f"{clause[0].upper()}{clause[1:]}."
 
 
-def _answer(answer: Answer) -> Line:
-    mark = NEUTRAL if answer.holds is None else YES if answer.holds else NO
-    words = f"{answer.question}: {answer.detail}" if answer.detail else answer.question
-    return Line(words, mark if answer.decisive else f"({mark})")
+def _answer(question: str, failure: str | None, *, decisive: bool = True) -> Line:
+    mark = NO if failure else YES
+    return Line(f"{question}: {failure}" if failure else question, mark if decisive else f"({mark})")
 
 
-def _claim_path(chain: ClaimPath) -> Iterator[Line]:
-    finding, claim = chain.finding, chain.claim
+def _claim_path(finding: ClaimFinding, namespace: str, catalog: Catalog, settings: Settings) -> Iterator[Line]:
+    claim = catalog.claim(namespace, finding.claim)
     path = [f"claim {finding.claim}"]
     if claim and claim.volume_name:
-        path.append(f"PV {claim.volume_name}{'' if chain.volume else ' (unknown)'}")
+        path.append(f"PV {claim.volume_name}{'' if catalog.volume(claim.volume_name) else ' (unknown)'}")
     if finding.volume:
         path.append(f"volume {finding.volume}")
     yield Line(" → ".join(path), NEUTRAL)
-    for pod in chain.servers:
-        yield Line(f"share-manager pod {pod.name}: {_location(pod)}", NEUTRAL, 2)
-    if chain.manager:
-        state, owner = chain.manager.state or "no state yet", chain.manager.owner or "no node"
-        yield Line(
-            f"ShareManager: {state}, owned by {owner}{', being deleted' if chain.manager.deleting else ''}", NEUTRAL, 2
-        )
+    if finding.volume:
+        yield from _servers(finding.volume, catalog, settings.longhorn_namespace)
     if finding.reason:
         mark = NEUTRAL if finding.reason in COLD_REASONS else NO
         yield Line(f"{finding.reason}. {ADVICE[finding.reason]}", mark, 2)
@@ -169,47 +191,75 @@ def _claim_path(chain: ClaimPath) -> Iterator[Line]:
         yield Line(f"served by {finding.node} (source: {finding.source})", YES, 2)
 
 
+def _servers(volume: str, catalog: Catalog, longhorn_namespace: str) -> Iterator[Line]:
+    for pod in catalog.share_manager_pods(longhorn_namespace, volume):
+        yield Line(f"share-manager pod {pod.name}: {_location(pod)}", NEUTRAL, 2)
+    if manager := catalog.share_manager(longhorn_namespace, volume):
+        state, owner = manager.state or "no state yet", manager.owner or "no node"
+        deleting = ", being deleted" if manager.deleting else ""
+        yield Line(f"ShareManager: {state}, owned by {owner}{deleting}", NEUTRAL, 2)
+
+
 def _location(pod: Pod) -> str:
     location = f"on {pod.node}" if pod.node else "not bound to a node"
     return location if pod.alive else f"{location}, terminating or not running"
 
 
-def _volume_consumers(served: VolumeUsers) -> Iterator[Line]:
-    for pv in served.pvs:
+def _volume_consumers(step: ConsumersFound, catalog: Catalog) -> Iterator[Line]:
+    volume = step.consumers.volume
+    pvs = list(catalog.volumes_by_handle(volume))
+    for pv in pvs:
         claim = f"claim {'/'.join(pv.claim)}" if pv.claim else "no claimRef"
-        yield Line(f"volume {served.volume} → PV {pv.name} → {claim}", NEUTRAL)
-    if not served.pvs:
-        yield Line(f"volume {served.volume} → no known PV", NEUTRAL)
-    for pod in served.mounting:
-        has_vote = pod in served.consumers
+        yield Line(f"volume {volume} → PV {pv.name} → {claim}", NEUTRAL)
+    if not pvs:
+        yield Line(f"volume {volume} → no known PV", NEUTRAL)
+    mounting = {pod.key: pod for claim in claims_of(volume, catalog) for pod in catalog.mounting_pods(*claim)}
+    for pod in mounting.values():
+        has_vote = pod in step.consumers.pods
         exclusion = "" if has_vote else "; no vote: the pod must be opted in, bound, and Pending or Running"
         yield Line(f"{'/'.join(pod.key)}: {_location(pod)}{exclusion}", YES if has_vote else NO, 2)
-    if not served.mounting:
+    if not mounting:
         yield Line("no virt-launcher pod mounts the volume", NO, 2)
-    for node in sorted(served.avoided):
+    for node in sorted(step.avoided):
         yield Line(f"the pod prefers to avoid {node}", NEUTRAL, 2)
 
 
-def _votes(walk: Walk, choice: Choice) -> Iterator[Line]:
+def _votes(choice: Choice, steps: Iterable[Step]) -> Iterator[Line]:
     votes: defaultdict[str, list[str]] = defaultdict(list)
-    for chain in walk.chains:
-        if chain.finding.node:
-            votes[chain.finding.node].append(f"claim {chain.finding.claim}")
-    for pod in walk.served.consumers if walk.served else ():
-        votes[pod.node].append(f"VM pod {'/'.join(pod.key)}")
+    for step in steps:
+        if isinstance(step, ClaimsFollowed):
+            for finding in step.claims:
+                if finding.node:
+                    votes[finding.node].append(f"claim {finding.claim}")
+        elif isinstance(step, ConsumersFound):
+            for pod in step.consumers.pods:
+                votes[pod.node].append(f"VM pod {'/'.join(pod.key)}")
     for node in sorted(votes, key=lambda name: (choice.node, *choice.others, name).index(name)):
         has_vote = node in (choice.node, *choice.others)
         mark = YES if node == choice.node else NO
         yield Line(f"{node}: {', '.join(votes[node])}{'' if has_vote else ' (no vote)'}", mark)
 
 
-def _guard(guard: Guard) -> Iterator[Line]:
-    yield from map(_answer, guard.answers)
-    if not all(answer.decisive for answer in guard.answers):
+def _node(step: NodeChecked) -> Iterator[Line]:
+    """Yield the lines for all checks on a node, also those after the first failure: operators fix each."""
+    candidate, failed, in_force = step.candidate, False, True
+    yield Line(f"Can {candidate.node_name} run the pod?", level=0)
+    for check, detail in run_checks(candidate, dict.fromkeys((*step.checks, *PIN_CHECKS))):
+        if detail or not check.quiet:
+            decisive = check in step.checks and not failed
+            in_force = in_force and decisive
+            yield _answer(check.question, f"{candidate.node_name} {detail}" if detail else None, decisive=decisive)
+            failed = failed or bool(decisive and detail)
+    if step.contested:
+        detail = f"{candidate.node_name} {step.contested}, and pinned pods wait to start there"
+        yield _answer("may be preferred", detail, decisive=not failed)
+        in_force = in_force and not failed
+    if not in_force:
         yield Line("Parentheses mark checks that did not affect the decision.")
-    if guard.resource_fits:
-        yield Line(f"Does {guard.node} have enough free resources?", level=0)
-    for fit in guard.resource_fits:
+    fits = resource_fits(candidate)
+    if fits:
+        yield Line(f"Does {candidate.node_name} have enough free resources?", level=0)
+    for fit in fits:
         requested, free = format_quantity(fit.resource, fit.requested), format_quantity(fit.resource, max(fit.free, 0))
         yield Line(f"{fit.resource}: requested {requested}, free {free}", YES if fit.requested <= fit.free else NO)
 
