@@ -531,7 +531,7 @@ def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiSe
     live.start(stop)
     wait_until(live.synced)
     assert decision(live, vm(1)).node == "node-a"
-    wait_until(lambda: server.watching == 6)
+    wait_until(lambda: server.watching == 7)
     moved = share_manager_pod("vol-disk1", node="node-b")
     server.put(node("node-b"), moved)
     wait_until(lambda: decision(live, vm(2), dryRun=True).node == "node-b")
@@ -539,8 +539,8 @@ def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiSe
     server.compact()
     server.put(share_manager_pod("vol-disk1", node="node-a"))
     wait_until(lambda: decision(live, vm(3), dryRun=True).node == "node-a")
-    wait_until(lambda: server.watching == 6)
-    assert sum(each.health.watch_errors for each in live.reflectors) >= 6
+    wait_until(lambda: server.watching == 7)
+    assert sum(each.health.watch_errors for each in live.reflectors) >= 7
     stop.set()
     server.end_watches()
     wait_until(lambda: own_threads() <= before)
@@ -562,7 +562,7 @@ def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live
 def test_vms_are_not_needed_for_a_decision(server: ApiServer, clock: FakeClock) -> None:
     cluster = ClusterClient(lambda: Configuration(host=server.url))
     live = Live(cluster, settings(), clock, (VIRTUAL_MACHINES,))
-    for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "pods", VMIS):
+    for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "csinodes", "pods", VMIS):
         assert not live.synced()
         follow(live, server, plural)
     assert live.synced()

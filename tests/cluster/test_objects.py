@@ -81,7 +81,11 @@ def test_parameters_of_a_volume_are_parsed_like_longhorn_parses_them(value: obje
     ("item", "fact"),
     [
         pytest.param(volume(), Volume("pvc-disk1", "vol-disk1", ("default", "disk1"), None), id="Longhorn volume"),
-        pytest.param(volume(driver="nfs"), Volume("pvc-disk1", "", ("default", "disk1"), None), id="other CSI driver"),
+        pytest.param(
+            volume(driver="nfs"),
+            Volume("pvc-disk1", "", ("default", "disk1"), None, driver="nfs"),
+            id="other CSI driver",
+        ),
         pytest.param(volume(claim="", name="x", handle="y"), Volume("x", "y", None, None), id="without a claimRef"),
         pytest.param(
             volume(required={"nodeSelectorTerms": []}),

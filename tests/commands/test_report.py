@@ -200,7 +200,7 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     lists = [request for request in server.requests if request.verb == "list"]
     assert [request.plural for request in server.requests if request not in lists] == ["services"]
     assert all(request.query["limit"] for request in lists)
-    assert len(lists) == 10  # one page of each kind, and three for the webhook
+    assert len(lists) == 11  # one page of each kind, and three for the webhook
 
 
 def test_a_live_cluster_and_its_snapshot_give_the_same_report(

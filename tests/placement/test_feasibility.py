@@ -9,6 +9,7 @@ from tests.support.builders import (
     Object,
     catalog,
     claim,
+    csi_node,
     decision_for,
     name_requirement,
     node,
@@ -235,6 +236,20 @@ def test_every_pv_of_the_pod_must_reach_the_node(
     claims = [claim(), claim("disk2", modes=["ReadWriteOnce"])]
     decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *claims, *pvs, *storage()[2:], target_node)
     assert decision.reason is (expected or Reason.CO_SCHEDULED)
+
+
+def test_a_csi_driver_that_limits_its_volumes_on_the_node_or_is_missing_there_is_unjudged() -> None:
+    vm, disks = virt_launcher(claims=["disk1", "data"]), [*storage(), claim("data", modes=["ReadWriteOnce"])]
+    for driver, drivers, expected in (
+        ("ebs", {"ebs": 25}, Reason.UNJUDGED),
+        ("ebs", {"other": None}, Reason.UNJUDGED),
+        ("ebs", {"ebs": None, "other": 1}, Reason.CO_SCHEDULED),
+        ("driver.longhorn.io", {"other": None}, Reason.CO_SCHEDULED),
+        ("", {"other": 1}, Reason.CO_SCHEDULED),
+    ):
+        cluster = [*disks, volume("data", driver=driver), node()]
+        assert decision_for(vm, *cluster, csi_node(**drivers)).reason is expected
+        assert decision_for(vm, *cluster, csi_node("node-b", **drivers)).reason is Reason.CO_SCHEDULED
 
 
 def field(spec: Object) -> str:

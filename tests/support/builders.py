@@ -25,6 +25,7 @@ HOSTNAME = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
 
 READERS = {
+    "CSINode": objects.read_csi_node,
     "Namespace": objects.read_namespace,
     "Node": objects.read_node,
     "PersistentVolume": objects.read_volume,
@@ -227,6 +228,17 @@ def node(
         "metadata": {"name": name, "labels": {HOSTNAME: name} | (labels or {})},
         "spec": {"taints": list(taints)} | ({"unschedulable": True} if unschedulable else {}),
         "status": conditions | ({} if allocatable is None else {"allocatable": allocatable}),
+    }
+
+
+def csi_node(name: str = "node-a", **limits: int | None) -> Object:
+    """Build a CSINode; `limits` has each driver's limit of volumes, None for no limit."""
+    drivers = [{"name": driver, "nodeID": name, "allocatable": {"count": limit}} for driver, limit in limits.items()]
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": name},
+        "spec": {"drivers": drivers},
     }
 
 

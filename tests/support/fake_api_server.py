@@ -28,6 +28,7 @@ import yaml
 from tests.support.builders import Object
 
 PLURALS = {
+    "CSINode": "csinodes",
     "CustomResourceDefinition": "customresourcedefinitions",
     "Deployment": "deployments",
     "Event": "events",

@@ -30,6 +30,7 @@ RIGHTS: tuple[Right, ...] = (
     ("", "persistentvolumeclaims", ("list", "watch")),
     ("", "persistentvolumes", ("list", "watch")),
     ("", "nodes", ("list", "watch")),
+    ("storage.k8s.io", "csinodes", ("list", "watch")),
     ("", "pods", ("list", "watch", "delete")),
     ("kubevirt.io", "virtualmachines", ("list", "watch")),
     ("kubevirt.io", "virtualmachineinstances", ("list", "watch")),

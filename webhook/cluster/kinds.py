@@ -9,6 +9,7 @@ from webhook.cluster import objects, wire
 from webhook.cluster.objects import Fact
 from webhook.placement.objects.facts import (
     Claim,
+    CSINode,
     Key,
     Namespace,
     Node,
@@ -94,6 +95,17 @@ STORAGE_CLASSES = Kind(
 )
 
 
+# Without the right, which an older ClusterRole lacks, no claim counts as limited.
+CSI_NODES = Kind(
+    CSINode,
+    "csinodes",
+    "/apis/storage.k8s.io/v1/csinodes",
+    wire.CSINode,
+    objects.read_csi_node,
+    required=False,
+)
+
+
 def opt_in_kinds(settings: Settings) -> tuple[Kind, ...]:
     """Return the kinds that opt in VMs besides the VMs themselves."""
     return (NAMESPACES, STORAGE_CLASSES) if settings.opt_in is OptIn.NAMESPACE else ()
@@ -108,6 +120,7 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
         Kind(Volume, "persistentvolumes", "/api/v1/persistentvolumes", wire.Volume, objects.read_volume),
         Kind(ShareManager, "sharemanagers", managers, wire.ShareManager, objects.read_share_manager, optional=True),
         Kind(Node, "nodes", "/api/v1/nodes", wire.Node, objects.read_node),
+        CSI_NODES,
         Kind(Pod, "pods", "/api/v1/pods", wire.StoredPod, objects.read_pod, query=unfinished),
         VMIS,
     )

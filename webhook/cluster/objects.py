@@ -10,6 +10,7 @@ from webhook.placement.affinity import pinned_node
 from webhook.placement.eligibility import pinned_by_webhook, preferred_by_webhook
 from webhook.placement.objects.facts import (
     Claim,
+    CSINode,
     Key,
     Namespace,
     Node,
@@ -36,7 +37,18 @@ RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
 # Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
-Fact = Claim | Volume | ShareManager | Node | Pod | VirtualMachine | VirtualMachineInstance | Namespace | StorageClass
+Fact = (
+    Claim
+    | Volume
+    | ShareManager
+    | Node
+    | CSINode
+    | Pod
+    | VirtualMachine
+    | VirtualMachineInstance
+    | Namespace
+    | StorageClass
+)
 
 
 def key_of(item: JsonObject) -> Key:
@@ -80,6 +92,7 @@ def read_volume(item: JsonObject) -> Volume:
         share=parameters.get("share") in TRUE_VALUES,
         claim_uid=text(claim, "uid"),
         zones=_zones(mapping(item, "metadata", "labels")),
+        driver="" if is_longhorn else text(csi, "driver"),
     )
 
 
@@ -93,6 +106,13 @@ def read_share_manager(item: JsonObject) -> ShareManager:
     """Extract the facts of a ShareManager."""
     status = mapping(item, "status")
     return ShareManager(*key_of(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
+
+
+def read_csi_node(item: JsonObject) -> CSINode:
+    """Extract the facts of a CSINode."""
+    drivers = mappings(item, "spec", "drivers")
+    unlimited = (text(each, "name") for each in drivers if mapping(each, "allocatable").get("count") is None)
+    return CSINode(text(item, "metadata", "name"), frozenset(unlimited))
 
 
 def read_node(item: JsonObject) -> Node:

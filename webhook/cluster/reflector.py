@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import NAMESPACES, STORAGE_CLASSES, Kind
+from webhook.cluster.kinds import CSI_NODES, NAMESPACES, STORAGE_CLASSES, Kind
 from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
 from webhook.cluster.wire import JSON, METADATA, METADATA_LIST
@@ -75,7 +75,7 @@ class Reflector:
         """Return whether the decisions need not wait for this kind."""
         if self.health.synced:
             return True
-        if self.kind in (NAMESPACES, STORAGE_CLASSES):  # without the right, waiting would not help
+        if self.kind in (NAMESPACES, STORAGE_CLASSES, CSI_NODES):  # without the right, waiting would not help
             return self.health.code == HTTPStatus.FORBIDDEN
         return not self.kind.required
 

@@ -12,6 +12,7 @@ from webhook.cluster.releases import ReleaseMemory, VmId
 from webhook.cluster.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
+    CSINode,
     Key,
     Namespace,
     Node,
@@ -28,6 +29,7 @@ TABLE_NAMES: dict[type[Fact], str] = {
     Volume: "volumes",
     ShareManager: "share_managers",
     Node: "nodes",
+    CSINode: "csi_nodes",
     Pod: "pods",
     VirtualMachine: "virtual_machines",
     VirtualMachineInstance: "vmis",
@@ -61,6 +63,7 @@ class Store:
         self.volumes = Volumes()
         self.share_managers = Table[ShareManager]()
         self.nodes = Table[Node]()
+        self.csi_nodes = Table[CSINode]()
         self.pods = Pods()
         self.virtual_machines = Table[VirtualMachine]()
         self.vmis = VirtualMachineInstances()
@@ -158,6 +161,10 @@ class Store:
     def node(self, name: str) -> Node | None:
         """Find a node."""
         return self.nodes.get(("", name))
+
+    def csi_node(self, name: str) -> CSINode | None:
+        """Find the CSI drivers on a node."""
+        return self.csi_nodes.get(("", name))
 
     def has_nodes(self) -> bool:
         """Return whether any node is known."""

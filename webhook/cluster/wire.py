@@ -151,6 +151,13 @@ class NodeStatus(TypedDict, total=False):
     allocatable: Any
 
 
+class CSINode(TypedDict, total=False):
+    """A CSINode."""
+
+    metadata: Metadata
+    spec: Any
+
+
 class ClaimSpec(TypedDict, total=False):
     """A PersistentVolumeClaim's spec."""
 

@@ -29,7 +29,7 @@ STANDARD_OUTPUT = Path("-")
 )
 @live_options
 def snapshot(output: Path, **live: str | None) -> None:
-    """Write the cluster's claims, PVs, nodes, pods, ShareManagers, VMs, VMIs, namespaces and StorageClasses to a file.
+    """Write the cluster's claims, PVs, nodes, pods and other objects that decisions read to a file.
 
     The file contains only the fields that decisions and the report read. It contains no environment variables,
     arguments, cloud-init data, managedFields, or annotations of other programs. `inject`, `explain` and `report` read

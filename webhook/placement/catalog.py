@@ -6,7 +6,7 @@ A store answers the queries. The store mirrors the live cluster, reads objects o
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.objects.facts import Claim, CSINode, Key, Node, Pod, ShareManager, Volume
 
 
 class Catalog(Protocol):
@@ -41,6 +41,9 @@ class Catalog(Protocol):
 
     def node(self, name: str) -> Node | None:
         """Find a node."""
+
+    def csi_node(self, name: str) -> CSINode | None:
+        """Find the CSI drivers on a node."""
 
     def has_nodes(self) -> bool:
         """Return whether the catalog contains any node."""

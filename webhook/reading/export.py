@@ -61,6 +61,7 @@ _API_OBJECTS = {
     "persistentvolumes": ("v1", "PersistentVolume"),
     "sharemanagers": ("longhorn.io/v1beta2", "ShareManager"),
     "nodes": ("v1", "Node"),
+    "csinodes": ("storage.k8s.io/v1", "CSINode"),
     "pods": ("v1", "Pod"),
 }
 

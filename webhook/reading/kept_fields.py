@@ -160,6 +160,7 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
             spec=_fields("unschedulable", "taints"),
             status=_fields("allocatable", conditions=_CONDITIONS),
         ),
+        "CSINode": reduced(spec=_fields(drivers=_each(_fields("name", allocatable=_fields("count"))))),
         "Pod": reduced(labeled, spec=_POD_SPEC, status=_POD_STATUS),
         "Namespace": reduced(_fields(*names, "labels")),
         "StorageClass": reduced(

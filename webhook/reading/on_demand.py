@@ -19,6 +19,7 @@ from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
 from webhook.placement.objects.facts import (
     Claim,
+    CSINode,
     Key,
     Namespace,
     Node,
@@ -118,6 +119,11 @@ class OnDemand(Store):
         """Read a node."""
         self._get(Node, ("", name))
         return super().node(name)
+
+    def csi_node(self, name: str) -> CSINode | None:
+        """Read a CSINode."""
+        self._get(CSINode, ("", name))
+        return super().csi_node(name)
 
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
         """Read a VM; return None if the object or the CRD is missing."""

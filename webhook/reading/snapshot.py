@@ -23,6 +23,7 @@ _READERS: dict[Kind, Reader] = {
     ("v1", "PersistentVolumeClaim"): objects.read_claim,
     ("v1", "PersistentVolume"): objects.read_volume,
     ("v1", "Node"): objects.read_node,
+    ("storage.k8s.io/v1", "CSINode"): objects.read_csi_node,
     ("v1", "Pod"): objects.read_pod,
     ("v1", "Namespace"): objects.read_namespace,
     ("storage.k8s.io/v1", "StorageClass"): objects.read_storage_class,

@@ -100,10 +100,16 @@ class ControlPlane(Api):
         for process in clients:
             process.wait_until_healthy()
 
-    def start_scheduler(self, name: str, leader_elect: bool = True, profile: Object | None = None) -> Process:
+    def start_scheduler(
+        self, name: str, leader_elect: bool = True, profile: Object | None = None, extender: Object | None = None
+    ) -> Process:
         """Start another kube-scheduler, for the pods that name it. Returns the existing one if it is running."""
         if name not in self.processes or not self.processes[name].alive:
-            self._start_scheduler(name, free_ports(1)[0], leader_elect, profile).wait_until_healthy()
+            more = {
+                "profiles": [{"schedulerName": name} | (profile or {})],
+                "extenders": [extender] if extender else [],
+            }
+            self._start_scheduler(name, free_ports(1)[0], leader_elect, more).wait_until_healthy()
         return self.processes[name]
 
     @contextmanager
@@ -196,8 +202,8 @@ class ControlPlane(Api):
         for process in controller_manager, kwok, scheduler:
             process.wait_until_healthy()
 
-    def _start_scheduler(self, name: str, port: int, leader_elect: bool, profile: Object | None = None) -> Process:
-        arguments = programs.scheduler(self.folder, port, name, leader_elect, profile)
+    def _start_scheduler(self, name: str, port: int, leader_elect: bool, more: Object | None = None) -> Process:
+        arguments = programs.scheduler(self.folder, port, name, leader_elect, more or {})
         return self._start(name, "kube-scheduler", arguments, f"https://{LOOPBACK}:{port}/healthz")
 
     def _start(self, name: str, program: str, arguments: list[str], health: str) -> Process:

@@ -121,14 +121,14 @@ def controller_manager(port: int, ca: Path) -> list[str]:
     ]
 
 
-def scheduler(folder: Path, port: int, name: str, leader_elect: bool, profile: dict[str, Any] | None) -> list[str]:
+def scheduler(folder: Path, port: int, name: str, leader_elect: bool, more: dict[str, Any]) -> list[str]:
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": KUBECONFIG, "qps": QPS, "burst": QPS},
         "leaderElection": {"leaderElect": leader_elect, "resourceName": name},
-        "profiles": [{"schedulerName": name} | (profile or {})],
-    }
+        "profiles": [{"schedulerName": name}],
+    } | more
     (folder / f"{name}.json").write_text(json.dumps(config))
     return [
         f"--config={name}.json",

@@ -167,6 +167,7 @@ def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[
         ("", "persistentvolumeclaims", reads),
         ("", "persistentvolumes", reads),
         ("", "nodes", reads),
+        ("storage.k8s.io", "csinodes", reads),
         ("", "pods", (*reads, *(["delete"] if releases else []))),
         ("kubevirt.io", "virtualmachines", reads),
         ("kubevirt.io", "virtualmachineinstances", reads),

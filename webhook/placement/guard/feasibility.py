@@ -169,6 +169,14 @@ def _unbound_claim(candidate: Candidate) -> str | None:
     return None
 
 
+def _limited_volume(candidate: Candidate) -> str | None:
+    found = candidate.catalog.csi_node(candidate.node_name)
+    for volume in candidate.volumes:
+        if found and volume.driver and volume.driver not in found.unlimited:
+            return f"PV {volume.name}, because CSI driver {volume.driver} limits its volumes there or is not registered"
+    return None
+
+
 def _possible_device(candidate: Candidate) -> str | None:
     # The scheduler allocates such a device of a DeviceClass with the plugin DynamicResources, on some node.
     return next((f"the request for {name}, which no node reports" for name in unreported_resources(candidate)), None)
@@ -185,6 +193,7 @@ def _unsupported(candidate: Candidate) -> str | None:
         (f"the pod's spec.{field}" if field else None)
         or candidate.pod_affinity.unsupported()
         or _unbound_claim(candidate)
+        or _limited_volume(candidate)
         or _possible_device(candidate)
         or _scheduling_gates(candidate)
     )

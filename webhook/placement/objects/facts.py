@@ -58,6 +58,7 @@ class Volume(_ClusterScoped, Struct, frozen=True):
 
     `claim_uid` is the UID in the claimRef, empty if it has none.
     `migratable` and `share` are Longhorn's parameters of that name. A migratable volume never has a share-manager.
+    `driver` is another CSI driver than Longhorn's, empty if it has none.
     `zones` are its labels for a zone or a region (`TOPOLOGY_LABELS`), each with the values that it admits.
     """
 
@@ -69,6 +70,7 @@ class Volume(_ClusterScoped, Struct, frozen=True):
     share: bool = False
     claim_uid: str = ""
     zones: Mapping[str, frozenset[str]] = {}
+    driver: str = ""
 
     def names(self, claim: Claim) -> bool:
         """Return whether the claimRef names the claim. A claim that was deleted and recreated has another UID."""
@@ -85,6 +87,13 @@ class ShareManager(_Namespaced, Struct, frozen=True):
     state: str
     owner: str
     deleting: bool
+
+
+class CSINode(_ClusterScoped, Struct, frozen=True):
+    """The CSI drivers on a node. `unlimited` are those that may attach any number of volumes to it."""
+
+    name: str
+    unlimited: frozenset[str]
 
 
 class Node(_ClusterScoped, Struct, frozen=True):
