@@ -7,10 +7,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo playground test test-unit check format docs lock image test-image package bench clean
+.PHONY: help venv demo playground test test-unit planted-bugs check format docs lock image test-image package bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(VENV)/installed ## create the environment from the lock
 
@@ -58,6 +58,9 @@ test-unit: venv ## run the tests that need neither the control plane nor program
 
 # $(call step,name,command): prints only the name if the command succeeds.
 step = @echo '· $(1)'; $(2)
+
+planted-bugs: venv ## plant each bug of tests/planted/bugs.yaml, and show which tests catch it; ARGS='--only tests/certs'
+	@$(BIN)/python -m tests.planted --workers $(WORKERS) $(ARGS)
 
 check: venv ## check format, lint, types, layers, laws, words, Dockerfile, imports of tests, spelling, known vulnerabilities
 	$(call step,format,$(BIN)/ruff format --quiet --diff)

@@ -1,0 +1,1 @@
+"""Planted bugs: what the tests must catch, and the program that shows that they do."""
