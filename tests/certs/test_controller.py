@@ -145,27 +145,6 @@ def test_a_replica_that_can_not_read_the_ca_bundle_is_not_reported_as_untrusted(
     assert (controller.untrusted, controller.failures[Cause.FORBIDDEN]) == ("", 1)
 
 
-def test_a_pass_without_a_due_step_writes_nothing(api, new_controller):
-    controller = new_controller()
-    run_passes(controller)
-    assert len(api.writes) == 2
-    before = {file: file.stat().st_mtime_ns for file in folder_of(controller).iterdir()}
-    controller.run_pass()
-    assert {file: file.stat().st_mtime_ns for file in folder_of(controller).iterdir()} == before
-
-
-def test_the_leaf_is_renewed_after_20_days_without_changing_the_ca_bundle(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    before, published = content(controller), api.ca_bundles()
-    clock.advance(20 * DAY)
-    controller.run_pass()
-    assert content(controller) != before
-    assert api.ca_bundles() == published
-    assert api.writes == ["secrets", "mutatingwebhookconfigurations", "secrets"]
-    assert is_healthy(controller, api, clock)
-
-
 @pytest.mark.parametrize("webhooks", [(0,), (1,), (0, 1)])
 def test_the_next_pass_repairs_an_emptied_ca_bundle(api, new_controller, webhooks):
     controller = new_controller()
@@ -227,18 +206,6 @@ def rotate(controller, clock, api):
         if api.ca_bundles()[0] != seen[-1]:
             seen.append(api.ca_bundles()[0])
     return seen
-
-
-def test_a_rotation_publishes_both_cas_then_signs_and_drops_the_old_ca_when_its_leaf_expires(
-    api, clock, new_controller
-):
-    controller = new_controller()
-    controller.run_pass()
-    first, both, last = rotate(controller, clock, api)
-    assert [len(split(ca_bundle)) for ca_bundle in (first, both, last)] == [1, 2, 1]
-    assert set(split(both)) == {first, last}
-    assert controller.steps[Step.INTRODUCE] == controller.steps[Step.SIGN] == controller.steps[Step.DROP] == 1
-    assert signed_by(content(controller), last)
 
 
 def start_rotation(controller, clock):
@@ -551,18 +518,6 @@ def test_replacing_a_damaged_secret_leaves_all_replicas_trusted_at_every_request
     assert old not in api.ca_bundles()[0]
 
 
-def test_a_new_replica_that_fills_an_empty_secret_leaves_the_other_replicas_trusted(api, new_controller):
-    controllers = [new_controller() for _ in range(2)]
-    for controller in controllers:
-        controller.run_pass()
-    api.secret["data"].clear()
-    seen = record_trust(api, controllers)
-    for controller in (new_controller(), *controllers):
-        controller.run_pass()
-    assert seen
-    assert all(map(all, seen))
-
-
 NOW = CertificateClock()()
 FOREIGN_CA = issue_ca(NOW)
 PUBLISHED = {
@@ -589,30 +544,6 @@ def test_filling_an_empty_secret_leaves_published_cas_trusted_during_a_rollout(
     clock.advance(ROLLOUT_TIMEOUT)
     controller.run_pass()
     assert api.ca_bundles() == [bundles.read(api.secret).authority.certificate] * 2
-
-
-def test_handshakes_succeed_while_a_damaged_secret_is_replaced_and_then_fail_with_the_old_ca(
-    api, clock, new_controller
-):
-    clock.time = datetime.now(UTC)  # the handshake checks certificates against the real time
-    controllers = [new_controller() for _ in range(2)]
-    for controller in controllers:
-        controller.run_pass()
-    certificates, (before,) = (
-        [ServingCertificate(folder_of(controller)) for controller in controllers],
-        set(api.ca_bundles()),
-    )
-    api.secret["data"]["ca.key"] = "eA=="
-    seen = [before]
-    for controller in controllers * 2:
-        controller.run_pass()
-        # The slowest API server does not yet see the caBundle that this pass has published.
-        for ca_bundle in {seen[-1], api.ca_bundles()[0]}:
-            assert [handshake(one, ca_bundle) for one in certificates] == ["TLSv1.3"] * 2
-        seen.append(api.ca_bundles()[0])
-    for one in certificates:
-        with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
-            handshake(one, before)
 
 
 UNTRUSTED = {
@@ -697,15 +628,6 @@ def test_a_slow_replica_does_not_publish_an_older_bundle_over_a_newer_one(api, c
     rotate_in_between("", "")  # if the pass sent fewer requests
     assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
     assert len(split(api.ca_bundles()[0])) == 2
-
-
-def test_replicas_write_each_object_only_once(api, new_controller):
-    controllers = [new_controller() for _ in range(3)]
-    for _ in range(2):
-        for controller in controllers:
-            controller.run_pass()
-    assert api.writes == ["secrets", "mutatingwebhookconfigurations"]
-    assert len({content(controller) for controller in controllers}) == 1
 
 
 def test_replicas_with_different_names_serve_the_same_leaf_after_one_renewal(new_controller):
@@ -863,14 +785,6 @@ def test_replicas_of_the_old_and_the_new_source_stay_trusted_and_do_not_overwrit
     assert all(map(all, seen))
     assert is_trusted_by_all(own, api)
     assert (old.repairs, own.repairs) == (1, 0)
-
-
-def test_an_emptied_ca_bundle_is_repaired_from_a_provided_ca(api, new_controller, provided):
-    controller = new_controller(provided[0], secret=None, policy=Policy())
-    controller.run_pass()
-    api.publish(b"")
-    controller.run_pass()
-    assert api.ca_bundles() == [content(controller, "ca.crt")] * 2
 
 
 def test_the_number_of_old_cas_published_with_a_provided_ca_is_limited(api, clock, new_controller, provided):

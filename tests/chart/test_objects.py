@@ -51,7 +51,7 @@ def test_the_configuration_covers_vms_and_share_managers_and_fails_open() -> Non
             "NoneOnDryRun",
         )
     (excluded,) = rendered["vms"]["namespaceSelector"]["matchExpressions"]
-    assert excluded["values"] == ["kube-system", NAMESPACE]
+    assert (excluded["operator"], excluded["values"]) == ("NotIn", ["kube-system", NAMESPACE])
     assert rendered["share-managers"]["namespaceSelector"]["matchLabels"] == {
         "kubernetes.io/metadata.name": "longhorn-system"
     }

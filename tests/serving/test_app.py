@@ -217,26 +217,6 @@ def test_long_names_are_truncated_in_the_log():
     assert len(json.dumps(lines)) < 1024
 
 
-def test_a_decision_is_counted_with_its_duration():
-    metrics = Metrics()
-    post(client_for(metrics=metrics), review())
-    assert count(metrics, decided("pinned", "CoScheduled")) == 1
-    assert count(metrics, "decision_duration_seconds_count") == 1
-
-
-def test_a_share_manager_is_counted_apart_from_vms():
-    metrics = Metrics()
-    sent = json.loads(AVOIDING.read_bytes())
-    post(client_for(metrics=metrics), sent)
-    assert count(metrics, decided("unchanged", "NoConsumer", subject="share-manager", mode="preferred")) == 1
-
-
-def test_a_decision_that_is_only_observed_is_counted_apart():
-    metrics = Metrics(Action.OBSERVE)
-    post(client_for(metrics=metrics, action=Action.OBSERVE), review())
-    assert count(metrics, decided("pinned", "CoScheduled", action="observe")) == 1
-
-
 def test_a_vm_pod_is_counted_by_what_opts_its_vm_in():
     metrics = Metrics()
     client = client_for(metrics=metrics)
@@ -251,14 +231,6 @@ def test_a_vm_pod_is_counted_by_what_opts_its_vm_in():
     post(client, json.loads(AVOIDING.read_bytes()))
     found = {by: count(metrics, f'vm_pods_total{{action="inject",opted_in_by="{by}"}}') for by in OptedInBy}
     assert found == dict.fromkeys(OptedInBy, 0) | {OptedInBy.ANNOTATION: 1, OptedInBy.NOTHING: 2}
-
-
-def test_a_dry_run_is_counted_apart():
-    metrics = Metrics()
-    post(client_for(metrics=metrics), review(dryRun=True))
-    assert count(metrics, decided("pinned", "CoScheduled")) == 0
-    assert count(metrics, "dry_runs_total") == 1
-    assert count(metrics, "decision_duration_seconds_count") == 1
 
 
 def test_a_vm_that_chooses_its_mode_is_counted_with_that_mode():
@@ -500,12 +472,6 @@ def test_problems_appear_only_in_the_verbose_page_and_do_not_affect_readiness():
     assert (brief.status_code, brief.json) == (200, {"status": "ok", "problems": {}})
     expected = {"status": "ok", "problems": {"serving certificate": "is not served"}, "caches": []}
     assert (verbose.status_code, verbose.json) == (200, expected)
-
-
-def test_metrics_are_in_the_prometheus_text_format():
-    response = probes_client().get("/metrics")
-    assert response.content_type.startswith("text/plain; version=")
-    assert "kubevirt_scheduler_build_info{" in response.text
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
