@@ -27,13 +27,12 @@ from webhook.cluster.objects import read_virtual_machine
 from webhook.cluster.releases import VmId
 from webhook.fleet.release import (
     MAX_RELEASES,
-    MAX_START_FAILURES,
     PENDING_LIMIT,
     RELEASE_REASONS,
     why_kept,
     why_pin_fails,
 )
-from webhook.placement.guard.feasibility import FailedCheck
+from webhook.placement.guard.feasibility import MAX_START_FAILURES, FailedCheck
 from webhook.placement.reasons import GUARD_REASONS, Reason
 from webhook.placement.settings import Action
 
@@ -83,7 +82,8 @@ def test_a_pin_fails_when_its_node_refuses_the_pod_or_its_share_manager_has_move
 
 def test_every_reason_of_a_release_has_a_test_case() -> None:
     assert set(RELEASE_REASONS) == {*OBSTACLES, Reason.PENDING_TOO_LONG}
-    assert set(GUARD_REASONS) - set(RELEASE_REASONS) == {Reason.CACHE_STALE, Reason.NODE_SCARCE, Reason.RELEASED}
+    kept = {Reason.CACHE_STALE, Reason.NODE_SCARCE, Reason.RELEASED, Reason.START_FAILED}
+    assert set(GUARD_REASONS) - set(RELEASE_REASONS) == kept
 
 
 def test_a_pod_that_fits_its_node_may_stay_pending_for_five_minutes() -> None:

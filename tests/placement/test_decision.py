@@ -22,7 +22,7 @@ DESIGN_REASONS = """
     ClaimNotFound ClaimNotRWX ClaimNotBound NotLonghorn NoShareManagerEver
     ShareManagerStarting ShareManagerStopped ShareManagerFailed ShareManagerUnassigned NoShareManager SharedClaimOnly
     CacheStale NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull NodeScarce
-    PodAffinity Released Unjudged
+    PodAffinity Released StartFailed Unjudged
     ShareManagerMoved PendingTooLong
     NotReviewed ScheduledElsewhere
     NotFromLonghorn SteeringOff NoConsumer NodeAvoided

@@ -23,6 +23,7 @@ from tests.support.builders import (
     share_manager_pod,
     storage,
     virt_launcher,
+    virtual_machine,
     volume,
 )
 from webhook.cluster.releases import VmId
@@ -336,7 +337,13 @@ FAILURES: dict[Reason, tuple[Object, Object]] = {
 
 
 # These checks fail because of the catalog, not because of the pod and the node.
-FAILED_BY_THE_CATALOG = {Reason.CACHE_STALE, Reason.NODE_NOT_FOUND, Reason.NODE_SCARCE, Reason.RELEASED}
+FAILED_BY_THE_CATALOG = {
+    Reason.CACHE_STALE,
+    Reason.NODE_NOT_FOUND,
+    Reason.NODE_SCARCE,
+    Reason.RELEASED,
+    Reason.START_FAILED,
+}
 
 
 @pytest.mark.parametrize("first", range(len(FAILURES)), ids=list(FAILURES))
@@ -356,6 +363,16 @@ def test_the_first_failed_check_is_the_reason(first: int) -> None:
 def test_checks_run_in_design_order() -> None:
     assert tuple(check.reason for check in CHECKS) == GUARD_REASONS
     assert [reason for reason in GUARD_REASONS if reason not in FAILED_BY_THE_CATALOG] == list(FAILURES)
+
+
+@pytest.mark.parametrize(("failures", "expected"), [(None, "CoScheduled"), (1, "CoScheduled"), (2, "StartFailed")])
+def test_a_vm_whose_last_two_starts_failed_only_prefers_the_node(failures: int | None, expected: str) -> None:
+    vm = virt_launcher(annotations={"kubevirt.io/domain": "vm1"})
+    failed = [virtual_machine(failures=failures), virtual_machine("vm2", failures=5)]
+    assert decision_for(vm, *storage(), node(), *failed).reason == expected
+    # No VM's failures count for a pod that runs none.
+    follower = share_manager_pod(annotations={"kubevirt.io/domain": "vm1"})
+    assert decision_for(follower, volume(), virt_launcher("vm", node="node-a"), node(), *failed).reason == "CoScheduled"
 
 
 def released_store(*items: Object) -> Store:

@@ -10,7 +10,7 @@ from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import FailedCheck, run_checks
+from webhook.placement.guard.feasibility import MAX_START_FAILURES, FailedCheck, run_checks
 from webhook.placement.injector import candidate_for
 from webhook.placement.objects.facts import VirtualMachine
 from webhook.placement.objects.fields import JsonObject, text
@@ -22,10 +22,10 @@ from webhook.placement.votes import Choice, choose
 # period, or the cluster autoscaler.
 PENDING_LIMIT = 300
 # KubeVirt delays the next start by 10·n² seconds after n failures, up to 300 s, and each release counts as a failure.
-MAX_START_FAILURES = MAX_RELEASES = 2  # releases within an hour
+MAX_RELEASES = 2  # within an hour
 
 # These checks don't show that the pin can't hold: they only keep a new pod from being pinned.
-_NO_OBSTACLES = frozenset({Reason.NODE_SCARCE, Reason.RELEASED})
+_NO_OBSTACLES = frozenset({Reason.NODE_SCARCE, Reason.RELEASED, Reason.START_FAILED})
 RELEASE_REASONS = (
     *(reason for reason in GUARD_REASONS if reason not in _NO_OBSTACLES and reason is not Reason.CACHE_STALE),
     Reason.SHARE_MANAGER_MOVED,

@@ -6,7 +6,16 @@ A store answers the queries. The store mirrors the live cluster, reads objects o
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from webhook.placement.objects.facts import Claim, CSINode, Key, Node, Pod, ShareManager, Volume
+from webhook.placement.objects.facts import (
+    Claim,
+    CSINode,
+    Key,
+    Node,
+    Pod,
+    ShareManager,
+    VirtualMachine,
+    Volume,
+)
 
 
 class Catalog(Protocol):
@@ -53,6 +62,9 @@ class Catalog(Protocol):
 
     def was_released(self, namespace: str, vm: str, node: str) -> bool:
         """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
+
+    def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
+        """Find a VM."""
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""

@@ -95,6 +95,7 @@ class Reason(StrEnum):
     NODE_SCARCE = "NodeScarce"
     POD_AFFINITY = "PodAffinity"
     RELEASED = "Released"
+    START_FAILED = "StartFailed"
     UNJUDGED = "Unjudged"
 
     # Pinned pods that stay Pending: why the pin can't hold (see `release`)
@@ -150,6 +151,7 @@ GUARD_REASONS = (
     Reason.NODE_SCARCE,
     Reason.POD_AFFINITY,
     Reason.RELEASED,
+    Reason.START_FAILED,
     Reason.UNJUDGED,
 )
 
@@ -161,6 +163,7 @@ MAY_FIT_REASONS = frozenset(
         Reason.CACHE_STALE,
         Reason.NODE_SCARCE,
         Reason.RELEASED,
+        Reason.START_FAILED,
         Reason.UNJUDGED,
     }
 )

@@ -72,6 +72,7 @@ ADVICE = {
     Reason.NODE_SCARCE: "No action needed. To pin VMs to the last free capacity too, run one replica of the webhook.",
     Reason.POD_AFFINITY: "Make the required pod (anti-)affinity preferred: it excludes the node of the share-manager.",
     Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim. Then the next start is pinned.",
+    Reason.START_FAILED: "Check the Events of the VM's earlier pods. Once the VM has run, it is pinned again.",
     Reason.RELEASED: "No action needed: the webhook may pin the VM to this node again after an hour.",
     Reason.SHARE_MANAGER_MOVED: "Stop and start the VM: the webhook then pins it to the share-manager's new node.",
     Reason.PENDING_TOO_LONG: "Check the pod's Events for the scheduler's reason, or stop and start the VM.",

@@ -1,11 +1,12 @@
 """A catalog for the commands, which decide on one pod: it reads an object from the cluster on first use."""
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import (
     NAMESPACES,
     STORAGE_CLASSES,
@@ -48,10 +49,10 @@ class OnDemand(Store):
         self._queried.add(query)
         return True
 
-    def _get(self, fact: type[Fact], key: Key) -> None:
+    def _get(self, fact: type[Fact], key: Key, tolerated: int = 0) -> None:
         if self._is_first_query(fact, key):
             kind = self._kinds[fact]
-            with answered():
+            with answered(tolerated):
                 body = self._cluster.get(object_path(kind, key))
             self._store_items(kind, [] if body is None else [msgspec.Raw(body)])
 
@@ -126,8 +127,9 @@ class OnDemand(Store):
         return super().csi_node(name)
 
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
-        """Read a VM; return None if the object or the CRD is missing."""
-        self._get(VirtualMachine, (namespace, name))
+        """Read a VM; return None if the object or the CRD is missing, or if the user may read pods, but not VMs."""
+        with suppress(ClusterError):
+            self._get(VirtualMachine, (namespace, name), tolerated=403)
         return super().virtual_machine(namespace, name)
 
     def has_nodes(self) -> bool:

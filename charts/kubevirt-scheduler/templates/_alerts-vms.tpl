@@ -3,7 +3,7 @@
 {{- define "kubevirt-scheduler.alerts.vms" -}}
 {{- $of := include "kubevirt-scheduler.alerts.of" . }}
 {{- $starts := printf "kubevirt_scheduler_decisions_total{%s,subject=\"vm\",action=\"inject\",mode=\"required\"" $of }}
-{{- $refused := "CacheStale|NodeNotFound|NodeNotReady|NodeCordoned|NodeTainted|NodeMismatch|VolumeMismatch|NodeFull|NodeScarce|PodAffinity|Released|Unjudged" }}
+{{- $refused := "CacheStale|NodeNotFound|NodeNotReady|NodeCordoned|NodeTainted|NodeMismatch|VolumeMismatch|NodeFull|NodeScarce|PodAffinity|Released|StartFailed|Unjudged" }}
 - alert: KubevirtSchedulerRejected
   # Only the API servers count rejections, so Prometheus must scrape them too.
   expr: sum by (name, error_type) ({{ include "kubevirt-scheduler.alerts.apiserverIncrease" "apiserver_admission_webhook_rejection_count" }}) > 0

@@ -145,8 +145,5 @@ def _stuck_advice(machine: Machine, catalog: Store, settings: Settings) -> list[
         return []
     namespace, after = text(pod, "metadata", "namespace"), settings.release_after
     obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
-    try:
-        vm = catalog.virtual_machine(namespace, pin.vm)
-    except BadInput:  # the user may read pods, but not VMs
-        vm = None
+    vm = catalog.virtual_machine(namespace, pin.vm)
     return stuck_advice(namespace, pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT)

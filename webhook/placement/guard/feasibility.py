@@ -17,6 +17,7 @@ from webhook.placement.objects.resources import format_quantity
 from webhook.placement.objects.selectors import REQUIRED, node_matches, selects_namespaces, zones_match
 from webhook.placement.reasons import Reason
 
+MAX_START_FAILURES = 2  # in a row; then the webhook doesn't release the VM either (see `fleet.release`)
 STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
 MAX_NODE_SELECTOR_TERMS = (
     1000  # limit per node affinity: to add the pin to a term and to verify the patch takes 0.05 ms
@@ -209,6 +210,15 @@ def _released(candidate: Candidate) -> str | None:
     return None
 
 
+def _start_failed(candidate: Candidate) -> str | None:
+    name = vmi_name(candidate.pod)
+    vm = candidate.catalog.virtual_machine(candidate.namespace, name) if name else None
+    # The kubelet may refuse the VM for a cause that no check knows. A preference lets the scheduler try another node.
+    if vm is None or vm.start_failures < MAX_START_FAILURES or not is_virt_launcher(candidate.pod):
+        return None
+    return f"may refuse the VM, which failed to start {vm.start_failures} times in a row"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One condition on the node. `find_failure` returns the detail of a `FailedCheck`, or None if the check passes.
@@ -235,6 +245,7 @@ CHECKS = (
     Check(Reason.NODE_SCARCE, "enough free resources for the pins of other replicas", _scarce, quiet=True),
     Check(Reason.POD_AFFINITY, "allowed by required pod (anti-)affinity", _pod_affinity_conflict),
     Check(Reason.RELEASED, "no unschedulable pod of this VM deleted in the last hour", _released, quiet=True),
+    Check(Reason.START_FAILED, "the last two starts of this VM did not fail", _start_failed, quiet=True),
     Check(Reason.UNJUDGED, "nothing that the guard can't evaluate", _unsupported),
 )
 
