@@ -334,7 +334,7 @@ def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Obj
             VirtualMachine(
                 "default",
                 "vm1",
-                restarts=True,
+                strategy="Always",
                 start_failures=0,
                 true_annotations=frozenset({"a"}),
                 false_annotations=frozenset({"b"}),
@@ -343,18 +343,18 @@ def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Obj
         ),
         pytest.param(
             virtual_machine(strategy="Manual", failures=3),
-            VirtualMachine("default", "vm1", restarts=False, start_failures=3, true_annotations=frozenset()),
+            VirtualMachine("default", "vm1", strategy="Manual", start_failures=3, true_annotations=frozenset()),
             id="Manual",
         ),
         pytest.param(
             {"metadata": {"name": "vm1"}, "spec": {"template": None}, "status": {"startFailure": None}},
-            VirtualMachine("default", "vm1", restarts=False, start_failures=0, true_annotations=frozenset()),
+            VirtualMachine("default", "vm1", strategy="Halted", start_failures=0, true_annotations=frozenset()),
             id="null fields",
         ),
         pytest.param(
             {"metadata": {"name": "vm1"}, "spec": {"preference": {"name": "near-storage"}}},
             VirtualMachine(
-                "default", "vm1", restarts=False, start_failures=0, true_annotations=frozenset(), inherits=True
+                "default", "vm1", strategy="Halted", start_failures=0, true_annotations=frozenset(), inherits=True
             ),
             id="with a preference",
         ),

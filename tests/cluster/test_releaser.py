@@ -17,6 +17,7 @@ from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
 from webhook.cluster.releases import MEMORY_SECONDS
+from webhook.placement import wording
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action
 
@@ -261,7 +262,7 @@ def test_a_pod_that_must_not_be_deleted_is_reported_with_what_to_do(server: ApiS
         f"pinned to node-a, but node-a is cordoned; the webhook does not delete this Pending pod, because {why}"
         in (written["message"])
     )
-    assert "stop and start the VM: virtctl stop vm1 -n default, then virtctl start vm1 -n default" in written["message"]
+    assert wording.restart_advice("default", "vm1", vm["spec"]["runStrategy"] if vm else "") in written["message"]
 
 
 def test_a_kept_pod_is_reported_once_in_ten_minutes(server: ApiServer) -> None:
@@ -311,7 +312,7 @@ def test_a_forbidden_deletion_is_logged_once_and_the_pod_is_reported(server: Api
     assert len(harness.deleted) == 2
     assert [line["event"] for line in lines] == ["release failed"]
     assert harness.releaser.pending == {Reason.NODE_CORDONED: 1}
-    assert "because the webhook has no right to delete pods; stop and start the VM" in harness.messages[0]
+    assert "because the webhook has no right to delete pods; stop the VM, and start it" in harness.messages[0]
 
 
 def test_a_failed_deletion_is_tried_again_in_the_next_pass(server: ApiServer) -> None:

@@ -23,6 +23,8 @@ from tests.support.builders import (
     share_manager,
     share_manager_pod,
     virt_launcher,
+    virtual_machine,
+    vmi,
     volume,
 )
 from webhook.cluster.objects import read_node, read_pod
@@ -233,6 +235,13 @@ def test_the_running_pods_that_mount_a_claim_without_a_vm_are_sorted_by_name() -
     table.put(read_pod(pod("b", claims=["disk3"], node="node-a")))
     assert [len(table.mounting_without_vm("default", claim)) for claim in ("disk1", "disk2", "disk3")] == [0, 0, 1]
     assert [found.name for found in table.mounting("default", "disk1")] == ["vm"]
+
+
+def test_the_run_strategy_is_none_for_a_vmi_without_a_vm_and_empty_if_the_vm_is_unknown() -> None:
+    objects = [virtual_machine(strategy="Once"), vmi(), vmi("lone", owner_kind=""), vmi("owned")]
+    store = catalog(*objects, vmi("pooled", owner_kind="VirtualMachineInstanceReplicaSet"))
+    found = {name: store.run_strategy("default", name) for name in ("vm1", "lone", "owned", "pooled", "unseen")}
+    assert found == {"vm1": "Once", "lone": None, "owned": "", "pooled": None, "unseen": ""}
 
 
 def test_removing_a_pv_leaves_another_pv_of_the_same_volume() -> None:

@@ -35,7 +35,7 @@ from webhook.commands.explain.explanation import explain_request
 from webhook.placement.guard.feasibility import CHECKS
 from webhook.placement.reasons import CLAIM_REASONS, COLD_REASONS, Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
-from webhook.placement.wording import ADVICE, SENTENCES
+from webhook.placement.wording import ADVICE, SENTENCES, restart_advice
 from webhook.reading.manifests import documents, to_yaml
 
 CASES = sorted(paths.CASES.iterdir())
@@ -485,19 +485,17 @@ def explain_stuck(server: ApiServer, folder: Path, *items: Object, subject: str 
     return [line.strip() for line in result.stdout.partition("What to do\n")[2].splitlines()]
 
 
-RESTART = "stop and start the VM: virtctl stop vm1 -n default, then virtctl start vm1 -n default."
+RESTART = f"{restart_advice('default', 'vm1', 'Always')}."
 DELETED = "If releasing pins is enabled, the webhook deletes the pod after {} s, and KubeVirt restarts the VM."
 
 
 @pytest.mark.parametrize("subject", ["vm vm1", "pod virt-launcher-vm1-abcde"])
 def test_explain_says_what_to_do_about_a_pin_that_can_not_hold(server: ApiServer, tmp_path: Path, subject: str) -> None:
     cluster = [*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine()]
-    assert explain_stuck(server, tmp_path, *cluster, subject=subject) == [
-        "The pod is pinned to node-a, but node-a is cordoned.",
-        ADVICE[Reason.NODE_CORDONED],
-        DELETED.format(30),
-        f"To release the VM immediately, {RESTART}",
-    ]
+    lines = explain_stuck(server, tmp_path, *cluster, subject=subject)
+    assert lines[0] == "The pod is pinned to node-a, but node-a is cordoned."
+    assert lines[1:3] == [ADVICE[Reason.NODE_CORDONED], DELETED.format(30)]
+    assert " ".join(lines[3:]) == f"To release the VM immediately, {RESTART}"
 
 
 def test_explain_says_when_the_share_manager_of_a_stuck_pod_has_moved(server: ApiServer, tmp_path: Path) -> None:

@@ -172,6 +172,23 @@ def test_only_an_actionable_decision_warns(new_pod: Object, objects: list[Object
     )
 
 
+STOP, START = "virtctl stop vm1 -n shop", "virtctl start vm1 -n shop"
+RESTARTS = f"stop the VM, and start it once its pod is gone: {STOP}, then {START}"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "advice"),
+    [
+        *((strategy, RESTARTS) for strategy in ("Always", "RerunOnFailure", "Manual", "")),
+        ("Once", f"{RESTARTS}, which changes its run strategy from Once to Always"),
+        ("Halted", f"start the VM once its pod is gone: {START}"),
+        (None, "delete the VMI, and create it again unless a controller does: kubectl delete vmi vm1 -n shop"),
+    ],
+)
+def test_the_commands_that_release_a_vm_fit_its_run_strategy(strategy: str | None, advice: str) -> None:
+    assert wording.restart_advice("shop", "vm1", strategy) == advice
+
+
 def test_several_warnings_are_separate_and_each_is_within_the_limit() -> None:
     names = [f"{letter * 200}" for letter in "ab"]
     objects = [*storage(names[0], "node-a"), *storage(names[1], "node-b"), node(ready="False")]

@@ -13,7 +13,7 @@ from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod import needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
 from webhook.placement.objects.fields import JsonObject, Malformed, condition, mappings
-from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher
+from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
 
@@ -48,7 +48,7 @@ def machines(facts: Facts) -> list[Machine]:
         if applicant := _applicant(vm, pod):
             claims = tuple(hotplugged.get(pod.uid, ())) if pod else ()
             migrating = sum(each.alive for each in pods) > 1
-            found[key] = Machine(*key, applicant, pod, claims, vm is not None, migrating)
+            found[key] = Machine(*key, applicant, pod, claims, vm.strategy if vm else None, migrating)
     return [found[key] for key in sorted(found)]
 
 
@@ -128,8 +128,8 @@ class Inventory:
             template = self.next_pod(manifest, key, settings)
         elif vm is not None:
             template = _rendered(vm, state_claims.get(key, ()))
-        is_vm, paused = self.has_vm(key), _is_paused(vmi)
-        return replace(machine, manifest=manifest, template=template, is_vm=is_vm, paused=paused)
+        strategy, paused = self.strategy(key), _is_paused(vmi)
+        return replace(machine, manifest=manifest, template=template, strategy=strategy, paused=paused)
 
     def next_pod(self, pod: JsonObject, key: Key, settings: Settings) -> JsonObject | None:
         """Return the pod that KubeVirt would create after a restart of this pod's VM; None if a field is malformed."""
@@ -138,10 +138,13 @@ class Inventory:
         except Malformed:  # only a hand-written file has such a pod
             return None
 
-    def has_vm(self, key: Key) -> bool:
-        """Return whether a VM owns the VMI of this name. If the VMI is unknown, assume so: only few have no VM."""
+    def strategy(self, key: Key) -> str | None:
+        """Return a VM's run strategy, empty if the VM is unknown; None for a VMI without a VM."""
+        if key in self.vms:
+            return run_strategy(self.vms[key])
         owners = mappings(self.vmis.get(key), "metadata", "ownerReferences")
-        return key not in self.vmis or key in self.vms or any(each.get("kind") == "VirtualMachine" for each in owners)
+        has_vm = key not in self.vmis or any(each.get("kind") == "VirtualMachine" for each in owners)
+        return "" if has_vm else None
 
 
 def _rendered(vm: JsonObject, state_claims: tuple[str, ...]) -> JsonObject | None:

@@ -23,16 +23,13 @@ from webhook.placement.objects.facts import (
     Volume,
 )
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
-from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, vmi_name
+from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy, vmi_name
 from webhook.placement.objects.pod import is_terminating, labels_of, pod_facts, true_and_false_keys
 from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 from webhook.placement.settings import OPT_IN_KEY
 
 LONGHORN_DRIVER = "driver.longhorn.io"
-
-# With these, KubeVirt starts a VM again whose pod was deleted before it ran: https://kubevirt.io/user-guide/compute/run_strategies/
-RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
 
 # Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
@@ -166,7 +163,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
     true, false = true_and_false_keys(mapping(spec, "template", "metadata", "annotations"))
     return VirtualMachine(
         *key_of(item),
-        restarts=spec.get("runStrategy") in RESTARTING_STRATEGIES or spec.get("running") is True,
+        strategy=run_strategy(item),
         start_failures=failures if isinstance(failures, int) else 0,
         true_annotations=true,
         false_annotations=false,

@@ -198,7 +198,10 @@ class Releaser:
         now = self._clock()
         if now - stuck.reported_at >= REPORT_INTERVAL:
             stuck.reported_at = now
-            message = wording.stuck(stuck.pod.namespace, stuck.pin.vm, stuck.pin.node, obstacle.detail, kept)
+            key = stuck.pod.namespace, stuck.pin.vm
+            strategy = self._live.query(lambda store: store.run_strategy(*key))
+            restart = wording.restart_advice(*key, strategy)
+            message = wording.stuck(stuck.pin.node, obstacle.detail, kept, restart)
             self._send_event(stuck, pod, obstacle, message)
 
     def _send_event(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, message: str) -> None:

@@ -210,6 +210,13 @@ class Store:
         """Find a VM."""
         return self.virtual_machines.get((namespace, name))
 
+    def run_strategy(self, namespace: str, name: str) -> str | None:
+        """Return a VM's run strategy, empty if the VM is unknown; None for a VMI without a VM."""
+        if vm := self.virtual_machine(namespace, name):
+            return vm.strategy
+        vmi = self.vmi(namespace, name)
+        return None if vmi and vmi.owner_kind != "VirtualMachine" else ""
+
     def vmi(self, namespace: str, name: str) -> VirtualMachineInstance | None:
         """Find a VMI."""
         return self.vmis.get((namespace, name))

@@ -186,7 +186,7 @@ def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
         return Found(pod=pod)
     key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
     known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
-    machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), is_vm=inventory.has_vm(key))
+    machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), strategy=inventory.strategy(key))
     return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=inventory.next_pod(pod, key, settings)))
 
 

@@ -12,6 +12,7 @@ from webhook.placement.injector import candidate_for
 from webhook.placement.migration import HOSTNAME
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, condition, mapping, text
+from webhook.placement.objects.kubevirt import run_strategy
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.resolve import resolve_all
@@ -201,8 +202,7 @@ def can_restart(vm: JsonObject) -> bool:
 
     KubeVirt's source: `RestartVMRequestHandler` in pkg/virt-api/rest/lifecycle.go.
     """
-    strategy = text(vm, "spec", "runStrategy") or ("Always" if mapping(vm, "spec").get("running") is True else "Halted")
-    return strategy not in ("Halted", "Once") and condition(vm, "VolumesChange").get("status") != "True"
+    return run_strategy(vm) not in ("Halted", "Once") and condition(vm, "VolumesChange").get("status") != "True"
 
 
 def gain(status: Status, sizes: Mapping[str, int], *, restarted: bool) -> int:

@@ -42,9 +42,9 @@ class Machine:
     """A VM, or a VMI without a VM.
 
     `applicant` decides on the opt-in of its next pod. `pod` holds the facts of the virt-launcher pod that runs the VM,
-    None if none does. `hotplugged` are the claims that its hotplug pods mount. The caches don't hold the rest:
-    `manifest` is the same pod as the API server stores it, and `template` the pod that KubeVirt would create now; None
-    if unknown.
+    None if none does. `hotplugged` are the claims that its hotplug pods mount. `strategy` is the VM's run strategy,
+    empty if the VM is unknown, None for a VMI without a VM. The caches don't hold the rest: `manifest` is the same pod
+    as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown.
     """
 
     namespace: str
@@ -52,11 +52,16 @@ class Machine:
     applicant: Applicant
     pod: Pod | None = None
     hotplugged: tuple[str, ...] = ()
-    is_vm: bool = True
+    strategy: str | None = ""
     migrating: bool = False
     paused: bool = False
     manifest: JsonObject | None = None
     template: JsonObject | None = None
+
+    @property
+    def is_vm(self) -> bool:
+        """Return whether it is a VM. If the VM of a VMI is unknown, it counts as one: only few VMIs have none."""
+        return self.strategy is not None
 
 
 @dataclass(frozen=True, slots=True)

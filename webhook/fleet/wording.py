@@ -83,7 +83,7 @@ def _advice_while_waiting(status: Status) -> str:
     machine = status.machine
     if status.detail:
         pin = machine.pod.pin.node if machine.pod and machine.pod.pin else status.storage_node
-        restart = restart_advice(machine.namespace, machine.name)
+        restart = restart_advice(machine.namespace, machine.name, machine.strategy)
         return _sentence(f"pinned to {pin}, but {pin} {status.detail}; {restart}")
     name = machine.pod.name if machine.pod else ""
     return f"Check why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."

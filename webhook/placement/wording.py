@@ -74,8 +74,8 @@ ADVICE = {
     Reason.UNJUDGED: "Remove the named field from the VM, or bind the named claim. Then the next start is pinned.",
     Reason.START_FAILED: "Check the Events of the VM's earlier pods. Once the VM has run, it is pinned again.",
     Reason.RELEASED: "No action needed: the webhook may pin the VM to this node again after an hour.",
-    Reason.SHARE_MANAGER_MOVED: "Stop and start the VM: the webhook then pins it to the share-manager's new node.",
-    Reason.PENDING_TOO_LONG: "Check the pod's Events for the scheduler's reason, or stop and start the VM.",
+    Reason.SHARE_MANAGER_MOVED: "At its next start, the webhook pins the VM to the share-manager's new node.",
+    Reason.PENDING_TOO_LONG: "Check the pod's Events for the scheduler's reason.",
     Reason.NOT_REVIEWED: "Restart the VM: its pod is older than the opt-in, or the webhook did not answer in time.",
     Reason.SCHEDULED_ELSEWHERE: "Restart the VM. To have it pinned, remove the mode preferred.",
     Reason.NOT_FROM_LONGHORN: "If Longhorn created the pod, check CO_SCHEDULE_LONGHORN_NAMESPACE.",
@@ -224,17 +224,27 @@ def released(node: str, detail: str) -> str:
     return f"was pinned to {node}, but {node} {detail}; the webhook deleted the Pending pod so that the VM starts again"
 
 
-def stuck(namespace: str, vm: str, node: str, detail: str, why_kept: str) -> str:
-    """Return the message for a VM whose Pending pod the webhook may not delete."""
-    return (
-        f"pinned to {node}, but {node} {detail}; the webhook does not delete this Pending pod, because {why_kept}; "
-        + restart_advice(namespace, vm)
-    )
+def stuck(node: str, detail: str, why_kept: str, restart: str) -> str:
+    """Return the message for a VM whose Pending pod the webhook may not delete. `restart` is its `restart_advice`."""
+    kept = f"the webhook does not delete this Pending pod, because {why_kept}"
+    return f"pinned to {node}, but {node} {detail}; {kept}; {restart}"
 
 
-def restart_advice(namespace: str, vm: str) -> str:
-    """Return the commands with which a user releases a VM from its pin."""
-    return f"stop and start the VM: virtctl stop {vm} -n {namespace}, then virtctl start {vm} -n {namespace}"
+def restart_advice(namespace: str, name: str, strategy: str | None) -> str:
+    """Return the commands with which a user releases a VM from its pin.
+
+    `strategy` is the VM's run strategy, empty if unknown, None for a VMI without a VM. KubeVirt's source:
+    `StartVMRequestHandler` and `StopVMRequestHandler` in pkg/virt-api/rest/lifecycle.go.
+    """
+    if strategy is None:
+        delete = f"kubectl delete vmi {name} -n {namespace}"
+        return f"delete the VMI, and create it again unless a controller does: {delete}"
+    start = f"virtctl start {name} -n {namespace}"
+    if strategy == "Halted":  # somebody has stopped the VM already
+        return f"start the VM once its pod is gone: {start}"
+    # KubeVirt refuses to start a VM (409) until its old VMI is gone.
+    words = f"stop the VM, and start it once its pod is gone: virtctl stop {name} -n {namespace}, then {start}"
+    return f"{words}, which changes its run strategy from Once to Always" if strategy == "Once" else words
 
 
 def truncated(sentence: str) -> str:

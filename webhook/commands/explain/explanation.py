@@ -146,4 +146,5 @@ def _stuck_advice(machine: Machine, catalog: Store, settings: Settings) -> list[
     namespace, after = text(pod, "metadata", "namespace"), settings.release_after
     obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
     vm = catalog.virtual_machine(namespace, pin.vm)
-    return stuck_advice(namespace, pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT)
+    restart = wording.restart_advice(namespace, pin.vm, machine.strategy)
+    return stuck_advice(pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT, restart)

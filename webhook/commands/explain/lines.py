@@ -19,7 +19,7 @@ from webhook.placement.reasons import COLD_REASONS, GUARD_REASONS, ClaimFinding,
 from webhook.placement.settings import Action, Settings
 from webhook.placement.steps import ClaimsFollowed, ConsumersFound, NodeChecked, NodeChosen, RulesChecked, Step
 from webhook.placement.votes import Choice
-from webhook.placement.wording import ADVICE, OPT_IN_DETAILS, SENTENCES, restart_advice
+from webhook.placement.wording import ADVICE, OPT_IN_DETAILS, SENTENCES
 
 YES, NO, NEUTRAL = "✓", "✗", "·"
 
@@ -141,17 +141,16 @@ def describe_advice(advice: Iterable[str]) -> Iterator[Line]:
     yield from map(Line, advice)
 
 
-def stuck_advice(namespace: str, pin: PendingPin, obstacle: FailedCheck | None, kept: str, after: int) -> list[str]:
+def stuck_advice(pin: PendingPin, obstacle: FailedCheck | None, kept: str, after: int, restart: str) -> list[str]:
     """Return the advice for a pinned pod that the scheduler can't place.
 
     `obstacle` is why the pin can't hold, None if the node seems able to run the pod. `kept` is why the webhook doesn't
-    delete the pod, empty if it deletes the pod after `after` seconds.
+    delete the pod, empty if it deletes the pod after `after` seconds. `restart` is the VM's `restart_advice`.
     """
     problem = f"but {pin.node} {obstacle.detail}" if obstacle else "but not scheduled there yet"
     sentences = [f"The pod is pinned to {pin.node}, {problem}."]
     if obstacle and obstacle.reason in GUARD_REASONS:
         sentences.append(ADVICE[obstacle.reason])
-    restart = restart_advice(namespace, pin.vm)
     if kept:
         return [*sentences, f"The webhook does not delete the pod, because {kept}.", _sentence(restart)]
     return [

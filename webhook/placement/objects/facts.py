@@ -10,6 +10,9 @@ from webhook.placement.objects.selectors import AffinityTerm
 
 Key = tuple[str, str]
 
+# With these, KubeVirt starts a VM again whose pod was deleted before it ran: https://kubevirt.io/user-guide/compute/run_strategies/
+RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
+
 
 class _Namespaced:
     __slots__ = ()
@@ -110,22 +113,26 @@ class Node(_ClusterScoped, Struct, frozen=True):
 class VirtualMachine(_Namespaced, Struct, frozen=True):
     """A KubeVirt VM.
 
-    `restarts` means that KubeVirt starts the VM again after its pod was deleted. `start_failures` counts the failed
-    starts in a row. `true_annotations` are the keys of its template's annotations with the value "true", and
-    `false_annotations` those with the value "false". `claims` are the claims that its pod mounts. `inherits` means that
-    an instancetype or a preference may add annotations to its pod. A VM that is recreated has another
-    `uid`.
+    `strategy` is its run strategy. `start_failures` counts the failed starts in a row. `true_annotations` are the keys
+    of its template's annotations with the value "true", and `false_annotations` those with the value "false". `claims`
+    are the claims that its pod mounts. `inherits` means that an instancetype or a preference may add annotations to its
+    pod. A VM that is recreated has another `uid`.
     """
 
     namespace: str
     name: str
-    restarts: bool
+    strategy: str
     start_failures: int
     true_annotations: frozenset[str]
     false_annotations: frozenset[str] = frozenset()
     claims: tuple[str, ...] = ()
     inherits: bool = False
     uid: str = ""
+
+    @property
+    def restarts(self) -> bool:
+        """Return whether KubeVirt starts the VM again if its pod is deleted before it ran."""
+        return self.strategy in RESTARTING_STRATEGIES
 
 
 class VirtualMachineInstance(_Namespaced, Struct, frozen=True):

@@ -27,6 +27,11 @@ STATE_CLAIM_LABEL = "persistent-state-for"
 SCHEDULABLE_NODE = "kubevirt.io/schedulable"
 
 
+def run_strategy(vm: JsonObject) -> str:
+    """Return a VM's run strategy. The older field `running` means Always or Halted."""
+    return text(vm, "spec", "runStrategy") or ("Always" if mapping(vm, "spec").get("running") is True else "Halted")
+
+
 def is_virt_launcher(pod: JsonObject) -> bool:
     """Return whether the pod runs a VM."""
     return mapping(pod, "metadata", "labels").get(APP_LABEL) == VIRT_LAUNCHER
