@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import promtool
+from tests.chart import promtool
 from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, find_one, render
 from tests.support.paths import DOCS
 from webhook.placement.reasons import GUARD_REASONS, Subject

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import promtool
+from tests.chart import promtool
 from tests.support.helm_chart import CHART
 
 DASHBOARD: dict[str, Any] = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chart.prometheus import Prometheus, prometheus
 from tests.support.controlplane.api import LOOPBACK
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import CHART, NAME, NAMESPACE, find_one, render
 from tests.support.longhorn import Longhorn
-from tests.support.prometheus import Prometheus, prometheus
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import Webhook
 

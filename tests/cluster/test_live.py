@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
+from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import (
     Object,
     apply_injection,
@@ -36,7 +37,6 @@ from tests.support.fake_api_server import (
     event,
 )
 from tests.support.fake_clock import FakeClock
-from tests.support.live_caches import follow, reflector, sync_caches
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.kinds import VIRTUAL_MACHINES

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kubernetes.client import Configuration
 
+from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import (
     OPT_IN,
     Object,
@@ -21,7 +22,6 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
-from tests.support.live_caches import follow, reflector, sync_caches
 from webhook.cluster import objects
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.live import Live

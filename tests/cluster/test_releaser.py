@@ -7,10 +7,10 @@ import pytest
 from kubernetes.client import Configuration
 from structlog.testing import capture_logs
 
+from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import Object, node, pinned_vm_pod, pod, settings, storage, virtual_machine
 from tests.support.fake_api_server import ApiServer, Responder, body, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
-from tests.support.live_caches import follow, reflector, sync_caches
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.events import build_event, subject_of
 from webhook.cluster.kinds import VIRTUAL_MACHINES

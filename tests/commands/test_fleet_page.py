@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import page_screenshot, paths
-from tests.support.browser import Page, chromium
+from tests.commands import page_screenshot
+from tests.commands.browser import Page, chromium
+from tests.support import paths
 from webhook.commands.report.page import embedded_json, render
 from webhook.placement.objects.fields import printable
 from webhook.placement.reasons import Reason

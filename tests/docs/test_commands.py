@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.transcripts import blocks, missing_part, strip_lines, transcripts
 from tests.support.paths import ROOT
-from tests.support.transcripts import blocks, missing_part, strip_lines, transcripts
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
 
 README = ROOT / "README.md"

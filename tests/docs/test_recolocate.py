@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.docs.test_commands import rows
+from tests.docs.transcripts import blocks
 from tests.support.paths import DOCS
-from tests.support.transcripts import blocks
 from webhook.commands.recolocate.command import recolocate
 from webhook.fleet.recolocation import Hindrance
 

@@ -12,8 +12,8 @@ import click
 import pytest
 
 from tests.docs.test_links import PAGES, name
+from tests.docs.transcripts import transcripts
 from tests.support.paths import ROOT
-from tests.support.transcripts import transcripts
 from webhook import cli
 
 CALL = re.compile(r"(?:^|[|(] ?)(?:kubevirt-scheduler|kubectl coschedule) ([a-z].*)", re.DOTALL)

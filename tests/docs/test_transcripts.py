@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.transcripts import Transcript, missing_part, transcripts
+from tests.docs.transcripts import Transcript, missing_part, transcripts
 
 
 @pytest.mark.parametrize("shown", ["a\nb\nc\n", "a\n[...]\nc\n", "[...]c\n", "a\n[...]\n", "[...]\n"])

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.transcripts import Transcript, missing_part, strip_lines, transcripts
 from tests.support.paths import DOCS, ROOT
-from tests.support.transcripts import Transcript, missing_part, strip_lines, transcripts
 
 PAGE = DOCS / "tutorial.md"
 SETUP = ["make demo", "make playground", ". .cache/playground"]  # the first one runs in test_commands.py

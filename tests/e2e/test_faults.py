@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.fault_proxy import FaultProxy
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.fault_proxy import FaultProxy
 from tests.support.longhorn import GROUP, Longhorn
 from tests.support.measured import Measured
 from tests.support.pod_stream import SPARE_CPU, cpu_ticks, idle_share

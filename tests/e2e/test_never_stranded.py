@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.e2e.second_webhook import SecondWebhook
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.scenario import CO_SCHEDULED, DECISION, HOSTNAME, Scenario
-from tests.support.second_webhook import SecondWebhook
 
 pytestmark = pytest.mark.controlplane
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.e2e.fault_proxy import FaultProxy
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.fault_proxy import FaultProxy
 from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import NAMESPACE, RBAC, RIGHTS, Right, Webhook, create_service_account, rules

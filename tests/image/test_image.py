@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image import ROOT, Image, built_image
-from tests.support.image_container import ContainerServer, run_command, run_container
+from tests.image.image import ROOT, Image, built_image
+from tests.image.image_container import ContainerServer, run_command, run_container
 from tests.support.server_process import TIMEOUT
 from webhook import __version__
 from webhook.commands.serve.command import serve

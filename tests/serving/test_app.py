@@ -13,6 +13,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from tests.serving.review_client import ReviewClient
 from tests.support import paths
 from tests.support.builders import (
     catalog,
@@ -29,7 +30,6 @@ from tests.support.builders import (
 )
 from tests.support.fake_clock import FakeClock
 from tests.support.large_reviews import large_review
-from tests.support.review_client import ReviewClient
 from webhook.cluster import objects
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.cluster.store import Store

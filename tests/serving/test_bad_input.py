@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.serving.review_client import ReviewClient
 from tests.support.builders import (
     catalog,
     claim,
@@ -20,7 +21,6 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from tests.support.review_client import ReviewClient
 from webhook.cluster.backend import from_snapshot
 from webhook.serving.app import make_reviewer, review_port
 from webhook.serving.review.admission_review import REVIEW_LIMIT

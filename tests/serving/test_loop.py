@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.serving.loop_driver import POST, drive_loop
 from tests.support.builders import catalog, request, virt_launcher
-from tests.support.loop_driver import POST, drive_loop
 from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
 from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files

@@ -1,4 +1,4 @@
-"""Take the pictures of the report's page in the documentation: `.venv/bin/python -m tests.support.page_screenshot`.
+"""Take the pictures of the report's page in the documentation: `.venv/bin/python -m tests.commands.page_screenshot`.
 
 The page shows the example cluster. Needs Chromium.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tests.support.browser import chromium
+from tests.commands.browser import chromium
 from tests.support.paths import DOCS, EXAMPLES
 from webhook.cli import commands
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.image import Image
+from tests.image.image import Image
 from tests.support.server_process import TIMEOUT, ServerProcess, parse_ready_line, write_cluster
 
 # The root is read-only, /dev is as in a container runtime, /dev/shm is memory, and the user can't gain privileges.
