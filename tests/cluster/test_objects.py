@@ -13,6 +13,7 @@ from tests.support.builders import (
     pinned_fields,
     pinned_vm_pod,
     pod,
+    pod_affinity,
     pod_anti_affinity,
     pod_term,
     preferring_fields,
@@ -25,7 +26,7 @@ from tests.support.builders import (
 from webhook.cluster import objects
 from webhook.placement.objects.facts import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.objects.fields import Malformed
-from webhook.placement.objects.selectors import AffinityTerm
+from webhook.placement.objects.selectors import AffinityTerm, label_selector
 
 FINISHED = ("Succeeded", "Failed")
 
@@ -173,15 +174,8 @@ OPTED_IN_FIELDS = {**VM_FIELDS, "true_annotations": frozenset({"kubevirt-schedul
 UNPLACED_VM = {**OPTED_IN_FIELDS, "node": "", "effective_node": ""}
 PREFERS_B = preferring_fields("node-b")
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "now"}
-ANTI_AFFINITY = (
-    AffinityTerm(
-        frozenset({"default"}),
-        has_namespace_selector=False,
-        selector={"matchLabels": {"a": "b"}},
-        topology_key=HOSTNAME,
-        cost=2,
-    ),
-)
+ONE_OF_MANY = {"matchExpressions": [{"key": "app", "operator": "In", "values": [f"app-{each}" for each in range(200)]}]}
+ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels": {"a": "b"}}), HOSTNAME),)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +257,40 @@ ANTI_AFFINITY = (
 def test_a_pod_is_reduced_to_its_facts(item: Object, changed: Any) -> None:
     fields = {name: getattr(ORDINARY_POD, name) for name in Pod.__struct_fields__}
     assert objects.read_pod(item) == Pod(**{**fields, **changed})
+
+
+MANY_TERMS = pod_anti_affinity(*(pod_term({f"label-{number}": "x"}) for number in range(60)))
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"labels": {f"label-{number}": "x" for number in range(200)}},
+        {"labels": {"label": "x" * 20_000}},
+        {"annotations": {f"annotation-{number}": "true" for number in range(200)}},
+        {"claims": [f"disk{number}" for number in range(200)]},
+        {"affinity": MANY_TERMS},
+        {"affinity": pod_anti_affinity(pod_term({}, namespaces=[f"namespace-{number}" for number in range(200)]))},
+        {"affinity": pod_affinity(pod_term(None, labelSelector=ONE_OF_MANY))},
+    ],
+    ids=[
+        "many labels",
+        "a long label",
+        "many annotations",
+        "many claims",
+        "many terms",
+        "many namespaces",
+        "many values",
+    ],
+)
+def test_an_oversized_pod_counts_with_its_node_and_its_requests(details: Object) -> None:
+    """15 pods with 38,000 terms took 540 MB of each replica."""
+    item = virt_launcher("one", node="node-a", requests={"cpu": "1"}, **details)
+    fact = objects.read_pod(item)
+    assert fact
+    assert (fact.oversized, fact.node, fact.requests["cpu"]) == (True, "node-a", 1000)
+    assert (fact.labels, fact.anti_affinity, fact.claims) == ({"kubevirt.io": "virt-launcher"}, (), ())
+    assert len(repr(fact)) < 1000
 
 
 @pytest.mark.parametrize("phase", FINISHED)

@@ -72,9 +72,9 @@ def test_the_api_server_is_asked_for_the_metadata_only(server: ApiServer) -> Non
     assert server.last("list", "pods").headers["accept"] == "application/json"
 
 
-def test_by_default_neither_kind_is_read(server: ApiServer) -> None:
+def test_by_default_only_namespaces_are_read(server: ApiServer) -> None:
     sync_caches(make_live(server), server)
-    assert not {asked.plural for asked in server.requests} & set(SOURCES)
+    assert {asked.plural for asked in server.requests} & set(SOURCES) == {"namespaces"}
 
 
 def test_a_label_takes_effect_with_its_watch_event(server: ApiServer) -> None:
@@ -141,10 +141,8 @@ def test_a_command_reads_only_the_namespace_of_the_vm(server: ApiServer) -> None
 def test_the_report_reads_them_if_they_may_opt_in_vms(server: ApiServer, options: Object, lists: int) -> None:
     server.put(labeled_namespace(), storage_class())
     store = read_inventory(client(server), settings(**options)).store
-    assert [server.count("list", plural) for plural in SOURCES] == [lists, lists]
-    assert (store.namespace_opt_in("default"), store.storage_class_opts_in("longhorn-rwx")) == (
-        (True, True) if lists else (None, False)
-    )
+    assert [server.count("list", plural) for plural in SOURCES] == [1, lists]
+    assert (store.namespace_opt_in("default"), store.storage_class_opts_in("longhorn-rwx")) == (True, bool(lists))
 
 
 def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
@@ -166,5 +164,6 @@ def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
 )
 def test_only_the_exact_values_count(value: Any, opt_in: bool | None, opts_in: bool) -> None:
     metadata = {"name": "a", "labels": {OPT_IN: value}, "annotations": {OPT_IN: value}}
-    assert objects.read_namespace({"metadata": metadata}) == Namespace("a", opt_in)
+    labels = {OPT_IN: value} if isinstance(value, str) else {}
+    assert objects.read_namespace({"metadata": metadata}) == Namespace("a", opt_in, labels)
     assert objects.read_storage_class({"metadata": metadata}) == StorageClass("a", opts_in)

@@ -48,7 +48,8 @@ def pod_table(*found: Object) -> Pods:
 
 def index_entries(table: Pods) -> dict[str, Any]:
     """The non-empty indexes of a pod table."""
-    indexes = {name: getattr(table, name) or {} for name in vars(table)}
+    tables = table, table._placed, table._terms
+    indexes = {name: found or {} for each in tables for name, found in vars(each).items() if not hasattr(found, "put")}
     left = {name: {key: value for key, value in index.items() if value} for name, index in indexes.items()}
     return {name: index for name, index in left.items() if index}
 
@@ -63,7 +64,7 @@ def test_an_empty_store_finds_nothing() -> None:
     assert not store.has_nodes()
     assert dict(store.requested("node-a", ("", ""))) == {}
     assert [*store.share_manager_pods("longhorn-system", "v"), *store.mounting_pods("default", "disk1")] == []
-    assert [*store.placed_pods(["default"]), *store.pods_with_anti_affinity("default")] == []
+    assert [*store.placed_pods("default", ()), *store.repelling_terms("default", {}, own=True)] == []
 
 
 def test_putting_an_object_again_replaces_it() -> None:
@@ -132,6 +133,10 @@ def test_node_load_omits_the_excluded_pod(excluded: tuple[str, str], cpu: int) -
     assert store.requested("node-a", excluded)["cpu"] == cpu
 
 
+def repelling(store: Store, namespace: str, *, own: bool, **labels: str) -> list[str]:
+    return [found.name for found, _ in store.repelling_terms(namespace, labels, own=own)]
+
+
 def test_only_pods_with_a_node_are_listed_as_placed_or_repelling() -> None:
     store = catalog(
         pod("bound", node="node-a", **ANTI_AFFINITY),
@@ -139,26 +144,23 @@ def test_only_pods_with_a_node_are_listed_as_placed_or_repelling() -> None:
         pod("nowhere", **ANTI_AFFINITY),
         pod("other", "other", node="node-a", **ANTI_AFFINITY),
     )
-    assert [found.name for found in store.placed_pods(["default"])] == ["bound", "plain"]
-    assert [found.name for found in store.placed_pods(["other", "gone", "default"])] == ["other", "bound", "plain"]
-    assert [found.name for found in store.pods_with_anti_affinity("default")] == ["bound"]
-    assert [found.name for found in store.pods_with_anti_affinity("other")] == ["other"]
+    assert [found.name for found in store.placed_pods("default", ())] == ["bound", "plain"]
+    assert [found.name for found in store.placed_pods("other", ())] == ["other"]
+    assert repelling(store, "default", own=True, app="web") == ["bound"]
+    assert repelling(store, "other", own=True, app="web") == ["other"]
+    assert repelling(store, "default", own=True, app="db") == repelling(store, "default", own=False, app="web") == []
 
 
-def test_pods_with_anti_affinity_are_found_by_the_namespaces_of_their_terms() -> None:
+def test_repelling_terms_are_found_by_the_namespaces_that_they_select() -> None:
     named = pod_term({"app": "web"}, namespaces=["shop", "blog"])
     selected = pod_term({"app": "web"}, namespaceSelector={})
     both = pod("both", node="node-a", affinity=pod_anti_affinity(named, selected, named))
     store = catalog(both, pod("any", node="node-a", affinity=pod_anti_affinity(selected)))
-    where = ("shop", "blog", "default", "")
-    assert [[found.name for found in store.pods_with_anti_affinity(name)] for name in where] == [
-        ["both"],
-        ["both"],
-        [],
-        ["both", "any"],
-    ]
+    assert repelling(store, "shop", own=False, app="web") == ["both", "both", "both", "any"]
+    assert repelling(store, "default", own=False, app="web") == []
+    assert repelling(store, "default", own=True, app="web") == ["both", "any"]
     store.pods.remove(("default", "both"))
-    assert [[found.name for found in store.pods_with_anti_affinity(name)] for name in where] == [[], [], [], ["any"]]
+    assert repelling(store, "shop", own=False, app="web") == repelling(store, "default", own=True, app="web") == ["any"]
 
 
 POD_KINDS = [
@@ -288,7 +290,8 @@ def store_with_reservation(*found: Object) -> Store:
 def test_a_reserved_pod_counts_until_the_real_pod_appears() -> None:
     store, shown = store_with_reservation(), deepcopy(VM_POD)
     assert dict(store.requested("node-a", ("", ""))) == {"pods": 1, "cpu": 1000}
-    assert [*store.placed_pods(["default"])] == [*store.pods_with_anti_affinity("default")] != []
+    (placed,) = store.placed_pods("default", ())
+    assert [found for found, _ in store.repelling_terms("default", {"app": "web"}, own=True)] == [placed]
     shown["metadata"]["name"] = "virt-launcher-vm1-abcde"
     store.put(read_pod(shown))
     assert not any(store.requested("node-a", ("", "")).values())

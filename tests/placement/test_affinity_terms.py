@@ -1,5 +1,7 @@
 """Required pod (anti-)affinity terms are parsed with the API server's defaults and merged label keys."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.builders import (
@@ -7,6 +9,7 @@ from tests.support.builders import (
     ZONE,
     Object,
     decision_for,
+    labeled_namespace,
     node,
     pod,
     pod_affinity,
@@ -14,8 +17,9 @@ from tests.support.builders import (
     pod_term,
     storage,
     virt_launcher,
+    virtual_machine,
 )
-from webhook.placement.objects.selectors import AffinityTerm, required_terms, selects_namespaces
+from webhook.placement.objects.selectors import AffinityTerm, label_selector, required_terms
 from webhook.placement.reasons import Reason
 
 
@@ -33,12 +37,11 @@ def web_selector_with_tier(operator: str, value: str = "front") -> Object:
 
 def term(
     *namespaces: str,
-    has_namespace_selector: bool = False,
+    namespace_selector: Object | None = None,
     selector: Object | None = WEB,
     topology: str = HOSTNAME,
-    weight: int = 2,  # one for the term, one for WEB's label
 ) -> AffinityTerm:
-    return AffinityTerm(frozenset(namespaces), has_namespace_selector, selector, topology, weight)
+    return AffinityTerm(namespaces, label_selector(namespace_selector), label_selector(selector), topology)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +49,9 @@ def term(
     [
         pytest.param(pod_term({"app": "web"}), term("default"), id="no namespaces means the pod's own"),
         pytest.param(pod_term({"app": "web"}, ZONE), term("default", topology=ZONE), id="the topology key stays"),
-        pytest.param(pod_term(None), term("default", selector=None, weight=1), id="an absent selector becomes null"),
+        pytest.param(pod_term(None), term("default", selector=None), id="an absent selector becomes null"),
         pytest.param(
-            pod_term(None, labelSelector={}), term("default", selector={}, weight=1), id="an empty selector stays empty"
+            pod_term(None, labelSelector={}), term("default", selector={}), id="an empty selector stays empty"
         ),
         pytest.param(pod_term({"app": "web"}, namespaces=["a", "b"]), term("a", "b"), id="named namespaces stay"),
         pytest.param(
@@ -61,22 +64,22 @@ def term(
         ),
         pytest.param(
             pod_term({"app": "web"}, namespaceSelector={}),
-            term(has_namespace_selector=True),
+            term(namespace_selector={}),
             id="an empty namespaceSelector means any namespace",
         ),
         pytest.param(
             pod_term({"app": "web"}, namespaceSelector=WEB, namespaces=["a"]),
-            term("a", has_namespace_selector=True),
-            id="a namespaceSelector adds any namespace to the named ones",
+            term("a", namespace_selector=WEB),
+            id="a namespaceSelector adds namespaces to the named ones",
         ),
         pytest.param(
             pod_term({"app": "web"}, matchLabelKeys=["tier"]),
-            term("default", selector=web_selector_with_tier("In"), weight=4),
+            term("default", selector=web_selector_with_tier("In")),
             id="matchLabelKeys become an In expression",
         ),
         pytest.param(
             pod_term({"app": "web"}, mismatchLabelKeys=["tier"]),
-            term("default", selector=web_selector_with_tier("NotIn"), weight=4),
+            term("default", selector=web_selector_with_tier("NotIn")),
             id="mismatchLabelKeys become a NotIn expression",
         ),
         pytest.param(
@@ -86,7 +89,7 @@ def term(
         ),
         pytest.param(
             pod_term(None, matchLabelKeys=["tier"]),
-            term("default", selector=None, weight=1),
+            term("default", selector=None),
             id="matchLabelKeys without a selector are ignored",
         ),
     ],
@@ -102,11 +105,8 @@ def test_label_keys_are_appended_to_the_selectors_expressions() -> None:
     (parsed,) = required_terms(
         pod(labels=POD_LABELS, affinity=pod_anti_affinity(manifest)), "default", "podAntiAffinity"
     )
-    assert parsed.selector["matchExpressions"] == [
-        requirement("x", "Exists"),
-        requirement("tier", "In", "front"),
-        requirement("app", "NotIn", "web"),
-    ]
+    merged = [requirement("x", "Exists"), requirement("tier", "In", "front"), requirement("app", "NotIn", "web")]
+    assert parsed.selector == label_selector(WEB | {"matchExpressions": merged})
     assert manifest["labelSelector"]["matchExpressions"] == [requirement("x", "Exists")]
 
 
@@ -115,91 +115,76 @@ def test_a_pod_without_affinity_has_no_terms() -> None:
     assert required_terms(pod(affinity=pod_anti_affinity(pod_term({}))), "default", "podAffinity") == ()
 
 
+SELECTS_TEAM_A = {"matchLabels": {"team": "a"}}
+
+
 @pytest.mark.parametrize(
-    ("affinity_term", "selects", "might_select"),
+    ("affinity_term", "selected"),
     [
-        pytest.param(term("default"), True, False, id="the named namespace is selected"),
-        pytest.param(term("other"), False, False, id="another namespace is not selected"),
-        pytest.param(term(has_namespace_selector=True), False, True, id="any namespace might be selected"),
+        pytest.param(term("default"), True, id="the named namespace is selected"),
+        pytest.param(term("other"), False, id="another namespace is not selected"),
+        pytest.param(term(namespace_selector={}), True, id="an empty namespaceSelector selects every namespace"),
+        pytest.param(term(namespace_selector=SELECTS_TEAM_A), True, id="the labels of the namespace match"),
+        pytest.param(term(namespace_selector=WEB), False, id="the labels of the namespace do not match"),
+        pytest.param(term("default", namespace_selector=WEB), True, id="the namespace is named beside a selector"),
         pytest.param(
-            term("default", has_namespace_selector=True),
-            True,
-            True,
-            id="the named namespace is selected and any might be",
+            term("default", selector={"matchLabels": {"app": "db"}}), False, id="other labels are not selected"
         ),
-        pytest.param(
-            term("default", has_namespace_selector=True, selector={"matchLabels": {"app": "db"}}),
-            False,
-            False,
-            id="other labels are not selected",
-        ),
-        pytest.param(
-            term("default", has_namespace_selector=True, selector=None),
-            False,
-            False,
-            id="a null selector selects nothing",
-        ),
+        pytest.param(term("default", selector=None), False, id="a null selector selects nothing"),
     ],
 )
-def test_a_term_selects_a_pod_by_namespace_and_labels(
-    affinity_term: AffinityTerm, selects: bool, might_select: bool
-) -> None:
-    assert affinity_term.selects("default", POD_LABELS) is selects
-    assert affinity_term.might_select(POD_LABELS) is might_select
-
-
-@pytest.mark.parametrize(
-    ("selector", "expected"), [(None, False), ({}, True), (WEB, True)], ids=["null", "empty", "labels"]
-)
-def test_a_namespace_selector_selects_namespaces_unless_null(selector: Object | None, expected: bool) -> None:
-    assert selects_namespaces({"namespaceSelector": selector}) is expected
-    assert not selects_namespaces({})
+def test_a_term_selects_a_pod_by_namespace_and_labels(affinity_term: AffinityTerm, selected: bool) -> None:
+    assert affinity_term.selects("default", {"team": "a"}, POD_LABELS) is selected
 
 
 NODE, WEB_LABELS = node("node-a"), {"app": "web"}
-REPELS_WEB_IN_ALL_NAMESPACES = pod_anti_affinity(pod_term(WEB_LABELS, HOSTNAME, namespaceSelector={}))
+
+
+def repelling(selector: Object, *, on: str = "node-a", **rest: Any) -> Object:
+    """Build a pod of another namespace that repels web pods in the namespaces that the selector selects."""
+    term = pod_term(WEB_LABELS, HOSTNAME, namespaceSelector=selector)
+    return pod("x", "other", node=on, affinity=pod_anti_affinity(term | rest))
 
 
 @pytest.mark.parametrize(
-    ("labels", "other", "unjudged"),
+    ("labels", "other", "expected"),
     [
+        pytest.param(WEB_LABELS, repelling({}), Reason.POD_AFFINITY, id="all namespaces are selected"),
+        pytest.param(WEB_LABELS, repelling(SELECTS_TEAM_A), Reason.POD_AFFINITY, id="the VM's namespace is selected"),
+        pytest.param(WEB_LABELS, repelling(WEB), Reason.CO_SCHEDULED, id="a selector that selects no namespace passes"),
+        pytest.param({}, repelling({}), Reason.CO_SCHEDULED, id="a term for other labels passes"),
+        pytest.param(WEB_LABELS, repelling({}, on="node-b"), Reason.CO_SCHEDULED, id="a pod on another node passes"),
+        pytest.param(WEB_LABELS, repelling({}, on=""), Reason.CO_SCHEDULED, id="an unscheduled pod passes"),
         pytest.param(
             WEB_LABELS,
-            pod("x", "other", node="node-a", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
-            True,
-            id="a term that might select the pod is unjudged",
-        ),
-        pytest.param(
-            {},
-            pod("x", "other", node="node-a", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
-            False,
-            id="a term for other labels is ignored",
-        ),
-        pytest.param(
-            WEB_LABELS,
-            pod("x", "other", node="node-b", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
-            False,
-            id="a pod on another node is ignored",
-        ),
-        pytest.param(
-            WEB_LABELS,
-            pod("x", "other", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
-            False,
-            id="an unscheduled pod is ignored",
+            repelling(WEB, namespaces=["default"]),
+            Reason.POD_AFFINITY,
+            id="the VM's namespace is named beside a selector",
         ),
     ],
 )
-def test_a_namespace_selector_of_an_existing_pod_is_unjudged(labels: Object, other: Object, unjudged: bool) -> None:
-    decision = decision_for(virt_launcher(labels=labels), *storage(), NODE, other)
-    assert decision.reason is (Reason.UNJUDGED if unjudged else Reason.CO_SCHEDULED)
-    assert ("namespace selector in the pod anti-affinity of other/x" in decision.message) is unjudged
+def test_a_namespace_selector_of_another_pod_is_evaluated(labels: Object, other: Object, expected: Reason) -> None:
+    manifests = *storage(), NODE, other, labeled_namespace(team="a")
+    decision = decision_for(virt_launcher(labels=labels), *manifests)
+    assert decision.reason is expected
+    assert "other" not in decision.message.replace("a pod of another namespace", "")
 
 
-def test_a_named_namespace_beside_a_namespace_selector_repels_the_vm() -> None:
-    other = pod(
-        "x",
-        "other",
-        node="node-a",
-        affinity=pod_anti_affinity(pod_term(WEB_LABELS, namespaces=["default"], namespaceSelector={})),
-    )
-    assert decision_for(virt_launcher(labels=WEB_LABELS), *storage(), NODE, other).reason is Reason.POD_AFFINITY
+@pytest.mark.parametrize("restarts", [True, False])
+def test_an_unknown_namespace_softens_only_a_vm_that_the_release_could_not_restart(restarts: bool) -> None:
+    vm = virtual_machine("vm1", strategy="Always" if restarts else "Manual")
+    pod = virt_launcher(labels=WEB_LABELS, annotations={"kubevirt.io/domain": "vm1"})
+    decision = decision_for(pod, *storage(), NODE, repelling(SELECTS_TEAM_A), vm)
+    assert (decision.reason, decision.passed_over) == (Reason.CO_SCHEDULED if restarts else Reason.UNJUDGED, True)
+
+
+@pytest.mark.parametrize("affinity", [pod_affinity, pod_anti_affinity], ids=["affinity", "anti-affinity"])
+def test_a_namespace_selector_of_the_vm_is_evaluated(affinity: Any) -> None:
+    vm = virt_launcher(affinity=affinity(pod_term(WEB_LABELS, namespaceSelector=SELECTS_TEAM_A)))
+    web = pod("web", "shop", labels=WEB_LABELS, node="node-a")
+    selected, other, own = labeled_namespace("shop", team="a"), labeled_namespace("shop"), labeled_namespace("default")
+    reasons = [decision_for(vm, *storage(), NODE, web, own, shop).reason for shop in (selected, other)]
+    expected = [Reason.CO_SCHEDULED, Reason.POD_AFFINITY]
+    assert reasons == (expected if affinity is pod_affinity else expected[::-1])
+    unknown = decision_for(vm, *storage(), NODE, web)
+    assert (unknown.reason, "namespaceSelector" in unknown.message) == (Reason.UNJUDGED, True)

@@ -272,11 +272,6 @@ ANY_NAMESPACE_TERM = pod_term({"app": "web"}, namespaceSelector={})
         ({"schedulingGates": [{"name": "aaq"}]}, "spec.schedulingGates"),
         ({"containers": CONTAINER_WITH_HOST_PORT}, "spec.containers[].ports[].hostPort"),
         ({"initContainers": CONTAINER_WITH_HOST_PORT}, "spec.initContainers[].ports[].hostPort"),
-        ({"affinity": pod_anti_affinity(ANY_NAMESPACE_TERM)}, "spec.affinity.podAntiAffinity with a namespaceSelector"),
-        (
-            {"labels": {"app": "web"}, "affinity": pod_affinity(ANY_NAMESPACE_TERM | {"namespaces": ["default"]})},
-            "spec.affinity.podAffinity with",
-        ),
         (
             {"affinity": node_terms(*[ARCH_TERM] * (MAX_NODE_SELECTOR_TERMS + 1))},
             f"spec.affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)",
@@ -294,10 +289,6 @@ def test_a_claim_without_a_pv_beside_a_served_claim_downgrades_the_pin() -> None
     decision = decision_for(virt_launcher(claims=["disk1", "state"]), *storage(), claim("state", volume=""), node())
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.UNJUDGED, "node-a")
     assert "cannot be checked against claim state, which has no PV yet" in decision.message
-
-
-def test_pod_affinity_with_a_namespace_selector_is_unjudged() -> None:
-    assert reason(virt_launcher(affinity=pod_affinity(ANY_NAMESPACE_TERM)), node()) is Reason.UNJUDGED
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,13 @@ from tests.support.builders import (
     pod_anti_affinity,
     pod_term,
     preferring_fields,
+    share_manager_pod,
     storage,
     virt_launcher,
+    virtual_machine,
 )
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.pod_affinity import MAX_COMPARISONS, InterPodAffinity
+from webhook.placement.guard.comparisons import MAX_COMPARISONS
 from webhook.placement.reasons import Outcome, Reason
 
 EAST, WEST = {ZONE: "east"}, {ZONE: "west"}
@@ -322,7 +324,7 @@ def test_the_second_of_two_vms_that_repel_each_other_is_not_pinned() -> None:
     first = virt_launcher("one", labels=WEB, node="node-a", affinity=REPELS_WEB)
     decision = decision_for(virt_launcher(labels=WEB, affinity=REPELS_WEB), *storage(), *NODES, first)
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, Reason.POD_AFFINITY, "node-a")
-    assert "conflicts with the required pod anti-affinity of default/one" in decision.message
+    assert "conflicts with the pod's required anti-affinity to default/one" in decision.message
 
 
 @pytest.mark.parametrize(
@@ -348,50 +350,104 @@ def test_a_pod_without_a_name_has_an_empty_name_in_its_key() -> None:
     assert Candidate(virt_launcher(), "default", "node-a", (), catalog()).pod_facts.key == ("default", "")
 
 
-TOO_MANY_COMPARISONS = "required pod (anti-)affinity that needs more than 100,000 comparisons"
-REPELS_WEB_IN_ALL_NAMESPACES = pod_anti_affinity(pod_term(WEB, namespaceSelector={}))
+def terms(number: int) -> Object:
+    """Build an anti-affinity of so many terms that select no pod, each with another label."""
+    return pod_anti_affinity(*(pod_term({f"label-{each}": "x"}) for each in range(number)))
+
+
+def a_restarting_vm(**rest: Any) -> Object:
+    return virt_launcher(annotations={"kubevirt.io/domain": "vm1"}, **rest)
+
+
+def crowd(namespace: str, selector: Object | None = None, **term: Any) -> list[Object]:
+    """Build a pod for each comparison of a review. With a selector, each has an anti-affinity term."""
+    affinity = pod_anti_affinity(pod_term(None, labelSelector=selector, **term)) if selector is not None else None
+    return [
+        pod(f"web-{each}", namespace, labels=WEB, node="node-a", affinity=affinity) for each in range(MAX_COMPARISONS)
+    ]
+
+
+def oversized_pod(namespace: str) -> Object:
+    return pod("large", namespace, node="node-b", labels={f"label-{number}": "x" for number in range(500)})
+
+
+TOLERATIONS = [{"key": "x", "operator": "Exists"}] * 6000
+
+
+def a_vm(*repelled: Object, **rest: Any) -> Object:
+    rest = {"tolerations": TOLERATIONS[:1]} | rest
+    return virt_launcher(affinity=pod_anti_affinity(*repelled), annotations={"kubevirt.io/domain": "vm1"}, **rest)
+
+
+NOTHING, ANY = {"matchLabels": {"app": "db"}}, {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}
 
 
 @pytest.mark.parametrize(
-    ("affinity", "other", "comparisons"),
+    ("vm", "others", "expected"),
     [
-        pytest.param(REPELS_WEB, web("node-b"), 2, id="a pod against the VM's term"),
-        pytest.param(None, web("node-b", affinity=REPELS_WEB), 2, id="the VM against a pod's term"),
+        pytest.param(a_vm(pod_term(WEB)), crowd("other"), Reason.CO_SCHEDULED, id="pods of another namespace"),
+        pytest.param(a_vm(pod_term({"app": "db"})), crowd("default"), Reason.CO_SCHEDULED, id="pods without the label"),
         pytest.param(
-            None, web("node-b", affinity=REPELS_WEB_IN_ALL_NAMESPACES), 2, id="a pod's term with a namespaceSelector"
+            a_vm(pod_term({"rack": "1"}, "rack"), pod_term(None, labelSelector=ANY)),
+            crowd("default"),
+            Reason.UNJUDGED,
+            id="a term without a label to look up",
+        ),
+        pytest.param(a_vm(), crowd("default", NOTHING), Reason.CO_SCHEDULED, id="terms that require another label"),
+        pytest.param(
+            a_vm(labels=WEB),
+            crowd("default", ANY),
+            Reason.UNJUDGED,
+            id="terms without a label of the VM's own namespace",
         ),
         pytest.param(
-            None,
-            web("node-a", affinity=pod_anti_affinity(pod_term(WEB))),
-            4,
-            id="the VM against the term of a pod on its node",
+            a_vm(), crowd("other", ANY), Reason.CO_SCHEDULED, id="terms of another namespace for its own pods"
         ),
         pytest.param(
-            None,
-            web("node-a", affinity=REPELS_WEB_IN_ALL_NAMESPACES),
-            4,
-            id="a term with a namespaceSelector on its node",
+            a_vm(*(pod_term({f"label-{number}": "x"}) for number in range(20))),
+            [web("node-b")],
+            Reason.CO_SCHEDULED,
+            id="20 terms of the VM",
         ),
-        pytest.param(REQUIRES_WEB, web("node-a"), 4, id="a pod that matches the VM's affinity"),
+        pytest.param(
+            a_vm(*(pod_term({f"label-{number}": "x"}) for number in range(60))),
+            [],
+            Reason.UNJUDGED,
+            id="60 terms of the VM",
+        ),
+        pytest.param(
+            a_vm(), [oversized_pod("default")], Reason.UNJUDGED, id="an oversized pod of the VM's own namespace"
+        ),
+        pytest.param(a_vm(tolerations=TOLERATIONS[:2000]), [], Reason.CO_SCHEDULED, id="2,000 tolerations"),
+        pytest.param(a_vm(tolerations=TOLERATIONS), [], Reason.UNJUDGED, id="6,000 tolerations"),
     ],
 )
-def test_a_comparison_beyond_the_limit_makes_the_affinity_unsupported(
-    affinity: Object | None, other: Object, comparisons: int
+def test_a_vm_that_needs_too_many_comparisons_is_only_preferred(
+    vm: Object, others: list[Object], expected: Reason
 ) -> None:
-    vm = virt_launcher(affinity=affinity) if affinity else virt_launcher()
-    candidate = Candidate(vm, "default", "node-a", (), catalog(*storage(), *NODES, other))
-    unlimited = candidate.pod_affinity
-    verdicts = unlimited.conflict(), unlimited.unsupported()
-    assert verdicts == (None, None)
-    assert MAX_COMPARISONS - unlimited.comparisons_left == comparisons
-    for left in range(comparisons):
-        limited = InterPodAffinity(unlimited.pod, unlimited.affinity_terms, unlimited.catalog, left)
-        assert (limited.conflict(), limited.unsupported()) == (None, TOO_MANY_COMPARISONS), left
+    nodes = [node("node-a", taints=[{"key": "x", "effect": "NoSchedule"}]), node("node-b")]
+    decision = decision_for(vm, *storage(), *nodes, *others, virtual_machine("vm1"))
+    assert (decision.reason, decision.passed_over) == (expected, False)
 
 
-def test_a_vm_with_too_many_terms_is_not_pinned() -> None:
-    excluded = {"key": "app", "operator": "NotIn", "values": [f"app-{number}" for number in range(1000)]}
-    terms = [pod_term(None, labelSelector={"matchExpressions": [excluded]}) for _ in range(MAX_COMPARISONS // 1000)]
-    decision = decision_for(virt_launcher(affinity=pod_anti_affinity(*terms)), *storage(), *NODES, web("node-b"))
-    assert (decision.outcome, decision.reason) == (Outcome.PREFERRED, Reason.UNJUDGED)
-    assert TOO_MANY_COMPARISONS in decision.message
+@pytest.mark.parametrize("restarts", [True, False], ids=["a VM that restarts", "a VM that does not restart"])
+@pytest.mark.parametrize(
+    "others", [crowd("other", ANY, namespaces=["default"]), [oversized_pod("other")]], ids=["5,000 terms", "oversized"]
+)
+def test_other_namespaces_soften_only_a_vm_that_the_release_could_not_restart(
+    others: list[Object], restarts: bool
+) -> None:
+    vm = virtual_machine("vm1", strategy="Always" if restarts else "Manual")
+    decision = decision_for(a_vm(labels=WEB), *storage(), *NODES, *others, vm)
+    assert (decision.reason, decision.passed_over) == (Reason.CO_SCHEDULED if restarts else Reason.UNJUDGED, True)
+
+
+@pytest.mark.parametrize(("tolerations", "steered"), [(1000, True), (3000, False)])
+def test_the_nodes_of_a_steering_share_the_comparisons(tolerations: int, steered: bool) -> None:
+    nodes = [node("node-a", unschedulable=True), node("node-b", unschedulable=True), node("node-c")]
+    vms = [virt_launcher(f"vm-{name}", node=f"node-{name}") for name in "abc"]
+    server = share_manager_pod(tolerations=[{"key": "x"}] * tolerations)
+    decision = decision_for(server, *storage(), *nodes, *vms)
+    assert (decision.reason, decision.node) == (
+        (Reason.CO_SCHEDULED, "node-c") if steered else (Reason.NODE_CORDONED, "node-a")
+    )

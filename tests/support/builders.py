@@ -242,10 +242,10 @@ def csi_node(name: str = "node-a", **limits: int | None) -> Object:
     }
 
 
-def labeled_namespace(name: str = "default", *, opt_in: str | None = "true") -> Object:
+def labeled_namespace(name: str = "default", *, opt_in: str | None = "true", **labels: str) -> Object:
     """Build a namespace that opts in its VMs; `opt_in=None` omits the label."""
-    labels = {} if opt_in is None else {OPT_IN: opt_in}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    own = {} if opt_in is None else {OPT_IN: opt_in}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": own | labels}}
 
 
 def storage_class(name: str = "longhorn-rwx", *, opt_in: str | None = "true") -> Object:

@@ -73,8 +73,8 @@ VMIS = Kind(
 )
 
 
-# They opt in VMs, if the setting says so. A missing right (an older ClusterRole) must not stop the decisions: VMs with
-# the annotation are still placed.
+# Namespace selectors of affinity terms read the namespaces. Both kinds opt in VMs, if the setting says so. A missing
+# right (an older ClusterRole) must not stop the decisions: VMs with the annotation are still placed.
 NAMESPACES = Kind(
     Namespace,
     "namespaces",
@@ -106,9 +106,9 @@ CSI_NODES = Kind(
 )
 
 
-def opt_in_kinds(settings: Settings) -> tuple[Kind, ...]:
-    """Return the kinds that opt in VMs besides the VMs themselves."""
-    return (NAMESPACES, STORAGE_CLASSES) if settings.opt_in is OptIn.NAMESPACE else ()
+def metadata_kinds(settings: Settings) -> tuple[Kind, ...]:
+    """Return the kinds whose labels or annotations a decision needs: namespaces, and what opts in VMs."""
+    return (NAMESPACES, STORAGE_CLASSES) if settings.opt_in is OptIn.NAMESPACE else (NAMESPACES,)
 
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:

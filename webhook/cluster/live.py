@@ -8,19 +8,22 @@ from typing import TypeVar
 from msgspec import Struct
 
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kinds import Kind, kinds, opt_in_kinds
+from webhook.cluster.kinds import Kind, kinds, metadata_kinds
 from webhook.cluster.reflector import Reflector
 from webhook.cluster.reservations import Reservations
 from webhook.cluster.store import Store
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
-from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
+from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, VirtualMachineInstance, Volume
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import vmi_uid
+from webhook.placement.objects.pod import MAX_NAME
 from webhook.placement.reasons import Decision, Outcome
 from webhook.placement.settings import Action, Settings
 
 STALE_SECONDS = STALE_MINUTES * 60.0
+# If one of these kinds is stale, the pod may be pinned to the node of an earlier share-manager, or to a full node.
+GUARDING = (Claim, Volume, ShareManager, Node, Pod, VirtualMachineInstance)
 
 T = TypeVar("T")
 
@@ -51,10 +54,9 @@ class Live:
         self._reservations = Reservations(self.store, clock)
         self.reflectors = [
             Reflector(kind, cluster, self.store, self._lock, clock)
-            for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), *extra_kinds)
+            for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), *extra_kinds)
         ]
-        # Of the kinds that the guard reads.
-        self._guarding = [each for each in self.reflectors if each.kind.fact in (Node, Pod, VirtualMachineInstance)]
+        self._guarding = [each for each in self.reflectors if each.kind.fact in GUARDING]
 
     def start(self, stop: threading.Event) -> None:
         """Start one reflector thread per kind. The threads end when `stop` is set."""
@@ -127,4 +129,5 @@ class Live:
 def _vm_key_of(request: JsonObject) -> Key:
     """Return the key that `vm_key` will give the created pod. A pod without a VMI and a name gets the request's uid."""
     pod = mapping(request, "object")
-    return namespace_of(request), vmi_uid(pod) or text(pod, "metadata", "name") or text(request, "uid")
+    name = vmi_uid(pod) or text(pod, "metadata", "name") or text(request, "uid")
+    return namespace_of(request)[:MAX_NAME], name[:MAX_NAME]  # a made-up review may have longer ones

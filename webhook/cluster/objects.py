@@ -184,7 +184,7 @@ def read_virtual_machine_instance(item: JsonObject) -> VirtualMachineInstance:
 def read_namespace(item: JsonObject) -> Namespace:
     """Extract the facts of a namespace."""
     label = mapping(item, "metadata", "labels").get(OPT_IN_KEY)
-    return Namespace(text(item, "metadata", "name"), {"true": True, "false": False}.get(str(label)))
+    return Namespace(text(item, "metadata", "name"), {"true": True, "false": False}.get(str(label)), labels_of(item))
 
 
 def read_storage_class(item: JsonObject) -> StorageClass:

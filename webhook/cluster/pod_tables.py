@@ -8,6 +8,7 @@ from webhook.cluster.claim_users import users_without_vm
 from webhook.cluster.tables import Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 
 def vm_key(pod: Pod) -> Key:
@@ -56,6 +57,13 @@ class Load(Table[Pod]):
 
 
 Index = defaultdict[Any, dict[Key, Pod]]
+PodTerm = tuple[Pod, AffinityTerm]
+Label = tuple[str, str]
+Buckets = defaultdict[Label | None, dict[tuple[str, str, int], PodTerm]]
+Place = tuple[tuple[str, bool], Label | None, tuple[str, str, int]]
+
+MIN_INDEXED = 100  # pods of a namespace; to search in fewer takes 0.05 ms
+MAX_INDEXES = 8  # of one namespace; each takes 5 MB per 50,000 pods
 
 
 def _remove_from(index: Index, entry: Any, key: Key) -> None:
@@ -66,13 +74,125 @@ def _remove_from(index: Index, entry: Any, key: Key) -> None:
         del index[entry]
 
 
+class LabeledPods:
+    """Pods by namespace. In a large namespace, an index by label finds those that a selector may select.
+
+    The index of a label's key is built when the first selector names the key, and then maintained. A namespace has only
+    a few of them, so that selectors with made-up keys cost little memory and time.
+    """
+
+    def __init__(self) -> None:
+        self._by_namespace: Index = defaultdict(dict)
+        # For each namespace the keys of labels, and for each key the pods by value.
+        self._by_value: dict[str, dict[str, Index]] = {}
+
+    def put(self, pod: Pod) -> None:
+        """Add a pod. The table must not have it."""
+        key = pod.key
+        self._by_namespace[pod.namespace][key] = pod
+        for label, index in self._by_value.get(pod.namespace, {}).items():
+            if label in pod.labels:
+                index[pod.labels[label]][key] = pod
+
+    def remove(self, pod: Pod) -> None:
+        """Remove a pod of the table."""
+        _remove_from(self._by_namespace, pod.namespace, pod.key)
+        for label, index in self._by_value.get(pod.namespace, {}).items():
+            if label in pod.labels:
+                _remove_from(index, pod.labels[label], pod.key)
+        if pod.namespace not in self._by_namespace:
+            self._by_value.pop(pod.namespace, None)
+
+    def matching(self, namespace: str, selector: Selector) -> Collection[Pod]:
+        """List the pods of a namespace that the selector may select, and maybe others, by the rarest of its labels."""
+        found: Collection[Pod] = self._by_namespace.get(namespace, {}).values()
+        if len(found) < MIN_INDEXED:
+            return found
+        for requirement in selector:
+            if requirement.equal_to and (index := self._index(namespace, requirement.key)) is not None:
+                buckets = [index[value] for value in requirement.equal_to if value in index]
+                if sum(map(len, buckets)) < len(found):
+                    found = [pod for bucket in buckets for pod in bucket.values()]
+        return found
+
+    def _index(self, namespace: str, label: str) -> Index | None:
+        indexes = self._by_value.setdefault(namespace, {})
+        if label not in indexes and len(indexes) < MAX_INDEXES:
+            index = indexes[label] = defaultdict(dict)
+            for key, pod in self._by_namespace[namespace].items():
+                if label in pod.labels:
+                    index[pod.labels[label]][key] = pod
+        return indexes.get(label)
+
+
+class RepellingTerms:
+    """The required anti-affinity terms of pods, by the namespace and one label of the pods that they repel.
+
+    Of the labels that a term requires, it is the rarest one.
+    """
+
+    def __init__(self) -> None:
+        # By the namespace, and whether the term's pod is in it; "" stands for the terms with a namespace selector. Then
+        # by label, None for a term that requires no label.
+        self._terms: defaultdict[tuple[str, bool], Buckets] = defaultdict(lambda: defaultdict(dict))
+        self._places: dict[Key, list[Place]] = {}
+
+    def put(self, pod: Pod) -> None:
+        """Add the terms of a pod. The table must not have the pod."""
+        for number, term in enumerate(pod.anti_affinity):
+            for scope in _scopes(pod, term):
+                buckets = self._terms[scope]
+                for label in _rarest_label(term, buckets):
+                    place = *pod.key, number
+                    buckets[label][place] = pod, term
+                    self._places.setdefault(pod.key, []).append((scope, label, place))
+
+    def remove(self, key: Key) -> None:
+        """Remove the terms of a pod, if it has any."""
+        for scope, label, place in self._places.pop(key, ()):
+            buckets = self._terms[scope]
+            buckets[label].pop(place, None)
+            if not buckets[label]:
+                del buckets[label]
+            if not buckets:
+                del self._terms[scope]
+
+    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> list[PodTerm]:
+        """List the terms that may select a pod, of the pods in its namespace, or else (not `own`) of all others."""
+        found: list[PodTerm] = []
+        for scope in ((namespace, True),) if own else ((namespace, False), ("", False)):
+            if (buckets := self._terms.get(scope)) is not None:
+                for label in {None, *labels.items()} & buckets.keys():
+                    found += buckets[label].values()
+        return found if own else [each for each in found if each[0].namespace != namespace]
+
+
+def _scopes(pod: Pod, term: AffinityTerm) -> Iterator[tuple[str, bool]]:
+    if term.namespace_selector is not None:
+        yield "", False
+    if pod.namespace in term.namespaces or term.namespace_selector is not None:
+        yield pod.namespace, True
+    for namespace in term.namespaces:
+        if namespace != pod.namespace:
+            yield namespace, False
+
+
+def _rarest_label(term: AffinityTerm, buckets: Buckets) -> Iterable[Label | None]:
+    """Return under which labels to find a term: the values of that key of which the fewest terms are known."""
+    if term.selector is None:  # selects nothing
+        return ()
+    keys = [[(each.key, value) for value in each.equal_to] for each in term.selector if each.equal_to]
+    return min(keys, key=lambda labels: sum(len(buckets.get(label, ())) for label in labels), default=(None,))
+
+
 class PlacedPods(Load):
     """Pods that count on a node, also indexed by what affects other pods there."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_namespace: Index = defaultdict(dict)
-        self._by_repelled_namespace: Index = defaultdict(dict)
+        self._placed = LabeledPods()
+        self._terms = RepellingTerms()
+        self._oversized: Index = defaultdict(dict)
         self._unbound: dict[Key, Pod] = {}
 
     def put(self, fact: Pod) -> None:
@@ -80,40 +200,39 @@ class PlacedPods(Load):
         super().put(fact)
         if fact.effective_node:
             key = fact.key
-            self._by_namespace[fact.namespace][key] = fact
+            self._placed.put(fact)
+            self._terms.put(fact)
             if not fact.node and not fact.prefers:
                 self._unbound[key] = fact
-            for namespace in _repelled_namespaces(fact):
-                self._by_repelled_namespace[namespace][key] = fact
+            if fact.oversized:
+                self._oversized[fact.namespace][key] = fact
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""
         removed = super().remove(key)
         if removed is not None and removed.effective_node:
-            _remove_from(self._by_namespace, removed.namespace, key)
+            self._placed.remove(removed)
+            self._terms.remove(key)
             self._unbound.pop(key, None)
-            for namespace in _repelled_namespaces(removed):
-                _remove_from(self._by_repelled_namespace, namespace, key)
+            if removed.oversized:
+                _remove_from(self._oversized, removed.namespace, key)
         return removed
 
-    def placed(self, namespaces: Collection[str]) -> Iterator[Pod]:
-        """List the pods of some namespaces that have an effective node."""
-        return (pod for namespace in namespaces for pod in self._by_namespace.get(namespace, {}).values())
+    def placed(self, namespace: str, selector: Selector) -> Collection[Pod]:
+        """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
+        return self._placed.matching(namespace, selector)
 
     def has_unbound(self, node: str, excluding: Key) -> bool:
         """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
         return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
 
-    def with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
-        """List the pods with an effective node and a required anti-affinity to pods of a namespace (see `Catalog`)."""
-        return self._by_repelled_namespace.get(namespace, {}).values()
+    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> list[PodTerm]:
+        """List the anti-affinity terms that may select a pod (see `Catalog`)."""
+        return self._terms.repelling(namespace, labels, own=own)
 
-
-def _repelled_namespaces(pod: Pod) -> Collection[str]:
-    """Return the namespaces of the pods that the pod may repel; an empty string stands for a namespace selector."""
-    if not pod.anti_affinity:  # most pods
-        return ()
-    return {name for term in pod.anti_affinity for name in (*term.namespaces, *[""] * term.has_namespace_selector)}
+    def oversized(self) -> Collection[str]:
+        """List the namespaces that have an oversized pod with an effective node."""
+        return self._oversized.keys()
 
 
 class Pods(PlacedPods):

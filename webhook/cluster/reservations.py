@@ -7,8 +7,6 @@ from msgspec.structs import replace
 
 from webhook.cluster.store import Store
 from webhook.placement.objects.facts import Key, Pod
-from webhook.placement.objects.kubevirt import APP_LABEL, CREATED_BY_LABEL
-from webhook.placement.objects.pod import NO_STRINGS
 from webhook.placement.reasons import Decision
 
 # Seconds until a reservation expires if the pod doesn't show up in the cache: the pod may have been rejected after the
@@ -18,10 +16,9 @@ RESERVATION_SECONDS = 10.0
 # another replica, or the creation of one of its pods, may take longer. In seconds at least and at most.
 DELAY_FACTOR, MIN_RECENT_SECONDS, MAX_RECENT_SECONDS = 3.0, 0.5, 5.0
 DELAY_SECONDS = 10.0  # for which such a delay counts
-# The reviews may be made up, and a user can create large pods: 100 pods with 60,000 annotations took 400 MB. Beyond
-# this number, the oldest reservation ends: its pod is the most likely one to be in the cache, or rejected.
+# The reviews may be made up. Beyond this number, the oldest reservation ends: its pod is the most likely one to be in
+# the cache, or rejected.
 MAX_RESERVATIONS = 2048
-MAX_SIZE = 32 * 1024  # bytes of memory, roughly; a pod of KubeVirt has 5 KB. A larger one is reserved without details
 
 
 class Reservations:
@@ -62,10 +59,6 @@ class Reservations:
         if pod is None or not (reserves or withdrawn[0]):
             self.restore(withdrawn)
             return
-        if _size_of(pod) > MAX_SIZE:
-            pod = _without_details(pod)
-            if _size_of(pod) > MAX_SIZE:  # made up: no VM requests hundreds of resources
-                return
         pod = pod if pod.key == vm else replace(pod, name=vm[1])
         self._reserved_at.pop(vm, None)  # the order of the dict is the order of time
         self._reserved_at[vm] = self._clock()
@@ -107,28 +100,3 @@ class Reservations:
         self._store.reservations.remove(vm)
         self._store.recent_pins.remove(vm)
         del self._reserved_at[vm]
-
-
-def _without_details(pod: Pod) -> Pod:
-    """Return a pod with its requests and the labels that identify its VM, but without everything else of any size."""
-    labels = {key: value for key, value in pod.labels.items() if key in (APP_LABEL, CREATED_BY_LABEL)}
-    return replace(
-        pod,
-        labels=labels,
-        anti_affinity=(),
-        claims=(),
-        owners=NO_STRINGS,
-        true_annotations=NO_STRINGS,
-        false_annotations=NO_STRINGS,
-    )
-
-
-def _size_of(pod: Pod) -> int:
-    """Return roughly how many bytes of memory a pod takes."""
-    names = pod.name, pod.namespace, pod.uid, pod.created, *pod.labels, *pod.labels.values()
-    texts = [*names, *pod.requests, *pod.claims, *pod.owners, *pod.true_annotations, *pod.false_annotations]
-    size = sum(map(len, texts)) + 100 * len(texts)  # 100 for a string, and for its place in a dict
-    try:
-        return size + (10 * len(repr(pod.anti_affinity)) if pod.anti_affinity else 0)
-    except RecursionError:  # a label selector of many levels
-        return MAX_SIZE + 1

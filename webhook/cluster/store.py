@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from webhook.cluster.objects import Fact
-from webhook.cluster.pod_tables import Load, PlacedPods, Pods, vm_key
+from webhook.cluster.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
 from webhook.cluster.releases import ReleaseMemory, VmId
 from webhook.cluster.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
@@ -23,6 +23,7 @@ from webhook.placement.objects.facts import (
     VirtualMachineInstance,
     Volume,
 )
+from webhook.placement.objects.selectors import Selector
 
 TABLE_NAMES: dict[type[Fact], str] = {
     Claim: "claims",
@@ -153,6 +154,14 @@ class Store:
         found = self.namespaces.get(("", name))
         return found.opt_in if found else None
 
+    def namespace(self, name: str) -> Namespace | None:
+        """Find a namespace."""
+        return self.namespaces.get(("", name))
+
+    def all_namespaces(self) -> Collection[Namespace]:
+        """List the namespaces."""
+        return self.namespaces.values()
+
     def storage_class_opts_in(self, name: str) -> bool:
         """Return whether a StorageClass's annotation opts in the VMs that mount its claims."""
         found = self.storage_classes.get(("", name))
@@ -232,10 +241,17 @@ class Store:
             return known
         return {name: known.get(name, 0) + reservations.get(name, 0) for name in known.keys() | reservations.keys()}
 
-    def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
-        """List the pods of some namespaces that have an effective node."""
-        return chain(self.pods.placed(namespaces), self.reservations.placed(namespaces))
+    def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
+        """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
+        return chain(self.pods.placed(namespace, selector), self.reservations.placed(namespace, selector))
 
-    def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
-        """List the pods with an effective node and a required anti-affinity to pods of a namespace (see `Catalog`)."""
-        return chain(self.pods.with_anti_affinity(namespace), self.reservations.with_anti_affinity(namespace))
+    def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Collection[PodTerm]:
+        """List the required anti-affinity terms that may select a pod (see `Catalog`)."""
+        return [
+            *self.pods.repelling(namespace, labels, own=own),
+            *self.reservations.repelling(namespace, labels, own=own),
+        ]
+
+    def oversized_pods(self) -> Collection[str]:
+        """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
+        return self.pods.oversized()

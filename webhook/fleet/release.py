@@ -10,9 +10,9 @@ from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import MAX_START_FAILURES, FailedCheck, run_checks
+from webhook.placement.guard.feasibility import FailedCheck, run_checks
 from webhook.placement.injector import candidate_for
-from webhook.placement.objects.facts import VirtualMachine
+from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.reasons import GUARD_REASONS, ClaimFinding, Mode, Reason
 from webhook.placement.settings import Action, Settings
@@ -21,8 +21,7 @@ from webhook.placement.votes import Choice, choose
 # Seconds. The scheduler may wait for more than the guard knows, such as the victims of a preemption, which have a grace
 # period, or the cluster autoscaler.
 PENDING_LIMIT = 300
-# KubeVirt delays the next start by 10·n² seconds after n failures, up to 300 s, and each release counts as a failure.
-MAX_RELEASES = 2  # within an hour
+MAX_RELEASES = MAX_START_FAILURES  # within an hour
 
 # These checks don't show that the pin can't hold: they only keep a new pod from being pinned.
 _NO_OBSTACLES = frozenset({Reason.NODE_SCARCE, Reason.RELEASED, Reason.START_FAILED})

@@ -10,12 +10,14 @@ from webhook.placement.objects.facts import (
     Claim,
     CSINode,
     Key,
+    Namespace,
     Node,
     Pod,
     ShareManager,
     VirtualMachine,
     Volume,
 )
+from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 
 class Catalog(Protocol):
@@ -41,9 +43,6 @@ class Catalog(Protocol):
 
     def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
         """List the bound pods that mount a claim, are Pending or Running, and belong to no VM, sorted by name."""
-
-    def namespace_opt_in(self, name: str) -> bool | None:
-        """Return whether a namespace's label opts its VMs in (True) or out (False); None without the label."""
 
     def storage_class_opts_in(self, name: str) -> bool:
         """Return whether a StorageClass's annotation opts in the VMs that mount its claims."""
@@ -83,13 +82,27 @@ class Catalog(Protocol):
         """
 
     def stale_resources(self) -> Collection[str]:
-        """List the resources without an update for 5 minutes: "nodes", "pods", both or neither."""
+        """List the resources without an update for 5 minutes: for example "nodes"."""
 
-    def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
-        """List the pods in these namespaces that have an effective node."""
+    def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
+        """List the pods of a namespace that have an effective node: at least those that the selector selects."""
 
-    def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
-        """List the pods that have an effective node and a required anti-affinity to pods in the namespace.
+    def repelling_terms(
+        self, namespace: str, labels: Mapping[str, str], *, own: bool
+    ) -> Collection[tuple[Pod, AffinityTerm]]:
+        """List pods with a required anti-affinity term that may select a pod with these labels in the namespace.
 
-        An empty name stands for anti-affinity terms with a namespace selector.
+        They have an effective node, and are those of the namespace (`own`) or of all others.
         """
+
+    def oversized_pods(self) -> Collection[str]:
+        """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
+
+    def namespace_opt_in(self, name: str) -> bool | None:
+        """Return whether a namespace's label opts its VMs in (True) or out (False); None without the label."""
+
+    def namespace(self, name: str) -> Namespace | None:
+        """Find a namespace."""
+
+    def all_namespaces(self) -> Collection[Namespace]:
+        """List the namespaces."""

@@ -11,7 +11,7 @@ from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
 from webhook.placement.settings import Settings
 from webhook.placement.votes import ranked
 
-# The guard evaluates the candidates in turn, and a check can take 50 ms. A volume has few VMs, on even fewer nodes.
+# The guard evaluates the candidates in turn. A volume has few VMs, on even fewer nodes.
 MAX_CANDIDATES = 8
 
 

@@ -17,7 +17,7 @@ from webhook.placement.eligibility import (
     pinned_by_webhook,
     username,
 )
-from webhook.placement.guard.candidate import Candidate, pinning_replicas
+from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
 from webhook.placement.migration import leads_elsewhere
 from webhook.placement.mutation import patch_for
@@ -141,7 +141,7 @@ def check_pin_again(
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
-    candidate = candidate_for(pod, namespace, node, claims, catalog)
+    candidate = candidate_for(pod, namespace, node, claims, catalog, releases=releases_pins(settings))
     checks = CHECKS if settings.node_guard else ()
     record(NodeChecked(candidate, checks))
     obstacle = first_failed_check(candidate, checks)
@@ -165,7 +165,8 @@ def place_virt_launcher(
 
     record(NodeChosen(choice))
     # The other replicas may be pinning VMs to the node, too.
-    candidate = candidate_for(pod, namespace, choice.node, claims, catalog, pinning_replicas(catalog, settings))
+    replicas, releases = pinning_replicas(catalog, settings), releases_pins(settings)
+    candidate = candidate_for(pod, namespace, choice.node, claims, catalog, replicas, releases=releases)
     checks = checks_in_force(required=mode is Mode.REQUIRED, certain=choice.certain, node_guard=settings.node_guard)
     obstacle = first_failed_check(candidate, checks)
     if obstacle or mode is Mode.PREFERRED:
@@ -183,6 +184,7 @@ def place_virt_launcher(
         claims=claims,
         recorded=True,
         reservation=candidate.pod_facts if settings.node_guard else None,
+        passed_over=candidate.comparisons.passed_over,
     )
 
 
@@ -239,6 +241,8 @@ def _prefer(
 
 def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> Decision:
     """Reserve resources for a pod that prefers the node: the scheduler may bind it before a pod that is pinned next."""
+    if candidate.comparisons.passed_over:
+        decision = replace(decision, passed_over=True)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
     if not settings.node_guard or not may_fit or is_gated(candidate.pod):
         return decision
@@ -252,10 +256,12 @@ def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
     claims: tuple[ClaimFinding, ...],
     catalog: Catalog,
     replicas: int = 1,
+    *,
+    releases: bool = True,
 ) -> Candidate:
     """Return what the guard evaluates: the pod on a node, with the known PVs of its claims."""
     volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
-    return Candidate(pod, namespace, node, volumes, catalog, replicas)
+    return Candidate(pod, namespace, node, volumes, catalog, replicas, releases=releases)
 
 
 def namespace_of(request: JsonObject) -> str:

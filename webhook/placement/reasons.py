@@ -193,7 +193,8 @@ class Decision(Struct, frozen=True):
     prefers the node and may fit. `unpins` means
     that the patch removes the required terms that an earlier call of the webhook added. `avoids` means that the patch
     makes the pod prefer all nodes but `node`, because pinned pods need its free resources.
-    `opted_in_by` is `NOTHING` for a pod that runs no VM.
+    `opted_in_by` is `NOTHING` for a pod that runs no VM. `passed_over` means that the guard did not evaluate a term of
+    a pod in another namespace.
     """
 
     outcome: Outcome
@@ -208,3 +209,4 @@ class Decision(Struct, frozen=True):
     avoids: bool = False
     opted_in_by: OptedInBy = OptedInBy.NOTHING
     reservation: Pod | None = None
+    passed_over: bool = False

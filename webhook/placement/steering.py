@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from webhook.placement import consumers, wording
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
+from webhook.placement.guard.comparisons import Comparisons
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import ClaimFinding, Decision, Mode, Outcome, Reason, Source
@@ -30,12 +31,13 @@ def place_share_manager(
         sentence = f"the pod prefers to avoid the nodes of the VMs that use volume {users.volume}"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
+    # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
     # In a drain, the node of the migration's source is cordoned, and the new server belongs on the target's node.
     obstacles: dict[str, FailedCheck | None] = {}
     checks = CHECKS if settings.node_guard else ()
+    comparisons = Comparisons()  # for all nodes together
     for node in candidates:
-        # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
-        candidate = Candidate(pod, namespace, node, (), catalog)
+        candidate = Candidate(pod, namespace, node, (), catalog, comparisons=comparisons)
         record(NodeChecked(candidate, checks))
         obstacles[node] = first_failed_check(candidate, checks)
         if obstacles[node] is None:
@@ -48,4 +50,13 @@ def place_share_manager(
         decision = unchanged(obstacle.reason, Mode.PREFERRED, wording.not_steered(node, obstacle.detail))
         return replace(decision, node=node, claims=claims)
     message = wording.steered(node, sum(vm.node == node for vm in users.pods))
-    return Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims, recorded=True)
+    return Decision(
+        Outcome.PREFERRED,
+        Reason.CO_SCHEDULED,
+        message,
+        Mode.PREFERRED,
+        node,
+        claims=claims,
+        recorded=True,
+        passed_over=comparisons.passed_over,
+    )

@@ -7,7 +7,7 @@ import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.inventory import Inventory
-from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, Kind, kinds, opt_in_kinds
+from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, Kind, kinds, metadata_kinds
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, Malformed
 from webhook.placement.objects.kubevirt import is_virt_launcher
@@ -26,7 +26,7 @@ def read_inventory(
     """
     inventory = Inventory()
     with answered():
-        for kind in (*kinds(settings.longhorn_namespace), *opt_in_kinds(settings), VIRTUAL_MACHINES):
+        for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), VIRTUAL_MACHINES):
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
                 report_progress(kind.plural, len(items))

@@ -17,6 +17,7 @@ from webhook.cluster.kinds import (
     object_path,
 )
 from webhook.cluster.objects import Fact
+from webhook.cluster.pod_tables import PodTerm
 from webhook.cluster.store import Store
 from webhook.placement.objects.facts import (
     Claim,
@@ -31,6 +32,7 @@ from webhook.placement.objects.facts import (
     Volume,
 )
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
+from webhook.placement.objects.selectors import Selector
 from webhook.reading.api import answered, list_raw
 
 
@@ -151,12 +153,27 @@ class OnDemand(Store):
         self._list(Pod)
         return super().expects_pods(node, excluding)
 
-    def placed_pods(self, namespaces: Collection[str]) -> Iterable[Pod]:
-        """List the pods of some namespaces that have an effective node. Reads all pods."""
+    def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
+        """List the pods with an effective node that a selector may select. Reads all pods."""
         self._list(Pod)
-        return super().placed_pods(namespaces)
+        return super().placed_pods(namespace, selector)
 
-    def pods_with_anti_affinity(self, namespace: str) -> Iterable[Pod]:
-        """List the pods with anti-affinity to a namespace. Reads all pods: the API server can't filter by affinity."""
+    def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Collection[PodTerm]:
+        """List the anti-affinity terms that may select a pod. Reads all pods: the API server can't filter by them."""
         self._list(Pod)
-        return super().pods_with_anti_affinity(namespace)
+        return super().repelling_terms(namespace, labels, own=own)
+
+    def oversized_pods(self) -> Collection[str]:
+        """List the namespaces that have an oversized pod. Reads all pods."""
+        self._list(Pod)
+        return super().oversized_pods()
+
+    def namespace(self, name: str) -> Namespace | None:
+        """Read a namespace."""
+        self._get(Namespace, ("", name))
+        return super().namespace(name)
+
+    def all_namespaces(self) -> Collection[Namespace]:
+        """Read all namespaces."""
+        self._list(Namespace)
+        return super().all_namespaces()

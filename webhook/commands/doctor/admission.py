@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from certs.cluster import CONFIGURATIONS
-from webhook.cluster.kinds import VIRTUAL_MACHINES, kinds, opt_in_kinds
+from webhook.cluster.kinds import VIRTUAL_MACHINES, kinds, metadata_kinds
 from webhook.cluster.store import Store
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
@@ -14,7 +14,7 @@ from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.opt_in import Applicant, opted_in_by
 from webhook.placement.reasons import OptedInBy
-from webhook.placement.settings import Settings
+from webhook.placement.settings import OptIn, Settings
 from webhook.reading.installation import Installation
 
 _VM_LABELS = {APP_LABEL: VIRT_LAUNCHER}
@@ -48,7 +48,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
 
 
 def _opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMachine]:
-    sources = opt_in_kinds(settings)
+    sources = metadata_kinds(settings) if settings.opt_in is OptIn.NAMESPACE else ()
     claims = [kind for kind in kinds(settings.longhorn_namespace) if kind.fact is Claim and sources]
     store = Store(fact for kind in (VIRTUAL_MACHINES, *sources, *claims) for fact in inspection.facts(kind))
     vms = filter(None, (store.virtual_machine(*key) for key in sorted(store.virtual_machines)))

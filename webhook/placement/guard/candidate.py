@@ -1,25 +1,28 @@
 """A pod and its target node: what the node guard evaluates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from webhook.placement.catalog import Catalog
+from webhook.placement.guard.comparisons import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
-from webhook.placement.objects.facts import Key, Node, Pod, Volume
+from webhook.placement.objects.facts import MAX_START_FAILURES, Key, Node, Pod, Volume
 from webhook.placement.objects.fields import JsonObject, text
-from webhook.placement.objects.kubevirt import vmi_uid
+from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name, vmi_uid
 from webhook.placement.objects.pod import pod_facts
 from webhook.placement.objects.resources import PODS
 from webhook.placement.objects.selectors import required_terms
-from webhook.placement.settings import Settings
+from webhook.placement.settings import Action, Settings
 
 
 @dataclass(frozen=True)  # no slots: cached_property needs a __dict__
 class Candidate:
     """A pod, its target node, and the PVs of the claims that it mounts.
 
-    `replicas` is the number of webhook replicas that may pin other pods to the node at the same moment.
+    `replicas` is the number of webhook replicas that may pin other pods to the node at the same moment. `comparisons`
+    is what is left for the review. `releases` means that the webhook deletes a pod
+    whose pin fails.
     """
 
     pod: JsonObject
@@ -28,6 +31,8 @@ class Candidate:
     volumes: tuple[Volume, ...]
     catalog: Catalog
     replicas: int = 1
+    comparisons: Comparisons = field(default_factory=Comparisons)
+    releases: bool = True
 
     @property
     def node(self) -> Node | None:
@@ -50,8 +55,16 @@ class Candidate:
     @cached_property
     def pod_affinity(self) -> InterPodAffinity:
         """Return the evaluator of required pod (anti-)affinity for this pod and the pods around the node."""
-        affinity_terms = required_terms(self.pod, self.namespace, "podAffinity")
-        return InterPodAffinity(self.pod_facts, affinity_terms, self.catalog)
+        facts = self.pod_facts
+        terms = () if facts.oversized else required_terms(self.pod, self.namespace, "podAffinity")
+        return InterPodAffinity(facts, terms, self.catalog, self.comparisons)
+
+    def is_restartable(self) -> bool:
+        """Return whether the release could restart the VM if its pin failed. True for a pod that is no VM's."""
+        if not is_virt_launcher(self.pod):
+            return True
+        vm = self.catalog.virtual_machine(self.namespace, vmi_name(self.pod))
+        return self.releases and vm is not None and vm.restarts and vm.start_failures < MAX_START_FAILURES
 
 
 def pinning_replicas(catalog: Catalog, settings: Settings) -> int:
@@ -61,6 +74,11 @@ def pinning_replicas(catalog: Catalog, settings: Settings) -> int:
     """
     alone = settings.session_affinity and not catalog.has_other_pinning_replicas()
     return 1 if alone else settings.replicas
+
+
+def releases_pins(settings: Settings) -> bool:
+    """Return whether the webhook deletes Pending pods whose pin can't hold."""
+    return settings.release and settings.node_guard and settings.action is Action.INJECT
 
 
 class ResourceFit(NamedTuple):

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.eligibility import is_gated
 from webhook.placement.guard.candidate import Candidate, resource_fits, unreported_resources
+from webhook.placement.guard.comparisons import LimitExceeded
+from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.claims import is_bound
+from webhook.placement.objects.facts import MAX_START_FAILURES
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.objects.selectors import REQUIRED, node_matches, selects_namespaces, zones_match
+from webhook.placement.objects.selectors import REQUIRED, node_matches, zones_match
 from webhook.placement.reasons import Reason
 
-MAX_START_FAILURES = 2  # in a row; then the webhook doesn't release the VM either (see `fleet.release`)
 STALE_MINUTES = 5  # a quiet watch gets a bookmark every minute
 MAX_NODE_SELECTOR_TERMS = (
     1000  # limit per node affinity: to add the pin to a term and to verify the patch takes 0.05 ms
@@ -73,12 +75,17 @@ def _not_ready(candidate: Candidate) -> str | None:
 
 def _cordoned(candidate: Candidate) -> str | None:
     node = candidate.node
-    return "is cordoned" if node and node.unschedulable and not tolerates(candidate.pod, CORDON) else None
+    return "is cordoned" if node and node.unschedulable and not _tolerated(candidate, CORDON) else None
+
+
+def _tolerated(candidate: Candidate, taint: JsonObject) -> bool:
+    candidate.comparisons.spend(1 + len(mappings(candidate.pod, "spec", "tolerations")))
+    return tolerates(candidate.pod, taint)
 
 
 def _tainted(candidate: Candidate) -> str | None:
     for taint in candidate.node.taints if candidate.node else ():
-        if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(candidate.pod, taint):
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(candidate, taint):
             return f"has the untolerated taint {text(taint, 'key')}:{taint['effect']}"
     return None
 
@@ -87,12 +94,14 @@ def _node_mismatch(candidate: Candidate) -> str | None:
     node = candidate.node
     if node is None:
         return None
-    for key, value in mapping(candidate.pod, "spec", "nodeSelector").items():
+    selector, spend = mapping(candidate.pod, "spec", "nodeSelector"), candidate.comparisons.spend
+    spend(len(selector))
+    for key, value in selector.items():
         if node.labels.get(key) != value:
             return f"does not match the pod's nodeSelector {key}={value}"
     affinity = mapping(candidate.pod, "spec", "affinity", "nodeAffinity")
     required = affinity.get(REQUIRED)
-    if isinstance(required, dict) and not node_matches(required, node.name, node.labels):
+    if isinstance(required, dict) and not node_matches(required, node.name, node.labels, spend):
         return NODE_AFFINITY_MISMATCH
     return None
 
@@ -102,7 +111,8 @@ def _volume_mismatch(candidate: Candidate) -> str | None:
     if node is None:
         return None
     for volume in candidate.volumes:
-        if volume.node_affinity is not None and not node_matches(volume.node_affinity, "", node.labels):
+        affinity, spend = volume.node_affinity, candidate.comparisons.spend
+        if affinity is not None and not node_matches(affinity, "", node.labels, spend):
             return f"does not match the node affinity of PV {volume.name}"
         if not zones_match(volume.zones, node.labels):
             return f"does not match the zone or region label of PV {volume.name}"
@@ -137,7 +147,7 @@ def _scarce(candidate: Candidate) -> str | None:
 
 
 def _pod_affinity_conflict(candidate: Candidate) -> str | None:
-    return candidate.pod_affinity.conflict()
+    return candidate.pod_affinity.verdict.conflict
 
 
 def unsupported_field(pod: JsonObject) -> str | None:
@@ -155,10 +165,16 @@ def unsupported_field(pod: JsonObject) -> str | None:
     affinity = mapping(spec, "affinity")
     if len(mappings(affinity, "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
         return f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
-    for kind in ("podAffinity", "podAntiAffinity"):
-        if any(selects_namespaces(term) for term in mappings(affinity, kind, REQUIRED)):
-            return f"affinity.{kind} with a namespaceSelector"
     return None
+
+
+def _unsupported_affinity(candidate: Candidate) -> str | None:
+    if candidate.comparisons.exceeded:
+        return TOO_MANY_COMPARISONS
+    verdict = candidate.pod_affinity.verdict
+    if verdict.passed_over and not candidate.is_restartable():
+        return "the required pod anti-affinity of pods in other namespaces, and the webhook cannot restart this VM"
+    return verdict.unsupported or None
 
 
 def _unbound_claim(candidate: Candidate) -> str | None:
@@ -192,7 +208,7 @@ def _unsupported(candidate: Candidate) -> str | None:
     field = unsupported_field(candidate.pod)
     constraint = (
         (f"the pod's spec.{field}" if field else None)
-        or candidate.pod_affinity.unsupported()
+        or _unsupported_affinity(candidate)
         or _unbound_claim(candidate)
         or _limited_volume(candidate)
         or _possible_device(candidate)
@@ -284,7 +300,12 @@ def checks_in_force(*, required: bool, certain: bool, node_guard: bool) -> tuple
 
 def run_checks(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> Iterator[tuple[Check, str | None]]:
     """Yield each check with the detail of its failure, or with None if the check passes."""
-    return ((check, check.find_failure(candidate)) for check in checks)
+    for check in checks:
+        try:
+            detail = check.find_failure(candidate)
+        except LimitExceeded:  # the last check reports it
+            detail = None
+        yield check, detail
 
 
 def first_failed_check(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> FailedCheck | None:

@@ -3,71 +3,94 @@
 Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filtering.go.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+
+from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
+from webhook.placement.guard.comparisons import MAX_COMPARISONS, Comparisons, LimitExceeded
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.selectors import AffinityTerm
+from webhook.placement.objects.selectors import AffinityTerm, selects
 
-# Limit for comparisons of a pod with a value in a term. 100,000 take about 50 ms and block all other requests.
-# A user who can create pods can write thousands of terms. With the pods of a large cluster, these would take minutes.
-MAX_COMPARISONS = 100_000
-
-
-class _LimitExceeded(Exception):
-    """The comparisons exceed the limit."""
+UNKNOWN_NAMESPACES = "a namespaceSelector, because the namespaces are unknown"
+TOO_MANY_COMPARISONS = f"constraints that need more than {MAX_COMPARISONS:,} comparisons"
 
 
-@dataclass(slots=True)
+class Verdict(Struct, frozen=True):
+    """The conflict as the detail of a `FailedCheck`, and what can't be evaluated.
+
+    `passed_over` means that something of another namespace's pod can't be evaluated. Its users must not change this
+    pod's placement with terms that are hard to evaluate.
+    """
+
+    conflict: str | None = None
+    unsupported: str = ""
+    passed_over: bool = False
+
+
+@dataclass  # no slots: cached_property needs a __dict__
 class InterPodAffinity:
-    """A pod on its target node, its required affinity terms, and the number of comparisons `left` before the limit."""
+    """A pod on its target node, and its required affinity terms.
+
+    The terms of the pod itself and of its own namespace's pods come first. Those of other namespaces get half of the
+    comparisons that are left.
+    """
 
     pod: Pod
     affinity_terms: tuple[AffinityTerm, ...]
     catalog: Catalog
-    comparisons_left: int = MAX_COMPARISONS
+    comparisons: Comparisons
+    _unknown: bool = False
+    _passed_over: bool = False
     _domains: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
-    def conflict(self) -> str | None:
-        """Return the conflict as the detail of a `FailedCheck`, or None. `unsupported` reports an exceeded limit."""
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Evaluate the terms of the pod and of all pods that may repel it."""
+        unknown = self._unknown_terms()
         try:
-            return self._repelled_by_other() or self._repels_other() or self._unmet_affinity()
-        except _LimitExceeded:
-            return None
+            conflict = self._repels_other() or (None if unknown else self._unmet_affinity()) or self._repelled_by_own()
+        except LimitExceeded:
+            return Verdict(None, unknown or TOO_MANY_COMPARISONS)
+        if not conflict:
+            conflict = self._repelled_by_others()
+        self.comparisons.passed_over |= self._passed_over
+        return Verdict(conflict, unknown or (UNKNOWN_NAMESPACES if self._unknown else ""), self._passed_over)
 
-    def unsupported(self) -> str | None:
-        """Return what the guard can't evaluate: a namespace selector of an anti-affinity, or too many comparisons."""
-        try:
-            self._spend(0)  # raises if `conflict` exceeded the limit
-            for other, term in self._terms_of_others(""):
-                if term.has_namespace_selector and self._charged(term).might_select(self.pod.labels):
-                    return f"the namespace selector in the pod anti-affinity of {other.namespace}/{other.name}"
-        except _LimitExceeded:
-            return f"required pod (anti-)affinity that needs more than {MAX_COMPARISONS:,} comparisons"
-        return None
+    def _unknown_terms(self) -> str:
+        own = self.pod.namespace
+        if self.pod.oversized:
+            return "labels, claims and required pod (anti-)affinity of this size"
+        if own in self.catalog.oversized_pods():  # it may repel each pod of its namespace
+            return f"a pod of namespace {own} that has too many labels or terms"
+        terms = self.pod.anti_affinity + self.affinity_terms
+        if terms and any(term.namespace_selector is not None for term in terms) and self.catalog.namespace(own) is None:
+            return UNKNOWN_NAMESPACES
+        return ""
 
-    def _spend(self, comparisons: int) -> None:
-        self.comparisons_left -= comparisons
-        if self.comparisons_left < 0:
-            raise _LimitExceeded
+    def _labels_of_namespace(self, namespace: str) -> Mapping[str, str]:
+        found = self.catalog.namespace(namespace)
+        return found.labels if found else {}
 
-    def _others(self, pods: Iterable[Pod], comparisons: int = 1) -> Iterator[Pod]:
-        for pod in pods:
-            self._spend(comparisons)
-            if pod.key != self.pod.key:
-                yield pod
+    def _namespaces(self, term: AffinityTerm) -> Iterator[str]:
+        yield from term.namespaces
+        if term.namespace_selector is not None:
+            for namespace in self.catalog.all_namespaces():
+                self.comparisons.spend(1 + len(term.namespace_selector))
+                if namespace.name not in term.namespaces and selects(term.namespace_selector, namespace.labels):
+                    yield namespace.name
 
-    def _terms_of_others(self, namespace: str) -> Iterator[tuple[Pod, AffinityTerm]]:
-        for other in self._others(self.catalog.pods_with_anti_affinity(namespace)):
-            self._spend(len(other.anti_affinity))
-            for term in other.anti_affinity:
-                if self._same_domain(other, term):
-                    yield other, term
-
-    def _charged(self, term: AffinityTerm) -> AffinityTerm:
-        self._spend(term.cost)
-        return term
+    def _selected(self, term: AffinityTerm) -> Iterator[Pod]:
+        """Yield the pods that one of the pod's own terms selects, on any node."""
+        for namespace in self._namespaces(term) if term.selector is not None else ():
+            if namespace != self.pod.namespace and namespace in self.catalog.oversized_pods():
+                self._passed_over = True
+            for other in self.catalog.placed_pods(namespace, term.selector or ()):
+                self.comparisons.spend(term.cost)
+                if other.key != self.pod.key and selects(term.selector, other.labels):
+                    yield other
 
     def _domain(self, node: str, topology_key: str) -> str | None:
         key = node, topology_key
@@ -81,41 +104,79 @@ class InterPodAffinity:
         domain = self._domain(self.pod.effective_node, term.topology_key)
         return domain is not None and domain == self._domain(other.effective_node, term.topology_key)
 
-    def _repelled_by_other(self) -> str | None:
-        for other, term in self._terms_of_others(self.pod.namespace):
-            in_namespace = self.pod.namespace in term.namespaces
-            if in_namespace and self._charged(term).selects(self.pod.namespace, self.pod.labels):
-                return f"conflicts with the required pod anti-affinity of {other.namespace}/{other.name}"
-        return None
+    def _name(self, other: Pod) -> str:
+        # The sentence reaches the VM's namespace, whose users may not know the pods of others.
+        in_namespace = other.namespace == self.pod.namespace
+        return f"{other.namespace}/{other.name}" if in_namespace else "a pod of another namespace"
 
     def _repels_other(self) -> str | None:
         for term in self.pod.anti_affinity:
-            for other in self._others(self.catalog.placed_pods(term.namespaces), term.cost):
-                if self._same_domain(other, term) and term.selects(other.namespace, other.labels):
-                    return f"conflicts with the pod's required anti-affinity to {other.namespace}/{other.name}"
+            for other in self._selected(term):
+                if self._same_domain(other, term):
+                    return f"conflicts with the pod's required anti-affinity to {self._name(other)}"
         return None
+
+    def _repelled_by_own(self) -> str | None:
+        return self._repelled(self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=True), own=True)
+
+    def _repelled_by_others(self) -> str | None:
+        oversized = self.catalog.oversized_pods()
+        self._passed_over |= bool(oversized) and any(namespace != self.pod.namespace for namespace in oversized)
+        terms = self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=False)
+        if not terms:  # for most pods
+            return None
+        kept = self.comparisons.left - self.comparisons.left // 2
+        self.comparisons.left -= kept
+        try:
+            return self._repelled(terms, own=False)
+        except LimitExceeded:
+            self._passed_over, self.comparisons.left = True, 0
+            return None
+        finally:
+            self.comparisons.left += kept
+
+    def _repelled(self, terms: Iterable[tuple[Pod, AffinityTerm]], *, own: bool) -> str | None:
+        namespace, labels = self.pod.namespace, self.pod.labels
+        for other, term in terms:
+            self.comparisons.spend()
+            if other.key == self.pod.key or not self._same_domain(other, term):
+                continue
+            self.comparisons.spend(term.cost)
+            if not selects(term.selector, labels):
+                continue
+            if namespace in term.namespaces or self._selects_namespace(term, own=own):
+                return f"conflicts with the required pod anti-affinity of {self._name(other)}"
+        return None
+
+    def _selects_namespace(self, term: AffinityTerm, *, own: bool) -> bool:
+        found = self.catalog.namespace(self.pod.namespace) if term.namespace_selector else None
+        if term.namespace_selector and found is None:
+            self._unknown, self._passed_over = self._unknown or own, self._passed_over or not own
+            return False
+        return selects(term.namespace_selector, found.labels if found else {})
 
     def _unmet_affinity(self) -> str | None:
         if not self.affinity_terms or not self.catalog.has_nodes():
             return None
-        if any(term.has_namespace_selector for term in self.affinity_terms):  # unsupported_field reports the pod
-            return None
-        namespaces = frozenset().union(*(term.namespaces for term in self.affinity_terms))
-        weight = sum(term.cost for term in self.affinity_terms)
+        terms = self.affinity_terms
         placed = [
             other
-            for other in self._others(self.catalog.placed_pods(namespaces), weight)
+            for other in self._selected(terms[0])
             if self.catalog.node(other.effective_node)  # the scheduler ignores pods on deleted nodes
             and not other.prefers  # it may be bound to another node
-            and all(term.selects(other.namespace, other.labels) for term in self.affinity_terms)
+            and all(self._selects(term, other) for term in terms[1:])
         ]
         # A pinned, unbound pod may be scheduled before or after this pod: the affinity must be met either way.
         if self._affinity_met([other for other in placed if other.node]) and self._affinity_met(placed):
             return None
         return "does not match the pod's required pod affinity"
 
+    def _selects(self, term: AffinityTerm, other: Pod) -> bool:
+        self.comparisons.spend(term.cost)
+        return term.selects(other.namespace, self._labels_of_namespace(other.namespace), other.labels)
+
     def _affinity_met(self, matching: list[Pod]) -> bool:
-        self._spend(len(self.affinity_terms) * len(matching))
+        self.comparisons.spend(len(self.affinity_terms) * len(matching))
         if any(self._domain(self.pod.effective_node, term.topology_key) is None for term in self.affinity_terms):
             return False
         if all(any(self._same_domain(other, term) for other in matching) for term in self.affinity_terms):
@@ -126,6 +187,4 @@ class InterPodAffinity:
             for term in self.affinity_terms
         )
         # The scheduler allows the first pod of a group to satisfy its own terms.
-        return not any_in_a_domain and all(
-            term.selects(self.pod.namespace, self.pod.labels) for term in self.affinity_terms
-        )
+        return not any_in_a_domain and all(self._selects(term, self.pod) for term in self.affinity_terms)

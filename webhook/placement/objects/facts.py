@@ -12,6 +12,8 @@ Key = tuple[str, str]
 
 # With these, KubeVirt starts a VM again whose pod was deleted before it ran: https://kubevirt.io/user-guide/compute/run_strategies/
 RESTARTING_STRATEGIES = ("Always", "RerunOnFailure")
+# KubeVirt delays the next start by 10·n² seconds after n failures, up to 300 s, and each release counts as a failure.
+MAX_START_FAILURES = 2
 
 
 class _Namespaced:
@@ -169,7 +171,8 @@ class Pod(_Namespaced, Struct, frozen=True):
     `alive` means Pending or Running, and not terminating. `claims` are the claims that it mounts. Only pods of VMs
     have `true_annotations` and `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin`
     is set while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and
-    `deciding_claim` the claim that its annotation names as the one that decides; both are empty for other pods.
+    `deciding_claim` the claim that its annotation names as the one that decides; both are empty for other pods. Of an
+    `oversized` pod, the labels, terms, claims and annotations are unknown.
     """
 
     namespace: str
@@ -190,6 +193,7 @@ class Pod(_Namespaced, Struct, frozen=True):
     deciding_claim: str = ""
     false_annotations: frozenset[str] = frozenset()
     prefers: bool = False
+    oversized: bool = False
 
     @property
     def vmi_uid(self) -> str:
@@ -222,6 +226,7 @@ class Namespace(_ClusterScoped, Struct, frozen=True):
 
     name: str
     opt_in: bool | None
+    labels: Mapping[str, str] = {}
 
 
 class StorageClass(_ClusterScoped, Struct, frozen=True):

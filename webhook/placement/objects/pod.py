@@ -1,15 +1,33 @@
 """Read the facts about one pod from its manifest."""
 
-from sys import intern
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
-from webhook.placement.objects.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
+from webhook.placement.objects.kubevirt import (
+    APP_LABEL,
+    CREATED_BY_LABEL,
+    HOTPLUG_POD,
+    MIGRATION_LABEL,
+    VIRT_LAUNCHER,
+    VMI_NAME_ANNOTATION,
+)
 from webhook.placement.objects.resources import effective_requests
-from webhook.placement.objects.selectors import required_terms
+from webhook.placement.objects.selectors import REQUIRED, required_terms
 
+# bytes of memory that the details of a pod may take: labels, annotations, claims, owners, resource names and terms. A
+# pod of KubeVirt takes 4 KB. Anybody who may create pods fills the caches: with 2.8 MB of terms, a pod took 18 MB.
+MAX_DETAILS = 16 * 1024
+MAX_NAME = 253  # characters; a made-up review may have longer names than the API server accepts
+MAX_RESOURCES = 64  # names; a pod of KubeVirt requests 7
+# The manifest's key that marks a pod whose details were too long to decode.
+UNDECODED = "undecoded"
+_STRING, _REQUIREMENT, _TERM = 100, 250, 350  # bytes without the characters, measured, with the place in a table
+_KEPT_LABELS = (APP_LABEL, CREATED_BY_LABEL, MIGRATION_LABEL)
+_LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
 # Shared, because an empty set takes 216 bytes and most pods need two.
 NO_STRINGS: frozenset[str] = frozenset()
 
@@ -17,31 +35,83 @@ NO_STRINGS: frozenset[str] = frozenset()
 def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) -> Pod:
     """Read the facts about a pod, which may not have a name, a namespace or a node yet.
 
-    Raises Malformed for a quantity that can't be parsed.
+    Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
+    that can't be parsed.
     """
+    oversized = UNDECODED in item
+    if oversized:
+        item = _without_details(item)
     labels, metadata = labels_of(item), mapping(item, "metadata")
     belongs_to_vm = labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD)
     annotations = mapping(metadata, "annotations") if belongs_to_vm else {}
     true, false = true_and_false_keys(annotations)
-    owners = mappings(metadata, "ownerReferences") if belongs_to_vm else []
+    owners = [text(owner, "uid") for owner in mappings(metadata, "ownerReferences")] if belongs_to_vm else []
+    claims = mounted_claims(item)
+    details = [*labels, *labels.values(), *true, *false, *owners, *claims]
+    if _STRING * len(details) + len("".join(details)) + _size_of_terms(item) > MAX_DETAILS:
+        return pod_facts({**item, UNDECODED: True}, namespace, name, effective_node)
     return Pod(
-        namespace=namespace,
-        name=name,
-        uid=text(metadata, "uid"),
+        namespace=namespace[:MAX_NAME],
+        name=name[:MAX_NAME],
+        uid=text(metadata, "uid")[:MAX_NAME],
         node=text(item, "spec", "nodeName"),
         effective_node=effective_node,
         alive=text(item, "status", "phase") in ("Pending", "Running", "") and not is_terminating(item),
-        created=text(metadata, "creationTimestamp"),
+        created=text(metadata, "creationTimestamp")[:MAX_NAME],
         labels=labels,
-        requests=effective_requests(item),
+        requests=_limited(effective_requests(item)),
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
-        claims=mounted_claims(item),
+        claims=claims,
         true_annotations=true,
-        owners=frozenset(text(owner, "uid") for owner in owners) or NO_STRINGS,
+        owners=frozenset(owners) or NO_STRINGS,
         vm=_name_in(annotations, VMI_NAME_ANNOTATION),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=false,
+        oversized=oversized,
     )
+
+
+def _limited(requests: dict[str, int]) -> dict[str, int]:
+    if len(requests) <= MAX_RESOURCES:
+        return requests
+    return dict(sorted(requests.items(), key=lambda item: "/" in item[0])[:MAX_RESOURCES])  # cpu and memory first
+
+
+def _without_details(item: JsonObject) -> JsonObject:
+    metadata, spec = mapping(item, "metadata"), mapping(item, "spec")
+    labels = {key: value for key, value in mapping(metadata, "labels").items() if key in _KEPT_LABELS}
+    kept = ("containers", "initContainers", "nodeName", "overhead", "resources")
+    return {
+        "metadata": {key: value for key, value in metadata.items() if key not in ("annotations", "ownerReferences")}
+        | {"labels": {key: value for key, value in labels.items() if len(str(value)) <= _LONGEST_LABEL}},
+        "spec": {key: spec[key] for key in kept if key in spec},
+        "status": mapping(item, "status"),
+    }
+
+
+def _size_of_terms(item: JsonObject) -> int:
+    """Return roughly how many bytes of memory a pod's terms would take. Stops to count above the limit."""
+    size, affinity = 0, mapping(item, "spec", "affinity")
+    for kind in ("podAntiAffinity", "podAffinity") if affinity else ():
+        for term in mappings(affinity, kind, REQUIRED):
+            size += _size_of_term(term)
+            if size > MAX_DETAILS:
+                return size
+    return size
+
+
+def _size_of_strings(texts: Iterable[Any]) -> int:
+    return sum(_STRING + len(each) for each in texts if type(each) is str)
+
+
+def _size_of_term(term: JsonObject) -> int:
+    keys = [key for field in ("matchLabelKeys", "mismatchLabelKeys") for key in term.get(field) or ()]
+    size = _TERM + _REQUIREMENT * len(keys) + _size_of_strings(term.get("namespaces") or ())
+    for selector in mapping(term, "labelSelector"), mapping(term, "namespaceSelector"):
+        labels, expressions = mapping(selector, "matchLabels"), mappings(selector, "matchExpressions")
+        size += _REQUIREMENT * (len(labels) + len(expressions)) + _size_of_strings(labels.values())
+        size += sum(_size_of_strings(each.get("values") or ()) for each in expressions)
+    return size
 
 
 def true_and_false_keys(annotations: JsonObject) -> tuple[frozenset[str], frozenset[str]]:
@@ -63,9 +133,15 @@ def _name_in(annotations: JsonObject, key: str) -> str:
 
 def labels_of(item: JsonObject) -> dict[str, str]:
     """Return the object's labels."""
-    # Thousands of objects repeat the same few keys and values: interning stores each once.
+    # Thousands of objects repeat the same few keys and values: store each once. A table of limited size, because Python
+    # 3.12.1 never frees an interned string.
     labels = mapping(item, "metadata", "labels").items()
-    return {intern(key): intern(value) for key, value in labels if isinstance(value, str)}
+    return {_shared(key): _shared(value) for key, value in labels if isinstance(value, str)}
+
+
+@lru_cache(maxsize=16_384)
+def _shared(label: str) -> str:
+    return label
 
 
 def is_terminating(item: Any) -> bool:

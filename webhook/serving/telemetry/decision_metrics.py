@@ -71,6 +71,11 @@ class DecisionMetrics:
             buckets=BUCKETS,
             registry=registry,
         )
+        self._passed_over = Counter(
+            "kubevirt_scheduler_passed_over_total",
+            "Decisions that passed over a pod of another namespace, because its constraints cost too much to evaluate.",
+            registry=registry,
+        )
         self._vm_pods = Counter(
             "kubevirt_scheduler_vm_pods_total",
             "Created virt-launcher pods, by the source of their VM's opt-in. Excludes dry runs.",
@@ -84,6 +89,8 @@ class DecisionMetrics:
     def count(self, decision: Decision, subject: Subject, seconds: float, *, dry_run: bool) -> None:
         """Count a decision and its duration in seconds."""
         self._duration.observe(seconds)
+        if decision.passed_over:
+            self._passed_over.inc()
         if dry_run:
             self._dry_runs.inc()
             return
