@@ -100,3 +100,18 @@ def test_the_index_lists_each_tutorial_guide_reference_and_explanation_itself() 
 def test_the_list_of_decision_records_is_up_to_date() -> None:
     """`make docs` updates it."""
     assert decisions_list.PAGE.file.read_text() == decisions_list.PAGE.render()
+
+
+def questions() -> Iterator[tuple[Path, str]]:
+    """Yield the page and the anchor that answer each question."""
+    for line in (ROOT / "tests/docs/questions.txt").read_text().splitlines()[1:]:
+        path, _, anchor = line.partition(" | ")[0].partition("#")
+        yield ROOT / path, anchor
+
+
+def test_two_clicks_from_the_index_lead_to_the_answer_of_each_question() -> None:
+    first = {file for _, file, _ in relative_links(INDEX)}
+    near = first | {file for page in first if page in PAGES for _, file, _ in relative_links(page)}
+    asked = list(questions())
+    assert len(asked) == 20
+    assert [(name(page), anchor) for page, anchor in asked if page not in near or anchor not in anchors(page)] == []
