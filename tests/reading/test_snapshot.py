@@ -91,9 +91,9 @@ def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
         {"apiVersion": "example.org/v1", "kind": "ShareManager"},
         {"apiVersion": "v1", "kind": "ConfigMap"},
     ]
-    store, ignored = read([write_file(tmp_path, list_of(*unsupported), claim())])
-    assert ignored == {"ConfigMap": 2, "Node": 1, "ShareManager": 1}
-    assert not store.has_nodes()
+    loaded = read([write_file(tmp_path, list_of(*unsupported), claim())])
+    assert loaded.ignored == {"ConfigMap": 2, "Node": 1, "ShareManager": 1}
+    assert not loaded.store.has_nodes()
 
 
 @pytest.mark.parametrize("contents", [[], [list_of()], [{"apiVersion": "v1", "kind": "Secret"}]])
@@ -108,24 +108,25 @@ def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(
     [
         ([], "items[0]: not a Kubernetes object: expected a mapping"),
         ({"metadata": {"name": "a"}}, "items[0]: not a Kubernetes object: apiVersion and kind are required"),
-        (claim(""), "PersistentVolumeClaim: metadata.name is required"),
-        (
-            {"apiVersion": "v1", "kind": "Node", "metadata": []},
-            "Node: metadata.name is required",
-        ),
-        (node(allocatable={"cpu": "s3cret"}), "Node node-a: a resource quantity is not a number with a unit"),
-        (pod("a", requests={"cpu": []}), "Pod default/a: a resource quantity is neither a string nor a number"),
-        (
-            pod(
-                "a",
-                affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"namespaces": 1}]}},
-            ),
-            "Pod default/a: a field has an unexpected type",
-        ),
     ],
 )
-def test_the_error_for_a_malformed_object_names_the_document_and_the_object(
-    tmp_path: Path, item: Any, sentence: str
-) -> None:
+def test_the_error_for_something_else_than_an_object_names_its_place(tmp_path: Path, item: Any, sentence: str) -> None:
     path = write_file(tmp_path, claim("good"), list_of(item))
     assert error_message(path).startswith(f"document 2: {sentence}")
+
+
+UNUSABLE_TERM = {"requiredDuringSchedulingIgnoredDuringExecution": [{"namespaces": 1}]}
+
+
+def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -> None:
+    malformed = {
+        "PersistentVolumeClaim default: metadata.name is missing": claim(""),
+        "Node: metadata.name is missing": {"apiVersion": "v1", "kind": "Node", "metadata": []},
+        "Node node-a: a resource quantity is not a number with a unit": node(allocatable={"cpu": "s3cret"}),
+        "Pod default/a: a resource quantity is neither a string nor a number": pod("a", requests={"cpu": []}),
+        "Pod default/a: TypeError": pod("a", affinity={"podAntiAffinity": UNUSABLE_TERM}),
+    }
+    path = write_file(tmp_path, claim("good"), list_of(*malformed.values()))
+    loaded = read([path])
+    assert loaded.store.claim("default", "good")
+    assert loaded.malformed == [f"{path}: document 2: {words}" for words in malformed]

@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import yaml
 
 from tests.support.builders import Object
+from webhook.placement.objects.fields import text
 
 PLURALS = {
     "CSINode": "csinodes",
@@ -241,7 +242,7 @@ class ApiServer:
             with self._lock:
                 plural = PLURALS[item["kind"]]
                 exists = key_of(item) in self._objects[plural]
-                if item["kind"] == "Pod" and item.get("status", {}).get("phase") in FINISHED:
+                if item["kind"] == "Pod" and text(item, "status", "phase") in FINISHED:
                     self.delete(item)
                 else:
                     self._objects[plural][key_of(item)] = self._record("MODIFIED" if exists else "ADDED", item)

@@ -1,9 +1,15 @@
-"""The resource kinds that the webhook lists and watches: their API paths, and the facts that it stores of each."""
+"""The resource kinds that the webhook and the commands read: their API paths, and the facts that they take from each.
 
-from collections.abc import Callable
+The watches, the lists and the reads of single objects decode and read objects by `Kind.read_all`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from webhook.cluster import objects, wire
 from webhook.cluster.objects import Fact
@@ -20,9 +26,12 @@ from webhook.placement.objects.facts import (
     VirtualMachineInstance,
     Volume,
 )
-from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.fields import JsonObject, Malformed, text
 from webhook.placement.objects.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER
 from webhook.placement.settings import OptIn, Settings
+
+# Called with the name of a malformed object, which may be empty, and what is wrong with it.
+Skip = Callable[[str, str], None]
 
 KUBEVIRT_API = "/apis/kubevirt.io/v1"
 VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
@@ -30,7 +39,7 @@ VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A resource kind. `query` holds the parameters of its list and watch requests.
+    """A resource kind, by its `name` in manifests. `query` holds the parameters of its list and watch requests.
 
     The API server's JSON decodes to `shape`; `read` extracts the `fact`, or returns None for an object to ignore.
     `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready. Of a
@@ -38,7 +47,7 @@ class Kind:
     """
 
     fact: type[Fact]
-    plural: str
+    name: str
     path: str
     shape: Any
     read: Callable[[JsonObject], Fact | None]
@@ -47,12 +56,77 @@ class Kind:
     metadata_only: bool = False
     query: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def plural(self) -> str:
+        """Return the resource's name in the API."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def api_version(self) -> str:
+        """Return the `apiVersion` of manifests, such as `v1` or `longhorn.io/v1beta2`."""
+        root, *parts = self.path.split("/")[1:]
+        return parts[0] if root == "api" else "/".join(parts[:2])
+
+    def is_of(self, api_version: str, name: str) -> bool:
+        """Return whether a manifest is of this kind. KubeVirt and Longhorn have several versions of their API."""
+        if name != self.name:
+            return False
+        return api_version == self.api_version or (
+            self.optional and api_version.partition("/")[0] == self.api_version.partition("/")[0]
+        )
+
+    def read_all(self, raws: Iterable[msgspec.Raw | bytes], skip: Skip) -> Iterator[tuple[JsonObject, Fact]]:
+        """Yield each object, with the fields of the shape, and its fact. Calls `skip` for a malformed object."""
+        for raw in raws:
+            try:
+                item = self.decode(raw)
+            except Malformed as error:
+                skip("", str(error))
+                continue
+            if (fact := self.extract(item, skip)) is not None:
+                yield item, fact
+
+    def decode(self, raw: msgspec.Raw | bytes) -> JsonObject:
+        """Decode an object: the fields of the shape, or all if one of them has another type. Raises Malformed."""
+        try:
+            item: JsonObject = _decoder(self.shape).decode(raw)
+        except (ValueError, RecursionError):
+            return _untyped(raw)
+        return item
+
+    def extract(self, item: JsonObject, skip: Skip) -> Fact | None:
+        """Read the fact of an object. Calls `skip` for a malformed object, and returns None for one to ignore."""
+        name = text(item, "metadata", "name")
+        try:
+            if name:
+                return self.read(item)
+            skip(name, "metadata.name is missing")
+        except Malformed as error:
+            skip(name, str(error))
+        except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole list)
+            skip(name, type(error).__name__)
+        return None
+
+
+@cache
+def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(shape)
+
+
+def _untyped(raw: msgspec.Raw | bytes) -> JsonObject:
+    """Decode an object without a schema."""
+    try:
+        item = msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        raise Malformed("not valid JSON") from None
+    return item if isinstance(item, dict) else {}
+
 
 # Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
 # decisions.
 VIRTUAL_MACHINES = Kind(
     VirtualMachine,
-    "virtualmachines",
+    "VirtualMachine",
     f"{KUBEVIRT_API}/virtualmachines",
     wire.VirtualMachine,
     objects.read_virtual_machine,
@@ -64,7 +138,7 @@ VIRTUAL_MACHINES = Kind(
 # Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
 VMIS = Kind(
     VirtualMachineInstance,
-    "virtualmachineinstances",
+    "VirtualMachineInstance",
     f"{KUBEVIRT_API}/virtualmachineinstances",
     wire.MetadataOnly,
     objects.read_virtual_machine_instance,
@@ -77,7 +151,7 @@ VMIS = Kind(
 # right (an older ClusterRole) must not stop the decisions: VMs with the annotation are still placed.
 NAMESPACES = Kind(
     Namespace,
-    "namespaces",
+    "Namespace",
     "/api/v1/namespaces",
     wire.MetadataOnly,
     objects.read_namespace,
@@ -86,7 +160,7 @@ NAMESPACES = Kind(
 )
 STORAGE_CLASSES = Kind(
     StorageClass,
-    "storageclasses",
+    "StorageClass",
     "/apis/storage.k8s.io/v1/storageclasses",
     wire.MetadataOnly,
     objects.read_storage_class,
@@ -98,7 +172,7 @@ STORAGE_CLASSES = Kind(
 # Without the right, which an older ClusterRole lacks, no claim counts as limited.
 CSI_NODES = Kind(
     CSINode,
-    "csinodes",
+    "CSINode",
     "/apis/storage.k8s.io/v1/csinodes",
     wire.CSINode,
     objects.read_csi_node,
@@ -116,14 +190,19 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
     unfinished = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
     managers = f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers"
     return (
-        Kind(Claim, "persistentvolumeclaims", "/api/v1/persistentvolumeclaims", wire.Claim, objects.read_claim),
-        Kind(Volume, "persistentvolumes", "/api/v1/persistentvolumes", wire.Volume, objects.read_volume),
-        Kind(ShareManager, "sharemanagers", managers, wire.ShareManager, objects.read_share_manager, optional=True),
-        Kind(Node, "nodes", "/api/v1/nodes", wire.Node, objects.read_node),
+        Kind(Claim, "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", wire.Claim, objects.read_claim),
+        Kind(Volume, "PersistentVolume", "/api/v1/persistentvolumes", wire.Volume, objects.read_volume),
+        Kind(ShareManager, "ShareManager", managers, wire.ShareManager, objects.read_share_manager, optional=True),
+        Kind(Node, "Node", "/api/v1/nodes", wire.Node, objects.read_node),
         CSI_NODES,
-        Kind(Pod, "pods", "/api/v1/pods", wire.StoredPod, objects.read_pod, query=unfinished),
+        Kind(Pod, "Pod", "/api/v1/pods", wire.StoredPod, objects.read_pod, query=unfinished),
         VMIS,
     )
+
+
+def all_kinds(longhorn: str) -> tuple[Kind, ...]:
+    """Return all kinds that decisions and the report read."""
+    return (*kinds(longhorn), NAMESPACES, STORAGE_CLASSES, VIRTUAL_MACHINES)
 
 
 def object_path(kind: Kind, key: Key) -> str:

@@ -67,7 +67,6 @@ class Reflector:
     ) -> None:
         self.kind, self.health = kind, Health()
         self._cluster, self._store, self._lock, self._clock = cluster, store, lock, clock
-        self._decoder = msgspec.json.Decoder(kind.shape)
         self._wait, self._cause, self._last_error = FIRST_WAIT, "start", ""
         self._watching_since: float | None = None
 
@@ -102,7 +101,7 @@ class Reflector:
         version = ""
         facts: list[Fact] = []
         for version, items in self._pages():  # noqa: B007 (the last page's version is returned)
-            facts += filter(None, map(self._read_item, items))
+            facts += (fact for _, fact in self.kind.read_all(items, self._skip))
         self._replace_table(facts)
         if not self.health.synced:
             log.info("synced", resource=self.kind.plural, objects=len(facts))
@@ -137,9 +136,12 @@ class Reflector:
 
     def _apply(self, kind: str, raw: msgspec.Raw) -> str:
         """Apply a watch event to the store and return its resource version."""
-        item = self._decode(raw)
+        try:
+            item = self.kind.decode(raw)
+        except Malformed as error:
+            raise ClusterError(0, f"an object is {error}") from None
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            self._update_store(None if kind == "DELETED" else self._extract(item), item)
+            self._update_store(None if kind == "DELETED" else self.kind.extract(item, self._skip), item)
         elif kind != "BOOKMARK":
             raise ClusterError(0, "unknown type of watch event")
         self._record_contact()
@@ -156,35 +158,9 @@ class Reflector:
     def _record_contact(self) -> None:
         self.health.last_contact, self.health.objects = self._clock(), len(self._store.table(self.kind.fact))
 
-    def _read_item(self, raw: msgspec.Raw) -> Fact | None:
-        try:
-            return self._extract(self._decode(raw))
-        except ClusterError as error:
-            self._skip("", str(error))
-        return None
-
-    def _extract(self, item: JsonObject) -> Fact | None:
-        name = text(item, "metadata", "name")
-        try:
-            if name:
-                return self.kind.read(item)
-            self._skip(name, "metadata.name is missing")
-        except Malformed as error:
-            self._skip(name, str(error))
-        except Exception as error:  # noqa: BLE001 (one malformed object must not fail the whole list)
-            self._skip(name, type(error).__name__)
-        return None
-
     def _skip(self, name: str, error: str) -> None:
         self.health.skipped += 1
         log.warning("malformed object skipped", resource=self.kind.plural, name=name, error=error)
-
-    def _decode(self, raw: msgspec.Raw) -> JsonObject:
-        try:
-            item: JsonObject = self._decoder.decode(raw)
-        except (ValueError, RecursionError):
-            return _untyped(raw)
-        return item
 
     def _record_failure(self, error: ClusterError) -> float:
         """Record the failure and return the backoff in seconds."""
@@ -214,12 +190,3 @@ class Reflector:
             emit = log.info if error.code == 410 else log.warning
             emit("list or watch failed, relisting", resource=self.kind.plural, code=error.code, error=str(error))
         self._last_error = str(error)
-
-
-def _untyped(raw: msgspec.Raw) -> JsonObject:
-    """Decode an object without a schema. The caller uses this if a field has the wrong type."""
-    try:
-        item = msgspec.json.decode(raw)
-    except (ValueError, RecursionError):
-        raise ClusterError(0, "an object is not valid JSON") from None
-    return item if isinstance(item, dict) else {}

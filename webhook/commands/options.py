@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +61,7 @@ color_option = click.option(
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="List the ignored kinds of the snapshot.")
 
 
+MAX_MALFORMED = 3  # malformed objects of a snapshot that are named
 SECRETS_WARNING = (
     "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
     "kubevirt-scheduler snapshot -o FILE"
@@ -115,20 +115,6 @@ def namespace_and_name(value: str, option: str) -> tuple[str, str]:
     return namespace, name
 
 
-def _read_snapshot(paths: Sequence[Path], keep: Keep) -> tuple[Store, Counter[str]]:
-    """Read files like `snapshot.read`, and warn once if they contain fields that may hold secrets."""
-    secrets = set[str]()
-
-    def inspect(kind: str, item: JsonObject) -> None:
-        secrets.add(snapshot.secrets_of(kind, item))
-        keep(kind, item)
-
-    found = snapshot.read(paths, inspect)
-    if named := sorted(secrets - {""}):
-        click.echo(SECRETS_WARNING.format(" and ".join(named)), err=True)
-    return found
-
-
 def load_cluster(
     snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, *, verbose: bool
 ) -> tuple[Store, Webhook]:
@@ -168,9 +154,24 @@ def show_settings(webhook: Webhook) -> None:
 
 
 def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool) -> Store:
-    """Read files like `snapshot.load`; with `verbose`, list the ignored kinds."""
-    store, ignored = _read_snapshot(paths, keep)
-    if verbose and ignored:
-        counted = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
+    """Read files like `snapshot.load`, and warn of malformed objects and of fields that may hold secrets.
+
+    With `verbose`, list the ignored kinds.
+    """
+    secrets = set[str]()
+
+    def inspect(kind: str, item: JsonObject) -> None:
+        secrets.add(snapshot.secrets_of(kind, item))
+        keep(kind, item)
+
+    loaded = snapshot.read(paths, inspect)
+    if named := sorted(secrets - {""}):
+        click.echo(SECRETS_WARNING.format(" and ".join(named)), err=True)
+    for malformed in loaded.malformed[:MAX_MALFORMED]:
+        click.echo(printable(f"Warning: {malformed}; ignored"), err=True)
+    if (more := len(loaded.malformed) - MAX_MALFORMED) > 0:
+        click.echo(f"Warning: {more} more malformed objects ignored", err=True)
+    if verbose and loaded.ignored:
+        counted = ", ".join(f"{count} {kind}" for kind, count in sorted(loaded.ignored.items()))
         click.echo(printable(f"Ignored objects in the snapshot: {counted}"), err=True)
-    return store
+    return loaded.store

@@ -1,13 +1,13 @@
 """Read a live cluster once, and return its objects with only the fields that a snapshot keeps."""
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from webhook import __version__
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, kinds
+from webhook.cluster.kinds import Kind, all_kinds
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.api import describe_failure, list_raw
@@ -17,22 +17,7 @@ from webhook.reading.snapshot import DESCRIPTION
 
 # The resource version of a list's next page has expired: the API server keeps it for 5 to 10 minutes.
 _EXPIRED = 410
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A resource kind that a snapshot holds, and where the API server lists it. `product` installs an optional one."""
-
-    api_version: str
-    kind: str
-    path: str
-    query: dict[str, str] = field(default_factory=dict)
-    product: str = ""
-
-    @property
-    def plural(self) -> str:
-        """Return the resource's name in the API."""
-        return self.path.rpartition("/")[2]
+PRODUCTS = {"longhorn.io": "Longhorn", "kubevirt.io": "KubeVirt"}  # by the group of their CRDs
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +27,6 @@ class Omission:
     plural: str
     cause: str
     denied: bool
-
-
-def sources(longhorn: str) -> Iterator[Source]:
-    """Yield the kinds of a snapshot: those that decisions read, then those that only the report reads."""
-    for kind in kinds(longhorn):
-        if kind is not VMIS:
-            version, name = _API_OBJECTS[kind.plural]
-            yield Source(version, name, kind.path, kind.query, "Longhorn" if kind.optional else "")
-    yield Source("v1", "Namespace", "/api/v1/namespaces")
-    yield Source("storage.k8s.io/v1", "StorageClass", "/apis/storage.k8s.io/v1/storageclasses")
-    for kind in (VIRTUAL_MACHINES, VMIS):
-        yield Source("kubevirt.io/v1", kind.fact.__name__, kind.path, product="KubeVirt")
-
-
-_API_OBJECTS = {
-    "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
-    "persistentvolumes": ("v1", "PersistentVolume"),
-    "sharemanagers": ("longhorn.io/v1beta2", "ShareManager"),
-    "nodes": ("v1", "Node"),
-    "csinodes": ("storage.k8s.io/v1", "CSINode"),
-    "pods": ("v1", "Pod"),
-}
 
 
 def description(cluster: ClusterClient, webhook: Webhook, time: str) -> JsonObject:
@@ -83,24 +46,25 @@ def export(
     API server can't be reached.
     """
     kept = kept_fields(opt_in)
-    for source in sources(longhorn):
+    for kind in all_kinds(longhorn):
+        product = PRODUCTS.get(kind.api_version.partition("/")[0], "")
         try:
-            items = _list(cluster, source)
+            items = _list(cluster, kind)
         except ClusterError as error:
-            if error.code != 403 and not (error.code == 404 and source.product):
-                raise BadInput(f"{source.plural}: {describe_failure(error)}") from None
+            if error.code != 403 and not (error.code == 404 and product):
+                raise BadInput(f"{kind.plural}: {describe_failure(error)}") from None
             denied = error.code == 403
-            omit(Omission(source.plural, str(error) if denied else f"{source.product} is not installed", denied))
+            omit(Omission(kind.plural, str(error) if denied else f"{product} is not installed", denied))
             continue
         for item in items:
             # The API server omits both from the items of a list.
-            yield {"apiVersion": source.api_version, "kind": source.kind} | kept[source.kind](msgspec.json.decode(item))
+            yield {"apiVersion": kind.api_version, "kind": kind.name} | kept[kind.name](msgspec.json.decode(item))
 
 
-def _list(cluster: ClusterClient, source: Source) -> list[msgspec.Raw]:
+def _list(cluster: ClusterClient, kind: Kind) -> list[msgspec.Raw]:
     try:
-        return list_raw(cluster, source.path, **source.query)
+        return list_raw(cluster, kind.path, **kind.query)
     except ClusterError as error:
         if error.code != _EXPIRED:
             raise
-    return list_raw(cluster, source.path, **source.query)
+    return list_raw(cluster, kind.path, **kind.query)

@@ -9,7 +9,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.inventory import Inventory
 from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, Kind, kinds, metadata_kinds
 from webhook.placement.objects.facts import Pod
-from webhook.placement.objects.fields import JsonObject, Malformed
+from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
@@ -43,16 +43,13 @@ def _pages(cluster: ClusterClient, path: str, query: dict[str, str], *, optional
 
 
 def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
+    def skip(_name: str, _error: str) -> None:
+        inventory.skipped[kind.plural] += 1  # like the webhook, which skips an object that it can't read
+
     for raw in items:
-        item = msgspec.json.decode(raw, type=kind.shape)
-        try:
-            fact = kind.read(item)
-        except (Malformed, TypeError):
-            inventory.skipped[kind.plural] += 1  # like the webhook, which skips an object that it can't read
-            continue
-        if fact is not None:
+        for item, fact in kind.read_all([raw], skip):
             inventory.store.put(fact)
-        _keep(inventory, kind, item, raw)
+            _keep(inventory, kind, item, raw)
 
 
 def _keep(inventory: Inventory, kind: Kind, item: Any, raw: msgspec.Raw) -> None:

@@ -66,10 +66,8 @@ class OnDemand(Store):
             self._store_items(kind, items)
 
     def _store_items(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
-        for item in items:
-            found = kind.read(msgspec.json.decode(item, type=kind.shape))
-            if found is not None:
-                self.put(found)
+        for _, fact in kind.read_all(items, lambda *_: None):  # like the webhook, which skips malformed objects
+            self.put(fact)
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """Read a claim."""

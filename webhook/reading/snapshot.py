@@ -2,32 +2,32 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from webhook.cluster import objects
-from webhook.cluster.objects import Fact
+from webhook.cluster.kinds import Kind, all_kinds
 from webhook.cluster.store import Store
-from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, printable, text
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
-from webhook.reading.documents import BadInput, Document, Kind, read_all
+from webhook.reading.documents import BadInput, Document, read_all
 
 COMMAND = "kubevirt-scheduler snapshot"
 # The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
 SNAPSHOT = "Snapshot"
 DESCRIPTION = ("kubevirt-scheduler/v1", SNAPSHOT)
 
-Reader = Callable[[JsonObject], Fact | None]
 Keep = Callable[[str, JsonObject], None]
 
-_READERS: dict[Kind, Reader] = {
-    ("v1", "PersistentVolumeClaim"): objects.read_claim,
-    ("v1", "PersistentVolume"): objects.read_volume,
-    ("v1", "Node"): objects.read_node,
-    ("storage.k8s.io/v1", "CSINode"): objects.read_csi_node,
-    ("v1", "Pod"): objects.read_pod,
-    ("v1", "Namespace"): objects.read_namespace,
-    ("storage.k8s.io/v1", "StorageClass"): objects.read_storage_class,
-}
+_KINDS = all_kinds("")  # files may be of any namespace of Longhorn's
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A store, and what it lacks: the ignored kinds with their numbers, and the malformed objects, a line for each."""
+
+    store: Store
+    ignored: Counter[str]
+    malformed: list[str]
 
 
 SHARE_MANAGER_ENVIRONMENT = (
@@ -43,32 +43,39 @@ def keep_nothing(_kind: str, _item: JsonObject) -> None:
 
 def load(paths: Sequence[Path]) -> Store:
     """Fill a store from files and folders; a later object replaces an earlier one of the same name. Raises BadInput."""
-    return read(paths)[0]
+    return read(paths).store
 
 
-def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> tuple[Store, Counter[str]]:
-    """Fill a store like `load`, and count the skipped objects by kind. Raises BadInput.
+def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> Loaded:
+    """Fill a store like `load`. Skips malformed objects, like the webhook. Raises BadInput.
 
     `keep` is called with the kind and the manifest of each pod, of each object of KubeVirt, and of the object that
     describes the snapshot.
     """
-    store, skipped, loaded = Store(), Counter[str](), 0
+    loaded, found = Loaded(Store(), Counter(), []), 0
     for document in read_all(paths):
-        for kind, item in document.objects():
-            if kind in (("v1", "Pod"), DESCRIPTION) or kind[0].startswith("kubevirt.io/"):
-                keep(kind[1], item)
-            reader = _reader(kind)
-            if reader is None:
-                skipped[kind[1]] += kind != DESCRIPTION  # which `keep` has read
+        for version_and_kind, item in document.objects():
+            if version_and_kind in (("v1", "Pod"), DESCRIPTION) or version_and_kind[0].startswith("kubevirt.io/"):
+                keep(version_and_kind[1], item)
+            kind = next((each for each in _KINDS if each.is_of(*version_and_kind)), None)
+            if kind is None:
+                loaded.ignored[version_and_kind[1]] += version_and_kind != DESCRIPTION  # which `keep` has read
                 continue
-            loaded += 1
-            fact = _fact(document, kind, item, reader)
-            if fact is not None:
-                store.put(fact)
-    if not loaded:
+            found += 1
+            _put(loaded, document, kind, item)
+    if not found:
         where = printable(", ".join(map(str, paths)))
         raise BadInput(f"{where}: no object that decisions read; to write a snapshot: {COMMAND}")
-    return store, skipped
+    return loaded
+
+
+def _put(loaded: Loaded, document: Document, kind: Kind, item: JsonObject) -> None:
+    def skip(name: str, error: str) -> None:
+        where = "/".join(filter(None, (text(item, "metadata", "namespace"), name)))
+        loaded.malformed.append(str(document.error(f"{kind.name} {where}".rstrip() + f": {error}")))
+
+    if (fact := kind.extract(item, skip)) is not None:
+        loaded.store.put(fact)
 
 
 def secrets_of(kind: str, item: JsonObject) -> str:
@@ -80,24 +87,3 @@ def secrets_of(kind: str, item: JsonObject) -> str:
     spec = mapping(item, "spec", "template", "spec") if kind == "VirtualMachine" else mapping(item, "spec")
     sources = (mapping(volume, each) for volume in mappings(spec, "volumes") for each in _CLOUD_INIT_SOURCES)
     return CLOUD_INIT if any(key in source for source in sources for key in ("userData", "userDataBase64")) else ""
-
-
-def _reader(kind: Kind) -> Reader | None:
-    if kind[1] == "ShareManager" and kind[0].startswith("longhorn.io/"):
-        return objects.read_share_manager
-    if kind[1] == "VirtualMachine" and kind[0].startswith("kubevirt.io/"):
-        return objects.read_virtual_machine
-    if kind[1] == "VirtualMachineInstance" and kind[0].startswith("kubevirt.io/"):
-        return objects.read_virtual_machine_instance
-    return _READERS.get(kind)
-
-
-def _fact(document: Document, kind: Kind, item: JsonObject, reader: Reader) -> Fact | None:
-    name, namespace = text(item, "metadata", "name"), text(item, "metadata", "namespace")
-    if not name:
-        raise document.error(f"{kind[1]}: metadata.name is required")
-    try:
-        return reader(item)
-    except (Malformed, TypeError) as error:
-        what = error if isinstance(error, Malformed) else "a field has an unexpected type"
-        raise document.error(f"{kind[1]} {namespace}{'/' if namespace else ''}{name}: {what}") from None

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from webhook.cluster.kinds import Kind
 from webhook.cluster.objects import Fact
-from webhook.placement.objects.fields import JsonObject, Malformed, mapping
+from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.settings import Settings
 from webhook.reading.access import REQUEST_TIMEOUT, Denied, Reader, allowed
 
@@ -30,13 +28,8 @@ class Inspection(Reader):
 
     def facts(self, kind: Kind) -> Iterator[Fact]:
         """List the facts about the objects of a kind, without those that can't be read."""
-        for raw in self.raw_items(kind.path, kind.query):
-            try:
-                fact = kind.read(msgspec.json.decode(raw, type=kind.shape))
-            except (Malformed, TypeError):
-                continue
-            if fact is not None:
-                yield fact
+        for _, fact in kind.read_all(self.raw_items(kind.path, kind.query), lambda *_: None):
+            yield fact
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
         """Create an object that the API server only answers, such as a SubjectAccessReview."""

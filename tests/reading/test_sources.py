@@ -1,0 +1,105 @@
+"""A decision is the same from a cluster's lists, from single reads and from a snapshot, also of malformed objects."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from kubernetes.client import Configuration
+
+from tests.support.builders import (
+    Object,
+    node,
+    node_terms,
+    request,
+    share_manager,
+    share_manager_pod,
+    storage,
+    virt_launcher,
+    virtual_machine,
+    volume,
+)
+from tests.support.fake_api_server import ApiServer
+from webhook.cluster.client import ClusterClient
+from webhook.placement.injector import inject
+from webhook.placement.settings import Settings
+from webhook.reading import snapshot
+from webhook.reading.listing import read_inventory
+from webhook.reading.manifests import to_yaml
+from webhook.reading.on_demand import OnDemand
+
+MALFORMED = st.sampled_from([None, 1, "x", [], [None], [[1]], {}, {"a": None}, True])
+ZONE = node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})
+CLUSTER = [
+    *storage("disk1", "node-a"),
+    node(taints=[{"key": "a", "effect": "NoSchedule"}], allocatable={"cpu": "8"}, labels={"zone": "a"}),
+    share_manager(),
+    volume(required={"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}),
+    virt_launcher("consumer", node="node-a", affinity=ZONE),
+    virtual_machine(),
+]
+SUBJECTS = (virt_launcher("new", requests={"cpu": "1"}, tolerations=[{"operator": "Exists"}]), share_manager_pod())
+
+
+def value_paths(content: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """Yield the paths to all values in an object, at every level."""
+    yield path
+    children = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, child in children:
+        yield from value_paths(child, *path, key)
+
+
+PATHS = [path for path in value_paths(CLUSTER) if len(path) > 1 and path[1] in ("spec", "status")]
+
+
+def replaced(content: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = list(content) if isinstance(content, list) else dict(content)
+    copy[path[0]] = replaced(content[path[0]], path[1:], value)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@hypothesis_settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.sampled_from(PATHS), MALFORMED), max_size=2, unique_by=lambda one: one[0][0]))
+def test_lists_single_reads_and_a_snapshot_lead_to_the_same_decision(
+    server: ApiServer, changes: list[tuple[tuple[str | int, ...], Any]]
+) -> None:
+    objects: list[Object] = CLUSTER
+    for path, value in changes:
+        objects = replaced(objects, path, value)
+    server.put(*objects)
+    client = ClusterClient(lambda: Configuration(host=server.url))
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "cluster.yaml")
+        file.write_text("---\n".join(map(to_yaml, objects)))
+        catalogs = [
+            read_inventory(client, Settings()).store,
+            OnDemand(client, Settings().longhorn_namespace),
+            snapshot.load([file]),
+        ]
+    for subject in SUBJECTS:
+        admission = request(subject, subject["metadata"]["namespace"])
+        listed, *others = [inject(admission, catalog, Settings()) for catalog in catalogs]
+        assert listed.error is None
+        assert others == [listed, listed]
+
+
+@pytest.mark.parametrize("template", [None, {"metadata": None}, {"metadata": {"annotations": None}, "spec": None}])
+def test_a_vm_with_a_null_template_is_listed(server: ApiServer, template: Object | None) -> None:
+    machine = virtual_machine("odd")
+    machine["spec"]["template"] = template
+    server.put(machine)
+    inventory = read_inventory(ClusterClient(lambda: Configuration(host=server.url)), Settings())
+    assert inventory.skipped == {}
+    assert [each.name for each in inventory.machines(Settings()) if each.name == "odd"] == ["odd"]
