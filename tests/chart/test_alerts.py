@@ -99,13 +99,8 @@ CASES = {
         count=2,
     ),
     "no failing call lately": Case("Missed", "warning", {UP: "1x60", calls("fail_open_count"): "3x60"}, count=0),
-    "a missed deadline": Case("Undecided", "warning", {decisions("unchanged", "DeadlineExceeded"): "0x24 1x60"}),
-    "a pod before the caches synced": Case(
-        "Undecided", "warning", {decisions("unchanged", "CacheNotSynced"): "0x24 1x60"}
-    ),
-    "pods that are not opted in": Case(
-        "Undecided", "warning", {decisions("unchanged", "NotOptedIn"): "0+9x60"}, count=0
-    ),
+    "a VM that started without a decision": Case("Undecided", "warning", {metric("undecided_pods"): "0x24 1x60"}),
+    "VMs with decisions": Case("Undecided", "warning", {metric("undecided_pods"): "0x60"}, count=0),
     "a third of the starts softened": Case("Softened", "warning", {SOFTENED: "0+1x120", PINNED: "0+2x120"}, at="2h"),
     "softened starts of two reasons": Case(
         "Softened",

@@ -13,7 +13,7 @@ from webhook.cluster.inventory import Facts, machines, node_loads
 from webhook.cluster.store import Store
 from webhook.fleet.states import Machine, State, assess
 from webhook.placement.affinity import CO_SCHEDULED_NODE
-from webhook.placement.settings import Settings
+from webhook.placement.settings import Action, Settings
 
 SETTINGS = Settings()
 TARGET = {"kubevirt.io/migrationJobUID": "job"}
@@ -212,3 +212,33 @@ def test_nothing_is_counted_before_the_caches_are_synced() -> None:
     caches.is_synced = False
     assert FleetCounter(caches, SETTINGS, FakeClock()).counts() is None
     assert caches.queries == 0
+
+
+UNCOUNTED_PODS: dict[str, list[Object]] = {
+    "decided": [vmi(), vm_pod(decided="NodeFull")],
+    "created more than an hour ago": [vmi(), vm_pod(created="2026-08-01T11:59:59Z")],
+    "not opted in": [vmi(), vm_pod(opt_in=None)],
+    "without a claim": [vmi(), vm_pod(claims=())],
+    "of no VMI, as a tenant can create it": [vm_pod()],
+    "a migration target": [vmi(), vm_pod(labels=TARGET)],
+    "a provisioning pod": [vmi(), vm_pod(annotations={"kubevirt.io/ephemeral-provisioning": "true"})],
+    "finished": [vmi(), vm_pod(phase="Failed")],
+}
+
+
+def undecided(*manifests: Object, **changes: Any) -> int:
+    """Count the pods without a decision at 13:00."""
+    counter = FleetCounter(StillCaches(*manifests), Settings(**changes), FakeClock(), lambda: 1785589200.0)
+    counts = counter.counts()
+    assert counts
+    return counts.undecided
+
+
+def test_recent_pods_of_opted_in_vms_without_a_decision_are_counted() -> None:
+    assert undecided(vmi(), vm_pod(), vmi("b"), vm_pod("b", created=LATER)) == 2
+    assert undecided(vmi(), vm_pod(), action=Action.OBSERVE) == 0
+
+
+@pytest.mark.parametrize("manifests", UNCOUNTED_PODS.values(), ids=UNCOUNTED_PODS)
+def test_other_pods_do_not_count_as_undecided(manifests: list[Object]) -> None:
+    assert undecided(*manifests) == 0

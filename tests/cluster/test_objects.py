@@ -239,8 +239,12 @@ ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels":
             {"labels": {"a": "b"}},
             id="non-string labels are dropped",
         ),
-        pytest.param(virt_launcher("one", node="node-a"), OPTED_IN_FIELDS, id="opted-in VM pod"),
-        pytest.param(virt_launcher("one", node="node-a", opt_in=True), VM_FIELDS, id="VM pod that is not opted in"),
+        pytest.param(virt_launcher("one", node="node-a"), OPTED_IN_FIELDS | {"undecided": True}, id="opted-in VM pod"),
+        pytest.param(
+            virt_launcher("one", node="node-a", opt_in=True),
+            VM_FIELDS | {"undecided": True},
+            id="VM pod that is not opted in",
+        ),
         pytest.param(
             hotplug_pod(virt_launcher("x"), node="node-a"),
             {

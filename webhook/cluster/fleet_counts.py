@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING
 from webhook.cluster.inventory import Facts, machines
 from webhook.cluster.store import Store
 from webhook.fleet.states import Machine, State, assess
-from webhook.placement.settings import Settings
+from webhook.placement.objects.facts import Pod
+from webhook.placement.opt_in import opted_in_by, stored_applicant
+from webhook.placement.reasons import OptedInBy
+from webhook.placement.settings import Action, Settings
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
     from webhook.cluster.live import Live
@@ -21,21 +25,26 @@ if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve
 BATCH_SIZE = 100
 # Seconds for which a count is reused: a client that scrapes all the time must not take the CPU from the decisions.
 COUNT_SECONDS = 10.0
+# Only pods of the last hour count as undecided: older ones may have started before the chart was installed.
+UNDECIDED_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The number of VMs by state and opt-in, and by node and state."""
+    """The number of VMs by state and opt-in, and by node and state, and of recent pods without a decision."""
 
     vms: Counter[tuple[State, bool]] = field(default_factory=Counter)
     by_node: Counter[tuple[str, State]] = field(default_factory=Counter)
+    undecided: int = 0
 
 
 class FleetCounter:
-    """Counts the fleet on request. Thread-safe."""
+    """Counts the fleet on request. Thread-safe. `wall_clock` returns seconds since the epoch."""
 
-    def __init__(self, live: Live, settings: Settings, clock: Callable[[], float]) -> None:
-        self._live, self._settings, self._clock = live, settings, clock
+    def __init__(
+        self, live: Live, settings: Settings, clock: Callable[[], float], wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._live, self._settings, self._clock, self._wall_clock = live, settings, clock, wall_clock
         self._lock = threading.Lock()
         self._counts: Counts | None = None
         self._counted_at = 0.0
@@ -49,8 +58,11 @@ class FleetCounter:
             return self._counts
 
     def _count(self) -> Counts:
-        found = machines(self._live.query(Facts.of))
-        counts = Counts()
+        facts = self._live.query(Facts.of)
+        found = machines(facts)
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
+        recent = [pod for pod in facts.launchers if pod.undecided and pod.created >= since]
+        counts = Counts(undecided=self._live.query(partial(self._undecided, recent)) if recent else 0)
         for start in range(0, len(found), BATCH_SIZE):
             self._live.query(partial(self._add, counts, found[start : start + BATCH_SIZE]))
         return counts
@@ -61,3 +73,16 @@ class FleetCounter:
             counts.vms[status.state, status.opted_in] += 1
             if status.node:
                 counts.by_node[status.node, status.state] += 1
+
+    def _undecided(self, pods: list[Pod], store: Store) -> int:
+        """Count the pods for which the API server should have called the webhook, but no decision was recorded."""
+        if self._settings.action is Action.OBSERVE:
+            return 0
+        return sum(
+            pod.alive
+            and bool(pod.claims)
+            # A tenant can create pods that look like those of VMs, but no VMI.
+            and store.vmis.with_uid(pod.vmi_uid) is not None
+            and opted_in_by(stored_applicant(pod), store, self._settings) is not OptedInBy.NOTHING
+            for pod in pods
+        )

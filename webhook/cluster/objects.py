@@ -6,7 +6,7 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 from msgspec.structs import replace
 
 from webhook.fleet.vm_pod import inherits_annotations, template_claims
-from webhook.placement.affinity import pinned_node
+from webhook.placement.affinity import DECISION, pinned_node
 from webhook.placement.eligibility import pinned_by_webhook, preferred_by_webhook
 from webhook.placement.objects.facts import (
     Claim,
@@ -23,7 +23,14 @@ from webhook.placement.objects.facts import (
     Volume,
 )
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
-from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy, vmi_name
+from webhook.placement.objects.kubevirt import (
+    PROVISIONING_ANNOTATION,
+    STATE_CLAIM_LABEL,
+    is_migration_target,
+    is_virt_launcher,
+    run_strategy,
+    vmi_name,
+)
 from webhook.placement.objects.pod import is_terminating, labels_of, pod_facts, true_and_false_keys
 from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
@@ -135,7 +142,15 @@ def read_pod(item: JsonObject) -> Pod | None:
     node = text(item, "spec", "nodeName") or pinned_node(item) or nominated
     preferred = "" if node or not is_virt_launcher(item) or _unschedulable_since(item) else preferred_by_webhook(item)
     facts, pin = pod_facts(item, *key_of(item), node or preferred), read_pending_pin(item)
-    return replace(facts, pin=pin, prefers=bool(preferred)) if pin or preferred else facts
+    undecided = _is_undecided(item)
+    marked = pin or preferred or undecided
+    return replace(facts, pin=pin, prefers=bool(preferred), undecided=undecided) if marked else facts
+
+
+def _is_undecided(item: JsonObject) -> bool:
+    annotations = mapping(item, "metadata", "annotations")
+    starts_vm = is_virt_launcher(item) and not is_migration_target(item) and PROVISIONING_ANNOTATION not in annotations
+    return starts_vm and DECISION not in annotations
 
 
 def read_pending_pin(item: JsonObject) -> PendingPin | None:

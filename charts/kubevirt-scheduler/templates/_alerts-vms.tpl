@@ -20,12 +20,14 @@
     summary: The API server created pods without the webhook ({{ `{{ $labels.name }}` }}).
     description: The webhook's response was late, or the call failed. Check that the replicas are ready, and that the API server trusts their certificate and reaches their port.
 - alert: KubevirtSchedulerUndecided
-  expr: sum by (reason) (increase(kubevirt_scheduler_decisions_total{ {{- $of -}} ,reason=~"DeadlineExceeded|CacheNotSynced"}[15m])) > 0
+  # Each replica sees the whole cluster, hence `max`. A pod counts for an hour after its creation.
+  expr: max(kubevirt_scheduler_undecided_pods{ {{- $of -}} }) > 0
+  for: 5m
   labels:
     severity: warning
   annotations:
-    summary: The API server created pods without a decision of the webhook ({{ `{{ $labels.reason }}` }}).
-    description: These VMs may run apart from their storage. DeadlineExceeded means that the webhook was too slow. CacheNotSynced means that it had not read the cluster yet.
+    summary: Within an hour, {{ `{{ $value }}` }} opted-in VMs started without a decision of the webhook.
+    description: These VMs may run apart from their storage. `kubevirt-scheduler doctor` names them, and says whether the API server calls the webhook for the account of your KubeVirt controller.
 - alert: KubevirtSchedulerSoftened
   # Five starts, so that a single VM on a quiet cluster doesn't fire the alert.
   expr: >-

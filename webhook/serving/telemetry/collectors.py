@@ -78,7 +78,7 @@ def cluster_metrics(backend: LiveBackend) -> Families:
 
 
 def fleet_metrics(counts: Callable[[], Counts | None]) -> Families:
-    """Yield the VMs by state and opt-in, and by node and state; nothing before the caches are synced."""
+    """Yield VMs by state and opt-in, by node and state, and undecided pods; none before the caches are synced."""
     if (found := counts()) is None:
         return
     text = "VMs by state. Each replica exports its own view: aggregate with max, not with sum."
@@ -93,6 +93,8 @@ def fleet_metrics(counts: Callable[[], Counts | None]) -> Families:
         for state in RUNNING_STATES:
             by_node.add_metric([node, state], found.by_node[node, state])
     yield by_node
+    text = "Pods of opted-in VMs that were created within an hour and have no decision: aggregate with max."
+    yield GaugeMetricFamily(f"{PREFIX}undecided_pods", text, value=found.undecided)
 
 
 def loop_metrics(
