@@ -28,7 +28,6 @@ COMMANDS = {
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
     "serve": "webhook.commands.serve.command",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs.command",  # show and renew the certificates
-    "check": "webhook.commands.check",  # test whether the API server calls the webhook
     "doctor": "webhook.commands.doctor.command",  # check the cluster and the installed webhook
     "completion": "webhook.commands.completion",  # print the completion script of a shell
 }

@@ -21,7 +21,8 @@ from tests.support.longhorn import Longhorn
 from tests.support.paths import DOCS
 from tests.support.scenario import DECISION, recorded_pod
 from tests.support.webhook_process import RBAC, REGISTRATIONS, Webhook
-from webhook.commands.check import check, probe_pod
+from webhook.commands.doctor.command import doctor
+from webhook.commands.doctor.probe import probe_pod
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 pytestmark = pytest.mark.controlplane
@@ -228,13 +229,12 @@ def test_helm_test_passes_with_its_rendered_rights_and_fails_without_a_registere
     chart_webhook.register({})
     (container,) = find_one(render(CHARTED), "Pod")["spec"]["containers"]
     kubeconfig = plane.write_kubeconfig(tmp_path / "kubeconfig", helm_test_token)
-    arguments = [*container["args"][1:], "--timeout=0", f"--kubeconfig={kubeconfig}"]
-    passed = CliRunner().invoke(check, arguments, env=env_values(container))
-    assert ": NotFromKubeVirt: " in passed.output
+    arguments = [*container["args"][1:], "--calls=0", f"--kubeconfig={kubeconfig}"]
+    passed = CliRunner().invoke(doctor, arguments, env=env_values(container))
     assert passed.exit_code == 0
     chart_webhook.unregister()
-    plane.wait(lambda: CliRunner().invoke(check, arguments).exit_code == 1, 20, "a pod without a decision")
-    elsewhere = CliRunner().invoke(check, [*arguments, "--namespace=kube-system"])
+    plane.wait(lambda: CliRunner().invoke(doctor, arguments).exit_code == 1, 20, "a pod without a decision")
+    elsewhere = CliRunner().invoke(doctor, [*arguments, "--namespace=kube-system"])
     assert "cannot create resource" in str(elsewhere.exception)
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import CLIENT_NAMESPACE, CLIENTS
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
-from webhook.commands.check import check
+from webhook.commands.doctor.command import doctor
 
 pytestmark = pytest.mark.controlplane
 
@@ -40,15 +40,15 @@ def installed(plane: ControlPlane) -> Iterator[Replicas]:
         release.uninstall()
 
 
-def run_check(installed: Replicas, kubeconfig: Path) -> Result:
+def run_calls(installed: Replicas, kubeconfig: Path) -> Result:
     """Run the command of `helm test`, over a new connection of the API server."""
     installed.close_connections()
     configuration = installed.release.fullname
-    arguments = [f"--kubeconfig={kubeconfig}", "--timeout=0", f"--webhook-configuration={configuration}"]
-    return CliRunner().invoke(check, arguments)
+    arguments = [f"--kubeconfig={kubeconfig}", "--calls=0", f"--webhook-configuration={configuration}"]
+    return CliRunner().invoke(doctor, arguments)
 
 
-def test_check_passes_with_a_client_ca_that_is_rotated_without_a_restart(
+def test_the_calls_pass_with_a_client_ca_that_is_rotated_without_a_restart(
     plane: ControlPlane, installed: Replicas, tmp_path: Path
 ) -> None:
     """The replica is ready, so the probes need no certificate either."""
@@ -58,11 +58,11 @@ def test_check_passes_with_a_client_ca_that_is_rotated_without_a_restart(
 
     first, second = CLIENTS
     kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
-    plane.wait(lambda: run_check(installed, kubeconfig).exit_code == 0, 20, "a decision")
+    plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 0, 20, "a decision")
     change(second)
-    plane.wait(lambda: run_check(installed, kubeconfig).exit_code == 1, 20, "a rejected API server")
-    rejected = run_check(installed, kubeconfig)
+    plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 1, 20, "a rejected API server")
+    rejected = run_calls(installed, kubeconfig)
     assert "tls: unknown certificate authority" in rejected.output
     assert "client certificates (tls.clientCA)" in rejected.output
     change(first, second)
-    plane.wait(lambda: run_check(installed, kubeconfig).exit_code == 0, 20, "a decision with both CAs")
+    plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 0, 20, "a decision with both CAs")

@@ -13,7 +13,7 @@ from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.object_history import History
 from tests.support.scenario import CO_SCHEDULED, Scenario
 from tests.support.webhook_process import REGISTRATIONS
-from webhook.commands.check import check
+from webhook.commands.doctor.command import doctor
 
 pytestmark = pytest.mark.controlplane
 
@@ -75,11 +75,9 @@ def test_a_forced_upgrade_empties_the_ca_bundle_and_the_program_restores_it(
     assert {plane.request("GET", release.secret)["data"]["ca.crt"]} == release.ca_bundles()
 
 
-def test_check_passes_against_the_installed_chart_only_for_the_account_of_helm_test(
+def test_the_calls_pass_against_the_installed_chart_only_for_the_account_of_helm_test(
     plane: ControlPlane, installed: Replicas, tmp_path: Path
 ) -> None:
     kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
-    result = CliRunner().invoke(check, [f"--kubeconfig={kubeconfig}", "--timeout=30"])
-    assert ": NotFromKubeVirt: " in result.output
-    assert result.exit_code == 0
-    assert CliRunner().invoke(check, [f"--kubeconfig={plane.kubeconfig}", "--timeout=0"]).exit_code == 1
+    assert CliRunner().invoke(doctor, [f"--kubeconfig={kubeconfig}", "--calls=30"]).exit_code == 0
+    assert CliRunner().invoke(doctor, [f"--kubeconfig={plane.kubeconfig}", "--calls=0"]).exit_code == 1

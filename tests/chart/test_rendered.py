@@ -23,7 +23,7 @@ from tests.support.helm_chart import (
 )
 from tests.support.webhook_process import RIGHTS
 from webhook.cli import COMMANDS
-from webhook.commands.check import check
+from webhook.commands.doctor.command import doctor
 from webhook.commands.serve.command import serve
 from webhook.placement.reasons import Mode
 from webhook.placement.settings import Action, LogFormat, LogLevel, MigrationTargets, OptIn, Settings, read_settings
@@ -118,10 +118,9 @@ def test_the_program_accepts_the_command_line_of_helm_test() -> None:
         "containers"
     ]
     command, *options = test_container["args"]
-    assert command == "check"
-    assert COMMANDS[command] == check.callback.__module__
-    parsed = check.make_context("check", options).params
-    assert (parsed["namespace"], parsed["configuration"]) == ("shop", "near")
+    assert COMMANDS[command] == doctor.callback.__module__
+    parsed = doctor.make_context(command, options).params
+    assert (parsed["calls"], parsed["namespace"], parsed["configuration"]) == (60, "shop", "near")
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -25,6 +25,7 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, body, error_response, status
 from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
+from tests.support.fleet import vm_pod, vmi
 from tests.support.paths import DOCS
 from tests.support.webhook_process import RIGHTS
 from webhook import __version__
@@ -36,6 +37,7 @@ from webhook.placement.affinity import DECISION
 NAME = "kubevirt-scheduler"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "webhook"}
 ARGUMENTS = ["serve", f"--tls-secret={NAME}/{NAME}-tls", f"--webhook-configuration={NAME}", f"--lease={NAME}/{NAME}"]
+CONTROLLER_LABELS = {"kubevirt.io": "virt-controller"}
 READY = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
 WITH_DECISION = body({"metadata": {"annotations": {DECISION: "a decision"}}}, 201)
 POD_RULE = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
@@ -100,6 +102,15 @@ class Cluster:
         server.put(
             named("KubeVirt", "kubevirt", "kubevirt", status={"observedKubeVirtVersion": "v1.9.0", "phase": "Deployed"})
         )
+        server.put(
+            named(
+                "Pod",
+                "controller",
+                "kubevirt",
+                labels=CONTROLLER_LABELS,
+                spec={"serviceAccountName": "kubevirt-controller"},
+            )
+        )
         server.put(node(allocatable={"pods": "110"}), *storage(), OPTED_IN)
         server.script("list", "version", body({"gitVersion": "v1.36.3"}))
         server.script("post", "pods", WITH_DECISION)
@@ -143,7 +154,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor) 
         "✓ 2 of 2 replicas are ready",
         "✓ the caches of all ready replicas are up to date (oldest update: 12 s ago)",
     ]
-    assert [line[0] for line in lines] == ["✓"] * 10
+    assert [line[0] for line in lines] == ["✓"] * 12
     assert (result.exit_code, result.stderr) == (0, "")
 
 
@@ -379,6 +390,47 @@ BROKEN: dict[str, Case] = {
         "certificates",
         "failure",
         "the replicas have no Secret with a certificate",
+    ),
+    "another account of KubeVirt's controller": (
+        put(
+            named("KubeVirt", "kubevirt", "virtualization"),
+            named("Pod", "c", "virtualization", labels=CONTROLLER_LABELS, spec={"serviceAccountName": "controller"}),
+        ),
+        "accounts",
+        "failure",
+        "the webhook ignores the VMs of KubeVirt's controller, system:serviceaccount:virtualization:controller",
+    ),
+    "a condition for another account": (
+        lambda cluster: cluster.change_configuration(
+            matchConditions=[{"name": "from-kubevirt", "expression": "request.userInfo.username == 'a'"}]
+        ),
+        "accounts",
+        "failure",
+        "the webhook ignores the VMs of KubeVirt's controller, system:serviceaccount:kubevirt:kubevirt-controller",
+    ),
+    "a tenant's pod with the label of virt-controller": (
+        put(named("Pod", "c", "shop", labels=CONTROLLER_LABELS, spec={})),
+        "accounts",
+        "ok",
+        "the webhook decides for KubeVirt's controller, system:serviceaccount:kubevirt:kubevirt-controller",
+    ),
+    "no virt-controller": (
+        remove(named("Pod", "controller", "kubevirt")),
+        "accounts",
+        "warning",
+        "no virt-controller runs",
+    ),
+    "a VM without a decision": (
+        put(vmi(), vm_pod(), vm_pod("tenant", suffix="a")),
+        "undecided",
+        "warning",
+        "opted-in VMs started without a decision: 1 (default/vm1)",
+    ),
+    "a VM with a decision": (
+        put(vmi(), vm_pod(decided="NodeFull")),
+        "undecided",
+        "ok",
+        "every opted-in VM that started since the installation has a decision",
     ),
     "not called": (
         script("post", "pods", body({"metadata": {}}, 201)),

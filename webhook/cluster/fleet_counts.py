@@ -75,14 +75,18 @@ class FleetCounter:
                 counts.by_node[status.node, status.state] += 1
 
     def _undecided(self, pods: list[Pod], store: Store) -> int:
-        """Count the pods for which the API server should have called the webhook, but no decision was recorded."""
         if self._settings.action is Action.OBSERVE:
             return 0
-        return sum(
-            pod.alive
-            and bool(pod.claims)
-            # A tenant can create pods that look like those of VMs, but no VMI.
-            and store.vmis.with_uid(pod.vmi_uid) is not None
-            and opted_in_by(stored_applicant(pod), store, self._settings) is not OptedInBy.NOTHING
-            for pod in pods
-        )
+        return sum(is_undecided(pod, store, self._settings) for pod in pods)
+
+
+def is_undecided(pod: Pod, store: Store, settings: Settings) -> bool:
+    """Return whether the API server should have called the webhook for a pod, but no decision was recorded."""
+    return (
+        pod.undecided
+        and pod.alive
+        and bool(pod.claims)
+        # A tenant can create pods that look like those of VMs, but no VMI.
+        and store.vmis.with_uid(pod.vmi_uid) is not None
+        and opted_in_by(stored_applicant(pod), store, settings) is not OptedInBy.NOTHING
+    )

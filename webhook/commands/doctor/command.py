@@ -25,6 +25,12 @@ Finding: TypeAlias = "tuple[str, Result]"
 @click.command(short_help="check the cluster and the installed webhook")
 @click.option("--pre", is_flag=True, help="Check the cluster before you install the chart.")
 @click.option(
+    "--calls",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Check only whether the API server calls the webhook for a pod that you create, and retry for this time.",
+)
+@click.option(
     "-n",
     "--namespace",
     default="default",
@@ -52,6 +58,7 @@ Finding: TypeAlias = "tuple[str, Result]"
 @live_options
 def doctor(  # noqa: PLR0913, PLR0917 (one parameter per option)
     pre: bool,
+    calls: float | None,
     namespace: str,
     release_namespace: str,
     configuration: str,
@@ -61,7 +68,8 @@ def doctor(  # noqa: PLR0913, PLR0917 (one parameter per option)
 ) -> None:
     """Check the cluster and the installed webhook, and print problems with their remedies.
 
-    The command changes nothing. If you lack the right for a check, it reports a warning.
+    The command changes nothing. If you lack the right for a check, it reports a warning. With --calls, you need only
+    the right to create pods; `helm test` runs it.
 
     \b
     Exit status:
@@ -74,15 +82,19 @@ def doctor(  # noqa: PLR0913, PLR0917 (one parameter per option)
       kubevirt-scheduler doctor --pre
       kubevirt-scheduler doctor
       kubevirt-scheduler doctor -n shop -o json
+      kubevirt-scheduler doctor --calls 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     # Imported here: the Kubernetes client takes a second to import, and --help doesn't need it.
     from webhook.commands.doctor.inspection import Inspection  # noqa: PLC0415
     from webhook.commands.doctor.result import Level  # noqa: PLC0415
-    from webhook.commands.doctor.run import run_after, run_before  # noqa: PLC0415
+    from webhook.commands.doctor.run import run_after, run_before, run_own_calls  # noqa: PLC0415
 
     settings = read_settings(os.environ)
     inspection = Inspection(connect(**live), settings, configuration, namespace, release_namespace)
-    findings = list(run_before(inspection) if pre else run_after(inspection))
+    if calls is not None:
+        findings = list(run_own_calls(inspection, calls))
+    else:
+        findings = list(run_before(inspection) if pre else run_after(inspection))
     if output == "json":
         click.echo(_as_json(findings))
     else:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from certs.cluster import CONFIGURATIONS
-from webhook.commands.doctor import admission, before, nodes, service
+from webhook.commands.doctor import admission, before, calls, nodes, service
 from webhook.commands.doctor.inspection import Denied, Inspection
 from webhook.commands.doctor.result import Result, failure, warning
 from webhook.reading.installation import Installation, find_installation
@@ -20,8 +20,10 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "replicas": service.replicas,
     "caches": service.caches,
     "certificates": service.certificates,
-    "calls": service.calls,
+    "accounts": calls.accounts,
+    "calls": calls.calls,
     "selection": admission.selection,
+    "undecided": calls.undecided,
     "other-webhooks": admission.other_webhooks,
     "rights": service.rights,
     "nodes": nodes.nodes,
@@ -50,6 +52,11 @@ def run_after(inspection: Inspection) -> Iterator[tuple[str, Result]]:
         return
     for name, check in AFTER.items():
         yield from ((name, result) for result in _results(partial(check, inspection, found)))
+
+
+def run_own_calls(inspection: Inspection, seconds: float) -> Iterator[tuple[str, Result]]:
+    """Check only the calls, with the user's own account. Raises BadInput if the API server rejects the pod."""
+    yield from (("calls", result) for result in calls.own_calls(inspection, seconds))
 
 
 def _results(check: Callable[[], Iterator[Result]]) -> list[Result]:

@@ -1,4 +1,4 @@
-"""The checks of the installed webhook: its replicas, certificates, rights, and whether the API server calls it."""
+"""The checks of the installed webhook: its replicas, certificates and rights."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,13 +8,12 @@ from certs.health import status
 from certs.rotation import Policy
 from certs.secret import Cause, CertificateError
 from webhook import __version__
-from webhook.commands.check import attempt
 from webhook.commands.doctor.inspection import Denied, Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.settings import Action, OptIn
+from webhook.placement.settings import OptIn
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, is_ready, serving_container
 
@@ -119,28 +118,6 @@ def certificates(inspection: Inspection, found: Installation) -> Iterator[Result
             yield warning(f"the {what} expires on {end:%Y-%m-%d %H:%M} UTC", advice)
     if not report.problem and not distrusting and ends:
         yield ok(f"every caBundle trusts the serving certificate, which expires on {min(ends.values()):%Y-%m-%d}")
-
-
-def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
-    """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
-    namespace, account = inspection.vm_namespace, found.settings.kubevirt_accounts[0]
-    try:
-        decision, problem = attempt(
-            inspection.cluster.impersonating(account), namespace, found.settings.opt_in_annotations[0]
-        )
-    except BadInput as error:  # a quota, a policy or a missing right
-        advice = f"You need the right to impersonate {account}. Or specify another namespace: -n NAME"
-        yield warning(f"namespace {namespace}: {error}", advice)
-        return
-    if decision:
-        yield ok(f"the API server calls the webhook for VMs in namespace {namespace}")
-        if found.settings.action is Action.OBSERVE:
-            yield warning(
-                "the webhook runs in observe mode and changes no pod", "To place VMs, set settings.action to inject."
-            )
-    else:
-        advice = "Check that a webhook selects the namespace, that replicas are ready, and the caBundle."
-        yield failure(f"namespace {namespace}: {problem}", advice)
 
 
 def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:

@@ -172,7 +172,8 @@ class Pod(_Namespaced, Struct, frozen=True):
     have `true_annotations` and `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin`
     is set while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and
     `deciding_claim` the claim that its annotation names as the one that decides; both are empty for other pods. Of an
-    `oversized` pod, the labels, terms, claims and annotations are unknown. `undecided` means that the pod starts a VM, and the webhook has recorded no decision on it.
+    `oversized` pod, the labels, terms, claims and annotations are unknown. `undecided` means that the pod starts a VM,
+    and that the webhook has recorded no decision on it.
     """
 
     namespace: str

@@ -1,84 +1,23 @@
-"""`kubevirt-scheduler check`: test that the API server calls the webhook for VM pods. `helm test` runs it."""
+"""Create a VM's pod as a dry run, and find the webhook's decision in the response."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-import click
-
-from webhook.commands.options import connect, live_options
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.affinity import DECISION
-from webhook.placement.objects.fields import JsonObject, printable, text
+from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, VMI_NAME_ANNOTATION
-from webhook.placement.settings import read_settings
 from webhook.placement.wording import OBSERVED
 from webhook.reading.documents import BadInput
-
-if TYPE_CHECKING:
-    from webhook.cluster.client import ClusterClient
 
 AttemptResult: TypeAlias = tuple[str, str]  # decision, problem; the problem counts only if the decision is empty
 
 NAME = "kubevirt-scheduler-check"
-DEFAULT_TIMEOUT = 60  # seconds; after an installation, the certificate and the caBundle need some time to appear
 RETRY_INTERVAL = 2.0  # seconds between attempts
 REQUEST_TIMEOUT = 15.0  # seconds; one review may take up to `timeoutSeconds`, and other webhooks may add their own time
-
-
-@click.command(short_help="test that the API server calls the webhook")
-@click.option(
-    "-n", "--namespace", default="default", show_default=True, metavar="NAME", help="The test pod's namespace."
-)
-@click.option(
-    "--webhook-configuration",
-    "configuration",
-    default="kubevirt-scheduler",
-    show_default=True,
-    metavar="NAME",
-    help="The MutatingWebhookConfiguration to name in the error message.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0),
-    default=DEFAULT_TIMEOUT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to retry. With 0, the command tries once.",
-)
-@live_options
-def check(namespace: str, configuration: str, timeout: float, kubeconfig: str | None, context: str | None) -> None:
-    """Create the pod of an opted-in VM as a dry run, and check that the response contains a decision.
-
-    The API server stores nothing, and nothing starts. You need the right to create pods in the namespace. The API
-    server calls the chart's webhook only for KubeVirt's controller, and for dry runs of the account of `helm test`;
-    for the latter, the decision is NotFromKubeVirt. The opt-in
-    annotation is the first of CO_SCHEDULE_OPT_IN_ANNOTATIONS. With CO_SCHEDULE_ACTION=observe, the webhook changes no
-    pod and reports its decision as a warning.
-
-    Exit status 0: the command printed the decision. 1: the response contains no decision, or there is no response.
-
-    \b
-    Examples:
-      kubevirt-scheduler check
-      kubevirt-scheduler check -n shop --timeout 0
-    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    key = read_settings(os.environ).opt_in_annotations[0]
-    cluster = connect(kubeconfig, context)
-    decision, problem = retry(partial(attempt, cluster, namespace, key), timeout)
-    if decision:
-        click.echo(printable(f"The webhook decided on a test pod in namespace {namespace}: {decision}"))
-        return
-    raise click.ClickException(
-        printable(
-            f"namespace {namespace}: {problem}. Check that the webhook is ready, has a caBundle, and selects this "
-            "namespace. If it requires client certificates (tls.clientCA), check that the API server has one. "
-            f"Read the configuration: kubectl get mutatingwebhookconfiguration {configuration} -o yaml"
-        )
-    )
 
 
 def retry(
@@ -101,8 +40,6 @@ def attempt(cluster: ClusterClient, namespace: str, key: str) -> AttemptResult:
 
     Raises BadInput if the API server rejects the pod, so that a retry can't help.
     """
-    from webhook.cluster.client import ClusterError  # noqa: PLC0415 (takes a second to import)
-
     path, warnings = f"/api/v1/namespaces/{namespace}/pods?dryRun=All", list[str]()
     try:
         pod = cluster.send("POST", path, probe_pod(key), REQUEST_TIMEOUT, warnings)

@@ -1,0 +1,110 @@
+"""The checks of whether the API server calls the webhook for the pods that KubeVirt's controller creates."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from webhook.cluster.fleet_counts import is_undecided
+from webhook.cluster.kinds import KUBEVIRT_API, VM_POD_SELECTOR, kinds, metadata_kinds
+from webhook.cluster.store import Store
+from webhook.commands.doctor.inspection import Inspection
+from webhook.commands.doctor.probe import attempt, retry
+from webhook.commands.doctor.result import Result, failure, listed, ok, warning
+from webhook.placement.objects.facts import Claim, Pod, VirtualMachineInstance
+from webhook.placement.objects.fields import JsonObject, mappings, text
+from webhook.placement.settings import Action, OptIn
+from webhook.reading.documents import BadInput
+from webhook.reading.installation import Installation
+
+_ADVICE = (
+    "Check that the webhook is ready, has a caBundle, and selects this namespace. If it requires client certificates "
+    "(tls.clientCA), check that the API server has one: kubectl get mutatingwebhookconfiguration "
+)
+
+
+def accounts(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Compare the accounts for which the webhook decides with those of the virt-controllers that run."""
+    namespaces = {text(item, "metadata", "namespace") for item in inspection.items(f"{KUBEVIRT_API}/kubevirts")}
+    pods = [
+        pod
+        for namespace in sorted(namespaces)
+        for pod in inspection.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector="kubevirt.io=virt-controller")
+    ]
+    running = sorted({_account(pod) for pod in pods})
+    ignored = [account for account in running if not _admits(found, account)]
+    if not running:
+        yield warning("no virt-controller runs", "Check KubeVirt: without it, no VM starts.")
+    elif ignored:
+        yield failure(
+            f"the webhook ignores the VMs of KubeVirt's controller, {listed(ignored)}",
+            "Set settings.kubevirtAccounts to this account, and upgrade the release.",
+        )
+    else:
+        yield ok(f"the webhook decides for KubeVirt's controller, {listed(running)}")
+
+
+def _account(pod: JsonObject) -> str:
+    name = text(pod, "spec", "serviceAccountName") or "default"
+    return f"system:serviceaccount:{text(pod, 'metadata', 'namespace')}:{name}"
+
+
+def _admits(found: Installation, account: str) -> bool:
+    """Return whether the settings of the replicas and the matchConditions of the webhook admit an account."""
+    conditions = [each for webhook in found.webhooks for each in mappings(webhook, "matchConditions")]
+    about_users = [text(each, "expression") for each in conditions if text(each, "name") == "from-kubevirt"]
+    return account in found.settings.kubevirt_accounts and all(f"'{account}'" in each for each in about_users)
+
+
+def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check that the API server calls the webhook, by creating a VM's pod as a dry run, as KubeVirt's controller."""
+    namespace, account = inspection.vm_namespace, found.settings.kubevirt_accounts[0]
+    try:
+        decision, problem = attempt(
+            inspection.cluster.impersonating(account), namespace, found.settings.opt_in_annotations[0]
+        )
+    except BadInput as error:  # a quota, a policy or a missing right
+        advice = f"You need the right to impersonate {account}. Or specify another namespace: -n NAME"
+        yield warning(f"namespace {namespace}: {error}", advice)
+        return
+    yield _called(inspection, decision, problem)
+    if decision and found.settings.action is Action.OBSERVE:
+        yield warning(
+            "the webhook runs in observe mode and changes no pod", "To place VMs, set settings.action to inject."
+        )
+
+
+def own_calls(inspection: Inspection, seconds: float) -> Iterator[Result]:
+    """Check the same with the user's own account, and wait for a call. Raises BadInput if the pod is rejected."""
+    key = inspection.settings.opt_in_annotations[0]
+    yield _called(inspection, *retry(partial(attempt, inspection.cluster, inspection.vm_namespace, key), seconds))
+
+
+def _called(inspection: Inspection, decision: str, problem: str) -> Result:
+    namespace = inspection.vm_namespace
+    if decision:
+        return ok(f"the API server calls the webhook for VMs in namespace {namespace}")
+    return failure(f"namespace {namespace}: {problem}", f"{_ADVICE}{inspection.configuration} -o yaml")
+
+
+def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Name the opted-in VMs that started without a decision since the chart was installed."""
+    settings, installed = found.settings, text(found.configuration, "metadata", "creationTimestamp")
+    if settings.action is Action.OBSERVE:
+        return
+    by_namespace = settings.opt_in is OptIn.NAMESPACE
+    facts = (Pod, VirtualMachineInstance, Claim) if by_namespace else (Pod, VirtualMachineInstance)
+    read = [kind for kind in kinds(settings.longhorn_namespace) if kind.fact in facts]
+    store = Store()
+    for kind in (*read, *(metadata_kinds(settings) if by_namespace else ())):
+        of_vms = replace(kind, query=kind.query | {"labelSelector": VM_POD_SELECTOR}) if kind.fact is Pod else kind
+        for fact in inspection.facts(of_vms):
+            store.put(fact)
+    pods = [pod for pod in store.pods.launchers() if pod.created >= installed and is_undecided(pod, store, settings)]
+    names = sorted(f"{pod.namespace}/{pod.vm or pod.name}" for pod in pods)
+    if names:
+        yield warning(
+            f"opted-in VMs started without a decision: {len(names)} ({listed(names)})",
+            "Check the findings above. To have a VM placed, stop and start it.",
+        )
+    else:
+        yield ok("every opted-in VM that started since the installation has a decision")
