@@ -9,7 +9,7 @@ from tests.support.builders import OPT_IN, Object, claim, hotplug_pod, node, sha
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
 from webhook.cluster.fleet_counts import BATCH_SIZE, COUNT_SECONDS, FleetCounter
-from webhook.cluster.inventory import Facts, machines, node_loads
+from webhook.cluster.inventory import Facts, machines, node_loads, seconds_since_creation
 from webhook.cluster.store import Store
 from webhook.fleet.states import Machine, State, assess
 from webhook.placement.affinity import CO_SCHEDULED_NODE
@@ -44,6 +44,19 @@ def test_the_opt_in_is_that_of_the_vm_and_otherwise_that_of_the_pod() -> None:
         "old": False,
         "lone": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("created", "time", "age"),
+    [
+        ("2026-08-01T12:00:00Z", "2026-08-01T12:01:00Z", 60.0),
+        ("2026-08-01T12:00:00Z", "", None),
+        ("yesterday", "2026-08-01T12:01:00Z", None),
+        ("2026-08-01T12:00:00", "2026-08-01T12:01:00Z", None),
+    ],
+)
+def test_the_age_of_a_pod_is_known_if_both_times_are_valid(created: str, time: str, age: float | None) -> None:
+    assert seconds_since_creation({"metadata": {"creationTimestamp": created}}, time) == age
 
 
 def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> None:

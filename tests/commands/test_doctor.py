@@ -611,6 +611,15 @@ def test_the_nodes_and_the_waiting_vms_are_reported(run: RunDoctor, cluster: Clu
     ]
 
 
+def test_vms_whose_scheduler_does_not_run_are_named(run: RunDoctor, cluster: Cluster) -> None:
+    cluster.server.put(
+        pinned_vm_pod(unschedulable=False, schedulerName="kubevirt-scheduler", phase="Pending"),
+        pinned_vm_pod("new", vm="new", unschedulable=False, created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"),
+    )
+    found = [finding for finding in findings(run("-o", "json"), "nodes") if "VM" in finding[1]]
+    assert found == [("warning", "VM pods that no scheduler has evaluated: 1 (default/vm1: kubevirt-scheduler)")]
+
+
 def test_the_checked_rights_are_the_documented_ones(run: RunDoctor, cluster: Cluster) -> None:
     run()
     reviews = [each.body["spec"] for each in cluster.server.requests if each.plural == "subjectaccessreviews"]

@@ -527,10 +527,9 @@ def test_explain_needs_no_right_to_read_vms(server: ApiServer, tmp_path: Path) -
     assert "because the webhook found no VirtualMachine of this name" in " ".join(lines)
 
 
-def test_a_pending_pod_that_the_scheduler_has_not_tried_gets_the_usual_advice(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    cluster = [*storage(), node(), pinned_vm_pod(unschedulable=False), virtual_machine()]
-    assert explain_stuck(server, tmp_path, *cluster) == [
-        "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."
-    ]
+def test_a_pending_pod_that_no_scheduler_has_evaluated_names_its_scheduler(server: ApiServer, tmp_path: Path) -> None:
+    stuck = pinned_vm_pod(unschedulable=False, schedulerName="kubevirt-scheduler")
+    for subject in ("vm vm1", "pod virt-launcher-vm1-abcde"):
+        lines = " ".join(explain_stuck(server, tmp_path, *storage(), node(), stuck, virtual_machine(), subject=subject))
+        assert lines.startswith("No scheduler has evaluated the pod for ")
+        assert lines.endswith(f"it names kubevirt-scheduler. {ADVICE[Reason.NOT_SCHEDULED]}")

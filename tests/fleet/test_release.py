@@ -30,6 +30,7 @@ from webhook.fleet.release import (
     PENDING_LIMIT,
     RELEASE_REASONS,
     why_kept,
+    why_not_scheduled,
     why_pin_fails,
 )
 from webhook.placement.guard.feasibility import MAX_START_FAILURES, FailedCheck
@@ -168,6 +169,27 @@ NO_PINS = {
 @pytest.mark.parametrize("stuck", NO_PINS.values(), ids=NO_PINS)
 def test_only_a_pending_pod_that_the_webhook_pinned_is_evaluated(stuck: Object) -> None:
     assert reason(stuck, *storage(), node(unschedulable=True), seconds=PENDING_LIMIT + 1) is None
+
+
+# Pods that no scheduler has evaluated
+
+
+@pytest.mark.parametrize(
+    ("pod", "seconds", "words"),
+    [
+        (virt_launcher(schedulerName="other"), 30.0, "no scheduler has evaluated the pod for 30 s; it names other"),
+        (virt_launcher(), 99.9, "no scheduler has evaluated the pod for 99 s; it names default-scheduler"),
+        (virt_launcher(), 29.9, ""),
+        (virt_launcher(), None, ""),
+        (virt_launcher(node="node-a"), 99.9, ""),
+        (pinned_vm_pod(unschedulable=True), 99.9, ""),
+    ],
+    ids=["at the limit", "no scheduler named", "young", "of unknown age", "bound", "unschedulable"],
+)
+def test_a_pod_without_a_condition_of_a_scheduler_is_named_after_30_seconds(
+    pod: Object, seconds: float | None, words: str
+) -> None:
+    assert why_not_scheduled(pod, seconds) == words
 
 
 # Why the webhook may not delete a pod

@@ -19,7 +19,7 @@ from tests.support.builders import (
     storage,
     volume,
 )
-from tests.support.fleet import LATER, inventory, status, statuses, vm, vm_pod, vmi
+from tests.support.fleet import LATER, NOW, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.cluster.inventory import Facts, machines
 from webhook.fleet.states import Machine, State, assess, survey
 from webhook.fleet.volume_users import MAX_USERS
@@ -115,11 +115,14 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
      "Unserved", "ShareManagerStopped", "disk1", None, "together: the share-manager follows the VM"),
     ("unserved, and its share-manager is starting", [claim(), volume(), share_manager_pod(), *NODES, vm(), vm_pod()],
      "Unserved", "ShareManagerStarting", "disk1", None, "prefers node-a (ShareManagerStarting)"),
-    ("waiting without a pin", [*SERVED, vm(), vm_pod(node="", decided="NodeFull"), OTHER_USER],
+    ("waiting without a pin", [*SERVED, vm(), vm_pod(node="", decided="NodeFull", created=NOW), OTHER_USER],
      "Waiting", "NodeFull", "disk1", "node-a", "pinned to node-a"),
     ("waiting with a pin that can't hold",
      [*storage(), node("node-a", unschedulable=True), vm(), pinned_vm_pod(), OTHER_USER],
      "Waiting", "NodeCordoned", "disk1", "node-a", "prefers node-a (NodeCordoned)"),
+    ("waiting, and its scheduler does not run",
+     [*SERVED, vm(), pinned_vm_pod(unschedulable=False, schedulerName="kubevirt-scheduler"), OTHER_USER],
+     "Waiting", "NotScheduled", "disk1", "node-a", "pinned to node-a"),
     ("stopped", [*SERVED, OTHER_USER, vm(**DISK)],
      "Stopped", "NodeMismatch", "disk1", "node-a", "prefers node-a (NodeMismatch)"),
 ]  # fmt: skip

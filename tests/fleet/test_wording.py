@@ -14,7 +14,7 @@ from tests.support.builders import (
     storage,
     volume,
 )
-from tests.support.fleet import inventory, statuses, vm, vm_pod, vmi
+from tests.support.fleet import NOW, inventory, statuses, vm, vm_pod, vmi
 from webhook.cluster.inventory import Facts, machines
 from webhook.fleet.states import State, assess
 from webhook.fleet.wording import NO_ACTION, advice, next_step
@@ -64,8 +64,10 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"Pinned to node-a, but node-a is cordoned; {restart_advice('default', 'vm1', 'Always')}."),
     ("waiting, stuck, a VMI without a VM", [*CORDONED, vmi(), pinned_vm_pod()],
      f"Pinned to node-a, but node-a is cordoned; {restart_advice('default', 'vm1', None)}."),
-    ("waiting", [*SERVED, vm(), vm_pod(node="")],
+    ("waiting", [*SERVED, vm(), vm_pod(node="", created=NOW)],
      "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."),
+    ("waiting, not scheduled", [*SERVED, vm(), vm_pod(node="", schedulerName="kubevirt-scheduler")],
+     "No scheduler has evaluated the pod for 45 s; it names kubevirt-scheduler. " + ADVICE["NotScheduled"]),
     ("unserved", [claim(), volume(), share_manager(state="stopped"), vm(), vm_pod()],
      "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."),
     ("starting", [claim(), volume(), share_manager_pod(), vm(), vm_pod()], ADVICE["ShareManagerStarting"]),

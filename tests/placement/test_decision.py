@@ -23,7 +23,7 @@ DESIGN_REASONS = """
     ShareManagerStarting ShareManagerStopped ShareManagerFailed ShareManagerUnassigned NoShareManager SharedClaimOnly
     CacheStale NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull NodeScarce
     PodAffinity Released StartFailed Unjudged
-    ShareManagerMoved PendingTooLong
+    ShareManagerMoved PendingTooLong NotScheduled
     NotReviewed ScheduledElsewhere
     NotFromLonghorn SteeringOff NoConsumer NodeAvoided
     CacheNotSynced DeadlineExceeded InternalError

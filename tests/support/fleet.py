@@ -9,6 +9,7 @@ from webhook.cluster.inventory import Inventory
 from webhook.fleet.states import Machine, Status, assess
 
 CREATED = "2026-08-01T12:00:00Z"
+NOW = "2026-08-01T12:00:45Z"
 LATER = "2026-08-01T13:00:00Z"
 
 
@@ -64,7 +65,7 @@ def vm_pod(
 
 def inventory(*manifests: Object) -> Inventory:
     """Build the inventory of a cluster that holds only these objects."""
-    found = Inventory()
+    found = Inventory(time=NOW)
     for manifest in manifests:
         found.keep(manifest["kind"], manifest)
         fact = READERS[manifest["kind"]](manifest) if manifest["kind"] in READERS else None

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Self
 
 from webhook.cluster.objects import key_of
@@ -12,7 +13,7 @@ from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod import needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
-from webhook.placement.objects.fields import JsonObject, Malformed, condition, mappings
+from webhook.placement.objects.fields import JsonObject, Malformed, condition, mappings, text
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
@@ -93,7 +94,7 @@ class Inventory:
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
     `snapshots` are the objects by which a snapshot describes itself. `skipped` counts the objects that could not be
-    read, by kind.
+    read, by kind. `time` is when the cluster was read, in RFC 3339, empty if unknown.
     """
 
     store: Store = field(default_factory=Store)
@@ -102,6 +103,7 @@ class Inventory:
     pods: dict[Key, JsonObject] = field(default_factory=dict)
     snapshots: dict[Key, JsonObject] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
+    time: str = ""
 
     def keep(self, kind: str, item: JsonObject) -> None:
         """Keep the manifest of a VM, a VMI, a virt-launcher pod or a snapshot; ignore others."""
@@ -128,8 +130,8 @@ class Inventory:
             template = self.next_pod(manifest, key, settings)
         elif vm is not None:
             template = _rendered(vm, state_claims.get(key, ()))
-        strategy, paused = self.strategy(key), _is_paused(vmi)
-        return replace(machine, manifest=manifest, template=template, strategy=strategy, paused=paused)
+        strategy, paused, age = self.strategy(key), _is_paused(vmi), seconds_since_creation(manifest, self.time)
+        return replace(machine, manifest=manifest, template=template, strategy=strategy, paused=paused, age=age)
 
     def next_pod(self, pod: JsonObject, key: Key, settings: Settings) -> JsonObject | None:
         """Return the pod that KubeVirt would create after a restart of this pod's VM; None if a field is malformed."""
@@ -151,6 +153,15 @@ def _rendered(vm: JsonObject, state_claims: tuple[str, ...]) -> JsonObject | Non
     try:
         return rendered_pod(vm, state_claims if needs_state_claim(vm) else ())
     except Malformed:  # a quantity that KubeVirt rejects: only a hand-written file has one
+        return None
+
+
+def seconds_since_creation(item: JsonObject | None, time: str) -> float | None:
+    """Return the age of an object at a time, which is in RFC 3339; None if either is unknown."""
+    try:
+        created = datetime.fromisoformat(text(item, "metadata", "creationTimestamp"))
+        return (datetime.fromisoformat(time) - created).total_seconds()
+    except (ValueError, TypeError):  # a hand-written time, or one without a time zone
         return None
 
 

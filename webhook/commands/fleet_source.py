@@ -45,14 +45,13 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The VMs of a cluster, the webhook there, and when the cluster was read, in RFC 3339.
+    """The VMs of a cluster, and the webhook there.
 
     `cluster` is the context of the kubeconfig, and `namespace` that of the context; both are empty if unknown.
     """
 
     inventory: Inventory
     webhook: Webhook
-    time: str
     cluster: str
     namespace: str = ""
 
@@ -60,7 +59,7 @@ class Fleet:
         """Return the keys of a report that say where it comes from."""
         webhook = self.webhook.as_json()
         settings = webhook.pop("settings")
-        named = {"time": self.time or None, "cluster": self.cluster or None, "version": __version__}
+        named = {"time": self.inventory.time or None, "cluster": self.cluster or None, "version": __version__}
         return named | {"settings": settings, "webhook": webhook}
 
 
@@ -79,8 +78,8 @@ def read_files(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: boo
 
     found = replace(found, store=load_snapshot(paths, keep_both, verbose=verbose))
     described = next(reversed(found.snapshots.values()), None)
-    time, cluster = text(described, "metadata", "creationTimestamp"), text(described, "cluster")
-    return Fleet(found, snapshot_webhook(found.snapshots.values()), time, cluster)
+    found = replace(found, time=text(described, "metadata", "creationTimestamp"))
+    return Fleet(found, snapshot_webhook(found.snapshots.values()), text(described, "cluster"))
 
 
 def read_live(kubeconfig: str | None, context: str | None, progress: Progress) -> Fleet:
@@ -98,7 +97,7 @@ def read_live(kubeconfig: str | None, context: str | None, progress: Progress) -
     inventory = read_inventory(cluster, webhook.settings, count)
     for kind, number in sorted(inventory.skipped.items()):
         click.echo(f"Warning: cannot read {number} of the {kind}; the report ignores them", err=True)
-    return Fleet(inventory, webhook, time, cluster.name, cluster.namespace)
+    return Fleet(replace(inventory, time=time), webhook, cluster.name, cluster.namespace)
 
 
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:

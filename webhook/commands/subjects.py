@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from webhook.cluster.inventory import Inventory
+from webhook.cluster.inventory import Inventory, seconds_since_creation
 from webhook.cluster.objects import read_pod
 from webhook.cluster.store import Store
-from webhook.commands.fleet_source import read_files
+from webhook.commands.fleet_source import read_files, utc_now
 from webhook.commands.options import connect, live_webhook
 from webhook.fleet.states import Machine
 from webhook.fleet.webhook import Webhook
@@ -134,7 +134,7 @@ class _Live:
 
         self.catalog: Store = OnDemand(cluster, webhook.settings.longhorn_namespace)
         self.webhook, self._settings = webhook, webhook.predicting
-        self._cluster, self._inventory = cluster, Inventory(self.catalog)
+        self._cluster, self._inventory = cluster, Inventory(self.catalog, time=utc_now())
 
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
         from webhook.reading.one_vm import find_namespaces  # noqa: PLC0415 (as above)
@@ -187,7 +187,8 @@ def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
     key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
     known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
     machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), strategy=inventory.strategy(key))
-    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=inventory.next_pod(pod, key, settings)))
+    template, age = inventory.next_pod(pod, key, settings), seconds_since_creation(pod, inventory.time)
+    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template, age=age))
 
 
 def _is_of_kind(kind: str, machine: Machine, inventory: Inventory) -> bool:

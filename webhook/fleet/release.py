@@ -13,7 +13,7 @@ from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import FailedCheck, run_checks
 from webhook.placement.injector import candidate_for
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine
-from webhook.placement.objects.fields import JsonObject, text
+from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.reasons import GUARD_REASONS, ClaimFinding, Mode, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.votes import Choice, choose
@@ -21,6 +21,8 @@ from webhook.placement.votes import Choice, choose
 # Seconds. The scheduler may wait for more than the guard knows, such as the victims of a preemption, which have a grace
 # period, or the cluster autoscaler.
 PENDING_LIMIT = 300
+# Seconds. A scheduler evaluates a new pod within milliseconds. One that is being upgraded is away for longer.
+UNSCHEDULED_AFTER = 30
 MAX_RELEASES = MAX_START_FAILURES  # within an hour
 
 # These checks don't show that the pin can't hold: they only keep a new pod from being pinned.
@@ -72,6 +74,18 @@ def _pending_too_long(seconds: float) -> FailedCheck | None:
         return None
     minutes = PENDING_LIMIT // 60
     return FailedCheck(Reason.PENDING_TOO_LONG, f"did not receive the pod from the scheduler within {minutes} minutes")
+
+
+def why_not_scheduled(pod: JsonObject, seconds: float | None) -> str:
+    """Return a clause about a pod that no scheduler has evaluated, empty for any other pod.
+
+    `seconds` is the age of the pod, None if unknown.
+    """
+    evaluated = is_bound(pod) or condition(pod, "PodScheduled")
+    if evaluated or seconds is None or seconds < UNSCHEDULED_AFTER:
+        return ""
+    scheduler = text(pod, "spec", "schedulerName") or "default-scheduler"
+    return f"no scheduler has evaluated the pod for {int(seconds)} s; it names {scheduler}"
 
 
 def why_kept(vm: VirtualMachine | None, releases: int, settings: Settings) -> str:

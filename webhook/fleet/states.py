@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from webhook.fleet.next_pod import as_if_eligible, creation_request
-from webhook.fleet.release import why_pin_fails
+from webhook.fleet.release import why_not_scheduled, why_pin_fails
 from webhook.fleet.volume_users import VolumeUser, other_users
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
@@ -45,6 +45,7 @@ class Machine:
     None if none does. `hotplugged` are the claims that its hotplug pods mount. `strategy` is the VM's run strategy,
     empty if the VM is unknown, None for a VMI without a VM. The caches don't hold the rest: `manifest` is the same pod
     as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown.
+    `age` is the age of the pod in seconds.
     """
 
     namespace: str
@@ -57,6 +58,7 @@ class Machine:
     paused: bool = False
     manifest: JsonObject | None = None
     template: JsonObject | None = None
+    age: float | None = None
 
     @property
     def is_vm(self) -> bool:
@@ -192,6 +194,8 @@ def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Setting
     obstacle = why_pin_fails(machine.manifest, pod.namespace, catalog, settings, settings.release_after)
     if obstacle:
         return obstacle.reason, obstacle.detail
+    if detail := why_not_scheduled(machine.manifest, machine.age):
+        return Reason.NOT_SCHEDULED, detail
     return recorded_reason(machine.manifest), ""
 
 

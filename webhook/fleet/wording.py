@@ -81,6 +81,8 @@ def advice(status: Status) -> str:
 
 def _advice_while_waiting(status: Status) -> str:
     machine = status.machine
+    if status.reason is Reason.NOT_SCHEDULED:
+        return f"{_sentence(status.detail)} {ADVICE[status.reason]}"
     if status.detail:
         pin = machine.pod.pin.node if machine.pod and machine.pod.pin else status.storage_node
         restart = restart_advice(machine.namespace, machine.name, machine.strategy)

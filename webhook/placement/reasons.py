@@ -101,6 +101,7 @@ class Reason(StrEnum):
     # Pinned pods that stay Pending: why the pin can't hold (see `release`)
     SHARE_MANAGER_MOVED = "ShareManagerMoved"
     PENDING_TOO_LONG = "PendingTooLong"
+    NOT_SCHEDULED = "NotScheduled"
 
     # Running VMs: why the VM is not on the node of its share-manager (see `fleet`)
     NOT_REVIEWED = "NotReviewed"

@@ -76,6 +76,7 @@ ADVICE = {
     Reason.RELEASED: "No action needed: the webhook may pin the VM to this node again after an hour.",
     Reason.SHARE_MANAGER_MOVED: "At its next start, the webhook pins the VM to the share-manager's new node.",
     Reason.PENDING_TOO_LONG: "Check the pod's Events for the scheduler's reason.",
+    Reason.NOT_SCHEDULED: "Run the scheduler that the pod names, or change the VM's schedulerName and start it again.",
     Reason.NOT_REVIEWED: "Restart the VM: its pod is older than the opt-in, or the webhook did not answer in time.",
     Reason.SCHEDULED_ELSEWHERE: "Restart the VM. To have it pinned, remove the mode preferred.",
     Reason.NOT_FROM_LONGHORN: "If Longhorn created the pod, check CO_SCHEDULE_LONGHORN_NAMESPACE.",

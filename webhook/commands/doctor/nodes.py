@@ -1,15 +1,23 @@
 """The checks of the nodes and of the VMs: taints, free pod capacity, and Pending pinned pods."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
+from webhook.cluster.inventory import seconds_since_creation
 from webhook.cluster.kinds import kinds
 from webhook.cluster.store import NO_KEY, Store
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, listed, ok, warning
+from webhook.fleet.release import why_not_scheduled
 from webhook.placement.objects.facts import Node, Pod
+from webhook.placement.objects.fields import text
+from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, vmi_name
 from webhook.placement.objects.resources import PODS
+from webhook.placement.reasons import Reason
+from webhook.placement.wording import ADVICE
 from webhook.reading.installation import Installation
 
+LAUNCHERS = f"{APP_LABEL}={VIRT_LAUNCHER}"
 LOW_SHARE = 0.05  # of a node's allocatable pods
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
@@ -26,7 +34,14 @@ def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
     found = [node for _, name in sorted(store.nodes) if (node := store.node(name))]
     yield from _taints(found)
     yield from _pod_capacity(found, store)
-    yield from _pending_pins(store)
+    not_scheduled = list(_not_scheduled(inspection))
+    if not_scheduled:
+        yield warning(
+            f"VM pods that no scheduler has evaluated: {len(not_scheduled)} ({listed(not_scheduled)})",
+            ADVICE[Reason.NOT_SCHEDULED],
+        )
+    if not not_scheduled or store.stuck_pins():
+        yield _pending_pins(store)
 
 
 def _taints(found: list[Node]) -> Iterator[Result]:
@@ -54,12 +69,20 @@ def _pod_capacity(found: list[Node], store: Store) -> Iterator[Result]:
         yield ok(f"all nodes have free pod capacity ({len(found)})")
 
 
-def _pending_pins(store: Store) -> Iterator[Result]:
+def _not_scheduled(inspection: Inspection) -> Iterator[str]:
+    """Yield the VMs whose pods no scheduler has evaluated, each with the name of its scheduler."""
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    for pod in inspection.items("/api/v1/pods", labelSelector=LAUNCHERS, fieldSelector="status.phase=Pending"):
+        if why_not_scheduled(pod, seconds_since_creation(pod, now)):
+            namespace, scheduler = text(pod, "metadata", "namespace"), text(pod, "spec", "schedulerName")
+            yield f"{namespace}/{vmi_name(pod)}: {scheduler}"
+
+
+def _pending_pins(store: Store) -> Result:
     waiting = sorted(f"{pod.namespace}/{pod.pin.vm}" for pod in store.stuck_pins() if pod.pin)
     if waiting:
-        yield warning(
+        return warning(
             f"pinned VMs that cannot be scheduled: {len(waiting)} ({listed(waiting)})",
             "Find the reason: kubevirt-scheduler explain vm NAME -n NAMESPACE",
         )
-    else:
-        yield ok("all pinned VMs are scheduled")
+    return ok("all pinned VMs are scheduled")

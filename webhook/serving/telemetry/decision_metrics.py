@@ -31,7 +31,7 @@ def possible_outcomes(reason: Reason) -> tuple[Outcome, ...]:
         return Outcome.PREFERRED, Outcome.UNCHANGED  # a deleted node is not even preferred
     if reason in CLAIM_REASONS and reason is not Reason.NO_SHARE_MANAGER:
         return ()
-    if reason in (Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG):
+    if reason in (Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG, Reason.NOT_SCHEDULED):
         return ()
     if reason in (Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE):  # of a running VM, not of a decision
         return ()
