@@ -39,6 +39,7 @@ DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"
 THREE_DISKS = {"volumes": [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in ("disk1", "disk2", "disk3")]}
 TWO_NODES = [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *storage("disk3", "node-b"), *NODES]
 DECIDING = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
+BLOCK = claim("block", volumeMode="Block")
 MIGRATED = {"kubevirt.io/migrationJobUID": "job"}
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -49,6 +50,9 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("apart, and the share-manager has moved",
      [*SERVED, vm(), vm_pod(node="node-b", decided="CoScheduled", pinned="node-b"), OTHER_USER],
      "Apart", "ShareManagerMoved", "disk1", "node-a", "pinned to node-a"),
+    ("apart, and another node serves more disks by now",
+     [*TWO_NODES, vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="CoScheduled", pinned="node-a")],
+     "Apart", "VotesChanged", "disk2", "node-b", "cold start"),
     ("apart, and the scheduler chose another node",
      [*SERVED, vm(), vm_pod(node="node-b", decided="CoScheduled"), OTHER_USER],
      "Apart", "ScheduledElsewhere", "disk1", "node-a", "pinned to node-a"),
@@ -96,6 +100,12 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
      "Apart", "NotReviewed", "disk2", "node-b", "cold start"),
     ("a hotplugged disk", [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher)],
      "Apart", "NoClaims", "disk1", "node-a", "cold start"),
+    ("a hotplugged ISO that others mount has no vote beside a Block disk",
+     [*SERVED, BLOCK, vm(), (launcher := vm_pod(node="node-b", claims=["block"])), hotplug_pod(launcher), OTHER_USER],
+     "NotConcerned", "NoShareManagerEver", "block", None, "unchanged (NoShareManager)"),
+    ("a hotplugged disk decides beside a Block disk",
+     [*SERVED, BLOCK, vm(), (launcher := vm_pod(node="node-b", claims=["block"])), hotplug_pod(launcher), BACKUP],
+     "Apart", "NotReviewed", "disk1", "node-a", "unchanged (NoShareManager)"),
     ("a hotplugged disk has no vote beside a disk of the pod",
      [*SERVED, *storage("disk2", "node-b"), vm(), (launcher := vm_pod()), hotplug_pod(launcher, claims=["disk2"])],
      "Together", "CoScheduled", "disk1", "node-a", "cold start"),

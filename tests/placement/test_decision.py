@@ -24,7 +24,7 @@ DESIGN_REASONS = """
     CacheStale NodeNotFound NodeNotReady NodeCordoned NodeTainted NodeMismatch VolumeMismatch NodeFull NodeScarce
     PodAffinity Released StartFailed Unjudged
     ShareManagerMoved PendingTooLong NotScheduled
-    NotReviewed ScheduledElsewhere
+    NotReviewed ScheduledElsewhere VotesChanged
     NotFromLonghorn SteeringOff NoConsumer NodeAvoided
     CacheNotSynced DeadlineExceeded InternalError
 """.split()

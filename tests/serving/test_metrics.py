@@ -62,7 +62,7 @@ def test_the_possible_labels_cover_each_golden_case(case):
 def test_reasons_of_claims_releases_and_running_vms_have_no_outcome():
     of_claims = CLAIM_REASONS - {Reason.NO_SHARE_MANAGER, Reason.SHARE_MANAGER_STARTING}
     of_releases = {Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG, Reason.NOT_SCHEDULED}
-    of_running_vms = {Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE}
+    of_running_vms = {Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE, Reason.VOTES_CHANGED}
     assert {r for r in Reason if not possible_outcomes(r)} == of_claims | of_releases | of_running_vms
 
 

@@ -152,19 +152,27 @@ def _helps(start: Start, settings: Settings) -> bool:
 
 
 def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage:
-    """Find the claim that decides. A hotplugged claim decides only if no claim of the pod itself has a node."""
+    """Find the claim that decides. A hotplugged claim decides only if no claim of the pod itself has a node.
+
+    Its rank counts beside the claims of the pod: an ISO that other VMs mount too doesn't decide for a VM with a disk.
+    """
     pod = machine.pod
     if pod is None:
         return _Storage(())
     findings: tuple[ClaimFinding, ...] = ()
-    for names in (pod.claims, machine.hotplugged):
-        own = resolve_claims(names, pod.namespace, pod.vmi_uid, pod.deciding_claim, catalog, settings)
+    resolved = _resolved(pod.claims, pod, catalog, settings)
+    hotplugged = _resolved((*pod.claims, *machine.hotplugged), pod, catalog, settings)[len(pod.claims) :]
+    for own in (resolved, hotplugged):
         findings += tuple(finding for finding in own if finding.decides)
         choice = choose(own)
         if choice and choice.certain:
             claim = next(each.claim for each in voters(own) if each.node == choice.node and not each.reason)
             return _Storage(findings, claim, choice.node)
     return _Storage(findings)
+
+
+def _resolved(names: tuple[str, ...], pod: Pod, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
+    return resolve_claims(names, pod.namespace, pod.vmi_uid, pod.deciding_claim, catalog, settings)
 
 
 def _state(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Status:
@@ -185,21 +193,23 @@ def _state(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog,
         return Status(machine, State.UNSERVED, concerned[0].reason, claim)
     if node == pod.node:
         return Status(machine, State.TOGETHER, Reason.CO_SCHEDULED, claim, node)
-    return Status(machine, State.APART, _why_apart(machine, pod, by, catalog, settings), claim, node)
+    return Status(machine, State.APART, _why_apart(machine, pod, storage, by, catalog, settings), claim, node)
 
 
 def _why_waiting(machine: Machine, pod: Pod, catalog: Catalog, settings: Settings) -> tuple[Reason | None, str]:
     if machine.manifest is None:
         return None, ""
+    if detail := why_not_scheduled(machine.manifest, machine.age):
+        return Reason.NOT_SCHEDULED, detail
     obstacle = why_pin_fails(machine.manifest, pod.namespace, catalog, settings, settings.release_after)
     if obstacle:
         return obstacle.reason, obstacle.detail
-    if detail := why_not_scheduled(machine.manifest, machine.age):
-        return Reason.NOT_SCHEDULED, detail
     return recorded_reason(machine.manifest), ""
 
 
-def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, settings: Settings) -> Reason | None:
+def _why_apart(  # noqa: PLR0913, PLR0917 (what its caller knows)
+    machine: Machine, pod: Pod, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings
+) -> Reason | None:
     if opted_in_by(stored_applicant(pod), catalog, settings) is OptedInBy.NOTHING:
         return Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else Reason.NOT_REVIEWED
     if not pod.claims:  # all claims are hotplugged
@@ -208,7 +218,8 @@ def _why_apart(machine: Machine, pod: Pod, by: OptedInBy, catalog: Catalog, sett
         return None
     reason = recorded_reason(machine.manifest)
     if reason is not None and text(machine.manifest, "metadata", "annotations", CO_SCHEDULED_NODE) == pod.node:
-        return Reason.SHARE_MANAGER_MOVED
+        still_serves = any(finding.node == pod.node and not finding.reason for finding in storage.findings)
+        return Reason.VOTES_CHANGED if still_serves else Reason.SHARE_MANAGER_MOVED
     if reason in (Reason.CO_SCHEDULED, Reason.COLD_START):  # after a cold start, the share-manager was scheduled later
         return Reason.SCHEDULED_ELSEWHERE
     if pod.is_migration_target:

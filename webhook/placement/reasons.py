@@ -106,6 +106,7 @@ class Reason(StrEnum):
     # Running VMs: why the VM is not on the node of its share-manager (see `fleet`)
     NOT_REVIEWED = "NotReviewed"
     SCHEDULED_ELSEWHERE = "ScheduledElsewhere"
+    VOTES_CHANGED = "VotesChanged"
 
     # Share-manager pods: which node runs the VMs that use the volume?
     NOT_FROM_LONGHORN = "NotFromLonghorn"

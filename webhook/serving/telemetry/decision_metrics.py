@@ -19,6 +19,15 @@ _OF_SHARE_MANAGERS = (
     Reason.DEADLINE_EXCEEDED,
     Reason.INTERNAL_ERROR,
 )
+# Of a Pending or a running VM.
+_OF_NO_DECISION = (
+    Reason.SHARE_MANAGER_MOVED,
+    Reason.PENDING_TOO_LONG,
+    Reason.NOT_SCHEDULED,
+    Reason.NOT_REVIEWED,
+    Reason.SCHEDULED_ELSEWHERE,
+    Reason.VOTES_CHANGED,
+)
 _OF_NO_VM = frozenset({Reason.NOT_A_POD_CREATION, Reason.NOT_VIRT_LAUNCHER, Reason.NOT_FROM_KUBEVIRT})
 Labels = tuple[Subject, Outcome, Reason, Mode]
 
@@ -31,9 +40,7 @@ def possible_outcomes(reason: Reason) -> tuple[Outcome, ...]:
         return Outcome.PREFERRED, Outcome.UNCHANGED  # a deleted node is not even preferred
     if reason in CLAIM_REASONS and reason is not Reason.NO_SHARE_MANAGER:
         return ()
-    if reason in (Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG, Reason.NOT_SCHEDULED):
-        return ()
-    if reason in (Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE):  # of a running VM, not of a decision
+    if reason in _OF_NO_DECISION:
         return ()
     return (Outcome.UNCHANGED,)
 
