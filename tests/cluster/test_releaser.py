@@ -16,12 +16,12 @@ from webhook.cluster.events import build_event, subject_of
 from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
-from webhook.cluster.releases import MEMORY_SECONDS
+from webhook.cluster.releases import RELEASE_SECONDS
 from webhook.placement import wording
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action
 
-HOUR = MEMORY_SECONDS
+HOUR = RELEASE_SECONDS
 CORDONED = [*storage(), node(unschedulable=True)]
 
 

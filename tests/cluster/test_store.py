@@ -27,11 +27,12 @@ from tests.support.builders import (
     vmi,
     volume,
 )
-from webhook.cluster.objects import read_node, read_pod
+from tests.support.fake_clock import FakeClock
+from webhook.cluster.objects import read_node, read_pod, read_share_manager
 from webhook.cluster.pod_tables import Pods, vm_key
 from webhook.cluster.store import Store
 from webhook.placement.injector import decide
-from webhook.placement.objects.facts import Node, Pod
+from webhook.placement.objects.facts import Node, Pod, ShareManager
 from webhook.placement.reasons import Reason
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
@@ -237,6 +238,38 @@ def test_the_running_pods_that_mount_a_claim_without_a_vm_are_sorted_by_name() -
     table.put(read_pod(pod("b", claims=["disk3"], node="node-a")))
     assert [len(table.mounting_without_vm("default", claim)) for claim in ("disk1", "disk2", "disk3")] == [0, 0, 1]
     assert [found.name for found in table.mounting("default", "disk1")] == ["vm"]
+
+
+SERVER, GONE = share_manager_pod(node="node-a"), None
+STATES = {state: share_manager(state=state) for state in ("starting", "running", "error", "stopping", "stopped")}
+
+
+@pytest.mark.parametrize(
+    ("events", "failed"),
+    [
+        pytest.param([SERVER, STATES["running"], STATES["error"], GONE], ["node-a"], id="an error"),
+        pytest.param([STATES["running"], SERVER, GONE, STATES["error"]], ["node-a"], id="the pod's end is seen first"),
+        pytest.param([SERVER, STATES["error"], STATES["error"], GONE], ["node-a"], id="one pod counts once"),
+        pytest.param([share_manager_pod(), STATES["error"], GONE], [], id="a pod without a node"),
+        pytest.param([SERVER, STATES["running"], STATES["stopping"], GONE, STATES["stopped"]], [], id="a stop"),
+        pytest.param([STATES["running"], SERVER, GONE, STATES["starting"], STATES["error"]], [], id="a restart"),
+        pytest.param([SERVER, GONE, STATES["error"]], [], id="an unknown ShareManager"),
+        pytest.param([STATES["running"], SERVER, GONE, {}, STATES["error"]], [], id="a new ShareManager"),
+    ],
+)
+def test_the_nodes_of_failed_share_managers_are_remembered_for_ten_minutes(
+    events: list[Object | None], failed: list[str]
+) -> None:
+    clock = FakeClock()
+    store, key = Store(clock=clock), ("longhorn-system", "vol-disk1")
+    for event in events:
+        if event:
+            store.put(read_pod(event) if event["kind"] == "Pod" else read_share_manager(event))
+        else:
+            store.remove(*((ShareManager, key) if event == {} else (Pod, (key[0], f"share-manager-{key[1]}"))))
+    assert store.failed_servers(*key) == failed
+    clock.now += 600
+    assert store.failed_servers(*key) == []
 
 
 def test_the_run_strategy_is_none_for_a_vmi_without_a_vm_and_empty_if_the_vm_is_unknown() -> None:

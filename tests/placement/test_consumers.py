@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.builders import (
     PREFERRED,
+    READERS,
     Object,
     apply_injection,
     catalog,
@@ -17,12 +18,17 @@ from tests.support.builders import (
     name_requirement,
     node,
     pod,
+    request,
     settings,
+    share_manager,
     share_manager_pod,
     virt_launcher,
     volume,
 )
+from webhook.cluster.store import Store
 from webhook.placement.consumers import Consumers, avoided_nodes, find_consumers, ranked_nodes
+from webhook.placement.injector import decide
+from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import ClaimFinding, Mode, Outcome, Reason, Source
 
 CLAIM_AND_PV = [claim(), volume()]
@@ -38,6 +44,15 @@ def vm(name: str, node_name: str = "node-b", created: str = "2026-08-01T12:00:00
 def avoiding_nodes(*names: str, key: str = "metadata.name", operator: str = "NotIn") -> Object:
     fields = [name_requirement(name, operator) | {"key": key} for name in names]
     return {"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": {"matchFields": fields}}]}}}
+
+
+def fail(store: Store, node_name: str, uid: str) -> None:
+    """Have the share-manager fail on a node, as the watches show it."""
+    server = share_manager_pod(node=node_name)
+    server["metadata"]["uid"] = uid
+    for manifest in (server, share_manager(state="running"), share_manager(state="error")):
+        store.put(READERS[manifest["kind"]](manifest))
+    store.remove(Pod, ("longhorn-system", "share-manager-vol-disk1"))
 
 
 def consumer_names(consumers: Consumers) -> list[str]:
@@ -251,6 +266,18 @@ def test_a_pod_that_avoids_every_node_is_unchanged() -> None:
     injection = injection_for(share_manager_pod(**avoiding_nodes("node-b")), *CLAIM_AND_PV, vm("one"), node("node-b"))
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.NODE_AVOIDED)
     assert injection.patch is None
+
+
+def test_a_share_manager_that_failed_twice_on_a_node_is_not_steered_there() -> None:
+    objects = [*CLAIM_AND_PV, vm("one", "node-a"), vm("two", "node-a"), vm("three"), node("node-a"), node("node-b")]
+    store = catalog(*objects)
+    for number, name in enumerate(("node-a", "node-a", "node-b", "node-b")):
+        decision = decide(request(share_manager_pod(), "longhorn-system"), store, settings())
+        assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a" if number < 2 else "node-b")
+        fail(store, name, f"uid-{number}")
+    decision = decide(request(share_manager_pod(), "longhorn-system"), store, settings())
+    assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.NODE_AVOIDED)
+    assert decision.message.startswith("the share-manager failed twice within ten minutes on the nodes of the VMs")
 
 
 @pytest.mark.parametrize("mode", list(Mode))

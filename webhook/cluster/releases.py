@@ -1,11 +1,11 @@
-"""Remember for an hour which VMs lost an unschedulable pod, and the node that it was pinned to."""
+"""Remember for a while on which nodes the pods of a VM, or of a volume, failed."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
 
 # Seconds. KubeVirt waits at most 300 s before it starts a VM again, so the next start is well within the hour.
-MEMORY_SECONDS = 3600.0
-MAX_VMS, MAX_PODS_PER_VM = 4096, 4  # bound the memory to a few MiB, however many pods users create and delete
+RELEASE_SECONDS = 3600.0
+MAX_OWNERS, MAX_PODS_PER_OWNER = 4096, 4  # bound the memory to a few MiB, however many pods users create and delete
 
 
 class VmId(NamedTuple):
@@ -16,29 +16,31 @@ class VmId(NamedTuple):
     uid: str
 
 
-class ReleaseMemory:
-    """The pinned pods of each VM that the scheduler could not place and that were deleted within the last hour.
+Owner = TypeVar("Owner", bound=Hashable)
 
-    The webhook released such a pod, or a user or a controller deleted it. In each case, a new pin to the same node
-    might leave the VM's next pod Pending again. `clock` returns monotonic seconds. Not thread-safe.
+
+class NodeMemory(Generic[Owner]):
+    """The pods of each owner, a VM or a volume, that failed within the last `seconds`, with their nodes.
+
+    `clock` returns monotonic seconds. Not thread-safe.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        # By VM, the VM recorded last at the end: the node and the time of each pod, by its UID.
-        self._gone: dict[VmId, dict[str, tuple[str, float]]] = {}
+    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        # By owner, the owner recorded last at the end: the node and the time of each pod, by its UID.
+        self._gone: dict[Owner, dict[str, tuple[str, float]]] = {}
 
-    def record(self, vm: VmId, node: str, uid: str) -> None:
-        """Record that a VM's pod that was pinned to `node` was deleted. A pod counts once, however often recorded."""
-        pods = self._gone.pop(vm, {})
+    def record(self, owner: Owner, node: str, uid: str) -> None:
+        """Record that a pod failed on `node`. A pod counts once, however often recorded."""
+        pods = self._gone.pop(owner, {})
         pods.setdefault(uid, (node, self._clock()))
-        while len(pods) > MAX_PODS_PER_VM:
+        while len(pods) > MAX_PODS_PER_OWNER:
             del pods[next(iter(pods))]
-        self._gone[vm] = pods
-        while len(self._gone) > MAX_VMS:
+        self._gone[owner] = pods
+        while len(self._gone) > MAX_OWNERS:
             del self._gone[next(iter(self._gone))]
 
-    def nodes(self, vm: VmId) -> list[str]:
-        """List the node of each pod of a VM that was deleted within the last hour."""
-        since = self._clock() - MEMORY_SECONDS
-        return [node for node, at in self._gone.get(vm, {}).values() if at > since]
+    def nodes(self, owner: Owner) -> list[str]:
+        """List the node of each pod of an owner that failed within the last `seconds`."""
+        since = self._clock() - self._seconds
+        return [node for node, at in self._gone.get(owner, {}).values() if at > since]

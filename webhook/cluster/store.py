@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from webhook.cluster.objects import Fact
 from webhook.cluster.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
-from webhook.cluster.releases import ReleaseMemory, VmId
+from webhook.cluster.releases import RELEASE_SECONDS, NodeMemory, VmId
+from webhook.cluster.server_failures import ServerFailures
 from webhook.cluster.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
@@ -23,6 +24,7 @@ from webhook.placement.objects.facts import (
     VirtualMachineInstance,
     Volume,
 )
+from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.objects.selectors import Selector
 
 TABLE_NAMES: dict[type[Fact], str] = {
@@ -70,7 +72,10 @@ class Store:
         self.vmis = VirtualMachineInstances()
         self.namespaces = Table[Namespace]()
         self.storage_classes = Table[StorageClass]()
-        self.releases = ReleaseMemory(clock)
+        # The pinned pods of each VM that the scheduler could not place and that were deleted within the last hour. The
+        # webhook released them, or a user or a controller deleted them: a new pin might leave the VM Pending again.
+        self.releases = NodeMemory[VmId](clock, RELEASE_SECONDS)
+        self.server_failures = ServerFailures(clock)
         # Pods that the webhook just pinned and that the cache doesn't have yet, by namespace and VM.
         self.reservations = PlacedPods()
         # Pods that this replica pinned in the last moments, by namespace and VM; whether the cache has them or not.
@@ -93,12 +98,19 @@ class Store:
             reserved = self.reservations.remove(vm_key(fact)) is not None
             if new_pin:
                 self.arrived_pins.append(Arrival(vm_key(fact), new_pin.node, self._clock(), reserved))
+        elif isinstance(fact, ShareManager):
+            self.server_failures.change(fact, self.pods.serving(*fact.key))
 
     def remove(self, kind: type[Fact], key: Key) -> None:
         """Remove a fact. A pinned pod that the scheduler could not place is remembered (see `was_released`)."""
         removed = self.table(kind).remove(key)
         if isinstance(removed, Pod) and removed.pin and removed.pin.unschedulable_since:
             self.releases.record(self._vm_id(removed.namespace, removed.pin.vm), removed.pin.node, removed.uid)
+        # Namespace users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
+        elif isinstance(removed, Pod) and self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
+            self.server_failures.end(removed)
+        elif isinstance(removed, ShareManager):
+            self.server_failures.forget(removed.key)
 
     def table(self, kind: type[Fact]) -> Table[Any]:
         """Return the table of one kind."""
@@ -202,6 +214,10 @@ class Store:
     def stale_resources(self) -> Collection[str]:
         """List the resources without an update for 5 minutes."""
         return self.stale
+
+    def failed_servers(self, namespace: str, volume: str) -> Collection[str]:
+        """List the node of each share-manager pod of a volume that failed within the last ten minutes."""
+        return self.server_failures.nodes((namespace, volume))
 
     def was_released(self, namespace: str, vm: str, node: str) -> bool:
         """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""

@@ -59,6 +59,12 @@ class Catalog(Protocol):
     def is_reported(self, resource: str) -> bool:
         """Return whether any node reports an extended resource as allocatable."""
 
+    def failed_servers(self, namespace: str, volume: str) -> Collection[str]:
+        """List the node of each share-manager pod of a volume that failed within the last ten minutes.
+
+        `namespace` is Longhorn's.
+        """
+
     def was_released(self, namespace: str, vm: str, node: str) -> bool:
         """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
 

@@ -1,5 +1,6 @@
 """Find the node for a share-manager pod: the node of the VMs that use its volume."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog
@@ -13,6 +14,7 @@ from webhook.placement.votes import ranked
 
 # The guard evaluates the candidates in turn. A volume has few VMs, on even fewer nodes.
 MAX_CANDIDATES = 8
+MAX_SERVER_FAILURES = 2  # on one node within ten minutes; the third share-manager pod is not steered there
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,12 @@ def avoided_nodes(pod: JsonObject) -> frozenset[str]:
         if requirement.get("key") == NODE_NAME_FIELD and requirement.get("operator") == "NotIn"
         for name in requirement.get("values") or ()
     )
+
+
+def failing_nodes(volume: str, catalog: Catalog, settings: Settings) -> frozenset[str]:
+    """Return the nodes on which the share-manager of a volume has just failed twice: the VM's node may be the cause."""
+    failures = Counter(catalog.failed_servers(settings.longhorn_namespace, volume))
+    return frozenset(node for node, number in failures.items() if number >= MAX_SERVER_FAILURES)
 
 
 def ranked_nodes(consumers: Consumers, avoided: frozenset[str]) -> tuple[str, ...]:

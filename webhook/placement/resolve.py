@@ -6,7 +6,7 @@ from enum import IntEnum
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.consumers import claims_of, consumers_of, ranked_nodes
+from webhook.placement.consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
 from webhook.placement.objects.claims import deciding_claim, is_bound, mounted_claims
 from webhook.placement.objects.facts import Claim, Key, Volume
 from webhook.placement.objects.fields import JsonObject
@@ -113,7 +113,9 @@ def _serving_node(volume: str, catalog: Catalog, longhorn_namespace: str) -> tup
 
 def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | None:
     """Return the node where most of the volume's VMs run: the webhook steers the share-manager pod there."""
-    nodes = ranked_nodes(consumers_of(volume, catalog, settings), frozenset()) if settings.steering else ()
+    if not settings.steering:
+        return None
+    nodes = ranked_nodes(consumers_of(volume, catalog, settings), failing_nodes(volume, catalog, settings))
     return nodes[0] if nodes else None
 
 

@@ -23,12 +23,14 @@ def place_share_manager(
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
     users, avoided = consumers.find_consumers(pod, catalog, settings), consumers.avoided_nodes(pod)
-    record(ConsumersFound(users, avoided))
+    failing = consumers.failing_nodes(users.volume, catalog, settings)
+    record(ConsumersFound(users, avoided | failing))
     if not users.pods:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {users.volume}")
-    candidates = consumers.ranked_nodes(users, avoided)
+    candidates = consumers.ranked_nodes(users, avoided | failing)
     if not candidates:
-        sentence = f"the pod prefers to avoid the nodes of the VMs that use volume {users.volume}"
+        why = "the share-manager failed twice within ten minutes on" if failing else "the pod prefers to avoid"
+        sentence = f"{why} the nodes of the VMs that use volume {users.volume}"
         return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
 
     # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.

@@ -84,7 +84,7 @@ ADVICE = {
     Reason.NOT_FROM_LONGHORN: "If Longhorn created the pod, check CO_SCHEDULE_LONGHORN_NAMESPACE.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true to have share-manager pods follow their VMs.",
     Reason.NO_CONSUMER: "No action needed unless an opted-in VM uses the volume; then check its PV's spec.claimRef.",
-    Reason.NODE_AVOIDED: "No action needed: Longhorn's failover recently moved the share-manager off that node.",
+    Reason.NODE_AVOIDED: "If the share-manager keeps failing on that node, check its log and the node.",
     Reason.CACHE_NOT_SYNCED: "Check /readyz and the log of the webhook.",
     Reason.DEADLINE_EXCEEDED: "Give the webhook more CPU, or run another replica.",
     Reason.INTERNAL_ERROR: "Find this reason in the webhook's log, and report the traceback.",
