@@ -1,6 +1,7 @@
 """`doctor` checks the cluster before an installation, and the installed webhook: one table row per finding."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,7 @@ from tests.support.webhook_process import RIGHTS
 from webhook import __version__
 from webhook.cli import commands
 from webhook.commands.doctor.before import CHART_RESOURCES, version_of
+from webhook.commands.doctor.known_bugs import BUGS
 from webhook.commands.doctor.run import AFTER, BEFORE, CONFIGURATION
 from webhook.placement.affinity import DECISION
 
@@ -154,7 +156,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor) 
         "✓ 2 of 2 replicas are ready",
         "✓ the caches of all ready replicas are up to date (oldest update: 12 s ago)",
     ]
-    assert [line[0] for line in lines] == ["✓"] * 12
+    assert [line[0] for line in lines] == ["✓"] * 14
     assert (result.exit_code, result.stderr) == (0, "")
 
 
@@ -164,7 +166,9 @@ def test_a_cluster_that_is_ready_for_the_chart_has_no_warning(run: RunDoctor, cl
         "✓ Kubernetes v1.36.3",
         "✓ KubeVirt v1.9.0",
         "✓ Longhorn v1.11.2",
+        "✓ no known bug of Longhorn v1.11.2 concerns RWX volumes on these nodes",
         "✓ Longhorn claims with ReadWriteMany and volumeMode Filesystem: 1",
+        "✓ no VM writes to an NFS volume through the page cache, and Longhorn's NFS server protects itself",
         f"✓ you have the rights to install the chart in namespace {NAME}",
     ]
     assert result.exit_code == 0
@@ -208,6 +212,19 @@ def kubevirt(phase: str, version: str = "v1.9.0") -> Object:
     return named("KubeVirt", "kubevirt", "kubevirt", status={"observedKubeVirtVersion": version, "phase": phase})
 
 
+def linux(kernel: str) -> Object:
+    found = node(allocatable={"pods": "110"})
+    found["status"]["nodeInfo"] = {"kernelVersion": kernel}
+    return found
+
+
+def cached_vm(claim: str = "disk1", **disk: str) -> Object:
+    """A VMI whose disk has these fields; without any, its claim is shared by virtiofs."""
+    devices = {"disks": [{"name": "root"} | disk]} if disk else {"filesystems": [{"name": "root"}]}
+    volumes = [{"name": "root", "persistentVolumeClaim": {"claimName": claim}}]
+    return vmi() | {"spec": {"domain": {"devices": devices}, "volumes": volumes}}
+
+
 # How the healthy cluster is changed, and the check, the level and the beginning of its finding.
 Case = tuple[Callable[[Cluster], None], str, str, str]
 
@@ -244,6 +261,66 @@ BROKEN_BEFORE: dict[str, Case] = {
         "longhorn",
         "ok",
         "Longhorn v1.7.1, which deletes a VM's pod when it replaces the share-manager of a volume",
+    ),
+    "a new kernel": (
+        put(linux("7.0.8-200.fc44.x86_64")),
+        "known-bugs",
+        "warning",
+        'Longhorn v1.11.2: processes get "Remote I/O error" on RWX volumes (nodes with Linux 6.19 or newer: node-a)',
+    ),
+    "a new kernel, and Longhorn with the cure": (
+        put(linux("7.0.8"), longhorn("v1.11.3")),
+        "known-bugs",
+        "ok",
+        "no known bug of Longhorn v1.11.3",
+    ),
+    "Longhorn with a known bug": (
+        put(longhorn("v1.10.1"), linux("6.12.0")),
+        "known-bugs",
+        "warning",
+        "Longhorn v1.10.1: an RWX volume may stay in state attaching",
+    ),
+    "an old kernel": (
+        put(linux("5.4.0-216-generic")),
+        "loopback-nfs",
+        "warning",
+        "the kernel of nodes lacks PR_SET_IO_FLUSHER: 1 (node-a)",
+    ),
+    "Longhorn without the flusher": (
+        put(longhorn("v1.7.2")),
+        "loopback-nfs",
+        "warning",
+        "the NFS server of Longhorn v1.7.2 does not set PR_SET_IO_FLUSHER",
+    ),
+    "a cached disk": (
+        put(cached_vm(cache="writeback")),
+        "loopback-nfs",
+        "warning",
+        "VMs with a cached or virtiofs volume over NFS: 1 (default/vm1)",
+    ),
+    "virtiofs": (
+        put(cached_vm()),
+        "loopback-nfs",
+        "warning",
+        "VMs with a cached or virtiofs volume over NFS: 1 (default/vm1)",
+    ),
+    "a cached disk, and an old kernel": (
+        put(cached_vm(cache="writeback"), linux("5.4.0")),
+        "loopback-nfs",
+        "failure",
+        "VMs with a cached or virtiofs volume over NFS: 1 (default/vm1); the kernel of nodes lacks PR_SET_IO_FLUSHER",
+    ),
+    "a disk that bypasses the page cache": (
+        put(cached_vm(cache="none")),
+        "loopback-nfs",
+        "ok",
+        "no VM writes to an NFS volume through the page cache",
+    ),
+    "a cached disk that is no NFS volume": (
+        put(cached_vm("other", cache="writeback")),
+        "loopback-nfs",
+        "ok",
+        "no VM writes to an NFS volume through the page cache",
     ),
     "Block claims": (
         put(claim(volumeMode="Block")),
@@ -305,6 +382,18 @@ BROKEN: dict[str, Case] = {
         CONFIGURATION,
         "warning",
         "not checked: mutatingwebhookconfigurations is forbidden",
+    ),
+    "a cached disk of an opted-in VM": (
+        put(cached_vm(cache="writethrough"), virtual_machine(annotations={OPT_IN: "true"})),
+        "loopback-nfs",
+        "warning",
+        "VMs with a cached or virtiofs volume over NFS: 1 (default/vm1)",
+    ),
+    "a cached disk of a VM that is not opted in": (
+        put(cached_vm(cache="writethrough"), virtual_machine()),
+        "loopback-nfs",
+        "ok",
+        "no VM writes to an NFS volume through the page cache",
     ),
     "no Deployment": (
         remove(deployment()),
@@ -665,6 +754,13 @@ def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cl
 )
 def test_a_version_is_read_without_its_suffix(name: str, version: tuple[int, ...]) -> None:
     assert version_of(name) == version
+
+
+def test_each_known_bug_has_a_source_and_a_cure() -> None:
+    for bug in BUGS:
+        assert bug.first < bug.fixed
+        assert all(re.fullmatch(r"https://github\.com/[\w-]+/[\w-]+/issues/\d+", each) for each in bug.sources)
+        assert bug.sources
 
 
 def test_each_check_is_described_under_its_own_heading() -> None:

@@ -27,7 +27,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         text(item, "metadata", "name"): mapping(item, "metadata", "labels")
         for item in inspection.items("/api/v1/namespaces")
     }
-    opted_in = _opted_in_vms(inspection, found.settings)
+    opted_in = opted_in_vms(inspection, found.settings)
     unselected = [vm for vm in opted_in if not _selects(found, _VM_LABELS, namespaces.get(vm.namespace, {}))]
     if unselected:
         names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
@@ -47,7 +47,8 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
-def _opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMachine]:
+def opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMachine]:
+    """List the VMs that an annotation, a namespace or a StorageClass opts in."""
     sources = metadata_kinds(settings) if settings.opt_in is OptIn.NAMESPACE else ()
     claims = [kind for kind in kinds(settings.longhorn_namespace) if kind.fact is Claim and sources]
     store = Store(fact for kind in (VIRTUAL_MACHINES, *sources, *claims) for fact in inspection.facts(kind))

@@ -69,11 +69,16 @@ def kubevirt(inspection: Inspection) -> Iterator[Result]:
         yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is in phase Deployed.")
 
 
-def longhorn(inspection: Inspection) -> Iterator[Result]:
-    """Check that Longhorn is installed where the webhook looks for it."""
+def longhorn_version(inspection: Inspection) -> str:
+    """Return the version of Longhorn, such as v1.11.3; empty if it isn't installed in its namespace."""
     namespace = inspection.settings.longhorn_namespace
     path = f"/apis/longhorn.io/v1beta2/namespaces/{namespace}/settings/current-longhorn-version"
-    name = text(inspection.get(path), "value")
+    return text(inspection.get(path), "value")
+
+
+def longhorn(inspection: Inspection) -> Iterator[Result]:
+    """Check that Longhorn is installed where the webhook looks for it."""
+    namespace, name = inspection.settings.longhorn_namespace, longhorn_version(inspection)
     if not name:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
@@ -83,8 +88,8 @@ def longhorn(inspection: Inspection) -> Iterator[Result]:
         yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
 
 
-def claims(inspection: Inspection) -> Iterator[Result]:
-    """Check that there are claims that a share-manager serves."""
+def longhorn_claims(inspection: Inspection) -> list[Claim]:
+    """List the claims with ReadWriteMany whose volume is Longhorn's."""
     volumes: dict[str, Volume] = {}
     found: list[Claim] = []
     for kind in kinds(inspection.settings.longhorn_namespace):
@@ -94,8 +99,12 @@ def claims(inspection: Inspection) -> Iterator[Result]:
                     volumes[fact.name] = fact
                 elif isinstance(fact, Claim):
                     found.append(fact)
-    shared = [claim for claim in found if claim.shared and _is_longhorn(volumes.get(claim.volume_name))]
-    modes = Counter("Block" if claim.block else "Filesystem" for claim in shared)
+    return [claim for claim in found if claim.shared and _is_longhorn(volumes.get(claim.volume_name))]
+
+
+def claims(inspection: Inspection) -> Iterator[Result]:
+    """Check that there are claims that a share-manager serves."""
+    modes = Counter("Block" if claim.block else "Filesystem" for claim in longhorn_claims(inspection))
     if modes["Filesystem"]:
         yield ok(f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: {modes['Filesystem']}")
     else:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from certs.cluster import CONFIGURATIONS
-from webhook.commands.doctor import admission, before, calls, nodes, service
+from webhook.commands.doctor import admission, before, calls, known_bugs, loopback, nodes, service
 from webhook.commands.doctor.inspection import Denied, Inspection
 from webhook.commands.doctor.result import Result, failure, warning
 from webhook.reading.installation import Installation, find_installation
@@ -13,7 +13,9 @@ BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
     "kubernetes": before.kubernetes,
     "kubevirt": before.kubevirt,
     "longhorn": before.longhorn,
+    "known-bugs": known_bugs.known_bugs,
     "claims": before.claims,
+    "loopback-nfs": loopback.loopback_nfs_before,
     "install-rights": before.install_rights,
 }
 AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
@@ -27,6 +29,8 @@ AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
     "other-webhooks": admission.other_webhooks,
     "rights": service.rights,
     "nodes": nodes.nodes,
+    "known-bugs": lambda inspection, _: known_bugs.known_bugs(inspection),
+    "loopback-nfs": loopback.loopback_nfs,
 }
 CONFIGURATION = "configuration"
 
