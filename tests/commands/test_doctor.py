@@ -725,9 +725,12 @@ def test_the_checked_rights_are_the_documented_ones(run: RunDoctor, cluster: Clu
     assert {each["user"] for each in reviews} == {f"system:serviceaccount:{NAME}:{NAME}"}
 
 
-def test_advice_is_printed_below_the_finding_with_its_page(run: RunDoctor, cluster: Cluster) -> None:
+def test_advice_is_printed_below_the_finding_with_its_page(
+    run: RunDoctor, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
     cluster.server.put(deployment(version="9.9.9"))
-    lines = run("--color").stdout.splitlines()
+    lines = run().stdout.splitlines()
     position = next(number for number, line in enumerate(lines) if "9.9.9" in line)
     assert lines[position].startswith("\x1b[33m‼\x1b[0m ")
     assert lines[position + 1].startswith("    Use the command of the installed version")

@@ -434,7 +434,7 @@ def test_lines_fit_80_columns_or_the_width_of_the_terminal(tmp_path: Path) -> No
 def test_output_is_colored_only_with_the_color_option(tmp_path: Path) -> None:
     path, cluster = write_yaml(tmp_path, virt_launcher()), write_yaml(tmp_path, node(), name="cluster.yaml")
     plain = run_explain("-f", path, "--snapshot", cluster).stdout
-    colored = run_explain("-f", path, "--snapshot", cluster, "--color", env={"NO_COLOR": "1", "TERM": "dumb"}).stdout
+    colored = run_explain("-f", path, "--snapshot", cluster, env={"FORCE_COLOR": "1", "TERM": "dumb"}).stdout
     assert "\x1b" not in plain
     assert "\x1b[32m✓\x1b[0m" in colored
     assert click.unstyle(colored) == plain

@@ -166,7 +166,7 @@ def test_a_review_without_an_object_is_printed_unchanged(run: RunInject, tmp_pat
 
 def test_the_diff_shows_only_added_lines_of_patched_pods(run: RunInject, tmp_path: Path) -> None:
     path = write_yaml(tmp_path, CONFIG_MAP, virt_launcher("vm"), pod("other"))
-    lines = run(path, "-o", "diff", "--no-color").stdout.splitlines()
+    lines = run(path, "-o", "diff").stdout.splitlines()
     assert lines[:2] == [f"--- {path} default/vm", f"+++ {path} default/vm (injected)"]
     assert "+    kubevirt-scheduler/co-scheduled-node: node-a" in lines
     assert not [line for line in lines[2:] if line.startswith("-")]
@@ -176,7 +176,7 @@ def test_the_diff_shows_only_added_lines_of_patched_pods(run: RunInject, tmp_pat
 def test_the_diff_is_colored_only_with_the_color_option(run: RunInject, tmp_path: Path) -> None:
     path = write_yaml(tmp_path, virt_launcher())
     assert "\x1b" not in run(path, "-o", "diff").stdout
-    colored = run(path, "-o", "diff", "--color", env={"NO_COLOR": "1"}).stdout
+    colored = run(path, "-o", "diff", env={"FORCE_COLOR": "1"}).stdout
     assert "\x1b[32m+    kubevirt-scheduler/co-scheduled-node: node-a\x1b[0m\n" in colored
     assert click.unstyle(colored) == run(path, "-o", "diff").stdout
 

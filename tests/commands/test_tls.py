@@ -8,7 +8,6 @@ import pytest
 from webhook.commands.serve.certificate_options import TlsOptions
 
 UNSET = {"tls_dir": None, "tls_secret": None, "tls_names": (), "webhook_configuration": None}
-DURATIONS = {"tls_leaf_days": 30.0, "tls_ca_days": 365.0, "tls_spread": 300.0}
 WITH_SECRET = {"tls_secret": "shop/tls", "tls_names": ("webhook.shop.svc",)}
 
 
@@ -16,7 +15,7 @@ WITH_SECRET = {"tls_secret": "shop/tls", "tls_names": ("webhook.shop.svc",)}
     "options", [{}, WITH_SECRET, WITH_SECRET | {"webhook_configuration": "x"}, {"tls_dir": Path("tls")}]
 )
 def test_consistent_options_are_accepted(options):
-    assert TlsOptions(**UNSET | DURATIONS | options).secret == (("shop", "tls") if "tls_secret" in options else None)
+    assert TlsOptions(**UNSET | options).secret == (("shop", "tls") if "tls_secret" in options else None)
 
 
 @pytest.mark.parametrize(
@@ -34,19 +33,12 @@ def test_consistent_options_are_accepted(options):
 )
 def test_contradictory_or_incomplete_options_are_rejected(options, message):
     with pytest.raises(click.UsageError, match=message):
-        TlsOptions(**UNSET | DURATIONS | options)
+        TlsOptions(**UNSET | options)
 
 
 @pytest.mark.parametrize("name", ["", " ", "https://x", "[::1]", "a b", f"{'a.' * 127}b"])
 def test_an_invalid_dns_name_is_rejected_in_one_line(name):
     with pytest.raises(click.UsageError) as error:
-        TlsOptions(**UNSET | DURATIONS | WITH_SECRET | {"tls_names": ("webhook.shop.svc", name)})
+        TlsOptions(**UNSET | WITH_SECRET | {"tls_names": ("webhook.shop.svc", name)})
     assert error.value.format_message().startswith(f"--tls-name: {name[:60]!a}")
     assert "\n" not in error.value.format_message()
-
-
-@pytest.mark.parametrize("option", DURATIONS)
-@pytest.mark.parametrize("duration", [-1.0, 1e9, float("inf"), float("nan")])
-def test_an_invalid_duration_is_rejected_with_its_option(option, duration):
-    with pytest.raises(click.UsageError, match=f"--{option.replace('_', '-')}.*: "):
-        TlsOptions(**UNSET | DURATIONS | WITH_SECRET | {option: duration})

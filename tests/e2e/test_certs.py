@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from tests.support.installation import SECRETS, Installation, Replica, create_ku
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.object_history import History
+from tests.support.paths import ROOT
 from tests.support.pod_stream import PodStream
 from tests.support.webhook_process import NAMESPACE, PROGRAM, REGISTRATIONS
 from webhook.cli import commands
@@ -25,7 +27,6 @@ pytestmark = pytest.mark.controlplane
 
 NAME = "self-managed"
 PORTS = 40
-DAY = 86400
 # Seconds. Short, because a rotation waits until the last leaf of the old CA expires. But a renewal is due when a
 # third is left, and that third must be twice the time between two passes.
 LEAF_LIFETIME = 24
@@ -64,9 +65,10 @@ def group(plane: ControlPlane, longhorn: Longhorn) -> Iterator[ReplicaGroup]:
     del longhorn  # needed for its CRD
     installation = Installation(plane, NAME, PORTS).create_certificate_objects().create_service()
     options = [f"--tls-secret={NAMESPACE}/{NAME}-tls", f"--tls-name={installation.host}"]
-    options += [f"--webhook-configuration={NAME}", f"--tls-leaf-days={LEAF_LIFETIME / DAY}", f"--tls-spread={SPREAD}"]
+    options += [f"--webhook-configuration={NAME}"]
+    program = [sys.executable, str(ROOT / "tests/support/short_lived_certificates.py"), str(LEAF_LIFETIME), str(SPREAD)]
     kubeconfig = create_kubeconfig(plane, NAME, NAME)
-    replicas = [Replica(plane, f"{NAME}-{number}", kubeconfig, *options) for number in range(3)]
+    replicas = [Replica(plane, f"{NAME}-{number}", kubeconfig, *options, program=program) for number in range(3)]
     with ExitStack() as stack:
         stack.callback(installation.delete_service)
         stack.callback(installation.delete_certificate_objects)

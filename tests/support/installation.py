@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from certs.cluster import ca_bundles
@@ -17,7 +18,7 @@ from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process
 from tests.support.controlplane.rights import are_effective
-from tests.support.webhook_process import NAMESPACE, RBAC, REGISTRATIONS, Webhook, create_service_account
+from tests.support.webhook_process import NAMESPACE, PROGRAM, RBAC, REGISTRATIONS, Webhook, create_service_account
 
 # The label of a pod that selects the Service port at which the API server calls the webhook, by the port's index.
 PORT_LABEL = "test/port"
@@ -137,9 +138,13 @@ def create_kubeconfig(
 class Replica(Webhook):
     """One `serve` with its own options. Use as `with Replica(...)`, or start several processes, then wait for each."""
 
-    def __init__(self, plane: ControlPlane, name: str, kubeconfig: Path, *options: str) -> None:
+    def __init__(
+        self, plane: ControlPlane, name: str, kubeconfig: Path, *options: str, program: Sequence[str] = (str(PROGRAM),)
+    ) -> None:
         super().__init__(plane, name, kubeconfig, {}, tls=Path("none"))
         arguments = [one for one in self.process._arguments if not one.startswith("--tls-dir=")]
+        position = arguments.index(str(PROGRAM))
+        arguments[position : position + 1] = program
         self.process = Process(name, [*arguments, *options], self.process._health, self.folder)
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,6 @@ import msgspec
 
 from webhook.commands.injection_json import as_json
 from webhook.commands.options import (
-    color_option,
     file_option,
     live_options,
     load_cluster,
@@ -82,12 +81,9 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
     text="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch, or a list of patches for "
     "several pods. diff: the changes.",
 )
-@color_option
 @verbose_option
 @live_options
-def inject(
-    file: Path, snapshots: tuple[Path, ...], output: str, color: bool | None, verbose: bool, **live: str | None
-) -> None:
+def inject(file: Path, snapshots: tuple[Path, ...], output: str, verbose: bool, **live: str | None) -> None:
     """Print pods as the webhook would patch them.
 
     FILE contains a Pod, a List, an AdmissionReview, or several YAML documents. Objects of other kinds are printed
@@ -116,7 +112,7 @@ def inject(
             text = _json(patches[0] if len(patches) == 1 else patches)
         case _:
             text = "".join(_diff(documents.display_name(file), result) for result in injector.results)
-            text = _colorize(text) if wants_color(color) else text
+            text = _colorize(text) if wants_color() else text
     if output != "json":
         show_settings(webhook)
     _warn(injector.results, quiet=output == "json")

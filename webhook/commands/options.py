@@ -52,12 +52,6 @@ selector_option = click.option(
     "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
 )
 
-color_option = click.option(
-    "--color/--no-color",
-    default=None,
-    help="Color the output. Default: color on a terminal, unless NO_COLOR is set.",
-)
-
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="List the ignored kinds of the snapshot.")
 
 
@@ -68,9 +62,11 @@ SECRETS_WARNING = (
 )
 
 
-def wants_color(chosen: bool | None) -> bool:
-    """Return whether to color the output. Without --color or --no-color, NO_COLOR applies (https://no-color.org)."""
-    return chosen if chosen is not None else sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+def wants_color() -> bool:
+    """Return whether to color the output: on a terminal, or as NO_COLOR (https://no-color.org) or FORCE_COLOR say."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def all_namespaces_option(text: str) -> Decorator:

@@ -16,7 +16,7 @@ from certs.cluster import RETRY_NOTE, ApiError, CertificateObjects
 from certs.rotation import Policy
 from certs.secret import CertificateError
 from webhook.commands.certs.status import format_time, render_status, status_as_json
-from webhook.commands.options import color_option, live_options, namespace_and_name, output_option, wants_color
+from webhook.commands.options import live_options, namespace_and_name, output_option, wants_color
 from webhook.placement.objects.fields import printable
 from webhook.reading.documents import BadInput
 
@@ -61,9 +61,8 @@ def _certificate_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
 @output_option("table", "json")
-@color_option
 @_certificate_options
-def status(output: str, color: bool | None, secret: str, configuration: str, **live: str | None) -> None:
+def status(output: str, secret: str, configuration: str, **live: str | None) -> None:
     """Show the certificates in a Secret, the time of the next renewal, and the webhooks that trust the certificates.
 
     The command also shows a Secret that cert-manager or you created.
@@ -85,7 +84,7 @@ def status(output: str, color: bool | None, secret: str, configuration: str, **l
     if output == "json":
         click.echo(json.dumps(status_as_json(secret, report, now), indent=2))
     else:
-        click.echo(render_status(secret, report, now, colored=wants_color(color)), nl=False)
+        click.echo(render_status(secret, report, now, colored=wants_color()), nl=False)
     if report.problem or not all(trusts for _, trusts in report.webhooks.values()):
         raise click.exceptions.Exit(1)
 

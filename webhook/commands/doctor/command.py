@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 import msgspec
 
-from webhook.commands.options import color_option, connect, live_options, output_option, wants_color
+from webhook.commands.options import connect, live_options, output_option, wants_color
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.settings import read_settings
 
@@ -54,16 +54,14 @@ Finding: TypeAlias = "tuple[str, Result]"
     help="The MutatingWebhookConfiguration of the installed chart.",
 )
 @output_option("list", "json")
-@color_option
 @live_options
-def doctor(  # noqa: PLR0913, PLR0917 (one parameter per option)
+def doctor(  # noqa: PLR0913, PLR0917 (options)
     pre: bool,
     calls: float | None,
     namespace: str,
     release_namespace: str,
     configuration: str,
     output: str,
-    color: bool | None,
     **live: str | None,
 ) -> None:
     """Check the cluster and the installed webhook, and print problems with their remedies.
@@ -98,7 +96,7 @@ def doctor(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if output == "json":
         click.echo(_as_json(findings))
     else:
-        click.echo("".join(_lines(findings, colored=wants_color(color))).encode(), nl=False)
+        click.echo("".join(_lines(findings, colored=wants_color())).encode(), nl=False)
     if any(result.level is Level.FAILURE for _, result in findings):
         raise click.exceptions.Exit(1)
 

@@ -13,7 +13,6 @@ from webhook.commands.explain.explanation import Explanation, explain_machine, e
 from webhook.commands.explain.lines import NO, YES, Line
 from webhook.commands.options import (
     all_namespaces_option,
-    color_option,
     live_options,
     namespace_option,
     optional_file_option,
@@ -47,7 +46,6 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
     "yaml",
     text="The output format. json and yaml print a list with one item for each VM or pod.",
 )
-@color_option
 @verbose_option
 @live_options
 def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
@@ -57,7 +55,6 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     file: Path | None,
     snapshots: tuple[Path, ...],
     output: str,
-    color: bool | None,
     verbose: bool,
     **live: str | None,
 ) -> None:
@@ -88,7 +85,7 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
         subjects = source.find(named, namespace, everywhere=all_namespaces)
         found = [_explained(each, source.catalog, webhook.predicting) for each in subjects]
     if output == "text":
-        pages = (_render_page(each.name, each.lines, colored=wants_color(color)) for each in found)
+        pages = (_render_page(each.name, each.lines, colored=wants_color()) for each in found)
         text = "\n".join(pages)
         show_settings(webhook)
     else:

@@ -13,7 +13,6 @@ from webhook.commands.fleet_source import Scope
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
-    color_option,
     connect,
     live_options,
     live_webhook,
@@ -92,7 +91,6 @@ class Selection:
 )
 @click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
-@color_option
 @live_options
 def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     names: tuple[str, ...],
@@ -105,7 +103,6 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     settle: float,
     restart_list: bool,
     output: str,
-    color: bool | None,
     **live: str | None,
 ) -> None:
     """Live-migrate running VMs that are apart from their storage to the node of their share-manager.
@@ -144,7 +141,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         for each in proposals:
             click.echo(json.dumps(describe(each)))
     else:
-        click.echo(render(proposals, most, color=wants_color(color)), nl=False)
+        click.echo(render(proposals, most, color=wants_color()), nl=False)
 
 
 def _is_supported(cluster: ClusterClient) -> bool:

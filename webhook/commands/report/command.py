@@ -15,7 +15,6 @@ from webhook.commands.fleet_source import Scope, assess_all, read_files, read_li
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
-    color_option,
     live_options,
     namespace_option,
     output_option,
@@ -51,7 +50,6 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 )
 @click.option("-w", "--watch", is_flag=True, help=f"Print the table again every {WATCH_SECONDS} seconds.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
-@color_option
 @live_options
 def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     all_namespaces: bool,
@@ -62,7 +60,6 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     output: str,
     watch: bool,
     fail_on: str | None,
-    color: bool | None,
     **live: str | None,
 ) -> None:
     """List the node of each VM, the node of its storage, and the decision if the VM started now.
@@ -88,7 +85,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         if number:
             time.sleep(WATCH_SECONDS)
         found = _survey(snapshots, live, namespace, wanted, all_namespaces=all_namespaces, watch=watch)
-        text = _rendered(found, output, only_apart=only_apart, color=wants_color(color))
+        text = _rendered(found, output, only_apart=only_apart, color=wants_color())
         click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "").encode() + text.encode(), nl=False)
     if fail_on and found["summary"]["apart"]:
         raise SystemExit(EXIT_APART)

@@ -6,7 +6,7 @@ The source is a Secret that the replicas renew, a folder, or a self-signed CA fo
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from certs.controller import CertificateController
 from certs.rotation import Policy
 from certs.serving import ClientCa, ServingCertificate, self_signed_folder, temporary_folder
 from webhook.commands.options import namespace_and_name
-
-MAX_DAYS, MAX_SPREAD = 36500, 86400  # days (a century), seconds (a day)
 
 _OPTIONS = (
     click.option(
@@ -46,16 +44,6 @@ _OPTIONS = (
         "--webhook-configuration",
         metavar="NAME",
         help="The MutatingWebhookConfiguration whose caBundle the replicas keep equal to ca.crt.",
-    ),
-    click.option("--tls-leaf-days", type=float, default=30.0, show_default=True, help="The certificate's lifetime."),
-    click.option("--tls-ca-days", type=float, default=365.0, show_default=True, help="The CA's lifetime."),
-    click.option(
-        "--tls-spread",
-        type=float,
-        default=300.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for all API servers to load a new CA before it signs.",
     ),
     click.option(
         "--client-ca-file",
@@ -91,9 +79,6 @@ class TlsOptions:
     tls_secret: str | None
     tls_names: tuple[str, ...]
     webhook_configuration: str | None
-    tls_leaf_days: float
-    tls_ca_days: float
-    tls_spread: float
     client_ca_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -108,11 +93,6 @@ class TlsOptions:
             raise click.UsageError(
                 "--webhook-configuration requires --tls-secret or --tls-dir: a self-signed CA is not published"
             )
-        # click accepts NaN as a float. These comparisons reject it, because NaN is in no range.
-        if not (0 < self.tls_leaf_days <= MAX_DAYS and 0 < self.tls_ca_days <= MAX_DAYS):
-            raise click.UsageError(f"--tls-leaf-days and --tls-ca-days: expected more than 0 and at most {MAX_DAYS}")
-        if not 0 <= self.tls_spread <= MAX_SPREAD:
-            raise click.UsageError(f"--tls-spread: expected 0 to {MAX_SPREAD} seconds")
         self._policy()
 
     @property
@@ -144,8 +124,7 @@ class TlsOptions:
             yield ServingCertificate(folder, awaited=self.secret is not None, client_ca=client_ca), controller
 
     def _policy(self) -> Policy:
-        leaf, ca = timedelta(days=self.tls_leaf_days), timedelta(days=self.tls_ca_days)
         try:
-            return Policy(self.tls_names, leaf, ca, timedelta(seconds=self.tls_spread))
+            return Policy(self.tls_names)
         except BadName as error:
             raise click.UsageError(f"--tls-name: {error}") from None
