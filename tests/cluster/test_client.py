@@ -26,7 +26,6 @@ from tests.support.fake_api_server import (
     event,
     expired,
     forbidden,
-    key_of,
     no_response,
     stream,
     trickle,
@@ -101,10 +100,6 @@ def test_a_write_between_two_pages_does_not_change_the_list(server: ApiServer, c
     assert [(found, len(items)) for found, items in pages] == [(version, 1)]
 
 
-def test_an_empty_list_is_one_empty_page(cluster: ClusterClient) -> None:
-    assert list_pages(cluster, CLAIMS) == [[]]
-
-
 def test_an_expired_continue_token_raises_an_error_with_code_410(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(*(claim(f"disk{number}") for number in range(501)))
     pages = cluster.pages(CLAIMS)
@@ -175,41 +170,12 @@ def test_a_watch_starts_at_a_resource_version_and_requests_bookmarks(server: Api
     watch.close()
 
 
-def test_a_watch_delivers_each_event_immediately(server: ApiServer, cluster: ClusterClient) -> None:
-    watch = watch_events(cluster, server.version)
-    server.put(claim("one"))
-    assert next(watch)[1]["metadata"]["name"] == "one"
-    server.put(claim("two"))
-    server.bookmark("PersistentVolumeClaim")
-    assert [next(watch)[0] for _ in range(2)] == ["ADDED", "BOOKMARK"]
-    watch.close()
-
-
-def test_a_watch_that_the_server_ends_raises_no_error(server: ApiServer, cluster: ClusterClient) -> None:
-    server.script("watch", "persistentvolumeclaims", stream(event("ADDED", claim())))
-    assert [kind for kind, _ in watch_events(cluster, "1")] == ["ADDED"]
-
-
 def test_a_watch_that_the_server_ends_returns_its_connection_to_the_pool(
     server: ApiServer, cluster: ClusterClient
 ) -> None:
     server.script("watch", "persistentvolumeclaims", stream(), stream())
     assert [[*watch_events(cluster, "1")] for _ in range(2)] == [[], []]
     assert server.accepted == 1
-
-
-def test_events_split_across_chunks_are_reassembled(server: ApiServer, cluster: ClusterClient) -> None:
-    line = event("ADDED", claim()) + b"\n" + event("DELETED", claim())
-    pieces = [line[start : start + 7] for start in range(0, len(line), 7)]
-
-    def answer(connection: Any) -> None:
-        connection.begin()
-        for piece in pieces:
-            connection.chunk(piece)
-        connection.end(cut=False)
-
-    server.script("watch", "persistentvolumeclaims", answer)
-    assert [kind for kind, _ in watch_events(cluster, "1")] == ["ADDED", "DELETED"]
 
 
 @pytest.mark.parametrize(
@@ -225,12 +191,6 @@ def test_an_expired_resource_version_raises_an_error_with_code_410(
     server.script("watch", "persistentvolumeclaims", answer)
     error = error_from(watch_events, cluster, "1")
     assert (error.code, str(error)) == (410, expired()["message"])
-
-
-def test_opening_a_forbidden_watch_raises_an_error(server: ApiServer, cluster: ClusterClient) -> None:
-    server.forbidden.add(("watch", "nodes"))
-    with pytest.raises(ClusterError, match="cannot watch resource"):
-        cluster.watch(NODES, "1", 60)
 
 
 @pytest.mark.parametrize(
@@ -339,23 +299,10 @@ def test_each_page_of_a_list_may_take_60_seconds() -> None:
 # Reads
 
 
-def test_get_returns_one_object(server: ApiServer, cluster: ClusterClient) -> None:
-    server.put(claim())
-    found = cluster.get(CLAIM)
-    assert found
-    assert key_of(msgspec.json.decode(found)) == ("default", "disk1")
-
-
 def test_get_returns_none_for_a_missing_object_or_crd(server: ApiServer, cluster: ClusterClient) -> None:
     assert cluster.get(CLAIM) is None
     server.missing.add("sharemanagers")
     assert cluster.get("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/sharemanagers/vol-disk1") is None
-
-
-def test_a_forbidden_get_raises_an_error(server: ApiServer, cluster: ClusterClient) -> None:
-    server.forbidden.add(("get", "persistentvolumeclaims"))
-    with pytest.raises(ClusterError, match="cannot get resource"):
-        cluster.get(CLAIM)
 
 
 def test_requests_reuse_one_connection(server: ApiServer, cluster: ClusterClient) -> None:

@@ -345,12 +345,6 @@ def test_each_write_has_a_short_deadline():
     assert [timeout for _, _, timeout in harness.server.requests] == [WRITE_TIMEOUT] * 2
 
 
-def test_a_dry_run_writes_nothing():
-    harness = Harness()
-    harness.recorder.record(request_for(vm(), dryRun=True), CO_SCHEDULED)
-    assert harness.run_steps() == 0
-
-
 def test_a_full_queue_drops_and_counts_further_events():
     harness = Harness()
     with capture_logs() as lines:
@@ -621,15 +615,6 @@ def test_a_missing_permission_is_logged_once_and_counted_each_time():
     assert harness.dropped() == {"full": 0, "failed": 4}
 
 
-def test_an_event_after_a_failed_one_is_written():
-    harness = Harness()
-    harness.server.next_codes = [422]
-    harness.record("first")
-    harness.record("second")
-    assert harness.run_steps() == 2
-    assert harness.server.counts() == [1]
-
-
 def test_an_unexpected_error_in_send_does_not_stop_later_writes():
     harness = Harness()
     harness.server.raises_once = True
@@ -727,15 +712,6 @@ def test_all_events_recorded_by_concurrent_threads_are_counted():
         thread.join()
     assert harness.run_steps() == 500
     assert harness.server.counts() == [8] * 500
-
-
-def test_repeats_of_a_queued_event_use_one_slot():
-    harness = Harness()
-    for _ in range(2 * MAX_QUEUED):
-        harness.record()
-    assert harness.dropped() == {"full": 0, "failed": 0}
-    assert harness.run_steps() == 1
-    assert harness.server.counts() == [2 * MAX_QUEUED]
 
 
 # A real API server
