@@ -139,8 +139,13 @@ def labels_of(item: JsonObject) -> dict[str, str]:
     return {_shared(key): _shared(value) for key, value in labels if isinstance(value, str)}
 
 
-@lru_cache(maxsize=16_384)
 def _shared(label: str) -> str:
+    # The API server hasn't validated a new pod's labels yet: long ones must not fill the table.
+    return _stored_once(label) if len(label) <= _LONGEST_LABEL else label
+
+
+@lru_cache(maxsize=16_384)
+def _stored_once(label: str) -> str:
     return label
 
 
