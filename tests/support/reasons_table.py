@@ -14,6 +14,7 @@ from webhook.placement.reasons import Reason
 from webhook.placement.wording import ADVICE
 
 PAGE = DOCS / "reference/reasons.md"
+NOTHING = "No action needed"
 HEADING = "| reason | when | outcome | what to do |"
 
 
@@ -27,7 +28,11 @@ def render() -> str:
 def with_advice(row: str) -> str:
     """Return a row with the current advice for its reason. A row without a reason is a heading."""
     reason, when, outcome, *_ = cells(row)
-    return f"| {reason} | {when} | {outcome} | {ADVICE[Reason(reason.strip('`'))]} |" if reason else row
+    if not reason:
+        return row
+    advice = ADVICE[Reason(reason.strip("`"))]
+    is_nothing = advice == f"{NOTHING}." or advice.startswith(f"{NOTHING}:")
+    return f"| {reason} | {when} | {outcome} | {'none' if is_nothing else advice} |"
 
 
 def cells(row: str) -> list[str]:
