@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webhook.fleet.states import Status
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
@@ -10,6 +10,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.consumers import claims_of
 from webhook.placement.eligibility import STEERING_RULES
 from webhook.placement.guard.candidate import resource_fits
+from webhook.placement.guard.comparisons import Comparisons
 from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.facts import PendingPin, Pod
@@ -241,7 +242,8 @@ def _votes(choice: Choice, steps: Iterable[Step]) -> Iterator[Line]:
 
 def _node(step: NodeChecked) -> Iterator[Line]:
     """Yield the lines for all checks on a node, also those after the first failure: operators fix each."""
-    candidate, failed, in_force = step.candidate, False, True
+    # The decision may have used up the comparisons of its review.
+    candidate, failed, in_force = replace(step.candidate, comparisons=Comparisons()), False, True
     yield Line(f"Can {candidate.node_name} run the pod?", level=0)
     for check, detail in run_checks(candidate, dict.fromkeys((*step.checks, *PIN_CHECKS))):
         if detail or not check.quiet:
