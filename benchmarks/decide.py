@@ -20,9 +20,9 @@ from webhook.cluster.objects import Fact
 from webhook.cluster.store import Store
 from webhook.placement import patch
 from webhook.placement.injector import decide, inject
-from webhook.placement.mutation import patch_for
 from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, Volume
 from webhook.placement.objects.resources import amounts
+from webhook.placement.patch import patch_for
 from webhook.placement.settings import Settings
 from webhook.serving.review.admission_review import read_review, write_review
 

@@ -22,8 +22,8 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.mutation import MAX_ANNOTATIONS_SIZE, patch_for
 from webhook.placement.objects.fields import Malformed
+from webhook.placement.patch import MAX_ANNOTATIONS_SIZE, patch_for
 from webhook.placement.reasons import Decision, Mode, Outcome, Reason
 from webhook.placement.settings import Action, Settings
 

@@ -20,12 +20,11 @@ from webhook.placement.eligibility import (
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
 from webhook.placement.migration import leads_elsewhere
-from webhook.placement.mutation import patch_for
 from webhook.placement.objects.claims import deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import is_migration_target, is_virt_launcher
 from webhook.placement.opt_in import new_applicant, opted_in_by
-from webhook.placement.patch import Operation
+from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
     COLD_REASONS,
     MAY_FIT_REASONS,
