@@ -423,12 +423,6 @@ def test_a_pod_of_an_unusual_size_is_reserved_without_its_details(small_live: Li
     assert len(repr(reserved)) < 1000
 
 
-def test_a_reserved_pod_keeps_only_64_resources(small_live: Live) -> None:
-    requests = {f"example.com/{number}": "1" for number in range(400)}
-    assert decision(small_live, vm(1, requests=requests, annotations={MODE_ANNOTATION: "preferred"})).reservation
-    assert [len(pod.requests) for pod in small_live.store.reservations.values()] == [64]
-
-
 def test_the_oldest_reservation_over_the_limit_ends(small_live: Live, clock: FakeClock) -> None:
     prefers = {"annotations": {MODE_ANNOTATION: "preferred"}}
     for number in (*range(MAX_RESERVATIONS), 0, MAX_RESERVATIONS):  # 0 is reserved again, so 1 is the oldest

@@ -297,6 +297,28 @@ def test_an_oversized_pod_counts_with_its_node_and_its_requests(details: Object)
     assert len(repr(fact)) < 1000
 
 
+def test_names_of_any_length_are_not_kept() -> None:
+    """The API server admits a claim that names a PV of any length, and any number of annotations of a VM."""
+    assert objects.read_claim(claim(volume="x" * 254)).volume_name == ""
+    many = {f"annotation-{number}": "true" for number in range(2000)}
+    assert objects.read_virtual_machine(virtual_machine(annotations=many)).true_annotations == frozenset()
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        [{"resources": {"requests": {f"example.com/{number}": "1" for number in range(400)}}}],
+        [{"resources": {"requests": {"cpu": "1"}}}] * 400,
+    ],
+    ids=["resources", "containers"],
+)
+def test_a_pod_with_hundreds_of_quantities_counts_only_as_a_pod(containers: list[Object]) -> None:
+    """60,000 resources took 2 s."""
+    fact = objects.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
+    assert fact
+    assert (fact.oversized, fact.node, fact.requests) == (True, "node-a", {"pods": 1})
+
+
 @pytest.mark.parametrize("phase", FINISHED)
 def test_a_finished_pod_is_dropped(phase: str) -> None:
     assert objects.read_pod(pod("one", node="node-a", phase=phase)) is None

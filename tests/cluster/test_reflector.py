@@ -165,7 +165,7 @@ def test_a_list_of_many_pages_is_swapped_in_under_one_lock(server: ApiServer) ->
     cache = Cache(server, lock=lock)
     cache.follow()
     assert lock.results == [1201]
-    assert server.count("list", CLAIMS) == 3
+    assert server.count("list", CLAIMS) == 4
 
 
 def test_a_reader_never_sees_a_partial_relist(server: ApiServer, cache: Cache) -> None:

@@ -25,7 +25,7 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer, body, error_response, expired
 from tests.support.fleet import vm, vm_pod, vmi, without_settings
 from webhook.cli import commands
-from webhook.cluster.client import PAGE_SIZE
+from webhook.cluster.client import MAX_PAGE
 from webhook.commands.options import SECRETS_WARNING
 from webhook.reading.manifests import to_yaml
 from webhook.reading.snapshot import CLOUD_INIT, SHARE_MANAGER_ENVIRONMENT
@@ -218,18 +218,18 @@ def test_a_cluster_that_does_not_answer_leaves_the_old_file(
 
 
 def test_a_large_cluster_is_read_in_pages(run: RunSnapshot, server: ApiServer) -> None:
-    server.put(*(pod(f"pod-{number}") for number in range(2 * PAGE_SIZE)))
+    server.put(*(pod(f"pod-{number}") for number in range(2 * MAX_PAGE)))
     found = items(run().stdout)
-    assert len({item["metadata"]["name"] for item in found if item["kind"] == "Pod"}) == 2 * PAGE_SIZE + 1
-    assert server.count("list", "pods") == 3
+    assert len({item["metadata"]["name"] for item in found if item["kind"] == "Pod"}) == 2 * MAX_PAGE + 1
+    assert server.count("list", "pods") == 4
 
 
 def test_an_expired_page_starts_the_list_again(run: RunSnapshot, server: ApiServer) -> None:
-    server.put(*(pod(f"pod-{number}") for number in range(PAGE_SIZE)))
+    server.put(*(pod(f"pod-{number}") for number in range(MAX_PAGE)))
     first = {"metadata": {"resourceVersion": "1", "continue": "gone"}, "items": [pod("deleted")]}
     server.script("list", "pods", body(first), error_response(expired()))
     names = [item["metadata"]["name"] for item in items(run().stdout) if item["kind"] == "Pod"]
-    assert len(names) == PAGE_SIZE + 1
+    assert len(names) == MAX_PAGE + 1
     assert "deleted" not in names
 
 

@@ -136,9 +136,9 @@ def run_to_exit(*arguments: object, **settings: str) -> subprocess.CompletedProc
 
 @contextmanager
 def run_server(
-    folder: Path, *arguments: object, launcher: Sequence[str] = (), **settings: str
+    folder: Path, *arguments: object, launcher: Sequence[str] = (), seconds: float = TIMEOUT, **settings: str
 ) -> Iterator[ServerProcess]:
-    """Run `serve` on free ports, and yield it when it is ready. Stop it at the end of the block.
+    """Run `serve` on free ports, and yield it when it is ready, in so many seconds. Stop it at the end of the block.
 
     It reads a snapshot unless the arguments contain `--kubeconfig`. `launcher` is a command prefix that execs `serve`.
     """
@@ -157,7 +157,7 @@ def run_server(
     ):
         try:
             assert process.stdout
-            assert select.select([process.stdout], [], [], TIMEOUT)[0], "not ready in time"
+            assert select.select([process.stdout], [], [], seconds)[0], "not ready in time"
             line = process.stdout.readline()
             assert line, f"the server did not start: {log_file.read_text()}"
             yield parse_ready_line(process, json.loads(line), log_file)

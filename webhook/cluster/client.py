@@ -25,7 +25,10 @@ from webhook.cluster.responses import Event, Page, Status, lines
 from webhook.cluster.wire import JSON
 from webhook.placement.objects.fields import JsonObject
 
-PAGE_SIZE = 500
+# Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
+# the API server knows no limit in bytes. A larger response than MAX_PAGE_BYTES is dropped, and read in smaller pages.
+FIRST_PAGE, MAX_PAGE = 100, 500
+PAGE_BYTES, MAX_PAGE_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
 CONNECT_TIMEOUT = 5.0  # seconds
 LIST_TIMEOUT = 60.0  # seconds for one page
 # A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
@@ -45,6 +48,10 @@ _REQUEST_ERRORS = (ApiException, config.ConfigException, urllib3.exceptions.HTTP
 
 class ClusterError(ApiError):
     """A failed request to the API server. `code` is the HTTP status, 0 without a response."""
+
+
+class _ResponseTooLarge(ClusterError):
+    """The response has more bytes than allowed."""
 
 
 class ClusterClient:
@@ -91,12 +98,19 @@ class ClusterClient:
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
-        query["limit"] = str(PAGE_SIZE)
-        while True:
-            page = _decode(_PAGE, self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept))
+        limit, more = FIRST_PAGE, True
+        while more:
+            query["limit"] = str(limit)
+            size = MAX_PAGE_BYTES if limit > 1 else 0
+            try:
+                body = self._read_body("GET", path, query, LIST_TIMEOUT, accept=accept, max_bytes=size)
+            except _ResponseTooLarge:
+                limit = max(1, limit // 8)
+                continue
+            limit = max(1, min(MAX_PAGE, 4 * limit, limit * PAGE_BYTES // (len(body) or 1)))
+            page = _decode(_PAGE, body)
             yield page.metadata.version, page.items or []
-            if not page.metadata.more:
-                return
+            more = bool(page.metadata.more)
             query["continue"] = page.metadata.more
 
     def watch(
@@ -135,8 +149,9 @@ class ClusterClient:
         body: JsonObject | None = None,
         accept: str = JSON,
         warnings: list[str] | None = None,
+        max_bytes: int = 0,
     ) -> bytes:
-        deadline, chunks = self._clock() + timeout, []
+        deadline, chunks, size = self._clock() + timeout, [], 0
         response = self._send(method, path, query, timeout, body, accept)
         if warnings is not None:
             warnings += response.headers.getlist("Warning")
@@ -144,6 +159,9 @@ class ClusterClient:
             # Read in chunks: the library's timeout restarts with each chunk, so only this loop limits the total time.
             while chunk := response.read1(READ_SIZE):
                 chunks.append(chunk)
+                size += len(chunk)
+                if max_bytes and size > max_bytes:
+                    raise _ResponseTooLarge(0, f"{method} {path}: the response is too large")
                 if self._clock() > deadline:
                     raise ClusterError(0, f"{method} {path}: the response took too long")
         except _REQUEST_ERRORS as error:

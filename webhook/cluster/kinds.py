@@ -87,8 +87,13 @@ class Kind:
                 yield item, fact
 
     def decode(self, raw: msgspec.Raw | bytes) -> JsonObject:
-        """Decode an object: the fields of the shape, or all if one of them has another type. Raises Malformed."""
+        """Decode an object: the fields of the shape, or all if one of them has another type. Raises Malformed.
+
+        Of a large object, the fields that are too large to decode are missing.
+        """
         try:
+            if wire.size_of(raw) > wire.LARGE:
+                return wire.decode_large(raw, self.shape)
             item: JsonObject = _decoder(self.shape).decode(raw)
         except (ValueError, RecursionError):
             return _untyped(raw)

@@ -31,7 +31,15 @@ from webhook.placement.objects.kubevirt import (
     run_strategy,
     vmi_name,
 )
-from webhook.placement.objects.pod import is_terminating, labels_of, pod_facts, true_and_false_keys
+from webhook.placement.objects.pod import (
+    MAX_DETAILS,
+    MAX_NAME,
+    NO_STRINGS,
+    is_terminating,
+    labels_of,
+    pod_facts,
+    true_and_false_keys,
+)
 from webhook.placement.objects.resources import amounts
 from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 from webhook.placement.settings import OPT_IN_KEY
@@ -60,6 +68,11 @@ def key_of(item: JsonObject) -> Key:
     return text(item, "metadata", "namespace") or "default", text(item, "metadata", "name")
 
 
+def _limited_name(name: str) -> str:
+    # Namespace users write it, and the API server admits any length: no PV has such a name.
+    return name if len(name) <= MAX_NAME else ""
+
+
 def read_claim(item: JsonObject) -> Claim:
     """Extract the facts of a PersistentVolumeClaim."""
     namespace, name = key_of(item)
@@ -69,7 +82,7 @@ def read_claim(item: JsonObject) -> Claim:
     return Claim(
         namespace,
         name,
-        text(item, "spec", "volumeName"),
+        _limited_name(text(item, "spec", "volumeName")),
         shared,
         persistent_state=bool(mapping(item, "metadata", "labels").get(STATE_CLAIM_LABEL)),
         read_only_many="ReadOnlyMany" in modes and not shared,
@@ -176,13 +189,16 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
     spec = mapping(item, "spec")
     failures = mapping(item, "status", "startFailure").get("consecutiveFailCount")
     true, false = true_and_false_keys(mapping(spec, "template", "metadata", "annotations"))
+    claims = tuple(template_claims(mapping(spec, "template", "spec")))
+    if len("".join((*true, *false, *claims))) > MAX_DETAILS:
+        true, false, claims = NO_STRINGS, NO_STRINGS, ()
     return VirtualMachine(
         *key_of(item),
         strategy=run_strategy(item),
         start_failures=failures if isinstance(failures, int) else 0,
         true_annotations=true,
         false_annotations=false,
-        claims=tuple(template_claims(mapping(spec, "template", "spec"))),
+        claims=claims,
         inherits=inherits_annotations(item),
         uid=text(item, "metadata", "uid"),
     )

@@ -101,12 +101,17 @@ class Reflector:
         version = ""
         facts: list[Fact] = []
         for version, items in self._pages():  # noqa: B007 (the last page's version is returned)
-            facts += (fact for _, fact in self.kind.read_all(items, self._skip))
+            facts += (self._known(fact) for _, fact in self.kind.read_all(items, self._skip))
         self._replace_table(facts)
         if not self.health.synced:
             log.info("synced", resource=self.kind.plural, objects=len(facts))
         self.health.synced = True
         return version
+
+    def _known(self, fact: Fact) -> Fact:
+        """Return the stored fact instead of an equal one, so that a relist doesn't double the memory."""
+        old: Fact | None = self._store.table(self.kind.fact).get(fact.key)
+        return old if old is not None and old == fact else fact
 
     def _pages(self) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         kind = self.kind

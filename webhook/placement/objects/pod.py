@@ -15,14 +15,13 @@ from webhook.placement.objects.kubevirt import (
     VIRT_LAUNCHER,
     VMI_NAME_ANNOTATION,
 )
-from webhook.placement.objects.resources import effective_requests
+from webhook.placement.objects.resources import MAX_RESOURCES, PODS, TooManyQuantities, effective_requests
 from webhook.placement.objects.selectors import REQUIRED, required_terms
 
 # bytes of memory that the details of a pod may take: labels, annotations, claims, owners, resource names and terms. A
 # pod of KubeVirt takes 4 KB. Anybody who may create pods fills the caches: with 2.8 MB of terms, a pod took 18 MB.
 MAX_DETAILS = 16 * 1024
 MAX_NAME = 253  # characters; a made-up review may have longer names than the API server accepts
-MAX_RESOURCES = 64  # names; a pod of KubeVirt requests 7
 # The manifest's key that marks a pod whose details were too long to decode.
 UNDECODED = "undecoded"
 _STRING, _REQUIREMENT, _TERM = 100, 250, 350  # bytes without the characters, measured, with the place in a table
@@ -38,7 +37,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    oversized = UNDECODED in item
+    oversized = UNDECODED in item or len(mapping(item, "metadata", "labels")) * _STRING > MAX_DETAILS
     if oversized:
         item = _without_details(item)
     labels, metadata = labels_of(item), mapping(item, "metadata")
@@ -50,6 +49,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
     details = [*labels, *labels.values(), *true, *false, *owners, *claims]
     if _STRING * len(details) + len("".join(details)) + _size_of_terms(item) > MAX_DETAILS:
         return pod_facts({**item, UNDECODED: True}, namespace, name, effective_node)
+    requests, unknown = _requests(item)
     return Pod(
         namespace=namespace[:MAX_NAME],
         name=name[:MAX_NAME],
@@ -59,7 +59,7 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         alive=text(item, "status", "phase") in ("Pending", "Running", "") and not is_terminating(item),
         created=text(metadata, "creationTimestamp")[:MAX_NAME],
         labels=labels,
-        requests=_limited(effective_requests(item)),
+        requests=requests,
         anti_affinity=required_terms(item, namespace, "podAntiAffinity"),
         claims=claims,
         true_annotations=true,
@@ -67,25 +67,32 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         vm=_name_in(annotations, VMI_NAME_ANNOTATION),
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=false,
-        oversized=oversized,
+        oversized=oversized or unknown,
     )
 
 
-def _limited(requests: dict[str, int]) -> dict[str, int]:
+def _requests(item: JsonObject) -> tuple[dict[str, int], bool]:
+    """Return the requests of a pod, and whether they are unknown. Such a pod counts only as a pod."""
+    try:
+        requests = effective_requests(item)
+    except TooManyQuantities:
+        return {PODS: 1}, True
     if len(requests) <= MAX_RESOURCES:
-        return requests
-    return dict(sorted(requests.items(), key=lambda item: "/" in item[0])[:MAX_RESOURCES])  # cpu and memory first
+        return requests, False
+    return dict(sorted(requests.items(), key=lambda item: "/" in item[0])[:MAX_RESOURCES]), True  # cpu and memory first
 
 
 def _without_details(item: JsonObject) -> JsonObject:
     metadata, spec = mapping(item, "metadata"), mapping(item, "spec")
-    labels = {key: value for key, value in mapping(metadata, "labels").items() if key in _KEPT_LABELS}
-    kept = ("containers", "initContainers", "nodeName", "overhead", "resources")
+    labels = mapping(metadata, "labels")
+    kept = {key: labels[key] for key in _KEPT_LABELS if len(text(labels, key)) in range(1, _LONGEST_LABEL)}
+    identity = ("uid", "creationTimestamp", "deletionTimestamp")
+    requests = ("containers", "initContainers", "nodeName", "overhead", "resources")
     return {
-        "metadata": {key: value for key, value in metadata.items() if key not in ("annotations", "ownerReferences")}
-        | {"labels": {key: value for key, value in labels.items() if len(str(value)) <= _LONGEST_LABEL}},
-        "spec": {key: spec[key] for key in kept if key in spec},
+        "metadata": {key: metadata[key] for key in identity if key in metadata} | {"labels": kept},
+        "spec": {key: spec[key] for key in requests if key in spec},
         "status": mapping(item, "status"),
+        UNDECODED: True,
     }
 
 

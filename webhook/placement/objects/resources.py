@@ -27,6 +27,8 @@ _SUFFIXES = {
 _HUGE_PAGES = "hugepages-"
 _BYTE_RESOURCES = ("memory", "ephemeral-storage", _HUGE_PAGES)
 _BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti")
+# The requests of a larger pod are unknown. A pod of KubeVirt has 4 containers, and 7 resources.
+MAX_CONTAINERS, MAX_RESOURCES = 200, 64
 MAX_CACHED_LENGTH = 32  # characters; the API server writes no longer quantity, and a made-up one may have thousands
 
 
@@ -61,12 +63,17 @@ def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
     return {resource: _in_units(resource, _millis(quantity)) for resource, quantity in quantities.items()}
 
 
+class TooManyQuantities(Malformed):
+    """The pod has more containers or resources than any that runs. To parse them takes up to a second."""
+
+
 def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject], feasible: bool) -> dict[str, int]:
     resources = mapping(container, "resources")
     # The API server copies a limit to a missing request. A pod from a file does not have that default yet.
-    requests = {
-        name: _millis(value) for name, value in (mapping(resources, "limits") | mapping(resources, "requests")).items()
-    }
+    quantities = mapping(resources, "limits") | mapping(resources, "requests")
+    if len(quantities) > MAX_RESOURCES:
+        raise TooManyQuantities("a container names too many resources")
+    requests = {name: _millis(value) for name, value in quantities.items()}
     if statuses:
         _apply_resize(requests, statuses.get(text(container, "name"), {}), feasible=feasible)
     return requests
@@ -137,13 +144,16 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     Raises Malformed for a quantity that can't be parsed.
     """
     spec, status = mapping(pod, "spec"), mapping(pod, "status")
+    containers, init_containers = mappings(spec, "containers"), mappings(spec, "initContainers")
+    if len(containers) + len(init_containers) > MAX_CONTAINERS:
+        raise TooManyQuantities("the pod has too many containers")
     statuses, feasible = _container_statuses(status), _is_resize_feasible(status)
     total: dict[str, int] = {}
-    for container in mappings(spec, "containers"):
+    for container in containers:
         _add(total, _container_requests(container, statuses, feasible))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = defaultdict(int)
-    for container in mappings(spec, "initContainers"):
+    for container in init_containers:
         concurrent = _container_requests(container, statuses, feasible)
         if text(container, "restartPolicy") == "Always":
             _add(total, concurrent)

@@ -1,0 +1,54 @@
+"""A large object is decoded without what is too large to decode."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.builders import Object, pod, pod_anti_affinity, pod_term, virt_launcher
+from webhook.cluster import wire
+from webhook.cluster.objects import read_pod
+from webhook.placement.objects.pod import UNDECODED
+
+TERMS = pod_anti_affinity(*(pod_term({"app": f"app-{number}"}) for number in range(4000)))
+LONG = "x" * wire.MAX_FIELD
+
+
+def decoded(item: Any) -> Object:
+    return wire.decode_large(msgspec.Raw(json.dumps(item).encode()), wire.StoredPod)
+
+
+@pytest.mark.parametrize(
+    ("item", "field", "whole"),
+    [
+        (pod("one", affinity=TERMS), ("spec", "affinity"), False),
+        (pod("one", labels={"a": LONG}), ("metadata", "labels"), False),
+        (pod("one", annotations={"a": LONG}), ("metadata", "annotations"), True),
+        (pod("one", annotations={"a": LONG * 2}), ("metadata", "annotations"), False),
+        (pod("one", containers=[{"name": "c", "env": [LONG]}]), ("spec", "containers"), True),
+        (pod("one", containers=[{"name": "c", "resources": {"requests": {LONG: "1"}}}]), ("spec", "containers"), False),
+        (pod("one", containers=[{"name": "c" * 2000}] * 300), ("spec", "containers"), False),
+        (pod("one", containers={"a": LONG}), ("spec", "containers"), False),
+        (pod("one") | {"spec": [LONG]}, ("spec",), False),
+    ],
+    ids=["terms", "labels", "annotations", "more annotations", "environment", "resources", "containers", "map", "list"],
+)
+def test_a_large_object_is_decoded_without_its_large_fields(item: Object, field: tuple[str, ...], whole: bool) -> None:
+    found: Any = decoded(item)
+    assert (UNDECODED not in found) is whole
+    assert found["metadata"]["name"] == "one"
+    for key in field:
+        found = found.get(key) or {}
+    assert bool(found and "resources" not in found[0] if isinstance(found, list) else found) is whole
+
+
+def test_a_large_pod_has_the_facts_of_a_small_one() -> None:
+    item = virt_launcher("one", node="node-a", requests={"cpu": "1"}, annotations={"note": LONG})
+    small = virt_launcher("one", node="node-a", requests={"cpu": "1"})
+    assert read_pod(decoded(item)) == read_pod(small)
+
+
+def test_what_is_not_json_raises_an_error() -> None:
+    with pytest.raises(ValueError, match="malformed"):
+        wire.decode_large(msgspec.Raw(b'{"a":' + LONG.encode()), wire.StoredPod)
