@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import CI_VALUES, NAME, NAMESPACE, Object, render, template
+from tests.support.helm_chart import CI_VALUES, NAME, NAMESPACE, SECONDARY, Object, render, render_secondary, template
+from tests.support.paths import SECONDARY_CHART
 
 pytestmark = pytest.mark.controlplane
 
@@ -19,8 +20,6 @@ FOREIGN_KINDS = {
     "monitoring.coreos.com": ["ServiceMonitor", "PrometheusRule"],
     "cert-manager.io": ["Certificate", "Issuer"],
 }
-SCHEDULER = {"enabled": True, "image": {"tag": "v0.34.7"}}
-PROMETHEUS = {"metricProvider": "Prometheus", "prometheus": {"address": "https://prometheus.example.com"}}
 GRID: dict[str, Object] = {
     "one replica without a disruption budget": {"replicas": 1, "podDisruptionBudget": {"enabled": False}},
     "no RBAC objects and an existing service account": {
@@ -39,29 +38,17 @@ GRID: dict[str, Object] = {
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
         "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
     },
-    "a mirror for both images": {
-        "global": {"imageRegistry": "mirror.example.com"},
-        "scheduler": {"enabled": True, "image": {"tag": "v1.36.3"}},
-    },
+    "a mirror for the image": {"global": {"imageRegistry": "mirror.example.com"}},
     "host network": {"hostNetwork": True},
     "no release, no session affinity": {
         "release": {"enabled": False},
         "service": {"sessionAffinity": {"enabled": False}},
     },
-    "OpenShift": {"openshift": True, "scheduler": {"enabled": True}},
+    "OpenShift": {"openshift": True},
     "scheduler name set to null": {"settings": {"schedulerNames": {"old": None}}},
     "opt-in by namespace": {"settings": {"optIn": "namespace"}},
     "observe everything": {"settings": {"action": "observe", "optIn": "namespace", "migrationTargets": "prefer"}},
     "observe without steering": {"settings": {"action": "observe", "steering": False}},
-    "second scheduler": {"scheduler": {"enabled": True, "name": "my-scheduler"}},
-    "TargetLoadPacking with the metrics server": {"scheduler": SCHEDULER | {"loadAware": {"enabled": True}}},
-    "TargetLoadPacking with Prometheus": {"scheduler": SCHEDULER | {"loadAware": {"enabled": True} | PROMETHEUS}},
-    "LowRiskOverCommitment": {
-        "scheduler": SCHEDULER | {"loadAware": {"enabled": True, "plugin": "LowRiskOverCommitment"}}
-    },
-    "LoadVariationRiskBalancing": {
-        "scheduler": SCHEDULER | {"loadAware": {"enabled": True, "plugin": "LoadVariationRiskBalancing"}}
-    },
 }
 
 
@@ -99,6 +86,13 @@ def test_the_api_server_accepts_the_rendered_objects(plane_with_crds: ControlPla
     # With strict validation, an unknown field is an error instead of a warning.
     applied = plane_with_crds.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=rendered)
     assert len(applied.splitlines()) == len(render(values))
+
+
+@pytest.mark.parametrize("file", sorted(SECONDARY_CHART.glob("*values.yaml")), ids=lambda file: file.stem)
+def test_the_api_server_accepts_the_secondary_scheduler(plane_with_crds: ControlPlane, file: Path) -> None:
+    rendered = template(file, release=SECONDARY, chart=SECONDARY_CHART)
+    applied = plane_with_crds.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=rendered)
+    assert len(applied.splitlines()) == len(render_secondary(file))
 
 
 def test_the_dry_run_rejects_an_invalid_field(plane_with_crds: ControlPlane) -> None:

@@ -269,7 +269,7 @@ def test_each_alert_has_a_severity_texts_and_a_runbook(source: str) -> None:
     for alert in alerts(rendered_rules(source)):
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
         assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
-        assert alert["annotations"]["runbook_url"] == f"docs/runbooks/{alert['alert']}.md"
+        assert alert["annotations"]["runbook_url"] == f"{alert['alert']}.md"
         assert alert["annotations"]["summary"].endswith(".")
 
 

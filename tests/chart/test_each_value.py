@@ -18,20 +18,11 @@ POLICY: Object = {"networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/2
 MONITOR = {"serviceMonitor": {"enabled": True}}
 RULES = {"prometheusRule": {"enabled": True}}
 DASHBOARD = {"dashboard": {"enabled": True}}
-SCHEDULER: Object = {"scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}}}
 SECRETS = [{"name": "registry"}]
 TERMS = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "infra", "operator": "Exists"}]}]}
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}
 TOLERATIONS = [{"key": "infra", "operator": "Exists"}]
 RULE = {"action": "labeldrop", "regex": "container"}
-
-
-def load_aware(plugin: str = "TargetLoadPacking", **prometheus: Any) -> Object:
-    """Values with a load-aware scheduler, which reads from Prometheus if there are arguments for it."""
-    load = {"enabled": True, "plugin": plugin}
-    if prometheus:
-        load |= {"metricProvider": "Prometheus", "prometheus": {"address": "https://a.example.com"} | prometheus}
-    return {"scheduler": SCHEDULER["scheduler"] | {"loadAware": load}}
 
 
 # For each value: another value, and the values with which it has an effect.
@@ -79,13 +70,17 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "nodeSelector": ({"pool": "infra"}, {}),
     "tolerations": (TOLERATIONS, {}),
     "affinity": (AFFINITY, {}),
+    "topologySpreadConstraints": ([{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}], {}),
+    "podSecurityContext": ({"fsGroup": 1}, {}),
+    "securityContext": ({"readOnlyRootFilesystem": False}, {}),
+    "probes.startup": ({"failureThreshold": 90}, {}),
+    "probes.liveness": ({"failureThreshold": 9}, {}),
+    "probes.readiness": ({"failureThreshold": 9}, {}),
     "openshift": (True, {}),
     "podDisruptionBudget.enabled": (False, {}),
     "podDisruptionBudget.maxUnavailable": ("50%", {}),
     "shutdown.preStopSeconds": (0, {}),
     "shutdown.gracePeriodSeconds": (60, {}),
-    "minReadySeconds": (10, {}),
-    "revisionHistoryLimit": (1, {}),
     "extraEnv": ([{"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}], {}),
     "extraVolumes": ([{"name": "ca", "configMap": {"name": "ca"}}], {}),
     "extraVolumeMounts": ([{"name": "ca", "mountPath": "/ca"}], {"extraVolumes": [{"name": "ca", "emptyDir": {}}]}),
@@ -135,39 +130,9 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "dashboard.labels.grafana_dashboard": ("yes", DASHBOARD),
     "dashboard.annotations": ({"folder": "VMs"}, DASHBOARD),
     "test.namespace": ("shop", {}),
-    "scheduler.enabled": (True, {}),
-    "scheduler.name": ("another", SCHEDULER),
-    "scheduler.replicas": (1, SCHEDULER),
-    "scheduler.image.registry": ("registry.example.com", SCHEDULER),
-    "scheduler.image.repository": ("mirrored/kube-scheduler", SCHEDULER),
-    "scheduler.image.tag": ("v1.36.3", SCHEDULER),
-    "scheduler.image.pullPolicy": ("Always", SCHEDULER),
-    "scheduler.configSecret": ("mine", SCHEDULER),
-    "scheduler.resources.requests.cpu": ("200m", SCHEDULER),
-    "scheduler.resources.requests.memory": ("256Mi", SCHEDULER),
-    "scheduler.priorityClassName": ("", SCHEDULER),
-    "scheduler.nodeSelector": ({"pool": "infra"}, SCHEDULER),
-    "scheduler.tolerations": (TOLERATIONS, SCHEDULER),
-    "scheduler.affinity": (AFFINITY, SCHEDULER),
-    "scheduler.loadAware.enabled": (True, SCHEDULER),
-    "scheduler.loadAware.plugin": ("LowRiskOverCommitment", load_aware()),
-    "scheduler.loadAware.metricProvider": ("Prometheus", load_aware()),
-    "scheduler.loadAware.prometheus.address": ("https://b.example.com", load_aware(caConfigMap="ca")),
-    "scheduler.loadAware.prometheus.token": ("not-a-real-token", load_aware(caConfigMap="ca")),
-    "scheduler.loadAware.prometheus.caConfigMap": ("ca", load_aware(insecureSkipVerify=False)),
-    "scheduler.loadAware.prometheus.insecureSkipVerify": (True, load_aware(caConfigMap="ca")),
-    "scheduler.loadAware.targetUtilization": (50, load_aware()),
-    "scheduler.loadAware.defaultRequestsMultiplier": ("2", load_aware()),
-    "scheduler.loadAware.safeVarianceMargin": (2, load_aware("LoadVariationRiskBalancing")),
-    "scheduler.loadAware.safeVarianceSensitivity": (2, load_aware("LoadVariationRiskBalancing")),
-    "scheduler.loadAware.smoothingWindowSize": (9, load_aware("LowRiskOverCommitment")),
-    "scheduler.loadAware.riskLimitWeights.cpu": (0.9, load_aware("LowRiskOverCommitment")),
-    "scheduler.loadAware.riskLimitWeights.memory": (0.9, load_aware("LowRiskOverCommitment")),
     "nameOverride": ("near", {}),
     "fullnameOverride": ("near", {}),
 }
-# The chart refuses some values without another one, which has no effect on its own.
-NEEDED = {"scheduler.loadAware.metricProvider": load_aware(address="https://a.example.com")}
 PATHS = {".".join(path): path for path in leaf_paths(default_values())}
 
 
@@ -192,7 +157,7 @@ def test_another_value_renders_other_objects(name: str) -> None:
     path = PATHS[name]
     assert other != default_value(path)
     # Some contexts set the value themselves: then the other value differs from that one.
-    changed = with_value(NEEDED.get(name, context), path, other)
+    changed = with_value(context, path, other)
     before, after = (rendered(yaml.safe_dump(values)) for values in (context, changed))
     assert after != before
     assert len([*yaml.safe_load_all(after)]) > 5

@@ -178,7 +178,7 @@ def test_the_service_sends_one_client_to_one_replica_unless_disabled() -> None:
 
 
 def test_the_service_selects_only_the_replicas() -> None:
-    objects = render({"scheduler": {"enabled": True}, "commonLabels": {"team": "storage"}})
+    objects = render({"commonLabels": {"team": "storage"}})
     selected = find_one(objects, "Service")["spec"]["selector"]
     pods = {each["metadata"]["name"]: each["spec"]["template"] for each in objects if each["kind"] == "Deployment"}
     pods["test"] = find_one(objects, "Pod")
@@ -238,7 +238,7 @@ def test_the_egress_rules_admit_the_api_servers_and_dns_only() -> None:
 
 def images(values: Object) -> dict[str, str]:
     """The image of each container, by the container's name."""
-    objects = render({"scheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}} | values)
+    objects = render(values)
     pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
     pods.append(find_one(objects, "Pod")["spec"])
     return {one["name"]: one["image"] for pod in pods for one in pod["containers"]}
@@ -255,22 +255,15 @@ def test_a_global_registry_applies_to_every_image() -> None:
     )
     version = images({})["webhook"].rpartition(":")[2]
     assert default["webhook"] == f"kubevirt-scheduler:{version}"
-    assert default["kube-scheduler"] == "registry.k8s.io/kube-scheduler:v1.36.3"
     assert own["webhook"] == own["check"] == "registry.example.com/a/b:1"
     assert mirror == {
         "webhook": f"mirror.example.com:5000/k8s/kubevirt-scheduler:{version}",
         "check": f"mirror.example.com:5000/k8s/kubevirt-scheduler:{version}",
-        "kube-scheduler": "mirror.example.com:5000/k8s/kube-scheduler:v1.36.3",
     }
 
 
 def test_a_repository_with_a_registry_needs_no_other_registry() -> None:
-    scheduler = {"enabled": True, "image": {"repository": "registry.example.com/kube-scheduler", "tag": "v1"}}
-    found = images({"image": {"repository": "localhost:5000/a", "tag": "1"}, "scheduler": scheduler})
-    assert (found["webhook"], found["kube-scheduler"]) == (
-        "localhost:5000/a:1",
-        "registry.example.com/kube-scheduler:v1",
-    )
+    assert images({"image": {"repository": "localhost:5000/a", "tag": "1"}})["webhook"] == "localhost:5000/a:1"
 
 
 def test_pull_secrets_of_a_parent_chart_are_added_to_every_pod_once() -> None:
@@ -278,17 +271,17 @@ def test_pull_secrets_of_a_parent_chart_are_added_to_every_pod_once() -> None:
         "imagePullSecrets": [{"name": "own"}],
         "global": {"imagePullSecrets": ["parent", {"name": "own"}]},
     }
-    objects = render(values | {"scheduler": {"enabled": True}})
+    objects = render(values)
     pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
     pods.append(find_one(objects, "Pod")["spec"])
-    assert [pod["imagePullSecrets"] for pod in pods] == [[{"name": "own"}, {"name": "parent"}]] * 3
+    assert [pod["imagePullSecrets"] for pod in pods] == [[{"name": "own"}, {"name": "parent"}]] * 2
 
 
 # --- labels, annotations, and objects of the user ---
 
 
 def test_common_annotations_reach_every_object_and_no_pod_template() -> None:
-    enabled = {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard", "scheduler")}
+    enabled = {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")}
     enabled["rbac"] = {"recolocate": {"create": True}}
     objects = render(enabled | {"commonAnnotations": {"team": "storage", "helm.sh/hook": "none"}})
     assert all(each["metadata"]["annotations"]["team"] == "storage" for each in objects)
@@ -315,12 +308,9 @@ def test_a_service_monitor_in_another_namespace_finds_the_service() -> None:
     }
 
 
-@pytest.mark.parametrize("secret", ["", "mine"])
-def test_pod_labels_and_annotations_for_a_service_mesh_reach_every_pod(secret: str) -> None:
-    scheduler = {"scheduler": {"enabled": True, "configSecret": secret}}
-    objects = render(scheduler | {"podLabels": {"mesh": "off"}, "podAnnotations": {"example.com/inject": "false"}})
+def test_pod_labels_and_annotations_for_a_service_mesh_reach_every_pod() -> None:
+    objects = render({"podLabels": {"mesh": "off"}, "podAnnotations": {"example.com/inject": "false"}})
     templates = [each["spec"]["template"] for each in objects if each["kind"] == "Deployment"]
-    assert len(templates) == 2
     for pod in *templates, find_one(objects, "Pod"):
         assert pod["metadata"]["labels"]["mesh"] == "off"
         assert pod["metadata"]["annotations"]["example.com/inject"] == "false"
@@ -381,12 +371,11 @@ def test_a_release_name_with_a_dot_requires_fullname_override() -> None:
 
 
 def test_only_required_objects_are_outside_the_release_namespace() -> None:
-    objects = render({"scheduler": {"enabled": True}})
+    objects = render()
     outside = {(each["kind"], each["metadata"]["namespace"]) for each in objects if "namespace" in each["metadata"]}
     assert {pair for pair in outside if pair[1] != NAMESPACE} == {
         ("Role", "default"),  # of `helm test`
         ("RoleBinding", "default"),
-        ("RoleBinding", "kube-system"),  # extension-apiserver-authentication-reader
     }
 
 
@@ -399,6 +388,7 @@ def test_the_notes_describe_the_next_steps() -> None:
         assert ("helm test" in notes) == (namespace != "default")
         assert ("logs deployment" in notes) == (action == "observe")
         assert "kubectl patch vm VM" in notes
+        assert notes.rstrip().endswith("kubevirt-scheduler doctor\n  kubevirt-scheduler report -A")
         assert ("The webhook ignores VMs in its own namespace" in notes) == (namespace == "default")
 
 

@@ -16,28 +16,20 @@ from tests.support.scenario import POOL, Scenario
 
 pytestmark = pytest.mark.controlplane
 
-SCHEDULER = {"scheduler": {"enabled": True}}
 OPENSHIFT = "--api-versions=security.openshift.io/v1"
 ID_FIELDS = {"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups"}
 # Together, these values render each object and each field that can hold a namespace.
-LOAD_AWARE = {"enabled": True, "image": {"tag": "v0.34.7"}}
-PROMETHEUS = {"address": "https://prometheus.example.com", "token": "not-a-real-token"}
 EVERYTHING: dict[str, Object] = {
     "self": {
         **{name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
         "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/28"]},
-        "scheduler": LOAD_AWARE | {"loadAware": {"enabled": True}},
     },
     "cert-manager": {"certificates": {"source": "cert-manager"}},
-    "Prometheus token": {
-        "scheduler": LOAD_AWARE
-        | {"loadAware": {"enabled": True, "metricProvider": "Prometheus", "prometheus": PROMETHEUS}}
-    },
 }
 
 
 def pod_specs(objects: list[Object]) -> dict[str, Object]:
-    """The pod specs by name: the replicas, the second scheduler, `helm test`."""
+    """The pod specs by name: the replicas, `helm test`."""
     found = {each["metadata"]["name"]: each["spec"]["template"]["spec"]
              for each in objects if each["kind"] == "Deployment"}  # fmt: skip
     return found | {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "Pod"}
@@ -59,8 +51,8 @@ def pod_specs(objects: list[Object]) -> dict[str, Object]:
 def test_pods_name_no_user_on_openshift_and_user_65532_elsewhere(
     openshift: Any, cluster: list[str], ids: dict[str, int]
 ) -> None:
-    found = pod_specs(render({"openshift": openshift} | SCHEDULER, *cluster))
-    assert set(found) == {NAME, f"{NAME}-kube-scheduler", f"{NAME}-test"}
+    found = pod_specs(render({"openshift": openshift}, *cluster))
+    assert set(found) == {NAME, f"{NAME}-test"}
     for pod in found.values():
         context = pod["securityContext"]
         assert {key: value for key, value in context.items() if key in ID_FIELDS} == ids
@@ -72,7 +64,7 @@ def test_pods_name_no_user_on_openshift_and_user_65532_elsewhere(
 
 
 def test_host_network_changes_only_the_replicas() -> None:
-    before, after = (render({"hostNetwork": value} | SCHEDULER) for value in (False, True))
+    before, after = (render({"hostNetwork": value}) for value in (False, True))
     assert {name for name, pod in pod_specs(after).items() if pod != pod_specs(before)[name]} == {NAME}
     replica = pod_specs(after)[NAME]
     assert replica == pod_specs(before)[NAME] | {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}

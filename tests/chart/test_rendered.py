@@ -106,11 +106,9 @@ def test_the_program_accepts_the_command_line_of_a_replica(source: str) -> None:
     assert (parsed["bind"], parsed["https_port"], parsed["http_port"]) == ("0.0.0.0", 8443, 8080)
 
 
-def test_an_ipv6_bind_address_applies_to_both_programs() -> None:
-    objects = render({"bindAddress": "::", "scheduler": {"enabled": True}})
-    webhook, scheduler = (container(find_one(objects, "Deployment", name)) for name in (NAME, f"{NAME}-kube-scheduler"))
+def test_an_ipv6_bind_address_applies_to_the_program() -> None:
+    webhook = container(find_one(render({"bindAddress": "::"}), "Deployment"))
     assert serve.make_context("serve", webhook["args"][1:]).params["bind"] == "::"
-    assert "--bind-address=::" in scheduler["args"]
 
 
 def test_the_program_accepts_the_command_line_of_helm_test() -> None:
@@ -219,12 +217,6 @@ def test_the_lease_is_empty_and_the_program_gets_its_name() -> None:
     )
 
 
-def test_the_second_scheduler_has_another_lease() -> None:
-    objects = render({"scheduler": {"enabled": True, "image": {"tag": "v1.36.3"}}})
-    (name,) = [each["metadata"]["name"] for each in objects if each["kind"] == "Lease"]
-    assert f"--leader-elect-resource-name={name}" not in str(find_one(objects, "Deployment", f"{NAME}-kube-scheduler"))
-
-
 @pytest.mark.parametrize("values", RELEASE_OFF.values(), ids=RELEASE_OFF)
 def test_without_the_release_stuck_pins_are_still_reported(values: Object) -> None:
     objects = render(values | {"prometheusRule": {"enabled": True}})
@@ -261,24 +253,21 @@ def test_the_roles_grant_exactly_the_rights_that_the_program_uses(source: str, v
     assert granted == {"ClusterRole": expected, "Role": secret + lease}
 
 
-def test_only_the_opt_in_by_namespace_grants_rights_on_namespaces_and_storage_classes() -> None:
+def test_only_the_opt_in_by_namespace_grants_rights_on_storage_classes() -> None:
     more = set(grants(render({"settings": {"optIn": "namespace"}}), "ClusterRole")) - set(
         grants(render(), "ClusterRole")
     )
-    verbs = "list", "watch"
-    assert more == {("", "namespaces", verbs, ()), ("storage.k8s.io", "storageclasses", verbs, ())}
+    assert more == {("storage.k8s.io", "storageclasses", ("list", "watch"), ())}
 
 
 def test_each_binding_names_an_existing_account_and_role() -> None:
-    objects = render({"scheduler": {"enabled": True}, "serviceAccount": {"name": "webhook"}})
+    objects = render({"serviceAccount": {"name": "webhook"}})
     accounts = {
         (each["metadata"]["namespace"], each["metadata"]["name"])
         for each in objects
         if each["kind"] == "ServiceAccount"
     }
     roles = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"].endswith("Role")}
-    roles |= {("ClusterRole", f"system:{name}-scheduler") for name in ("kube", "volume")}
-    roles |= {("Role", "extension-apiserver-authentication-reader")}
     bindings = [each for each in objects if each["kind"].endswith("RoleBinding")]
     assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
     assert {(one["namespace"], one["name"]) for each in bindings for one in each["subjects"]} == accounts

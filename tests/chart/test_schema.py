@@ -36,7 +36,7 @@ def test_an_invalid_value_is_refused_with_a_helpful_message(case: dict[str, Any]
 
 
 # If a values file comments out everything below a key, the key is null, and Helm drops it.
-ENABLED = {name: {"enabled": True} for name in ("scheduler", "serviceMonitor", "prometheusRule", "dashboard")}
+ENABLED = {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")}
 ENABLED |= {"certificates": {"source": "cert-manager"}}
 SECTIONS = [key for key, value in default_values().items() if isinstance(value, dict) and value]
 EMPTY_DEFAULTS = [path for path in leaf_paths(default_values()) if default_value(path) in ({}, [])]
@@ -64,20 +64,11 @@ def test_an_unsupported_kubernetes_version_is_refused() -> None:
         render({}, "--kube-version=1.29.14")
 
 
-@pytest.mark.parametrize("version", ["v1.30.0", "v1.33.1-eks-1", "v1.34.2+k3s1"])
-def test_a_distribution_version_selects_the_upstream_scheduler_image(version: str) -> None:
-    objects = render({"scheduler": {"enabled": True}}, f"--kube-version={version}")
-    images = [
-        each["spec"]["template"]["spec"]["containers"][0]["image"] for each in objects if each["kind"] == "Deployment"
-    ]
-    upstream = version.partition("-")[0].partition("+")[0]
-    assert f"registry.k8s.io/kube-scheduler:{upstream}" in images
-
-
-def test_a_version_without_a_patch_number_requires_a_scheduler_image_tag() -> None:
-    with pytest.raises(HelmError, match=r"scheduler.image.tag: .* v1.33, .* such as v1.36.3"):
-        render({"scheduler": {"enabled": True}}, "--kube-version=1.33")
-    assert render({"scheduler": {"enabled": True, "image": {"tag": "v1.33.4"}}}, "--kube-version=1.33")
+def test_the_values_of_the_second_scheduler_name_its_own_chart() -> None:
+    with pytest.raises(HelmError, match=r"charts/secondary-scheduler -n kubevirt-scheduler --set name=mine. Then set"):
+        render({"scheduler": {"enabled": True, "name": "mine"}})
+    # `--reuse-values` keeps the defaults of the earlier chart.
+    assert render({"scheduler": {"enabled": False, "name": "mine", "loadAware": {"enabled": False}}})
 
 
 def test_a_parent_chart_can_include_this_chart() -> None:

@@ -36,9 +36,7 @@ LEADER = {
     "renewTime": "2026-08-01T12:30:00.000000Z",
     "leaseTransitions": 3,
 }
-OPTIONAL_OBJECTS = (
-    "scheduler.enabled=true,dashboard.enabled=true,networkPolicy.enabled=true,networkPolicy.apiServers={192.0.2.0/24}"
-)
+OPTIONAL_OBJECTS = "dashboard.enabled=true,networkPolicy.enabled=true,networkPolicy.apiServers={192.0.2.0/24}"
 
 
 class PublishedRelease(Release):

@@ -39,7 +39,7 @@ def schemas(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_the_schema_forbids_additional_properties_everywhere() -> None:
     listing = dict(schemas(SCHEMA))
-    assert {"", "/properties/settings", "/properties/scheduler/properties/loadAware"} <= set(listing)
+    assert {"", "/properties/settings", "/properties/networkPolicy/properties/egress"} <= set(listing)
     is_open = [path for path, schema in listing.items() if schema.get("additionalProperties") is not False]
     # A parent chart may have other global values. Kubernetes checks the rest of a volume and of its mount.
     assert is_open == [f"/properties/{name}" for name in ("global", "extraVolumes/items", "extraVolumeMounts/items")]

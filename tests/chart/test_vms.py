@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import yaml
 
 from tests.support import kubevirt
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, running
-from tests.support.helm_chart import NAME, Object
+from tests.support.helm_chart import NAME, SECONDARY, Object
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas, scheduler_process
 from tests.support.longhorn import Longhorn
+from tests.support.paths import SECONDARY_CHART
 from tests.support.scenario import DECISION, Scenario
 from tests.support.webhook_process import REGISTRATIONS
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
@@ -98,15 +100,17 @@ def test_one_upgrade_moves_vms_to_the_webhook_and_another_moves_them_back(
     assert plane.request("GET", kubevirt.vm_path(scenario, "vm1")) == before
 
 
-def test_the_chart_scheduler_places_its_vms_on_the_share_manager_node(
+def test_the_secondary_scheduler_places_its_vms_on_the_share_manager_node(
     plane: ControlPlane, scenario: Scenario, release: Release
 ) -> None:
     _, node = scenario.add_attached_volume()
-    release.install("--set=scheduler.enabled=true", "--set=replicas=1", LONG_TIMEOUT)
+    release.install("--set=replicas=1", LONG_TIMEOUT)
+    release.helm("install", SECONDARY, str(SECONDARY_CHART), f"--set=name={NAME}")
+    secondary = list(yaml.safe_load_all(release.helm("get", "manifest", SECONDARY)))
     assert release.configuration == f"{REGISTRATIONS}/chart-vms-{NAME}"
-    token = plane.service_account_token(release.namespace, f"{release.fullname}-kube-scheduler")
+    token = plane.service_account_token(release.namespace, SECONDARY)
     credentials = plane.write_kubeconfig(plane.folder / "chart-vms-scheduler-kubeconfig", token)
-    second = scheduler_process(plane, release.objects(), credentials)
+    second = scheduler_process(plane, secondary, credentials)
     with running_replicas(release):
         plane.wait(lambda: has_decision(scenario), 20, "a decision based on the share-manager")
         pod = kubevirt.restart_vm(scenario, "vm1")
@@ -115,3 +119,4 @@ def test_the_chart_scheduler_places_its_vms_on_the_share_manager_node(
         with running(second):
             assert scenario.wait_running(pod, 30) == node
             assert (scenario.get(pod)["spec"]["schedulerName"], scenario.scheduler_of(pod)) == (NAME,) * 2
+    release.helm("uninstall", SECONDARY)

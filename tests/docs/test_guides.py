@@ -24,7 +24,7 @@ from tests.support.builders import claim, decision_for, node, storage, virt_laun
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, find_one, render
+from tests.support.helm_chart import NAME, SECONDARY, find_one, render, render_secondary
 from tests.support.longhorn import Longhorn
 from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT
 from webhook import cli
@@ -58,9 +58,14 @@ def run_helm(folder: Path, command: str) -> str:
 def test_each_helm_command_uses_existing_values(command: tuple[str, list[str]]) -> None:
     _, words = command
     options = [f"--set={setting}" for option, setting in itertools.pairwise(words) if option == "--set"]
-    assert words[2:4] == [NAME, "charts/kubevirt-scheduler"]
-    assert options
-    assert render({}, *options)
+    files = [f"--values={ROOT / file}" for option, file in itertools.pairwise(words) if option == "-f"]
+    if words[2] == SECONDARY:
+        assert words[3] == "charts/secondary-scheduler"
+        assert render_secondary({}, *files, *options)
+    else:
+        assert words[2:4] == [NAME, "charts/kubevirt-scheduler"]
+        assert options
+        assert render({}, *options)
 
 
 def test_the_opt_in_guide_shows_the_opt_in_annotation() -> None:
@@ -96,7 +101,7 @@ def test_the_openshift_guide_keeps_the_token_out_of_the_operators_configuration(
 
 @needs_helm
 def test_the_trimaran_guide_prints_a_configuration_to_which_a_token_can_be_added(tmp_path: Path) -> None:
-    (command,) = (each for each in commands(guide("trimaran"), "With Prometheus") if each.startswith("helm template"))
+    (command,) = (each for each in commands(guide("trimaran"), "Install it") if each.startswith("helm template"))
     config = yaml.safe_load(yaml.safe_load(run_helm(tmp_path, command))["data"]["config.yaml"])
     (plugin,) = config["profiles"][0]["pluginConfig"]
     assert plugin["name"] == "LoadVariationRiskBalancing"

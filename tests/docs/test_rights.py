@@ -17,7 +17,6 @@ Right = tuple[str, str, str]  # a resource, a verb, and the name of the only obj
 EVERYTHING: Object = {
     "settings": {"optIn": "namespace"},
     "rbac": {"recolocate": {"create": True}},
-    "scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}, "loadAware": {"enabled": True}},
 }
 
 
@@ -32,7 +31,7 @@ def documented() -> dict[Role, set[Right]]:
         heading, _, body = section.partition("\n")
         for row in re.findall(r"^\| `.*\|$", body, re.MULTILINE) if "| resource |" in body else ():
             resources, verbs, objects, *_ = (cell.strip() for cell in row.strip("|").split(" | "))
-            name = NAME if objects == "the value of `scheduler.name`" else (quoted(objects) or [objects])[0]
+            name = (quoted(objects) or [objects])[0]
             rights = {(resource, verb, name) for resource in quoted(resources) for verb in verbs.split(", ")}
             found.setdefault((heading.split()[0], quoted(heading)[0]), set()).update(rights)
     return found
@@ -66,16 +65,6 @@ def test_no_values_grant_a_right_that_the_page_lacks(file: Path) -> None:
     resources = {(resource, verb) for resource, verb, _ in listed}
     for role, rights in granted(render(file)).items():
         assert {(resource, verb) for resource, verb, _ in rights} <= resources, role
-
-
-@pytest.mark.controlplane  # Helm is built together with the control plane
-def test_the_page_lists_the_roles_of_kubernetes_that_the_chart_binds() -> None:
-    objects = render(EVERYTHING)
-    own = {name for _, name in granted(objects)}
-    bound = {each["roleRef"]["name"] for each in objects if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}}
-    _, _, table = PAGE.read_text().partition("\n| role of Kubernetes |")
-    rows = table.partition("\n\n")[0].splitlines()[2:]
-    assert {quoted(row)[0] for row in rows} == bound - own
 
 
 @pytest.mark.controlplane  # Helm is built together with the control plane

@@ -20,7 +20,7 @@ from webhook.placement.settings import OPT_IN_ANNOTATIONS
 pytestmark = pytest.mark.controlplane
 
 KEY = OPT_IN_ANNOTATIONS[0]
-WATCHED = (("", "namespaces", ("list", "watch")), ("storage.k8s.io", "storageclasses", ("list", "watch")))
+WATCHED = (("storage.k8s.io", "storageclasses", ("list", "watch")),)
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,12 @@ import yaml
 
 from tests.support.controlplane import build
 from tests.support.generated_pages import Page
-from tests.support.paths import CHART
+from tests.support.paths import CHART, SECONDARY_CHART
 
 Object = dict[str, Any]
 CI_VALUES = sorted(CHART.glob("ci/*.yaml"))
 NAME = NAMESPACE = "kubevirt-scheduler"
+SECONDARY = "secondary-scheduler"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader takes a seventh of the time
 BEGIN, END = "<!-- values: generated from values.yaml by `make docs` -->\n", "<!-- end of values -->\n"
 
@@ -39,24 +40,32 @@ def helm(*arguments: str | Path) -> str:
     return result.stdout
 
 
-def template(values: Mapping[str, Any] | Path | None = None, *arguments: str, release: str = NAME) -> str:
+def template(
+    values: Mapping[str, Any] | Path | None = None, *arguments: str, release: str = NAME, chart: Path = CHART
+) -> str:
     """Render the chart as YAML. `values` is a mapping or a values file. Raises HelmError."""
     text = values.read_text() if isinstance(values, Path) else json.dumps(values or {})
-    return _rendered(text, release, arguments)
+    return _rendered(text, release, arguments, chart)
 
 
 @cache
-def _rendered(values: str, release: str, arguments: tuple[str, ...]) -> str:
+def _rendered(values: str, release: str, arguments: tuple[str, ...], chart: Path) -> str:
     """Render the chart. Hundreds of tests render the same few values."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "values.yaml")
         file.write_text(values)
-        return helm("template", release, CHART, f"--namespace={NAMESPACE}", f"--values={file}", *arguments)
+        return helm("template", release, chart, f"--namespace={NAMESPACE}", f"--values={file}", *arguments)
 
 
 def render(values: Mapping[str, Any] | Path | None = None, *arguments: str, release: str = NAME) -> list[Object]:
     """Render the objects of the release, including hooks. Raises HelmError."""
     return [each for each in yaml.load_all(template(values, *arguments, release=release), LOADER) if each]
+
+
+def render_secondary(values: Mapping[str, Any] | Path | None = None, *arguments: str) -> list[Object]:
+    """Render the objects of charts/secondary-scheduler. Raises HelmError."""
+    text = template(values, *arguments, release=SECONDARY, chart=SECONDARY_CHART)
+    return [each for each in yaml.load_all(text, LOADER) if each]
 
 
 def find_one(objects: list[Object], kind: str, name: str | None = None) -> Object:

@@ -240,18 +240,16 @@ class Replicas:
 
 
 def scheduler_process(plane: ControlPlane, objects: list[Object], credentials: Path) -> Process:
-    """Return a replica of the chart's scheduler. Only its credentials and its address differ from those of a pod."""
+    """Return a replica of the secondary scheduler. Only its credentials and its address differ from those of a pod."""
     name = f"chart-scheduler-{next(NUMBERS)}"
     config = yaml.safe_load(find_one(objects, "ConfigMap")["data"]["config.yaml"])
     config["clientConnection"] = {"kubeconfig": str(credentials)}
     file = plane.folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(config))
-    (deployment,) = (each for each in objects if each["metadata"]["name"].endswith("-kube-scheduler")
-                     and each["kind"] == "Deployment")  # fmt: skip
+    deployment = find_one(objects, "Deployment")
     spec, port = container(deployment), free_ports(1)[0]
     overrides = {"--config": str(file), "--bind-address": LOOPBACK, "--secure-port": str(port)}
     options = dict(argument.split("=", 1) for argument in spec["args"])
-    assert set(overrides) <= set(options)
     overrides |= dict.fromkeys(("--authentication-kubeconfig", "--authorization-kubeconfig"), str(credentials))
     program = str(plane.binaries[spec["command"][0]])
     command = [program, *(f"{key}={value}" for key, value in (options | overrides).items())]

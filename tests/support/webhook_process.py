@@ -34,6 +34,7 @@ RIGHTS: tuple[Right, ...] = (
     ("", "pods", ("list", "watch", "delete")),
     ("kubevirt.io", "virtualmachines", ("list", "watch")),
     ("kubevirt.io", "virtualmachineinstances", ("list", "watch")),
+    ("", "namespaces", ("list", "watch")),
     ("longhorn.io", "sharemanagers", ("list", "watch")),
     ("", "events", ("create", "patch")),
 )

@@ -33,10 +33,10 @@
   {{- fail "tls.clientCA: configMap and secret are both set, and the client CA comes from one of them. Empty the other." }}
 {{- end }}
 {{- include "kubevirt-scheduler.checks.serviceMonitor" . }}
-{{- if .Values.scheduler.enabled }}
-  {{- include "kubevirt-scheduler.checks.scheduler" . }}
-{{- else if .Values.scheduler.loadAware.enabled }}
-  {{- fail "scheduler.loadAware: the load-aware plugins need the second scheduler. Set scheduler.enabled=true as well." }}
+{{- with .Values.scheduler }}
+  {{- if .enabled }}
+    {{- fail (printf "scheduler: the second scheduler has a chart of its own. To keep it running, install it first: helm install secondary-scheduler charts/secondary-scheduler -n %s --set name=%s. Then set scheduler=null and upgrade again (docs/guides/schedulers.md)." $.Release.Namespace (default "kubevirt-scheduler" .name)) }}
+  {{- end }}
 {{- end }}
 {{- end }}
 
@@ -68,7 +68,7 @@
 
 {{/* The chart adds the tag and the registry. With two of them, no node can pull the image. */}}
 {{- define "kubevirt-scheduler.checks.images" -}}
-{{- range $where, $image := dict "image" .Values.image "scheduler.image" .Values.scheduler.image }}
+{{- range $where, $image := dict "image" .Values.image }}
   {{- $repository := default "" $image.repository }}
   {{- if regexMatch "[:@][^/]*$" $repository }}
     {{- fail (printf "%s.repository: %q ends in a tag or a digest. Remove it there, and set %s.tag." $where $repository $where) }}
@@ -123,39 +123,6 @@
 {{- with .Values.serviceMonitor }}
   {{- if and .scrapeTimeout (gt (include "kubevirt-scheduler.milliseconds" .scrapeTimeout | int) (include "kubevirt-scheduler.milliseconds" .interval | int)) }}
     {{- fail (printf "serviceMonitor.scrapeTimeout: %s is longer than the interval, %s. Shorten it, or lengthen serviceMonitor.interval." .scrapeTimeout .interval) }}
-  {{- end }}
-{{- end }}
-{{- end }}
-
-{{- define "kubevirt-scheduler.checks.scheduler" -}}
-{{- $prometheus := .Values.scheduler.loadAware.prometheus -}}
-{{- if eq .Values.scheduler.name "default-scheduler" }}
-  {{- fail "scheduler.name: default-scheduler is the cluster's own scheduler, and both would place the same pods. Choose another name." }}
-{{- end }}
-{{- if not (or .Values.scheduler.image.tag .Values.scheduler.loadAware.enabled (include "kubevirt-scheduler.scheduler.version" .)) }}
-  {{- fail (printf "scheduler.image.tag: the cluster's version, %s, has no patch number (--kube-version), so it selects no image. Set the tag, such as v1.36.3." .Capabilities.KubeVersion.Version) }}
-{{- end }}
-{{- if .Values.scheduler.loadAware.enabled }}
-  {{- if not .Values.scheduler.image.tag }}
-    {{- fail (printf "scheduler.image.tag: the load-aware plugins are in a separate image. Set a release of kubernetes-sigs/scheduler-plugins that is built from a Kubernetes no newer than yours, %s: v0.34.7 is built from 1.34.7." .Capabilities.KubeVersion.Version) }}
-  {{- end }}
-  {{- if eq .Values.scheduler.loadAware.metricProvider "Prometheus" }}
-    {{- if not (or $prometheus.address .Values.scheduler.configSecret) }}
-      {{- fail "scheduler.loadAware.prometheus.address: metricProvider=Prometheus needs the URL. Set it, such as https://prometheus-k8s.monitoring.svc:9090." }}
-    {{- end }}
-  {{- else if or $prometheus.address $prometheus.token $prometheus.caConfigMap }}
-    {{- fail (printf "scheduler.loadAware.prometheus: only metricProvider=Prometheus uses it, and metricProvider is %s. Change one of the two." .Values.scheduler.loadAware.metricProvider) }}
-  {{- end }}
-{{- end }}
-{{- if eq .Values.scheduler.configSecret (include "kubevirt-scheduler.scheduler.fullname" .) }}
-  {{- fail (printf "scheduler.configSecret: %s belongs to prometheus.token, and Helm deletes it when the token is removed. Copy its content into a Secret with another name." .Values.scheduler.configSecret) }}
-{{- end }}
-{{- if $prometheus.token }}
-  {{- if .Values.scheduler.configSecret }}
-    {{- fail "scheduler.configSecret: it replaces the whole configuration, so prometheus.token would have no effect. Put the token into that Secret's config.yaml." }}
-  {{- end }}
-  {{- if hasPrefix "http://" $prometheus.address }}
-    {{- fail "scheduler.loadAware.prometheus: over http://, anyone on the path could read the token. Use https://." }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -11,11 +11,6 @@
 {{- default $full .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end }}
 
-{{- define "kubevirt-scheduler.scheduler.fullname" -}}
-{{ include "kubevirt-scheduler.fullname" . }}-kube-scheduler
-{{- end }}
-
-{{/* The second scheduler has a Lease, too, whose default name is the webhook's own. */}}
 {{- define "kubevirt-scheduler.leaseName" -}}
 {{ include "kubevirt-scheduler.fullname" . }}-release
 {{- end }}
@@ -94,20 +89,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with uniq $secrets -}}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end }}
-
-{{- define "kubevirt-scheduler.scheduler.version" -}}
-{{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
-{{- end }}
-
-{{/* The tag is the cluster's version without a distribution's suffix (v1.33.1-eks-1), because upstream's images have such tags. */}}
-{{- define "kubevirt-scheduler.scheduler.image" -}}
-{{- $upstream := .Values.scheduler.loadAware.enabled | ternary "scheduler-plugins/kube-scheduler" "kube-scheduler" -}}
-{{- $version := include "kubevirt-scheduler.scheduler.version" . -}}
-{{- with .Values.scheduler.image -}}
-{{- $registry := empty .repository | ternary (default "registry.k8s.io" .registry) .registry -}}
-{{ include "kubevirt-scheduler.registry" (dict "root" $ "registry" $registry) }}{{ default $upstream .repository }}:{{ default $version .tag }}
 {{- end }}
 {{- end }}
 

@@ -148,11 +148,12 @@ def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[
         ("", "pods", (*reads, *(["delete"] if releases else []))),
         ("kubevirt.io", "virtualmachines", reads),
         ("kubevirt.io", "virtualmachineinstances", reads),
+        ("", "namespaces", reads),
         ("longhorn.io", "sharemanagers", reads),
         ("", "events", ("create", "patch")),
     ]
     if found.settings.opt_in is OptIn.NAMESPACE:
-        rules += [("", "namespaces", reads), ("storage.k8s.io", "storageclasses", reads)]
+        rules.append(("storage.k8s.io", "storageclasses", reads))
     for group, resource, verbs in rules:
         yield from ({"group": group, "resource": resource, "verb": verb} for verb in verbs)
     own = [("--tls-secret", "", "secrets"), ("--lease", "coordination.k8s.io", "leases")]

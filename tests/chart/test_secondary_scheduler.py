@@ -1,4 +1,4 @@
-"""The chart's second scheduler: a real kube-scheduler with the rendered configuration and rights."""
+"""charts/secondary-scheduler: a real kube-scheduler with the rendered configuration and rights."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ import yaml
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import Process, running
 from tests.support.controlplane.rights import are_effective, is_granted, rights_by_role
-from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, container, find_one, render
+from tests.support.helm_chart import (
+    NAME,
+    NAMESPACE,
+    SECONDARY,
+    HelmError,
+    Object,
+    container,
+    find_one,
+    render_secondary,
+)
 from tests.support.helm_release import scheduler_process
+from tests.support.paths import SECONDARY_CHART
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import RBAC
 
 pytestmark = pytest.mark.controlplane
 
-SCHEDULER = f"{NAME}-kube-scheduler"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
 PATHS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
@@ -31,8 +40,7 @@ PATHS = {
 
 def scheduler_rbac(objects: list[Object]) -> list[Object]:
     """The scheduler's service account, roles and bindings."""
-    labeled = [each for each in objects if each["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler"]
-    return [each for each in labeled if each["kind"] in PATHS]
+    return [each for each in objects if each["kind"] in PATHS]
 
 
 def path_of(item: Object) -> str:
@@ -41,14 +49,14 @@ def path_of(item: Object) -> str:
 
 @pytest.fixture(scope="module")
 def objects() -> list[Object]:
-    return render({"scheduler": {"enabled": True}})
+    return render_secondary({"name": NAME})
 
 
 @pytest.fixture(scope="module")
 def credentials(plane: ControlPlane, objects: list[Object]) -> Iterator[Path]:
     """A kubeconfig of the scheduler's service account, which has only the chart's rights."""
     rbac = [item for item in scheduler_rbac(objects) if plane.request("POST", path_of(item), item)]
-    token = plane.service_account_token(NAMESPACE, SCHEDULER)
+    token = plane.service_account_token(NAMESPACE, SECONDARY)
     yield plane.write_kubeconfig(plane.folder / "chart-scheduler-kubeconfig", token)
     for item in rbac:
         plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
@@ -103,7 +111,7 @@ def test_without_a_role_or_binding_the_scheduler_is_forbidden_to_work(
     plane: ControlPlane, objects: list[Object], credentials: Path, right: str
 ) -> None:
     (item, *_) = (each for each in scheduler_rbac(objects) if each["kind"] == right)
-    before = [one for role in rights_by_role(plane, NAMESPACE, SCHEDULER) for one in role]
+    before = [one for role in rights_by_role(plane, NAMESPACE, SECONDARY) for one in role]
     plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
     # Before the API server knows of the loss, the scheduler could still open watches, which stay open for a long time.
     plane.wait(lambda: not all(is_granted(plane, each) for each in before), 20, f"the loss of the {right}")
@@ -114,32 +122,30 @@ def test_without_a_role_or_binding_the_scheduler_is_forbidden_to_work(
     finally:
         restricted.kill()
         plane.request("POST", path_of(item), item)
-        plane.wait(lambda: are_effective(plane, NAMESPACE, SCHEDULER), 20, f"the {right} again")
+        plane.wait(lambda: are_effective(plane, NAMESPACE, SECONDARY), 20, f"the {right} again")
 
 
-# --- load-aware plugins: compared with upstream's types, because upstream's scheduler isn't built here ---
+# --- Trimaran: compared with upstream's types, because upstream's scheduler isn't built here ---
 
 # https://github.com/kubernetes-sigs/scheduler-plugins/blob/master/apis/config/v1/types.go: JSON field names and types.
-SPEC = {"metricProvider": dict}
 PROVIDER = {"type": str, "address": str, "token": str, "insecureSkipVerify": bool}
 ARGS = {
-    "TargetLoadPacking": SPEC | {"targetUtilization": int, "defaultRequestsMultiplier": str},
-    "LoadVariationRiskBalancing": SPEC | {"safeVarianceMargin": (int, float), "safeVarianceSensitivity": (int, float)},
-    "LowRiskOverCommitment": SPEC | {"smoothingWindowSize": int, "riskLimitWeights": dict},
+    "TargetLoadPacking": {"metricProvider": dict, "targetUtilization": int, "defaultRequestsMultiplier": str},
+    "LoadVariationRiskBalancing": {
+        "metricProvider": dict,
+        "safeVarianceMargin": (int, float),
+        "safeVarianceSensitivity": (int, float),
+    },
 }
 # apis/config/v1/defaults.go
 DEFAULTS = {
     "TargetLoadPacking": {"targetUtilization": 40, "defaultRequestsMultiplier": "1.5"},
     "LoadVariationRiskBalancing": {"safeVarianceMargin": 1, "safeVarianceSensitivity": 1},
-    "LowRiskOverCommitment": {"smoothingWindowSize": 5, "riskLimitWeights": {"cpu": 0.5, "memory": 0.5}},
 }
-SERVER = {"type": "KubernetesMetricsServer"}
-
-
-def load_aware(**options: object) -> list[Object]:
-    return render(
-        {"scheduler": {"enabled": True, "image": {"tag": "v0.34.7"}, "loadAware": {"enabled": True} | options}}
-    )
+TRIMARAN = {
+    "trimaran-values.yaml": ("TargetLoadPacking", ["nodes"]),
+    "trimaran-prometheus-values.yaml": ("LoadVariationRiskBalancing", []),
+}
 
 
 def profile(config: str) -> Object:
@@ -147,42 +153,36 @@ def profile(config: str) -> Object:
     return found
 
 
-@pytest.mark.parametrize("plugin", ARGS)
-def test_a_load_aware_plugin_is_rendered_with_upstream_fields_and_defaults(plugin: str) -> None:
-    objects = load_aware(plugin=plugin)
+@pytest.mark.parametrize("file", TRIMARAN)
+def test_the_values_of_trimaran_have_upstream_fields_and_defaults(file: str) -> None:
+    plugin, resources = TRIMARAN[file]
+    objects = render_secondary(SECONDARY_CHART / file)
     rendered = profile(find_one(objects, "ConfigMap")["data"]["config.yaml"])
     (configured,) = rendered["pluginConfig"]
+    provider = configured["args"]["metricProvider"]
     assert rendered["plugins"]["score"]["enabled"] == [{"name": plugin}]
-    assert (configured["name"], configured["args"]) == (plugin, DEFAULTS[plugin] | {"metricProvider": SERVER})
+    assert (configured["name"], configured["args"]) == (plugin, DEFAULTS[plugin] | {"metricProvider": provider})
     assert all(isinstance(value, ARGS[plugin][key]) for key, value in configured["args"].items())
-    (role,) = (each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] != NAME)
-    assert role["rules"] == [{"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "verbs": ["get", "list"]}]
-    image = container(find_one(objects, "Deployment", SCHEDULER))["image"]
+    assert all(isinstance(value, PROVIDER[key]) for key, value in provider.items())
+    assert provider.get("insecureSkipVerify") is not True
+    # Upstream reads the metrics server only if it is the configured provider.
+    roles = [each["rules"] for each in objects if each["kind"] == "ClusterRole"]
+    assert [rule["resources"] for rules in roles for rule in rules] == ([resources] if resources else [])
+    image = container(find_one(objects, "Deployment"))["image"]
     assert image == "registry.k8s.io/scheduler-plugins/kube-scheduler:v0.34.7"
 
 
-def test_a_prometheus_token_renders_a_secret_and_its_server_is_verified() -> None:
-    objects = render(CHART / "ci" / "load-aware-values.yaml")
-    assert [each for each in objects if each["kind"] == "ConfigMap"] == []
-    rendered = profile(find_one(objects, "Secret", SCHEDULER)["stringData"]["config.yaml"])
-    provider = rendered["pluginConfig"][0]["args"]["metricProvider"]
-    assert provider["insecureSkipVerify"] is False
-    assert provider["token"] == "not-a-real-token"
-    assert all(isinstance(value, PROVIDER[key]) for key, value in provider.items())
-    pod = find_one(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]
-    assert {"name": "SSL_CERT_DIR", "value": "/etc/prometheus-ca"} in pod["containers"][0]["env"]
-    assert pod["volumes"][0]["secret"]["secretName"] == SCHEDULER
-    # Upstream reads the metrics server only if it is the configured provider.
-    assert not [each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] != NAME]
+def test_a_ca_is_trusted_in_addition_to_those_of_the_image() -> None:
+    pod = find_one(render_secondary({"caConfigMap": "ca"}), "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "SSL_CERT_DIR", "value": "/etc/ssl/more"} in pod["containers"][0]["env"]
+    assert pod["volumes"][1]["configMap"]["name"] == "ca"
 
 
 def test_config_secret_is_mounted_unchanged() -> None:
-    objects = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
+    objects = render_secondary({"configSecret": "mine"})
     assert not [each for each in objects if each["kind"] == "ConfigMap" or each["metadata"]["name"] == "mine"]
-    assert (
-        find_one(objects, "Deployment", SCHEDULER)["spec"]["template"]["spec"]["volumes"][0]["secret"]["secretName"]
-        == "mine"
-    )
+    pod = find_one(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["volumes"][0]["secret"]["secretName"] == "mine"
 
 
 def test_a_config_secret_without_a_lease_does_not_use_the_lease_of_kube_scheduler(
@@ -194,7 +194,7 @@ def test_a_config_secret_without_a_lease_does_not_use_the_lease_of_kube_schedule
         "metadata": {"name": "mine"},
         "data": {"config.yaml": yaml.safe_dump(bare)},
     }
-    rendered = render({"scheduler": {"enabled": True, "configSecret": "mine"}})
+    rendered = render_secondary({"name": NAME, "configSecret": "mine"})
     process = scheduler_process(plane, [config_map, *rendered], credentials)
     with running(process):
         plane.wait(
@@ -206,7 +206,9 @@ def test_a_config_secret_without_a_lease_does_not_use_the_lease_of_kube_schedule
 def test_kube_scheduler_knows_the_plugins_that_packing_disables(
     plane: ControlPlane, credentials: Path, objects: list[Object]
 ) -> None:
-    packing = profile(find_one(load_aware(), "ConfigMap")["data"]["config.yaml"])["plugins"]
+    packing = profile(
+        find_one(render_secondary(SECONDARY_CHART / "trimaran-values.yaml"), "ConfigMap")["data"]["config.yaml"]
+    )["plugins"]
     packing["score"].pop("enabled")  # exists only in upstream's scheduler-plugins image
     config = yaml.safe_load(find_one(objects, "ConfigMap")["data"]["config.yaml"])
     config["profiles"][0]["plugins"] = packing
@@ -219,11 +221,62 @@ def test_kube_scheduler_knows_the_plugins_that_packing_disables(
 
 
 def test_only_a_changed_configuration_restarts_the_scheduler() -> None:
-    def template(**values: object) -> Object:
-        found: Object = find_one(render({"scheduler": {"enabled": True} | values}), "Deployment", SCHEDULER)["spec"][
-            "template"
-        ]
+    def pods(**values: object) -> Object:
+        found: Object = find_one(render_secondary(values), "Deployment")["spec"]["template"]
         return found
 
-    assert template() == template(replicas=3)
-    assert template() != template(name="my-scheduler")
+    assert pods() == pods(replicas=3)
+    assert pods() != pods(name="my-scheduler")
+    assert pods() != pods(profile={"percentageOfNodesToScore": 50})
+
+
+@pytest.mark.parametrize("version", ["v1.30.0", "v1.33.1-eks-1", "v1.34.2+k3s1"])
+def test_a_distribution_version_selects_the_upstream_image(version: str) -> None:
+    image = container(find_one(render_secondary({}, f"--kube-version={version}"), "Deployment"))["image"]
+    assert image == f"registry.k8s.io/kube-scheduler:{version.partition('-')[0].partition('+')[0]}"
+
+
+OTHERS: Object = {
+    "replicas": 3,
+    "image": {"pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "caConfigMap": "ca",
+    "resources": {"limits": {"memory": "1Gi"}},
+    "priorityClassName": "",
+    "nodeSelector": {"pool": "infra"},
+    "tolerations": [{"operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+    "podSecurityContext": {"fsGroup": 1},
+    "podLabels": {"mesh": "off"},
+    "podAnnotations": {"mesh": "off"},
+    "name": "another",
+    "profile": {"percentageOfNodesToScore": 50},
+    "configSecret": "mine",
+}
+
+
+def test_each_value_has_an_effect() -> None:
+    assert set(yaml.safe_load((SECONDARY_CHART / "values.yaml").read_text())) == set(OTHERS)
+    assert [name for name, other in OTHERS.items() if render_secondary({name: other}) == render_secondary()] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "message"),
+    [
+        ({"name": "default-scheduler"}, [], "/name"),
+        ({"configSecret": "mine", "profile": {"plugins": {}}}, [], "Empty one of the two"),
+        ({"image": {"repository": "a/b:1"}}, [], "/image/repository"),
+        ({"profile": {"schedulerName": "a"}}, [], "/profile"),
+        ({}, ["--kube-version=1.33"], "such as v1.36.3"),
+    ],
+)
+def test_invalid_values_are_refused(values: Object, arguments: list[str], message: str) -> None:
+    with pytest.raises(HelmError, match=message):
+        render_secondary(values, *arguments)
+
+
+def test_on_openshift_the_pods_name_no_user() -> None:
+    for arguments, has_user in (["--api-versions=security.openshift.io/v1"], False), ([], True):
+        pod = find_one(render_secondary({}, *arguments), "Deployment")["spec"]["template"]["spec"]
+        assert ("runAsUser" in pod["securityContext"]) is has_user
