@@ -6,7 +6,7 @@ event. A `Random` chooses the interleaving, so a seed reproduces it.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from random import Random
 from typing import Any, cast
@@ -99,6 +99,7 @@ class Model:
         self.admitted: list[Object] = []  # pods between the webhook's response and the storage
         self.to_create = [f"vm-{number}" for number in range(vms)]
         self.foreign, self.deletions, self.version, self.started = foreign, 0, 0, 0
+        self.needless = 0  # deletions of pods that the scheduler would have bound at its next try
         self.restarts: list[tuple[float, str]] = []
         for item in [
             *storage(node=SERVING),
@@ -127,6 +128,15 @@ class Model:
         ]
         while self.to_create or self.admitted or self.restarts:
             self.random.choice(steps)()
+        self.deliver_all()
+        self.schedule_all()
+
+    def run_with_a_slow_scheduler(self) -> None:
+        """Create all VMs, and have the foreign pods take places on the node before the scheduler's turn."""
+        while self.to_create or self.admitted:
+            self.random.choice([self.create, self.store, self.deliver])()
+        while self.foreign:
+            self.add_foreign()
         self.deliver_all()
         self.schedule_all()
 
@@ -172,16 +182,39 @@ class Model:
 
     # --- what happens afterwards ---
 
-    def release(self, rounds: int = 3) -> None:
-        """Let the leader release what is stuck, and KubeVirt start those VMs again."""
+    def release(self, rounds: int = 3, *, departing: bool = False) -> None:
+        """Let the leader release what is stuck, and KubeVirt start those VMs again.
+
+        With `departing`, foreign pods sometimes end, and the watches show that before the scheduler tries again.
+        """
         for _ in range(rounds):
             for _ in range(9):
                 self.pass_time(5)
+                if departing and self.random.random() < 0.3:
+                    self.remove_foreign()
                 self.leader = self.random.choice(self.replicas)  # tracked by all: another one may take over
+                allowed = self.deletions + self.excess()
                 for replica in self.replicas:
                     replica.releaser.step()
+                self.needless += max(0, self.deletions - allowed)
                 self.deliver_all()
                 self.run()
+
+    def excess(self) -> int:
+        """Count the Pending pods that are pinned to the share-manager's node and don't fit there."""
+        pending = [pod for pod in self.pending() if pinned_node(pod) == SERVING]
+        fitting: list[Object] = []
+        for pod in pending:
+            if self.fits(pod, SERVING, fitting):
+                fitting.append(pod)
+        return len(pending) - len(fitting)
+
+    def remove_foreign(self) -> None:
+        """End a pod that is no VM."""
+        foreign = [name for name in self.pods if name.startswith("foreign-")]
+        if foreign:
+            self.append("DELETED", self.pods.pop(self.random.choice(foreign)))
+            self.deliver_all()
 
     # --- the parts ---
 
@@ -253,9 +286,12 @@ class Model:
             return [SERVING, OTHER] if requirement["operator"] == "In" else [OTHER, SERVING]
         return self.random.sample([SERVING, OTHER], 2)
 
-    def fits(self, pod: Object, name: str) -> bool:
-        """Return whether the scheduler would bind the pod to the node: by its free CPUs and the pods' anti-affinity."""
-        there = [each for each in self.pods.values() if each["spec"].get("nodeName") == name]
+    def fits(self, pod: Object, name: str, others: Iterable[Object] = ()) -> bool:
+        """Return whether the scheduler would bind the pod to the node: by its free CPUs and the pods' anti-affinity.
+
+        `others` are bound there before.
+        """
+        there = [*others, *(each for each in self.pods.values() if each["spec"].get("nodeName") == name)]
         (allocatable,) = [
             item["status"]["allocatable"]["cpu"] for _, item in self.log if item["metadata"]["name"] == name
         ]
