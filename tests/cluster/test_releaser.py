@@ -105,11 +105,23 @@ def test_a_stuck_pod_is_deleted_with_its_uid_and_resource_version(server: ApiSer
     assert "was pinned to node-a, but node-a is cordoned; the webhook deleted the Pending pod" in written["message"]
 
 
-def test_a_pass_without_stuck_pods_sends_no_request(server: ApiServer) -> None:
-    harness = Harness(server, *CORDONED, pinned_vm_pod(unschedulable=False), virtual_machine())
+def test_a_pass_without_waiting_pods_sends_no_request(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, BOUND, virtual_machine())
     server.requests.clear()
     harness.step(after=10 * HOUR)
     assert server.requests == []
+
+
+def test_a_pinned_pod_that_no_scheduler_evaluates_is_counted_and_kept(server: ApiServer) -> None:
+    harness = Harness(server, *CORDONED, pinned_vm_pod(unschedulable=False), virtual_machine())
+    harness.step(after=29)
+    assert harness.releaser.pending == {}
+    harness.step(after=1)
+    assert harness.releaser.pending == {Reason.NOT_SCHEDULED: 1}
+    assert (harness.deleted, harness.events) == ([], [])
+    harness.watch(("MODIFIED", BOUND))
+    harness.releaser.step()
+    assert harness.releaser.pending == {}
 
 
 @pytest.mark.parametrize(("seconds", "deleted"), [(29, 0), (30, 1)])

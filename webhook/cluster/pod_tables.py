@@ -240,7 +240,7 @@ class Pods(PlacedPods):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stuck: dict[Key, Pod] = {}
+        self._pinned: dict[Key, Pod] = {}
         self._by_claim: Index = defaultdict(dict)
         self._launchers: dict[Key, Pod] = {}
         self._by_uid: dict[str, Pod] = {}
@@ -279,13 +279,13 @@ class Pods(PlacedPods):
         """Return whether the table has a pod of a VM; `vm` is a `vm_key`."""
         return vm in self._by_vm
 
-    def stuck(self) -> Collection[Pod]:
-        """List the pods that the webhook pinned and for which the scheduler found no node."""
-        return self._stuck.values()
+    def pinned(self) -> Collection[Pod]:
+        """List the unbound pods that the webhook pinned."""
+        return self._pinned.values()
 
     def _groups(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
-        if pod.pin and pod.pin.unschedulable_since:
-            yield self._stuck
+        if pod.pin:
+            yield self._pinned
         if pod.is_virt_launcher:
             yield self._launchers
         if pod.is_hotplug_pod:

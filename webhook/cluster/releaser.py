@@ -15,7 +15,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.cluster.objects import read_pending_pin
-from webhook.fleet.release import why_kept, why_pin_fails
+from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
 from webhook.placement import wording
 from webhook.placement.guard.feasibility import FailedCheck
 from webhook.placement.objects.facts import PendingPin, Pod
@@ -38,7 +38,7 @@ log = structlog.get_logger("webhook.releaser")
 
 @dataclass(slots=True)
 class StuckPod:
-    """A pinned pod that can't be scheduled.
+    """A pinned pod that can't be scheduled, or that no scheduler has evaluated.
 
     `since` is when this replica first saw that. By its own clock: the scheduler's clock may be wrong. `reason` is why
     the pin can't hold, None if that isn't known yet.
@@ -102,7 +102,7 @@ class Releaser:
 
     def _track(self) -> None:
         now, known = self._clock(), self._stuck
-        pods = self._live.query(lambda store: [(pod, pod.pin) for pod in store.stuck_pins() if pod.pin])
+        pods = self._live.query(lambda store: [(pod, pod.pin) for pod in store.unbound_pins() if pod.pin])
         found = {(pod.uid, pin.unschedulable_since): StuckPod(pod, pin, now) for pod, pin in pods}
         self._stuck = {key: known.get(key, new) for key, new in found.items()}
 
@@ -137,6 +137,9 @@ class Releaser:
         stuck.reason = None
         # The cache may be older than the pod, which may be bound or gone by now.
         if pod is None or is_terminating(pod) or read_pending_pin(pod) != stuck.pin:
+            return
+        if not stuck.pin.unschedulable_since:
+            stuck.reason = Reason.NOT_SCHEDULED if why_not_scheduled(pod, seconds) else None
             return
         obstacle = self._live.query(lambda store: why_pin_fails(pod, namespace, store, settings, seconds))
         if obstacle is None:

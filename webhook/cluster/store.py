@@ -246,9 +246,13 @@ class Store:
         """Find a VMI."""
         return self.vmis.get((namespace, name))
 
+    def unbound_pins(self) -> Collection[Pod]:
+        """List the unbound pods that the webhook pinned."""
+        return self.pods.pinned()
+
     def stuck_pins(self) -> Collection[Pod]:
         """List the unbound pods that the webhook pinned and for which the scheduler found no node."""
-        return self.pods.stuck()
+        return [pod for pod in self.unbound_pins() if pod.pin and pod.pin.unschedulable_since]
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""

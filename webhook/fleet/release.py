@@ -32,6 +32,8 @@ RELEASE_REASONS = (
     Reason.SHARE_MANAGER_MOVED,
     Reason.PENDING_TOO_LONG,
 )
+# The reasons of pinned pods that stay Pending.
+PENDING_REASONS = (*RELEASE_REASONS, Reason.NOT_SCHEDULED)
 
 
 def why_pin_fails(

@@ -15,7 +15,7 @@ from certs.rotation import Step
 from certs.secret import Cause
 from certs.serving import ServingCertificate
 from webhook.cluster.fleet_counts import Counts
-from webhook.fleet.release import RELEASE_REASONS
+from webhook.fleet.release import PENDING_REASONS, RELEASE_REASONS
 from webhook.fleet.states import State
 from webhook.serving.telemetry.logs import LogLimit, LogStream
 
@@ -68,7 +68,7 @@ def cluster_metrics(backend: LiveBackend) -> Families:
     dropped = backend.events.dropped
     yield counter("events_dropped", "Events about VMIs that were not written, by cause.", "cause", dict(dropped))
     releaser = backend.releaser
-    pending: dict[str, float] = {reason: releaser.pending[reason] for reason in RELEASE_REASONS}
+    pending: dict[str, float] = {reason: releaser.pending[reason] for reason in PENDING_REASONS}
     text = "Pinned pods that can't be scheduled and were not released, by reason. Only the leader reports them."
     yield gauge("pending_pins", text, pending, "reason")
     released: dict[str, float] = {reason: releaser.released[reason] for reason in RELEASE_REASONS}
