@@ -206,6 +206,15 @@ def test_the_larger_amount_counts_during_a_pod_level_resize() -> None:
     assert effective_requests(resized)["cpu"] == 3000
 
 
+def test_memory_that_only_a_container_requests_counts_with_its_resize() -> None:
+    resized = pod(
+        "one", node="node-a", containers=[container("main", memory="4k")], resources={"requests": {"cpu": "1"}}
+    )
+    resized["status"] |= {"resources": {"requests": {"cpu": "1", "memory": "2k"}}}
+    resized["status"]["containerStatuses"] = [{"name": "main", "resources": {"requests": {"memory": "2k"}}}]
+    assert effective_requests(resized)["memory"] == 4000
+
+
 def test_a_long_quantity_is_parsed_and_not_cached() -> None:
     """The API server writes short ones. 8,192 made-up quantities of thousands of digits took 80 MB."""
     cached = resources._parse_millis.cache_info().currsize

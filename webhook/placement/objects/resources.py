@@ -119,9 +119,10 @@ def _pod_level_requests(pod: JsonObject, total: Mapping[str, int], feasible: boo
         for name, value in named.items()
         if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)
     }
-    if found:
-        _apply_resize(found, mapping(pod, "status"), feasible=feasible)
-    return found
+    resized = dict(found)
+    _apply_resize(resized, mapping(pod, "status"), feasible=feasible)
+    # The status has the sum of the containers for each other resource, but not the larger amounts that they wait for.
+    return {name: amount for name, amount in resized.items() if name in found}
 
 
 def format_quantity(resource: str, quantity: int) -> str:
