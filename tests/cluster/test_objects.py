@@ -189,7 +189,7 @@ ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels":
         pytest.param(pod("one", node="node-a", **pinned_fields("node-b")), {}, id="bound to another node than pinned"),
         pytest.param(
             pod("one") | {"status": {"phase": "Pending", "nominatedNodeName": "node-b"}},
-            {"node": "", "effective_node": "node-b"},
+            {"node": "", "effective_node": "node-b", "nominated": True},
             id="nominated by the scheduler",
         ),
         pytest.param(

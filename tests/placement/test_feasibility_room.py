@@ -20,6 +20,8 @@ from tests.support.builders import (
     node_terms,
     pinned_fields,
     pod,
+    pod_anti_affinity,
+    pod_term,
     share_manager,
     virt_launcher,
     volume,
@@ -302,3 +304,30 @@ def test_a_pod_whose_affinity_matches_no_node_is_never_pinned(terms: tuple[Any, 
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.PREFERRED, Reason.NODE_MISMATCH)
     required = apply_injection(vm_pod, injection)["spec"]["affinity"]["nodeAffinity"][REQUIRED]
     assert required == {"nodeSelectorTerms": list(terms)}
+
+
+@pytest.mark.parametrize(
+    ("priority", "node_name", "spec", "expected"),
+    [
+        (1000, "node-a", {}, Reason.NODE_FULL),
+        (999, "node-a", {}, Reason.CO_SCHEDULED),
+        (1000, "node-b", {}, Reason.CO_SCHEDULED),
+        (
+            1000,
+            "node-a",
+            {"requests": {}, "affinity": pod_anti_affinity(pod_term({"app": "web"}))},
+            Reason.POD_AFFINITY,
+        ),
+        (999, "node-a", {"requests": {}, "affinity": pod_anti_affinity(pod_term({"app": "web"}))}, Reason.CO_SCHEDULED),
+        (1000, "node-b", {"affinity": pod_anti_affinity(pod_term({"app": "web"}, ZONE))}, Reason.CO_SCHEDULED),
+    ],
+    ids=["equal", "lower", "other node", "equal, repelling", "lower, repelling", "other node of the zone, repelling"],
+)
+def test_a_nominated_pod_counts_on_its_node_if_its_priority_is_at_least_that_of_the_vm(
+    priority: int, node_name: str, spec: Object, expected: Reason
+) -> None:
+    nodes = [node(name, labels={ZONE: "east"}, allocatable={"cpu": "1"}) for name in ("node-a", "node-b")]
+    nominated = pod("preemptor", **{"requests": {"cpu": "1"}} | spec, priority=priority)
+    nominated["status"]["nominatedNodeName"] = node_name
+    vm = virt_launcher(requests={"cpu": "1"}, labels={"app": "web"}, priority=1000)
+    assert decision_for(vm, *SHARED_DISK, *nodes, nominated).reason is expected

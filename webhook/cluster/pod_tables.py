@@ -222,6 +222,10 @@ class PlacedPods(Load):
         """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
         return self._placed.matching(namespace, selector)
 
+    def nominated(self, node: str) -> Collection[Pod]:
+        """List the unbound pods for which the scheduler has nominated this node."""
+        return [pod for pod in self._unbound.values() if pod.nominated and pod.effective_node == node]
+
     def has_unbound(self, node: str, excluding: Key) -> bool:
         """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
         return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())

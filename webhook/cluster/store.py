@@ -261,6 +261,10 @@ class Store:
             return known
         return {name: known.get(name, 0) + reservations.get(name, 0) for name in known.keys() | reservations.keys()}
 
+    def nominated_pods(self, node: str) -> Collection[Pod]:
+        """List the unbound pods for which the scheduler has nominated `node`."""
+        return self.pods.nominated(node)
+
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
         """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
         return chain(self.pods.placed(namespace, selector), self.reservations.placed(namespace, selector))

@@ -71,6 +71,7 @@ class PodSpec(TypedDict, total=False):
     nodeName: Any
     nodeSelector: Any
     overhead: Any
+    priority: Any
     resourceClaims: Any
     resources: Any
     schedulerName: Any

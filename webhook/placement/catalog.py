@@ -74,6 +74,9 @@ class Catalog(Protocol):
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
 
+    def nominated_pods(self, node: str) -> Collection[Pod]:
+        """List the unbound pods for which the scheduler has nominated `node`."""
+
     def recently_pinned(self, node: str) -> Mapping[str, int]:
         """Sum the effective requests of the pods that this replica has just pinned to `node`."""
 

@@ -146,6 +146,11 @@ class OnDemand(Store):
         self._list(Pod)
         return super().requested(node, excluding)
 
+    def nominated_pods(self, node: str) -> Collection[Pod]:
+        """List the unbound pods for which the scheduler has nominated a node. Reads all pods."""
+        self._list(Pod)
+        return super().nominated_pods(node)
+
     def expects_pods(self, node: str, excluding: Key) -> bool:
         """Return whether pods are about to run on a node. Reads all pods."""
         self._list(Pod)

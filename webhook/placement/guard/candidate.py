@@ -96,8 +96,14 @@ def resource_fits(candidate: Candidate) -> list[ResourceFit]:
         return []
     load = candidate.catalog.requested(node.name, candidate.pod_facts.key)
     unreported = unreported_resources(candidate)
+    nominated = candidate.catalog.nominated_pods(node.name)
+    ignored = [pod.requests for pod in nominated if pod.is_ignored_for(candidate.pod_facts)]
+
+    allocatable = {
+        name: amount + sum(requests.get(name, 0) for requests in ignored) for name, amount in node.allocatable.items()
+    }
     return [
-        ResourceFit(resource, requested, node.allocatable.get(resource, 0) - load.get(resource, 0))
+        ResourceFit(resource, requested, allocatable.get(resource, 0) - load.get(resource, 0))
         for resource, requested in candidate.pod_facts.requests.items()
         # Every kubelet reports its pod capacity, so a node without one comes from a hand-written file.
         if (resource != PODS or PODS in node.allocatable) and resource not in unreported

@@ -89,7 +89,8 @@ class InterPodAffinity:
                 self._passed_over = True
             for other in self.catalog.placed_pods(namespace, term.selector or ()):
                 self.comparisons.spend(term.cost)
-                if other.key != self.pod.key and selects(term.selector, other.labels):
+                ignored = other.key == self.pod.key or other.is_ignored_for(self.pod)
+                if not ignored and selects(term.selector, other.labels):
                     yield other
 
     def _domain(self, node: str, topology_key: str) -> str | None:
@@ -139,7 +140,7 @@ class InterPodAffinity:
         namespace, labels = self.pod.namespace, self.pod.labels
         for other, term in terms:
             self.comparisons.spend()
-            if other.key == self.pod.key or not self._same_domain(other, term):
+            if other.key == self.pod.key or other.is_ignored_for(self.pod) or not self._same_domain(other, term):
                 continue
             self.comparisons.spend(term.cost)
             if not selects(term.selector, labels):

@@ -173,7 +173,8 @@ class Pod(_Namespaced, Struct, frozen=True):
     is set while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and
     `deciding_claim` the claim that its annotation names as the one that decides; both are empty for other pods. Of an
     `oversized` pod, the labels, terms, claims and annotations are unknown. `undecided` means that the pod starts a VM,
-    and that the webhook has recorded no decision on it.
+    and that the webhook has recorded no decision on it. `nominated` means that it is unbound, and that the scheduler
+    has nominated a node for it.
     """
 
     namespace: str
@@ -196,6 +197,16 @@ class Pod(_Namespaced, Struct, frozen=True):
     prefers: bool = False
     oversized: bool = False
     undecided: bool = False
+    priority: int = 0
+    nominated: bool = False
+
+    def is_ignored_for(self, pod: "Pod") -> bool:
+        """Return whether the scheduler ignores this nominated pod where it evaluates `pod` on its effective node.
+
+        Source: kube-scheduler, `addGENominatedPods` in pkg/scheduler/framework/runtime/framework.go.
+        """
+        counts = self.priority >= pod.priority and self.effective_node == pod.effective_node
+        return self.nominated and not self.pin and not counts
 
     @property
     def vmi_uid(self) -> str:

@@ -68,6 +68,8 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=false,
         oversized=oversized or unknown,
+        priority=priority if isinstance(priority := mapping(item, "spec").get("priority"), int) else 0,
+        nominated=bool(text(item, "status", "nominatedNodeName")) and not text(item, "spec", "nodeName"),
     )
 
 
