@@ -393,7 +393,7 @@ def test_a_full_queue_uses_little_memory_even_for_large_pods(large):
     """A queued decision once kept the facts of its pod: 110 large pods took 200 MB."""
     harness = Harness()
     with traced_memory(__file__) as used_bytes:
-        for number in range(1000):
+        for number in range(MAX_QUEUED + 10):
             pod = vm(annotations={"large": "x" * 100_000}, uid=f"uid-{number}")
             harness.recorder.record(request_for(pod), large(number))
         gc.collect()

@@ -31,7 +31,7 @@ from tests.support.paths import DOCS
 from tests.support.webhook_process import RIGHTS
 from webhook import __version__
 from webhook.cli import commands
-from webhook.commands.doctor.before import CHART_RESOURCES, version_of
+from webhook.commands.doctor.before import CHART_RESOURCES
 from webhook.commands.doctor.known_bugs import BUGS
 from webhook.commands.doctor.run import AFTER, BEFORE, CONFIGURATION
 from webhook.placement.affinity import DECISION
@@ -749,14 +749,6 @@ def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cl
     result = run()
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "Error: the API server responded with 500: etcd is down\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [("v1.36.3", (1, 36, 3)), ("v1.30.0-eks-1", (1, 30, 0)), ("1.9", (1, 9)), ("main", ()), ("", ())],
-)
-def test_a_version_is_read_without_its_suffix(name: str, version: tuple[int, ...]) -> None:
-    assert version_of(name) == version
 
 
 def test_each_known_bug_has_a_source_and_a_cure() -> None:

@@ -94,14 +94,6 @@ def test_lines_below_the_log_level_are_dropped(name):
     assert [line["event"] for line in lines(stream)] == ["written"]
 
 
-def test_a_second_configuration_replaces_the_first():
-    first = configured_stream()
-    second = configured_stream()
-    structlog.get_logger("webhook").info("decided")
-    assert first.getvalue() == ""
-    assert len(lines(second)) == 1
-
-
 @pytest.mark.parametrize("log_format", LogFormat)
 @pytest.mark.parametrize("logger", [structlog.get_logger("webhook"), logging.getLogger("gunicorn.error")])
 def test_an_exception_is_logged_with_type_and_frames_without_its_message(logger, log_format):
@@ -141,14 +133,6 @@ def test_the_cause_of_an_exception_is_logged_by_type():
     assert SECRET not in json.dumps(line)
     assert line["error"] == "json.decoder.JSONDecodeError"
     assert " fail > ValueError > " in line["traceback"]
-
-
-@pytest.mark.parametrize("exc_info", [None, False])
-def test_a_line_without_an_exception_has_no_error(exc_info):
-    stream = configured_stream()
-    structlog.get_logger("webhook").info("decided", exc_info=exc_info)
-    assert "error" not in lines(stream)[0]
-    assert "exc_info" not in lines(stream)[0]
 
 
 @pytest.mark.parametrize("value", ["\ud800", object(), {1, 2}])

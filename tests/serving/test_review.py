@@ -50,20 +50,6 @@ def test_fields_skipped_by_the_decoder_do_not_affect_the_decision(file: Path) ->
 
 
 @pytest.mark.parametrize(
-    "pod",
-    [
-        pytest.param({"metadata": None}, id="null metadata"),
-        pytest.param({"spec": "x"}, id="spec is a string"),
-        pytest.param({"spec": {"containers": [None]}}, id="null container"),
-        pytest.param({"spec": {"containers": {}}}, id="containers is a map"),
-    ],
-)
-def test_a_pod_with_wrong_field_types_is_decoded_unchanged(pod: Object) -> None:
-    review = GOOD | {"request": request(pod)}
-    assert read_review(json.dumps(review).encode())["object"] == pod
-
-
-@pytest.mark.parametrize(
     ("body", "message"),
     [
         (b"", "empty body: expected an AdmissionReview in JSON"),
