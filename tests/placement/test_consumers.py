@@ -231,6 +231,13 @@ def test_a_released_pv_that_names_its_old_claim_has_no_consumers(uid: str) -> No
     assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == []
 
 
+def test_a_pv_that_names_its_claim_by_uid_has_the_consumers_of_the_claim() -> None:
+    bound, its_claim = volume(), claim()
+    bound["spec"]["claimRef"]["uid"] = its_claim["metadata"]["uid"] = "a-uid"
+    store = catalog(bound, its_claim, vm("one", "node-a"))
+    assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == ["one"]
+
+
 DRAINED = [vm("source", "node-a"), vm("target", "node-b", labels=MIGRATION_TARGET)]
 
 

@@ -31,7 +31,7 @@ from tests.support.builders import (
 from tests.support.fake_clock import FakeClock
 from tests.support.large_reviews import large_review
 from webhook.cluster import objects
-from webhook.cluster.backend import Backend, from_snapshot
+from webhook.cluster.backend import Backend, Cache, from_snapshot
 from webhook.cluster.store import Store
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
@@ -440,9 +440,9 @@ def test_the_store_keeps_no_passphrase():
 # The plain port
 
 
-def probes_client(ready=True, metrics=None, stuck=0.0, problems_of=dict):
+def probes_client(ready=True, metrics=None, stuck=0.0, problems_of=dict, caches=()):
     return create_probes(
-        metrics or Metrics(), list, problems_of, lambda: "" if ready else "shutting down", lambda: stuck
+        metrics or Metrics(), lambda: list(caches), problems_of, lambda: "" if ready else "shutting down", lambda: stuck
     ).test_client()
 
 
@@ -464,6 +464,17 @@ def test_readiness_reports_why_the_replica_is_unready(ready, code):
     response = probes_client(ready).get("/readyz")
     assert response.status_code == code
     assert ready or response.json == {"error": "not ready: shutting down"}
+
+
+def test_readiness_names_each_cache_that_is_not_listed_or_has_a_problem():
+    caches = [
+        Cache("pods", True, 1, 3.0, ""),
+        Cache("nodes", False, 0, None, ""),
+        Cache("vms", True, 0, 3.0, "403", False),
+    ]
+    response = probes_client(caches=caches).get("/readyz")
+    assert (response.status_code, response.json["status"]) == (503, "waiting")
+    assert response.json["problems"] == {"nodes": "not listed yet", "vms": "403"}
 
 
 def test_problems_appear_only_in_the_verbose_page_and_do_not_affect_readiness():
