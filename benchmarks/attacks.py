@@ -24,8 +24,10 @@ from urllib.parse import urlsplit
 
 from sides import REVIEW, TIMEOUT, Side
 
-from tests.support.large_reviews import large_review
+from tests.support.accounts import LONGHORN
+from tests.support.large_reviews import REQUIRED, large_review
 from tests.support.tls_records import handshake
+from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.serving.http.parser import BODY_LIMIT
 from webhook.serving.review.admission_review import MAX_CONTAINERS, REVIEW_LIMIT
 
@@ -85,17 +87,64 @@ def send_a_large_review(shape: str, size: int, side: Side) -> None:
         connection.close()
 
 
-def send_many(bodies: Iterable[bytes], side: Side) -> None:
-    """Send reviews over one connection, one after the other."""
+def send_many(
+    bodies: Iterable[bytes], side: Side, content_type: str = "application/json", address: str = "127.0.0.1"
+) -> None:
+    """Send reviews over one connection, one after the other, from a local address."""
     parts = urlsplit(side.url)
     context = ssl.create_default_context(cafile=str(side.ca))
-    connection = http.client.HTTPSConnection(str(parts.hostname), parts.port, timeout=TIMEOUT, context=context)
+    connection = http.client.HTTPSConnection(
+        str(parts.hostname), parts.port, timeout=TIMEOUT, context=context, source_address=(address, 0)
+    )
     try:
         for body in bodies:
-            connection.request("POST", "/mutate?timeout=10s", body, {"Content-Type": "application/json"})
+            connection.request("POST", "/mutate?timeout=10s", body, {"Content-Type": content_type})
             connection.getresponse().read()
     finally:
         connection.close()
+
+
+@cache
+def _review_with_terms(terms: int, *, share_manager: bool = False) -> bytes:
+    """Return a small review whose pod has required anti-affinity terms that no label helps to look up."""
+    review = json.loads(REVIEW.read_bytes())
+    request, selector = (
+        review["request"],
+        {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["none"]}]},
+    )
+    pod, namespaces = request["object"], [request["namespace"]]
+    if share_manager:
+        pod["metadata"]["labels"] = {COMPONENT_LABEL: SHARE_MANAGER, VOLUME_LABEL: "vol-disk1"}
+        request |= {"namespace": "longhorn-system", "userInfo": {"username": LONGHORN}}
+        namespaces = [*namespaces, "longhorn-system"]
+    term = {"labelSelector": selector, "namespaces": namespaces, "topologyKey": "topology.kubernetes.io/zone"}
+    pod["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term] * terms}}
+    return json.dumps(review).encode()
+
+
+def send_terms(side: Side, *, share_manager: bool = False, content_type: str = "application/json") -> None:
+    """Send small reviews with 60 to 90 terms: each comparison of a term with a pod takes time."""
+    send_many(
+        (_review_with_terms(60 + number % 31, share_manager=share_manager) for number in range(MANY)),
+        side,
+        content_type,
+    )
+
+
+def send_terms_from_eight_addresses(side: Side) -> None:
+    """Send small reviews with 90 terms from eight addresses at once: each has its share of the server's time."""
+    bodies = [_review_with_terms(90)] * MANY
+
+    def send(address: str) -> None:
+        with suppress(OSError, http.client.HTTPException):
+            send_many(bodies, side, address=address)
+
+    threads = [
+        Thread(target=send, args=(f"127.0.0.{number}",), name="eight addresses", daemon=True) for number in range(2, 10)
+    ]
+    for thread in threads:
+        thread.start()
+    join_within(STOPPING, *threads)
 
 
 def ask_for_made_up_claims(side: Side) -> None:
@@ -172,6 +221,11 @@ ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
     "80 MiB of costly reviews": (2, fill_the_queue),
     "announced ClientHellos": (2, announce_client_hellos),
     "reviews of large made-up VMs": (2, create_large_vms),
+    "512 KiB of claims": (2, partial(send_a_large_review, "claims", REVIEW_LIMIT)),
+    "small reviews with 60 to 90 terms": (2, send_terms),
+    "the same of share-managers": (2, partial(send_terms, share_manager=True)),
+    "the same with a charset": (2, partial(send_terms, content_type="application/json; charset=utf-8")),
+    "90 terms from eight addresses": (1, send_terms_from_eight_addresses),
 }
 
 

@@ -389,6 +389,7 @@ def test_the_notes_describe_the_next_steps() -> None:
         assert ("logs deployment" in notes) == (action == "observe")
         assert "kubectl patch vm VM" in notes
         assert notes.rstrip().endswith("kubevirt-scheduler doctor\n  kubevirt-scheduler report -A")
+        assert "The TLS port answers any client" in notes
         assert ("The webhook ignores VMs in its own namespace" in notes) == (namespace == "default")
 
 

@@ -172,9 +172,10 @@ PREFERENCE = {"name": "near-storage"}
 
 
 def test_the_fleet_is_counted_by_state_opt_in_and_node() -> None:
-    counts = FleetCounter(StillCaches(*FLEET), SETTINGS, FakeClock()).counts()
+    made_up = vm_pod("lost", "a-node-that-a-user-made-up")
+    counts = FleetCounter(StillCaches(*FLEET, node("node-b"), made_up), SETTINGS, FakeClock()).counts()
     assert counts
-    assert counts.vms == {(State.TOGETHER, True): 1, (State.APART, True): 1, (State.STOPPED, False): 1}
+    assert counts.vms == {(State.TOGETHER, True): 1, (State.APART, True): 2, (State.STOPPED, False): 1}
     assert counts.by_node == {("node-a", State.TOGETHER): 1, ("node-b", State.APART): 1}
 
 

@@ -8,6 +8,12 @@ from webhook.serving.http.parser import BODY_LIMIT
 VM_START = json.loads((REVIEWS / "vm-start.json").read_bytes())
 PLACE = "the repeated values"
 REQUIRED, PREFERRED = (f"{each}DuringSchedulingIgnoredDuringExecution" for each in ("required", "preferred"))
+POD_TERM = '{"topologyKey":"a","labelSelector":{"matchExpressions":[{"key":"a%d","operator":"DoesNotExist"}]}}'
+ONE_OF = {
+    "topologyKey": "a",
+    "labelSelector": {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": [PLACE]}]},
+}
+VM_LABELS = VM_START["request"]["object"]["metadata"]["labels"]
 EXISTS = '{"matchExpressions":[{"key":"a","operator":"Exists"}]}'
 
 # Each row: the field that is replaced, its value, and the JSON that is repeated in place of PLACE. A %d is a number.
@@ -17,6 +23,11 @@ SHAPES = {
     "objects": ("spec.affinity", {"nodeAffinity": {"a": [PLACE]}}, '{"a":{}}'),
     "terms": ("spec.affinity", {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [PLACE]}}}, EXISTS),
     "preferred": ("spec.affinity", {"nodeAffinity": {PREFERRED: [PLACE]}}, f'{{"weight":1,"preference":{EXISTS}}}'),
+    "anti-affinity": ("spec.affinity", {"podAntiAffinity": {REQUIRED: [PLACE]}}, POD_TERM),
+    "affinity": ("spec.affinity", {"podAffinity": {REQUIRED: [PLACE]}}, POD_TERM),
+    "values": ("spec.affinity", {"podAntiAffinity": {REQUIRED: [ONE_OF]}}, '"v%d"'),
+    "labels": ("metadata.labels", VM_LABELS | {"a": PLACE}, '"a%d":"b"'),
+    "quantities": ("spec.containers", [{"resources": {"requests": {"a": PLACE}}}], '"r%d":"%d.001"'),
     "claims": ("spec.volumes", [PLACE], '{"name":"v%d","persistentVolumeClaim":{"claimName":"c%d"}}'),
     "tolerations": ("spec.tolerations", [PLACE], "{}"),
     "containers": ("spec.containers", [PLACE], "{}"),
@@ -26,6 +37,8 @@ SHAPES = {
     "annotations": ("metadata.annotations", {"kubevirt-scheduler/co-schedule": "true", "a": PLACE}, '"a%d":""'),
     "managed fields": ("metadata.managedFields", [PLACE], "{}"),
 }
+
+IN_A_MAP = "annotations", "labels", "quantities"  # whose repeated values replace a key, too
 
 
 def large_review(shape, size=BODY_LIMIT):
@@ -37,7 +50,7 @@ def large_review(shape, size=BODY_LIMIT):
     for name in path:
         parent = parent[name]
     parent[last] = value
-    place = f'"a": {json.dumps(PLACE)}' if shape == "annotations" else json.dumps(PLACE)
+    place = f'"a": {json.dumps(PLACE)}' if shape in IN_A_MAP else json.dumps(PLACE)
     head, tail = json.dumps(review).split(place)
     parts, left = [], size - len(head) - len(tail)
     while True:

@@ -71,7 +71,8 @@ class FleetCounter:
         for machine in batch:
             status = assess(machine, store, self._settings)
             counts.vms[status.state, status.opted_in] += 1
-            if status.node:
+            # Namespace users can create a pod that names any node: each would be a few time series.
+            if status.node and store.node(status.node):
                 counts.by_node[status.node, status.state] += 1
 
     def _undecided(self, pods: list[Pod], store: Store) -> int:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
-from webhook.placement.objects.claims import deciding_claim, is_bound, mounted_claims
+from webhook.placement.objects.claims import MAX_CLAIMS, deciding_claim, is_bound, mounted_claims
 from webhook.placement.objects.facts import Claim, Key, Volume
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import vmi_uid
@@ -25,7 +25,9 @@ class Rank(IntEnum):
 
 def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
     """Follow each claim of the pod, in volume order."""
-    return resolve_claims(mounted_claims(pod), namespace, vmi_uid(pod), deciding_claim(pod), catalog, settings)
+    return resolve_claims(
+        mounted_claims(pod)[:MAX_CLAIMS], namespace, vmi_uid(pod), deciding_claim(pod), catalog, settings
+    )
 
 
 def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it reads)

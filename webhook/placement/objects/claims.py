@@ -3,6 +3,7 @@
 from webhook.placement.objects.facts import Claim, Volume
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 
+MAX_CLAIMS = 128  # of a pod that are followed, each in 10 µs; more than a VM can have disks
 DECIDING_CLAIM_ANNOTATION = "kubevirt-scheduler/co-schedule-claim"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
+from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, MAX_CLAIMS, mounted_claims
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
@@ -47,7 +47,8 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
     owners = [text(owner, "uid") for owner in mappings(metadata, "ownerReferences")] if belongs_to_vm else []
     claims = mounted_claims(item)
     details = [*labels, *labels.values(), *true, *false, *owners, *claims]
-    if _STRING * len(details) + len("".join(details)) + _size_of_terms(item) > MAX_DETAILS:
+    size = _STRING * len(details) + len("".join(details)) + _size_of_terms(item)
+    if size > MAX_DETAILS or len(claims) > MAX_CLAIMS:
         return pod_facts({**item, UNDECODED: True}, namespace, name, effective_node)
     requests, unknown = _requests(item)
     return Pod(

@@ -147,6 +147,9 @@ def certificate_metrics(certificate: ServingCertificate, controller: Certificate
     yield gauge("certificate_expiry_seconds", "Seconds until a served certificate expires.", left, "certificate")
     text = "Whether newer certificate files can't be served. /readyz?verbose gives the cause."
     yield GaugeMetricFamily(f"{PREFIX}certificate_unusable", text, value=bool(certificate.problem))
+    text = "Whether the TLS port requires a client certificate. Without one, it answers any client that reaches it."
+    required = certificate.client_ca is not None
+    yield GaugeMetricFamily(f"{PREFIX}client_certificates_required", text, value=required)
     if client_ca := certificate.client_ca:
         text = "Whether a newer client CA can't be used. /readyz?verbose gives the cause."
         yield GaugeMetricFamily(f"{PREFIX}client_ca_unusable", text, value=bool(client_ca.problem))
