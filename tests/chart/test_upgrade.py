@@ -147,17 +147,17 @@ def test_switching_the_release_off_deletes_the_pods_policy_and_keeps_the_lease(
         listed = plane.kubectl("get", owned, "--output=name").splitlines()
         return {name.partition(".")[0] + name[name.index("/") :] for name in listed if release.name in name}
 
-    configuration = {
-        f"{kind}/{release.fullname}-webhook-configuration"
-        for kind in ("validatingadmissionpolicy", "validatingadmissionpolicybinding")
-    }
-    pods = {name.replace("-webhook-configuration", "-pods") for name in configuration}
-    assert names() == configuration | pods
+    def policies(*suffixes: str) -> set[str]:
+        kinds = "validatingadmissionpolicy", "validatingadmissionpolicybinding"
+        return {f"{kind}/{release.fullname}-{suffix}" for kind in kinds for suffix in suffixes}
+
+    kept = policies("annotations", "events", "own-objects", "webhook-configuration")
+    assert names() == kept | policies("pods")
     release.upgrade(f"--set={switch}")
-    assert names() == configuration
+    assert names() == kept
     assert release.is_intact()
     release.upgrade("--reset-values")
-    assert names() == configuration | pods
+    assert names() == kept | policies("pods")
     assert release.is_intact()
 
 
