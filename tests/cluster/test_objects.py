@@ -416,3 +416,8 @@ def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Obj
 )
 def test_a_vm_is_reduced_to_its_facts(item: Object, fact: VirtualMachine) -> None:
     assert objects.read_virtual_machine(item) == fact
+
+
+@pytest.mark.parametrize(("size", "expected"), [("1Gi", 1024**3), ("much", 0), (None, 0)])
+def test_a_claim_has_the_requested_size(size: str | None, expected: int) -> None:
+    assert objects.read_claim(claim(resources={"requests": {"storage": size} if size else {}})).size == expected

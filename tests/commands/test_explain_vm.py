@@ -21,6 +21,7 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
+from tests.support.migrations import migratable
 from webhook.cli import commands
 from webhook.placement.wording import ADVICE
 from webhook.reading.manifests import to_yaml
@@ -29,11 +30,11 @@ ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 SERVED = [*storage(), node("node-a", **ABLE), node("node-b", **ABLE), vm_pod("other", "node-a")]
 TARGET = {"kubevirt.io/migrationJobUID": "job"}
-OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then r'
+OPT_IN = "Opt the VM in: kubevirt-scheduler opt-in vm1 -n default --yes, then r"
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
 BOTH_KEEP = "pod default/backup and VM default/other keep the share-manager running"
-KEPT = "its pod is then pinned to node-a, where VM default/other keeps the share-manager running."
-RESTART = f"Restart the VM: {KEPT}"
+KEPT = "Its pod is then pinned to node-a, where VM default/other keeps the share-manager running."
+RESTART = f"Restart the VM: virtctl restart vm1 -n default. {KEPT}"
 SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
     "apart": (
         [vm(), vm_pod(node="node-b", decided="NodeFull")],
@@ -83,16 +84,16 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         "No action needed.",
     ),
     "a VMI without a VM": (
-        [vmi(), vm_pod(node="node-b")],
+        [migratable(conditions=[]), vm_pod(node="node-b")],
         "Apart, NotReviewed: node-a serves claim disk1",
         ["decision at creation: none (no annotation)"],
-        f"Delete and recreate the VMI: {KEPT}",
+        f"Delete the VMI, and create it again unless a controller does: kubectl delete vmi vm1 -n default. {KEPT}",
     ),
     "a backup uses the volume": (
         [vm(), vm_pod(node="node-b"), BACKUP],
         "Apart, NotReviewed: node-a serves claim disk1",
         ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
-        f"Restart the VM: its pod is then pinned to node-a, where {BOTH_KEEP}.",
+        f"Restart the VM: virtctl restart vm1 -n default. Its pod is then pinned to node-a, where {BOTH_KEEP}.",
     ),
     "a backup uses a volume that a cordoned node serves": (
         [node("node-a", unschedulable=True, **ABLE), vm(), vm_pod(node="node-b"), BACKUP],
@@ -101,7 +102,11 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         f"{ADVICE['NodeCordoned']} P{BOTH_KEEP[1:]} on node-a.",
     ),
     "waiting": (
-        [vm(), vm_pod(node="")],
+        [
+            vm(),
+            vm_pod(node="")
+            | {"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}},
+        ],
         "Waiting, CoScheduled: node-a serves claim disk1",
         ["pod virt-launcher-vm1-abcde: Pending, not bound to a node"],
         "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default.",
@@ -142,7 +147,7 @@ def test_a_vm_is_explained_from_a_snapshot(tmp_path: Path, scene: tuple[list[Obj
     items, state, shown, advice = scene
     lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *SERVED, *items)))
     assert lines[0] == "default/vm1"
-    assert lines[lines.index("Does the webhook handle the next pod?") - 2] == state
+    assert lines[lines.index("Does the webhook handle the next pod?") - 3] == state
     assert [line for line in shown if line not in lines] == []
     assert advice_of(lines) == advice
 

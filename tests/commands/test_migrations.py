@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builders import Object, claim
+from tests.support.builders import Object
 from tests.support.fake_api_server import ApiServer
 from tests.support.migrations import kubevirt, migratable, migration, migration_crd
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.recolocate import migrations
-from webhook.commands.recolocate.migrations import Disk, KubeVirtLimits
-from webhook.fleet.recolocation import Move
-from webhook.fleet.relocation import Migration, Sight
+from webhook.commands.recolocate.migrations import KubeVirtLimits
+from webhook.fleet.move import Move
+from webhook.fleet.run import Migration, Sight
 
 MOVE = Move("default", "vm1", "node-b", "node-a", "a.example")
 
@@ -58,17 +58,6 @@ def test_the_limits_are_those_of_kubevirts_configuration(
 ) -> None:
     server.put(*found)
     assert migrations.read_limits(client) == limits
-
-
-def test_each_claim_has_a_storage_class_and_a_size(server: ApiServer, client: ClusterClient) -> None:
-    server.put(
-        claim("disk1", storageClassName="fast", resources={"requests": {"storage": "1Gi"}}),
-        claim("disk2", resources={"requests": {"storage": "much"}}),
-    )
-    assert migrations.read_disks(client) == {
-        ("default", "disk1"): Disk("fast", 1024**3),
-        ("default", "disk2"): Disk("", 0),
-    }
 
 
 def test_a_migration_names_its_target_and_is_created_once(server: ApiServer, client: ClusterClient) -> None:

@@ -174,7 +174,8 @@ def test_a_run_says_that_kubevirt_permits_fewer_migrations_at_once(run: Any, ser
 def test_a_vm_that_leaves_a_larger_shared_disk_loses(run: Any, server: ApiServer) -> None:
     library = disk("library", "node-b", "30Gi")
     server.put(*library, vm_pod("apart", "node-b", claims=["small", "library"]), vm_pod("other", claims=["library"]))
-    assert "apart   node-b   node-a    migrate   20Gi becomes remote" in run("apart").stdout
+    assert "apart   node-b   node-a    none     NoGain: 20Gi becomes remote" in run("apart").stdout
+    assert "apart" not in run("apart", "--restart-list").stdout
 
 
 @pytest.mark.parametrize("strategy", ["Once", "Halted"])

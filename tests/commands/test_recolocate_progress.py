@@ -5,8 +5,8 @@ import json
 import pytest
 
 from webhook.commands.recolocate.output import Reporter, reporter
-from webhook.fleet.recolocation import Move
-from webhook.fleet.relocation import Relocation, Run, Stage
+from webhook.fleet.move import Move
+from webhook.fleet.run import Relocation, Run, Stage
 
 VM1 = Relocation(Move("shop", "vm1", "node-b", "node-a", "node-a"), migration="m1", stage=Stage.MIGRATING)
 DONE = Relocation(VM1.move, migration="m1", stage=Stage.MOVED)

@@ -14,8 +14,8 @@ from webhook.cluster.client import ClusterClient
 from webhook.commands.recolocate.interrupts import Presses
 from webhook.commands.recolocate.output import Reporter
 from webhook.commands.recolocate.run import PATIENCE, MigrationRun
-from webhook.fleet.recolocation import Move
-from webhook.fleet.relocation import Limits, Relocation, Run, Stage
+from webhook.fleet.move import Move
+from webhook.fleet.run import Limits, Relocation, Run, Stage
 
 MIGRATIONS = "virtualmachineinstancemigrations"
 NODES = [node("node-a"), node("node-b"), node("node-c")]

@@ -80,10 +80,10 @@ def test_the_table_lists_vms_a_summary_and_nodes(snapshot: Path) -> None:
         ["NAMESPACE", "VM", "OPT-IN", "NODE", "STORAGE", "STATE", "IF STARTED", "WHAT TO DO"],
         ["default", "apart", "yes", "node-b", "node-a", "Apart", "pinned to node-a",
          "restart"],
-        ["default", "foreign", "no", "node-b", "node-a", "Apart", "not opted in; if opted in: pinned to node-a",
+        ["default", "foreign", "no", "node-b", "node-a", "Apart", "anywhere; if opted in: pinned to node-a",
          "opt in, then restart"],
-        ["default", "off", "yes", "-", "-", "Stopped", "unchanged (NoClaims)", "-"],
-        ["default", "together", "yes", "node-b", "node-b", "Together", "cold start",
+        ["default", "off", "yes", "-", "-", "Stopped", "anywhere (NoClaims)", "-"],
+        ["default", "together", "yes", "node-b", "node-b", "Together", "follows (cold start)",
          "-"],
         [""],
         [f"4 VMs: 1 together, 2 apart, 1 stopped; {helped}"],
@@ -108,6 +108,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
         "name": "foreign",
         "optedIn": False,
         "optedInBy": None,
+        "optedOut": False,
         "node": "node-b",
         "storageNode": "node-a",
         "claim": "disk1",
@@ -122,12 +123,16 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
             "stoppedBy": "NotOptedIn",
             "cold": False,
             "otherUsers": [{"kind": "VirtualMachineInstance", "namespace": "default", "name": "apart"}],
+            "future": "anywhere",
             "together": True,
-            "text": "not opted in; if opted in: pinned to node-a",
+            "text": "anywhere; if opted in: pinned to node-a",
         },
         "nextStep": "opt in, then restart",
-        "advice": 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true", then restart the VM: '
-        "its pod is then pinned to node-a, where VM default/apart keeps the share-manager running.",
+        "advice": "Opt the VM in: kubevirt-scheduler opt-in foreign -n default --yes, then restart the VM: "
+        "virtctl restart foreign -n default. Its pod is then pinned to node-a, where VM default/apart keeps the "
+        "share-manager running.",
+        "commands": ["kubevirt-scheduler opt-in foreign -n default --yes", "virtctl restart foreign -n default"],
+        "plan": {"action": "none", "reason": "NotRunning", "detail": "the VM has no VMI", "gainBytes": 0},
     }
     assert report["nodes"][1] == {
         "name": "node-b",
@@ -148,6 +153,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
         "notConcerned": 0,
         "togetherAfterRestart": 2,
         "togetherAfterRestartNotOptedIn": 1,
+        "togetherAfterRecolocate": 0,
     }
 
 
@@ -200,7 +206,7 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     lists = [request for request in server.requests if request.verb == "list"]
     assert [request.plural for request in server.requests if request not in lists] == ["services"]
     assert all(request.query["limit"] for request in lists)
-    assert len(lists) == 11  # one page of each kind, and three for the webhook
+    assert len(lists) == 14  # one page of each kind, and three for the webhook
 
 
 def test_a_live_cluster_and_its_snapshot_give_the_same_report(

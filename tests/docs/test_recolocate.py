@@ -10,7 +10,7 @@ from tests.docs.test_commands import rows
 from tests.docs.transcripts import blocks
 from tests.support.paths import DOCS
 from webhook.commands.recolocate.command import recolocate
-from webhook.fleet.recolocation import Hindrance
+from webhook.fleet.move import Hindrance
 
 PAGE, GUIDE = DOCS / "guides/recolocate.md", DOCS / "guides/existing-cluster.md"
 

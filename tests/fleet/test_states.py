@@ -27,7 +27,7 @@ from webhook.fleet.wording import if_started
 from webhook.placement.eligibility import recorded_reason
 from webhook.placement.opt_in import Applicant
 from webhook.placement.reasons import Outcome, Reason
-from webhook.placement.settings import Settings
+from webhook.placement.settings import Action, Settings
 
 NODES = [node("node-a"), node("node-b")]
 SERVED = [*storage(), *NODES]  # disk1 is served by node-a
@@ -46,13 +46,13 @@ HOSTNAME = "kubernetes.io/hostname"
 # Sentence, objects, state, reason, claim, storage node, words about the start.
 ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str]] = [
     ("together", [*SERVED, vm(), vm_pod(decided="CoScheduled", pinned="node-a")],
-     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+     "Together", "CoScheduled", "disk1", "node-a", "follows (cold start)"),
     ("apart, and the share-manager has moved",
      [*SERVED, vm(), vm_pod(node="node-b", decided="CoScheduled", pinned="node-b"), OTHER_USER],
      "Apart", "ShareManagerMoved", "disk1", "node-a", "pinned to node-a"),
     ("apart, and another node serves more disks by now",
      [*TWO_NODES, vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="CoScheduled", pinned="node-a")],
-     "Apart", "VotesChanged", "disk2", "node-b", "cold start"),
+     "Apart", "VotesChanged", "disk2", "node-b", "follows (cold start)"),
     ("apart, and the scheduler chose another node",
      [*SERVED, vm(), vm_pod(node="node-b", decided="CoScheduled"), OTHER_USER],
      "Apart", "ScheduledElsewhere", "disk1", "node-a", "pinned to node-a"),
@@ -70,7 +70,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
      "Apart", "NodeCordoned", "disk1", "node-a", "prefers node-a (NodeCordoned)"),
     ("a hotplugged disk, and a backup uses it",
      [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher, node="node-b"), BACKUP],
-     "Apart", "NoClaims", "disk1", "node-a", "unchanged (NoClaims)"),
+     "Apart", "NoClaims", "disk1", "node-a", "anywhere (NoClaims)"),
     ("stopped, and a backup uses the volume", [*storage(), node("node-a", **ABLE), vm(**DISK), BACKUP],
      "Stopped", "CoScheduled", "disk1", "node-a", "pinned to node-a"),
     ("apart, and older than the webhook", [*SERVED, vm(), vm_pod(node="node-b"), OTHER_USER],
@@ -78,7 +78,7 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("apart, and older than the opt-in", [*SERVED, vm(), vm_pod(node="node-b", opt_in=None), OTHER_USER],
      "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
     ("not opted in", [*SERVED, vm(opt_in=False), vm_pod(node="node-b", opt_in=None), OTHER_USER],
-     "Apart", "NotOptedIn", "disk1", "node-a", "not opted in; if opted in: pinned to node-a"),
+     "Apart", "NotOptedIn", "disk1", "node-a", "anywhere; if opted in: pinned to node-a"),
     ("migrated", [*SERVED, vm(), vm_pod(node="node-b", labels=MIGRATED), OTHER_USER],
      "Apart", "MigrationTarget", "disk1", "node-a", "pinned to node-a"),
     ("migrating", [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), OTHER_USER,
@@ -87,42 +87,42 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
     ("several disks", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *storage("disk3", "node-b"), *NODES,
                        vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="NodeFull"),
                        vm_pod("other", "node-b", claims=["disk9", "disk2", "disk3"])],
-     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+     "Together", "CoScheduled", "disk1", "node-a", "follows (cold start)"),
     ("a first disk away from the others",
      [*TWO_NODES, vm(), vm_pod(claims=["disk1", "disk2", "disk3"], decided="NodeFull")],
-     "Apart", "NodeFull", "disk2", "node-b", "cold start"),
+     "Apart", "NodeFull", "disk2", "node-b", "follows (cold start)"),
     ("stopped, with a first disk away from the others", [*TWO_NODES, vm(**THREE_DISKS)],
      "Stopped", "NodeMismatch", "disk2", "node-b", "prefers node-b (NodeMismatch)"),
     ("a disk that the VM names", [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *NODES,
                                   vm(annotations=DECIDING),
                                   vm_pod(claims=["disk1", "disk2"],
                                          annotations=DECIDING)],
-     "Apart", "NotReviewed", "disk2", "node-b", "cold start"),
+     "Apart", "NotReviewed", "disk2", "node-b", "follows (cold start)"),
     ("a hotplugged disk", [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher)],
-     "Apart", "NoClaims", "disk1", "node-a", "cold start"),
+     "Apart", "NoClaims", "disk1", "node-a", "follows (cold start)"),
     ("a hotplugged ISO that others mount has no vote beside a Block disk",
      [*SERVED, BLOCK, vm(), (launcher := vm_pod(node="node-b", claims=["block"])), hotplug_pod(launcher), OTHER_USER],
-     "NotConcerned", "NoShareManagerEver", "block", None, "unchanged (NoShareManager)"),
+     "NotConcerned", "NoShareManagerEver", "block", None, "anywhere (NoShareManager)"),
     ("a hotplugged disk decides beside a Block disk",
      [*SERVED, BLOCK, vm(), (launcher := vm_pod(node="node-b", claims=["block"])), hotplug_pod(launcher), BACKUP],
-     "Apart", "NotReviewed", "disk1", "node-a", "unchanged (NoShareManager)"),
+     "Apart", "NotReviewed", "disk1", "node-a", "anywhere (NoShareManager)"),
     ("a hotplugged disk has no vote beside a disk of the pod",
      [*SERVED, *storage("disk2", "node-b"), vm(), (launcher := vm_pod()), hotplug_pod(launcher, claims=["disk2"])],
-     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+     "Together", "CoScheduled", "disk1", "node-a", "follows (cold start)"),
     ("a VMI without a VM", [*SERVED, vmi(), vm_pod(node="node-b"), OTHER_USER],
      "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
     ("paused", [*SERVED, vm(), vmi(paused=True), vm_pod()],
-     "Together", "CoScheduled", "disk1", "node-a", "cold start"),
+     "Together", "CoScheduled", "disk1", "node-a", "follows (cold start)"),
     ("a Block volume", [claim(volumeMode="Block"), volume(), *NODES, vm(), vm_pod()],
-     "NotConcerned", "NoShareManagerEver", "disk1", None, "unchanged (NoShareManager)"),
+     "NotConcerned", "NoShareManagerEver", "disk1", None, "anywhere (NoShareManager)"),
     ("a ReadWriteOnce volume", [claim(modes=["ReadWriteOnce"]), volume(), *NODES, vm(), vm_pod()],
-     "NotConcerned", "ClaimNotRWX", "disk1", None, "unchanged (NoShareManager)"),
+     "NotConcerned", "ClaimNotRWX", "disk1", None, "anywhere (NoShareManager)"),
     ("no volume of Longhorn", [claim(), volume(driver="nfs.csi.k8s.io"), *NODES, vm(), vm_pod()],
-     "NotConcerned", "NotLonghorn", "disk1", None, "unchanged (NoShareManager)"),
+     "NotConcerned", "NotLonghorn", "disk1", None, "anywhere (NoShareManager)"),
     ("no claims", [*NODES, vm(), vm_pod(claims=[])],
-     "NotConcerned", "NoClaims", None, None, "unchanged (NoClaims)"),
+     "NotConcerned", "NoClaims", None, None, "anywhere (NoClaims)"),
     ("unserved", [claim(), volume(), share_manager(state="stopped"), *NODES, vm(), vm_pod()],
-     "Unserved", "ShareManagerStopped", "disk1", None, "together: the share-manager follows the VM"),
+     "Unserved", "ShareManagerStopped", "disk1", None, "follows (cold start)"),
     ("unserved, and its share-manager is starting", [claim(), volume(), share_manager_pod(), *NODES, vm(), vm_pod()],
      "Unserved", "ShareManagerStarting", "disk1", None, "prefers node-a (ShareManagerStarting)"),
     ("waiting without a pin", [*SERVED, vm(), vm_pod(node="", decided="NodeFull", created=NOW), OTHER_USER],
@@ -144,7 +144,7 @@ def test_a_vm_has_a_state_a_reason_and_a_start(row: Any) -> None:
     found = statuses(*objects)["vm1"]
     assert [found.state, found.reason, found.claim, found.storage_node] == expected
     assert found.start
-    assert if_started(found.start, together=found.start_helps) == start
+    assert if_started(found.start) == start
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
@@ -162,7 +162,7 @@ def test_the_state_is_computed_from_facts_alone(row: Any) -> None:
 
 def test_the_start_ignores_the_requests_of_the_running_pod() -> None:
     full = node("node-a", allocatable={"cpu": "4", "pods": "2"})
-    fleet = [*storage(), full, vm(), vm_pod(requests={"cpu": "3"})]
+    fleet = [*storage(), full, vm(), vm_pod(requests={"cpu": "3"}), BACKUP]
     found = status(*fleet)
     assert found.start
     assert found.start.decision.outcome is Outcome.PINNED
@@ -175,10 +175,10 @@ def test_the_start_ignores_the_requests_of_the_running_pod() -> None:
 def test_the_start_ignores_the_anti_affinity_of_the_running_pod() -> None:
     spread = pod_anti_affinity(pod_term({"app": "db"}))
     own = vm_pod(labels={"app": "db"}, affinity=spread)
-    found = status(*SERVED, vm(), own).start
+    found = status(*SERVED, vm(), own, BACKUP).start
     assert found
     assert found.decision.outcome is Outcome.PINNED
-    repelled = statuses(*SERVED, vm(), own, vm_pod("other", claims=[], labels={"app": "db"}))["vm1"].start
+    repelled = statuses(*SERVED, vm(), own, BACKUP, vm_pod("other", claims=[], labels={"app": "db"}))["vm1"].start
     assert repelled
     assert repelled.decision.reason is Reason.POD_AFFINITY
 
@@ -210,13 +210,23 @@ def test_a_start_is_cold_unless_another_vm_or_pod_uses_the_share_manager() -> No
         assert (found.cold, [str(user) for user in found.users]) == (not users, users)
 
 
-def test_a_user_of_any_disk_on_the_target_node_prevents_a_cold_start() -> None:
+def test_a_start_is_decided_by_the_disks_whose_share_managers_others_keep_running() -> None:
     disks = [*storage("disk1"), *storage("disk2"), *storage("disk3", "node-b"), *NODES]
     own = [*disks, vm(), vm_pod(claims=["disk1", "disk2", "disk3"])]
-    for disk, cold in (("disk1", False), ("disk2", False), ("disk3", True)):
+    for disk, words in (("disk1", "pinned to node-a"), ("disk3", "pinned to node-b"), ("none", "follows (cold start)")):
         found = status(*own, pod("backup", claims=[disk], node="node-b")).start
         assert found
-        assert found.cold is cold
+        assert (if_started(found), found.cold) == (words, disk == "none")
+
+
+def test_a_webhook_that_changes_no_pod_places_a_vm_anywhere() -> None:
+    for manifests, words in [
+        ([vm()], "anywhere; with the webhook: pinned to node-a"),
+        ([vm(opt_in=False)], "anywhere; if opted in and with the webhook: pinned to node-a"),
+    ]:
+        found = statuses(*SERVED, *manifests, vm_pod(node="node-b"), OTHER_USER, action=Action.OBSERVE)["vm1"]
+        assert found.start
+        assert (if_started(found.start), found.start_helps) == (words, False)
 
 
 def test_the_disk_that_decides_at_the_next_start_has_users() -> None:
@@ -254,7 +264,7 @@ def test_a_cold_start_only_helps_if_share_managers_are_steered() -> None:
     found = status(claim(), volume(), *NODES, vm(**DISK), steering=False)
     assert (found.state, found.reason, found.start_helps) == (State.STOPPED, Reason.COLD_START, False)
     assert found.start
-    assert if_started(found.start, together=False) == "anywhere"
+    assert if_started(found.start) == "anywhere"
 
 
 def test_a_start_that_fails_keeps_its_error() -> None:

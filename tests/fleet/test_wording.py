@@ -1,5 +1,7 @@
 """The report says for each VM what a start would do, and what the operator can do."""
 
+from typing import Any
+
 import pytest
 
 from tests.support.builders import (
@@ -14,56 +16,106 @@ from tests.support.builders import (
     storage,
     volume,
 )
-from tests.support.fleet import NOW, inventory, statuses, vm, vm_pod, vmi
+from tests.support.fleet import NOW, apart, inventory, vm, vm_pod, vmi
+from tests.support.migrations import migratable
 from webhook.cluster.inventory import Facts, machines
+from webhook.fleet.move import VmView, plan_move
 from webhook.fleet.states import State, assess
-from webhook.fleet.wording import NO_ACTION, advice, next_step
-from webhook.placement.settings import Settings
-from webhook.placement.wording import ADVICE, restart_advice
+from webhook.fleet.wording import advice, commands, next_step
+from webhook.placement.settings import Action, Settings
+from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 
 SERVED = [*storage(), node("node-a"), node("node-b")]
 CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
 OTHER = vm_pod("other", "node-a")
-OPT_IN = 'Annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
+OPT_IN = "pt the VM in: kubevirt-scheduler opt-in vm1 -n default --yes"
+ANNOTATE = 'kubevirt-scheduler/co-schedule: "true"'
+RECOLOCATE = "Live-migrate it to node-a: kubevirt-scheduler recolocate vm1 -n default --yes."
+OPTED_OUT = {"kubevirt-scheduler/co-schedule": "false"}
+BY_HELM = "Helm (label app.kubernetes.io/managed-by) manages it"
+AT_ITS_SOURCE = f"Annotate the VM's spec.template with {ANNOTATE} at its source, because {BY_HELM}"
+CHANGES = ", which changes its run strategy from Once to Always"
+RECREATE = restart_advice("default", "vm1", None)[1:]
+FIXED = migratable(conditions=[])
+HELM = {"app.kubernetes.io/managed-by": "Helm"}
+STOP_AND_START = restart_advice("default", "vm1", "Always")
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
 NAMED = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
 PREFERRED_MODE = {"kubevirt-scheduler/co-schedule-mode": "preferred"}
-PINNED = "its pod is then pinned to node-a, where"
+PINNED = "Its pod is then pinned to node-a, where"
 BACKUP_KEEPS = "pod default/backup keeps the share-manager running"
 KEEPS = "VM default/other keeps the share-manager running"
-RESTART = f"estart the VM: {PINNED} {KEEPS}."
-COLD = "its share-manager has no other user, so it stops with the VM and restarts on the VM's node."
+RESTART = "estart the VM: virtctl restart vm1 -n default."
+OPT_IN_AND_RESTART = f"O{OPT_IN}, then r{RESTART} {PINNED} {KEEPS}."
+COLD = "Its share-manager has no other user, so it stops with the VM and follows it."
+
+
+def strategy(name: str, **rest: Any) -> Object:
+    built = vm(**rest)
+    built["spec"]["runStrategy"] = name
+    return built
+
+
+def labeled(manifest: Object, labels: Object) -> Object:
+    return manifest | {"metadata": manifest["metadata"] | {"labels": labels}}
+
+
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("together", [*SERVED, vm(), vm_pod()], NO_ACTION),
-    ("apart", [*SERVED, vm(), vm_pod(node="node-b"), OTHER], f"R{RESTART}"),
-    ("apart, not opted in", [*SERVED, vm(opt_in=False), vm_pod(node="node-b"), OTHER], f"{OPT_IN}, then r{RESTART}"),
-    ("apart, alone", [*SERVED, vm(), vm_pod(node="node-b")], f"Restart the VM: {COLD}"),
-    ("apart, without a VM", [*SERVED, vmi(), vm_pod(node="node-b")], f"Delete and recreate the VMI: {COLD}"),
+    ("apart", [*SERVED, vm(), vm_pod(node="node-b"), OTHER], f"R{RESTART} {PINNED} {KEEPS}."),
+    ("apart, not opted in", [*SERVED, vm(opt_in=False), vm_pod(node="node-b"), OTHER], OPT_IN_AND_RESTART),
+    ("apart, alone", [*SERVED, vm(), vm_pod(node="node-b")], f"R{RESTART} {COLD}"),
+    ("apart, without a VM", [*SERVED, FIXED, vm_pod(node="node-b")], f"D{RECREATE}. {COLD}"),
     ("apart, cordoned", [*CORDONED, vm(), vm_pod(node="node-b"), OTHER],
      f"{ADVICE['NodeCordoned']} {KEEPS} on node-a."),
     ("apart, cordoned, not opted in", [*CORDONED, vm(opt_in=False), vm_pod(node="node-b"), OTHER],
-     f"{OPT_IN}. {ADVICE['NodeCordoned']} {KEEPS} on node-a."),
+     f"O{OPT_IN}. {ADVICE['NodeCordoned']} {KEEPS} on node-a."),
     ("apart, a backup", [*SERVED, vm(), vm_pod(node="node-b"), BACKUP],
-     f"Restart the VM: {PINNED} {BACKUP_KEEPS}."),
+     f"R{RESTART} {PINNED} {BACKUP_KEEPS}."),
     ("apart, a backup and a VM", [*SERVED, vm(), vm_pod(node="node-b"), BACKUP, OTHER],
-     f"Restart the VM: {PINNED} pod default/backup and VM default/other keep the share-manager running."),
+     f"R{RESTART} {PINNED} pod default/backup and VM default/other keep the share-manager running."),
     ("apart, many users", [*SERVED, vm(), vm_pod(node="node-b"), BACKUP, OTHER, vm_pod("third", "node-a")],
-     f"Restart the VM: {PINNED} pod default/backup, VM default/other and others keep the share-manager running."),
+     f"R{RESTART} {PINNED} pod default/backup, VM default/other and others keep the share-manager running."),
     ("apart, cordoned, a backup", [*CORDONED, vm(), vm_pod(node="node-b"), BACKUP],
      f"{ADVICE['NodeCordoned']} P{BACKUP_KEEPS[1:]} on node-a."),
     ("apart, a backup, and the VM only prefers a node",
      [*SERVED, vm(annotations=PREFERRED_MODE), vm_pod(node="node-b"), BACKUP],
      f"{ADVICE['ScheduledElsewhere']} P{BACKUP_KEEPS[1:]} on node-a."),
-    ("apart, a hotplugged disk", [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain)],
+    ("apart, a hotplugged disk, a backup",
+     [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain), BACKUP],
      "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts."),
+    ("apart, live-migratable", [*SERVED, vm(), migratable(), vm_pod(node="node-b"), OTHER], RECOLOCATE),
+    ("apart, live-migratable, not opted in", [*SERVED, vm(opt_in=False), migratable(), vm_pod(node="node-b"), OTHER],
+     f"{RECOLOCATE} To keep it there at its next start, o{OPT_IN}."),
+    ("apart, live-migratable, with a hotplugged disk",
+     [*SERVED, vm(), migratable(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain)], RECOLOCATE),
+    ("apart, and KubeVirt evacuates it",
+     [*SERVED, vm(), migratable(evacuationNodeName="node-b"), vm_pod(node="node-b")],
+     "Wait, and look again: KubeVirt evacuates the VM from node-b."),
+    ("apart, opted out", [*SERVED, vm(annotations=OPTED_OUT, opt_in=False), vm_pod(node="node-b"), OTHER],
+     f"The VM is opted out, so it stays where it is. To change that, o{OPT_IN}."),
+    ("apart, managed by Helm",
+     [*SERVED, labeled(vm(opt_in=False), HELM), vm_pod(node="node-b"), OTHER],
+     f"{AT_ITS_SOURCE}, then r{RESTART} {PINNED} {KEEPS}."),
+    ("apart, a VMI that is not opted in", [*SERVED, FIXED, vm_pod(node="node-b", opt_in=None), OTHER],
+     f"Annotate the VMI in its manifest with {ANNOTATE}, then d{RECREATE}. {PINNED} {KEEPS}."),
+    ("apart, Once", [*SERVED, strategy("Once"), vm_pod(node="node-b"), OTHER],
+     f"S{STOP_AND_START[1:]}{CHANGES}. {PINNED} {KEEPS}."),
+    ("waiting, stuck, Once", [*CORDONED, strategy("Once"), pinned_vm_pod()],
+     f"Pinned to node-a, but node-a is cordoned; {STOP_AND_START}{CHANGES}."),
+    ("waiting, stuck, a VMI", [*CORDONED, vmi(), pinned_vm_pod()],
+     f"Pinned to node-a, but node-a is cordoned; d{RECREATE}."),
+    ("stopped, and its claim is missing",
+     [*SERVED, vm(volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "x"}}])],
+     f"The VM cannot start, because claim x does not exist. {ADVICE['ClaimNotFound']}"),
+    ("stopped, opted out", [*SERVED, vm(annotations=OPTED_OUT, opt_in=False, **DISK)],
+     f"{NO_ACTION} The VM is opted out."),
     ("migrating", [*SERVED, vm(), vm_pod(node="node-b"), vm_pod(suffix="x", created="2026-09-01T12:00:00Z")],
      "Wait for the live migration to end."),
     ("waiting, stuck", [*CORDONED, vm(), pinned_vm_pod()],
-     f"Pinned to node-a, but node-a is cordoned; {restart_advice('default', 'vm1', 'Always')}."),
-    ("waiting, stuck, a VMI without a VM", [*CORDONED, vmi(), pinned_vm_pod()],
-     f"Pinned to node-a, but node-a is cordoned; {restart_advice('default', 'vm1', None)}."),
+     f"Pinned to node-a, but node-a is cordoned; {STOP_AND_START}."),
     ("waiting", [*SERVED, vm(), vm_pod(node="", created=NOW)],
      "Check why the scheduler finds no node: kubectl describe pod virt-launcher-vm1-abcde -n default."),
     ("waiting, not scheduled", [*SERVED, vm(), vm_pod(node="", schedulerName="kubevirt-scheduler")],
@@ -78,12 +130,12 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("stopped", [*storage(), node("node-a", **ABLE), vm(**DISK)], f"{NO_ACTION} The next start is pinned to node-a."),
     ("stopped, cordoned, a backup", [*storage(), node("node-a", unschedulable=True, **ABLE), vm(**DISK), BACKUP],
      f"{ADVICE['NodeCordoned']} P{BACKUP_KEEPS[1:]} on node-a."),
-    ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"{OPT_IN} before the next start."),
+    ("stopped, not opted in", [*SERVED, vm(opt_in=False, **DISK)], f"Before the next start, o{OPT_IN}."),
     ("stopped, cold", [claim(), volume(), vm(**DISK)],
      f"{NO_ACTION} The VM starts on any node, and the share-manager of claim disk1 follows it."),
     ("apart, and its next disk is cold",
      [*SERVED, claim("disk2"), vm(annotations=NAMED), vm_pod(node="node-b", claims=["disk1", "disk2"]), BACKUP],
-     "Restart the VM: the share-manager of its disk then follows it."),
+     f"R{RESTART} The share-manager of its disk then follows it."),
     ("stopped, Block", [claim(volumeMode="Block"), vm(opt_in=False, **DISK)],
      f"{NO_ACTION} Block and migratable volumes have no share-manager."),
     ("stopped, no claims", [vm()], f"{NO_ACTION} The VM mounts no claim."),
@@ -92,7 +144,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
 
 @pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
 def test_a_vm_comes_with_advice(row: tuple[str, list[Object], str]) -> None:
-    assert advice(statuses(*row[1])["vm1"]) == row[2]
+    assert advice(*apart(*row[1])) == row[2]
 
 
 NEXT_STEPS = {
@@ -100,6 +152,8 @@ NEXT_STEPS = {
     "apart": "restart",
     "apart, not opted in": "opt in, then restart",
     "apart, a backup": "restart",
+    "apart, live-migratable": "recolocate",
+    "apart, opted out": f"The VM is opted out, so it stays where it is. To change that, o{OPT_IN}.",
     "apart, without a VM": "recreate the VMI",
     "apart, cordoned": f"{ADVICE['NodeCordoned']} {KEEPS} on node-a.",
     "migrating": "wait for the migration",
@@ -109,7 +163,7 @@ NEXT_STEPS = {
 
 @pytest.mark.parametrize("row", [row for row in SCRIPTED if row[0] in NEXT_STEPS], ids=lambda row: row[0])
 def test_the_next_step_is_short_for_the_most_frequent_cases(row: tuple[str, list[Object], str]) -> None:
-    assert next_step(statuses(*row[1])["vm1"]) == NEXT_STEPS[row[0]]
+    assert next_step(*apart(*row[1])) == NEXT_STEPS[row[0]]
 
 
 @pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
@@ -117,12 +171,48 @@ def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], st
     found = inventory(*row[1])
     (machine,) = (each for each in machines(Facts.of(found.store)) if each.name == "vm1")
     status = assess(machine, found.store, Settings())
-    assert advice(status).endswith(".")
-    assert status.state is not State.APART or NO_ACTION not in advice(status)
+    words = advice(status, plan_move(VmView(status, found.surroundings(Settings())), found.store))
+    assert words.endswith(".")
+    assert status.state is not State.APART or NO_ACTION not in words
 
 
 def test_a_vm_that_is_apart_or_stuck_never_needs_no_action() -> None:
     for name, objects, words in SCRIPTED:
         if name.startswith(("apart", "waiting")):
             assert NO_ACTION not in words
-            assert "Nothing to do" not in advice(statuses(*objects)["vm1"])
+            assert "Nothing to do" not in advice(*apart(*objects))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("together", ()),
+        ("apart, live-migratable", ("kubevirt-scheduler recolocate vm1 -n default --yes",)),
+        ("apart, not opted in",
+         ("kubevirt-scheduler opt-in vm1 -n default --yes", "virtctl restart vm1 -n default")),
+        ("apart, Once", ("virtctl stop vm1 -n default", "virtctl start vm1 -n default")),
+        ("apart, a VMI that is not opted in", ()),
+        ("apart, managed by Helm", ()),
+        ("apart, opted out", ()),
+        ("apart, cordoned", ()),
+        ("apart, and KubeVirt evacuates it", ()),
+    ],
+)  # fmt: skip
+def test_a_vm_that_is_apart_comes_with_commands(name: str, expected: tuple[str, ...]) -> None:
+    (objects,) = (row[1] for row in SCRIPTED if row[0] == name)
+    assert commands(*apart(*objects)) == expected
+
+
+def test_without_the_node_guard_no_restart_is_advised_that_pins_the_vm_to_the_same_node() -> None:
+    words = advice(*apart(*CORDONED, vm(), pinned_vm_pod(), OTHER, node_guard=False))
+    assert words == (
+        f"Pinned to node-a, but node-a is cordoned; a restart would pin it there again. {ADVICE['NodeCordoned']}"
+    )
+
+
+def test_while_the_webhook_is_not_active_no_restart_is_advised() -> None:
+    inactive = "estart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor."
+    for objects in ([vm(), vm_pod(node="node-b"), OTHER], [vm(**DISK), OTHER]):
+        status, move = apart(*SERVED, *objects, action=Action.OBSERVE)
+        assert advice(status, move) == f"A r{inactive}"
+        assert commands(status, move) == ()

@@ -75,10 +75,10 @@ def virt_launcher(name: str = "", *, opt_in: Any = "true", labels: Object | None
     return pod(name, labels={"kubevirt.io": "virt-launcher"} | (labels or {}), **rest)
 
 
-def hotplug_pod(owner: Object, *, claims: Iterable[str] = ("disk1",), **rest: Any) -> Object:
+def hotplug_pod(owner: Object, *, claims: Iterable[str] = ("disk1",), suffix: str = "", **rest: Any) -> Object:
     """Build the pod that mounts hotplugged claims for the virt-launcher pod `owner`."""
     hotplug = pod(
-        f"hp-volume-{owner['metadata']['name']}", labels={"kubevirt.io": "hotplug-disk"}, claims=claims, **rest
+        f"hp-volume-{owner['metadata']['name']}{suffix}", labels={"kubevirt.io": "hotplug-disk"}, claims=claims, **rest
     )
     hotplug["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": owner["metadata"]["uid"]}]
     return hotplug

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
 from webhook.cluster.inventory import Inventory
+from webhook.fleet.move import Move, Refusal, VmView, plan_move
 from webhook.fleet.states import Machine, Status, assess
 
 CREATED = "2026-08-01T12:00:00Z"
@@ -78,6 +79,14 @@ def statuses(*manifests: Object, **overrides: Any) -> dict[str, Status]:
     """Return the status of each VM of a cluster by its name."""
     found, chosen = inventory(*manifests), settings(**overrides)
     return {machine.name: assess(machine, found.store, chosen) for machine in found.machines(chosen)}
+
+
+def apart(*manifests: Object, **overrides: Any) -> tuple[Status, Move | Refusal]:
+    """Return the status of the VM `vm1` of a cluster, and how live migration can move it."""
+    found, chosen = inventory(*manifests), settings(**overrides)
+    (machine,) = (each for each in found.machines(chosen) if each.name == "vm1")
+    assessed = assess(machine, found.store, chosen)
+    return assessed, plan_move(VmView(assessed, found.surroundings(chosen)), found.store)
 
 
 def status(*manifests: Object, **overrides: Any) -> Status:

@@ -1,7 +1,7 @@
 """Collect the fleet from the cluster's objects: a `Machine` for each VM, and the load of each node."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Self
@@ -9,6 +9,7 @@ from typing import Self
 from webhook.cluster.objects import key_of
 from webhook.cluster.pod_tables import vm_key
 from webhook.cluster.store import NO_KEY, Store
+from webhook.fleet.move import Surroundings
 from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod import needs_state_claim
@@ -102,19 +103,32 @@ class Inventory:
     vmis: dict[Key, JsonObject] = field(default_factory=dict)
     pods: dict[Key, JsonObject] = field(default_factory=dict)
     snapshots: dict[Key, JsonObject] = field(default_factory=dict)
+    kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
+    quotas: dict[Key, JsonObject] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     time: str = ""
 
     def keep(self, kind: str, item: JsonObject) -> None:
-        """Keep the manifest of a VM, a VMI, a virt-launcher pod or a snapshot; ignore others."""
+        """Keep the manifest of a VM, a VMI, a virt-launcher pod, or a kind that only the tool reads; ignore others."""
         table = {
             "VirtualMachine": self.vms,
             "VirtualMachineInstance": self.vmis,
             "Pod": self.pods,
             "Snapshot": self.snapshots,
+            "KubeVirt": self.kubevirts,
+            "ResourceQuota": self.quotas,
         }.get(kind)
         if table is not None and (kind != "Pod" or is_virt_launcher(item)):
             table[key_of(item)] = item
+
+    def surroundings(
+        self, settings: Settings, unfinished: Collection[Key] = (), supported: bool = True
+    ) -> Surroundings:
+        """Return what the plan reads besides the store."""
+        quotas = defaultdict[str, list[JsonObject]](list)
+        for (namespace, _), quota in self.quotas.items():
+            quotas[namespace].append(quota)
+        return Surroundings(settings, quotas, unfinished, supported)
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""
@@ -131,7 +145,11 @@ class Inventory:
         elif vm is not None:
             template = _rendered(vm, state_claims.get(key, ()))
         strategy, paused, age = self.strategy(key), _is_paused(vmi), seconds_since_creation(manifest, self.time)
-        return replace(machine, manifest=manifest, template=template, strategy=strategy, paused=paused, age=age)
+        # A utility volume, such as the target of a backup, is no disk of the VM.
+        utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
+        hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
+        known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=strategy, age=age)
+        return replace(known, manifest=manifest, template=template, vm=vm or {}, vmi=vmi or {})
 
     def next_pod(self, pod: JsonObject, key: Key, settings: Settings) -> JsonObject | None:
         """Return the pod that KubeVirt would create after a restart of this pod's VM; None if a field is malformed."""

@@ -38,23 +38,12 @@ VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A resource kind, by its `name` in manifests. `query` holds the parameters of its list and watch requests.
+class AnyKind:
+    """A resource kind, by its `name` in manifests. `query` holds the parameters of its list and watch requests."""
 
-    The API server's JSON decodes to `shape`; `read` extracts the `fact`, or returns None for an object to ignore.
-    `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready. Of a
-    `metadata_only` kind, the API server sends nothing but the metadata.
-    """
-
-    fact: type[Fact]
     name: str
     path: str
-    shape: Any
-    read: Callable[[JsonObject], Fact | None]
-    optional: bool = False
-    required: bool = True
-    metadata_only: bool = False
-    query: dict[str, str] = field(default_factory=dict)
+    query: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
     def plural(self) -> str:
@@ -66,6 +55,28 @@ class Kind:
         """Return the `apiVersion` of manifests, such as `v1` or `longhorn.io/v1beta2`."""
         root, *parts = self.path.split("/")[1:]
         return parts[0] if root == "api" else "/".join(parts[:2])
+
+
+# Only the tool reads them.
+KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts")
+RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(AnyKind):
+    """A resource kind of whose objects the webhook takes facts.
+
+    The API server's JSON decodes to `shape`; `read` extracts the `fact`, or returns None for an object to ignore.
+    `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready. Of a
+    `metadata_only` kind, the API server sends nothing but the metadata.
+    """
+
+    fact: type[Fact]
+    shape: Any
+    read: Callable[[JsonObject], Fact | None]
+    optional: bool = False
+    required: bool = True
+    metadata_only: bool = False
 
     def is_of(self, api_version: str, name: str) -> bool:
         """Return whether a manifest is of this kind. KubeVirt and Longhorn have several versions of their API."""
@@ -130,9 +141,9 @@ def _untyped(raw: msgspec.Raw | bytes) -> JsonObject:
 # Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
 # decisions.
 VIRTUAL_MACHINES = Kind(
-    VirtualMachine,
     "VirtualMachine",
     f"{KUBEVIRT_API}/virtualmachines",
+    VirtualMachine,
     wire.VirtualMachine,
     objects.read_virtual_machine,
     optional=True,
@@ -142,9 +153,9 @@ VIRTUAL_MACHINES = Kind(
 
 # Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
 VMIS = Kind(
-    VirtualMachineInstance,
     "VirtualMachineInstance",
     f"{KUBEVIRT_API}/virtualmachineinstances",
+    VirtualMachineInstance,
     wire.MetadataOnly,
     objects.read_virtual_machine_instance,
     optional=True,
@@ -155,18 +166,18 @@ VMIS = Kind(
 # Namespace selectors of affinity terms read the namespaces. Both kinds opt in VMs, if the setting says so. A missing
 # right (an older ClusterRole) must not stop the decisions: VMs with the annotation are still placed.
 NAMESPACES = Kind(
-    Namespace,
     "Namespace",
     "/api/v1/namespaces",
+    Namespace,
     wire.MetadataOnly,
     objects.read_namespace,
     required=False,
     metadata_only=True,
 )
 STORAGE_CLASSES = Kind(
-    StorageClass,
     "StorageClass",
     "/apis/storage.k8s.io/v1/storageclasses",
+    StorageClass,
     wire.MetadataOnly,
     objects.read_storage_class,
     required=False,
@@ -176,9 +187,9 @@ STORAGE_CLASSES = Kind(
 
 # Without the right, which an older ClusterRole lacks, no claim counts as limited.
 CSI_NODES = Kind(
-    CSINode,
     "CSINode",
     "/apis/storage.k8s.io/v1/csinodes",
+    CSINode,
     wire.CSINode,
     objects.read_csi_node,
     required=False,
@@ -195,12 +206,12 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
     unfinished = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
     managers = f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers"
     return (
-        Kind(Claim, "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", wire.Claim, objects.read_claim),
-        Kind(Volume, "PersistentVolume", "/api/v1/persistentvolumes", wire.Volume, objects.read_volume),
-        Kind(ShareManager, "ShareManager", managers, wire.ShareManager, objects.read_share_manager, optional=True),
-        Kind(Node, "Node", "/api/v1/nodes", wire.Node, objects.read_node),
+        Kind("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", Claim, wire.Claim, objects.read_claim),
+        Kind("PersistentVolume", "/api/v1/persistentvolumes", Volume, wire.Volume, objects.read_volume),
+        Kind("ShareManager", managers, ShareManager, wire.ShareManager, objects.read_share_manager, optional=True),
+        Kind("Node", "/api/v1/nodes", Node, wire.Node, objects.read_node),
         CSI_NODES,
-        Kind(Pod, "Pod", "/api/v1/pods", wire.StoredPod, objects.read_pod, query=unfinished),
+        Kind("Pod", "/api/v1/pods", Pod, wire.StoredPod, objects.read_pod, query=unfinished),
         VMIS,
     )
 

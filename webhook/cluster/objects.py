@@ -22,7 +22,7 @@ from webhook.placement.objects.facts import (
     VirtualMachineInstance,
     Volume,
 )
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, Malformed, is_dns_subdomain, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     PROVISIONING_ANNOTATION,
     STATE_CLAIM_LABEL,
@@ -90,7 +90,15 @@ def read_claim(item: JsonObject) -> Claim:
         storage_class=text(item, "spec", "storageClassName"),
         uid=text(item, "metadata", "uid"),
         phase=text(item, "status", "phase"),
+        size=_size(item),
     )
+
+
+def _size(claim: JsonObject) -> int:
+    try:
+        return amounts({"storage": mapping(claim, "spec", "resources", "requests").get("storage", 0)})["storage"]
+    except Malformed:  # only the tool's plans need it
+        return 0
 
 
 def read_volume(item: JsonObject) -> Volume:

@@ -168,6 +168,7 @@ class ClaimSpec(TypedDict, total=False):
     """A PersistentVolumeClaim's spec."""
 
     accessModes: Any
+    resources: Any
     storageClassName: Any
     volumeMode: Any
     volumeName: Any

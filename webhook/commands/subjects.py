@@ -14,6 +14,7 @@ from webhook.cluster.objects import read_pod
 from webhook.cluster.store import Store
 from webhook.commands.fleet_source import read_files, utc_now
 from webhook.commands.options import connect, live_webhook
+from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Machine
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, text
@@ -79,6 +80,9 @@ class Source(Protocol):
     def webhook(self) -> Webhook:
         """Return the webhook of the cluster."""
 
+    def around(self) -> Surroundings:
+        """Return what a plan reads besides the catalog."""
+
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
         """Find all objects with this kind and name. Raises BadInput if there are none."""
 
@@ -124,6 +128,9 @@ class _Snapshot:
             raise subject.not_found(namespace)
         return found
 
+    def around(self) -> Surroundings:
+        return self.inventory.surroundings(self.webhook.predicting)
+
     def existing_pod(self, pod: JsonObject) -> Found:
         return _of_pod(pod, self.inventory, self.webhook.predicting)
 
@@ -146,6 +153,9 @@ class _Live:
                 raise subject.not_found(None)
         find = self._find_pod if subject.kind == "pod" else self._find_vm
         return [find(subject, each) for each in namespaces]
+
+    def around(self) -> Surroundings:
+        return self._inventory.surroundings(self._settings)
 
     def _find_pod(self, subject: Subject, namespace: str) -> Found:
         from webhook.reading.one_vm import find_pod  # noqa: PLC0415 (as above)

@@ -4,9 +4,10 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from webhook.fleet.forecast import forecast
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import why_not_scheduled, why_pin_fails
 from webhook.fleet.volume_users import VolumeUser, other_users
@@ -14,9 +15,9 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import recorded_reason
 from webhook.placement.injector import without_patch
-from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.opt_in import Applicant, new_applicant, opted_in_by, stored_applicant
+from webhook.placement.opt_in import Applicant, new_applicant, opted_in_by, opts_out, stored_applicant
 from webhook.placement.reasons import NEVER_SERVED_REASONS, ClaimFinding, Decision, OptedInBy, Outcome, Reason
 from webhook.placement.resolve import resolve_claims
 from webhook.placement.settings import Action, Settings
@@ -34,7 +35,13 @@ class State(StrEnum):
     NOT_CONCERNED = "NotConcerned"
 
 
-# A claim with one of these reasons never has a share-manager.
+class Future(StrEnum):
+    """Where a start places a VM. With `FOLLOWS`, its share-managers start after the VM, on the VM's node."""
+
+    PINNED = "pinned"
+    PREFERS = "prefers"
+    FOLLOWS = "follows"
+    ANYWHERE = "anywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Machine:
     None if none does. `hotplugged` are the claims that its hotplug pods mount. `strategy` is the VM's run strategy,
     empty if the VM is unknown, None for a VMI without a VM. The caches don't hold the rest: `manifest` is the same pod
     as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown.
-    `age` is the age of the pod in seconds.
+    `age` is the age of the pod in seconds. `vm` and `vmi` are the objects of KubeVirt, empty if missing or unknown.
     """
 
     namespace: str
@@ -59,6 +66,13 @@ class Machine:
     manifest: JsonObject | None = None
     template: JsonObject | None = None
     age: float | None = None
+    vm: JsonObject = field(default_factory=dict)
+    vmi: JsonObject = field(default_factory=dict)
+
+    @property
+    def key(self) -> Key:
+        """Return the VM's namespace and name."""
+        return self.namespace, self.name
 
     @property
     def is_vm(self) -> bool:
@@ -70,17 +84,30 @@ class Machine:
 class Start:
     """The decision if the VM started or restarted now.
 
-    `stopped_by` names the rule of eligibility that would end the decision. The decision itself ignores that rule.
-    `users` are the first of the other VMs and pods that use the volumes that the target node serves. `cold` means that
-    a running VM is the only user: their share-managers stop with the VM, and follow the VM at the next start. `error`
-    is the exception behind an `InternalError`.
+    `stopped_by` names the rule of eligibility that would end the decision. The decision itself ignores that rule, and
+    so does `future`. `enforced` means that the webhook changes pods; otherwise, the VM starts anywhere. `stopped` are
+    the Longhorn volumes that only this VM uses: their share-managers stop with the VM. `users` are the first of the
+    other VMs and pods that use the volumes that the target node serves. `error` is the exception behind an
+    `InternalError`.
     """
 
     decision: Decision
+    future: Future
     stopped_by: Reason | None = None
-    cold: bool = False
+    enforced: bool = True
+    stopped: frozenset[str] = frozenset()
     users: tuple[VolumeUser, ...] = ()
     error: Exception | None = None
+
+    @property
+    def helps(self) -> bool:
+        """Return whether the VM and its storage would be together."""
+        return self.enforced and self.future in (Future.PINNED, Future.FOLLOWS)
+
+    @property
+    def cold(self) -> bool:
+        """Return whether all share-managers of a running VM stop with it."""
+        return bool(self.stopped) and self.decision.node is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +115,8 @@ class Status:
     """The state of one VM. `claim` is the claim that decides, `storage_node` the node of its share-manager.
 
     `reason` explains the state. `detail` adds why a pinned pod can't be scheduled, empty for all others. `start` is
-    None if the next pod is unknown. `start_helps` means that a start would place the VM on the node of its storage.
-    `opted_in_by` is what opts in the VM's next pod.
+    None if the next pod is unknown. `opted_in_by` is what opts in the VM's next pod, and `opted_out` means that an
+    annotation or a label opts it out. `claims` are all claims of a running VM.
     """
 
     machine: Machine
@@ -99,8 +126,14 @@ class Status:
     storage_node: str | None = None
     detail: str = ""
     start: Start | None = None
-    start_helps: bool = False
     opted_in_by: OptedInBy = OptedInBy.NOTHING
+    opted_out: bool = False
+    claims: tuple[ClaimFinding, ...] = ()
+
+    @property
+    def start_helps(self) -> bool:
+        """Return whether a start would place the VM on the node of its storage."""
+        return self.start is not None and self.start.helps
 
     @property
     def opted_in(self) -> bool:
@@ -115,7 +148,8 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
-    findings: tuple[ClaimFinding, ...]
+    claims: tuple[ClaimFinding, ...] = ()
+    findings: tuple[ClaimFinding, ...] = ()
     claim: str | None = None
     node: str | None = None
 
@@ -132,7 +166,9 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
         applicant = new_applicant(machine.template, machine.namespace, settings)
     by = opted_in_by(applicant, catalog, settings)
     storage = _storage(machine, catalog, settings)
-    status = replace(_state(machine, storage, by, catalog, settings), opted_in_by=by)
+    opted_out = by is OptedInBy.NOTHING and opts_out(applicant, catalog, settings)
+    status = _state(machine, storage, by, catalog, settings)
+    status = replace(status, opted_in_by=by, opted_out=opted_out, claims=storage.claims)
     if machine.template is None:
         return status
     start = _start(machine, storage, by, catalog, settings)
@@ -141,14 +177,7 @@ def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:
     if machine.pod is None:
         served = (each.claim for each in voters(start.decision.claims) if each.node == start.decision.node)
         status = replace(status, storage_node=start.decision.node, claim=next(served, None))
-    return replace(status, start=start, start_helps=_helps(start, settings))
-
-
-def _helps(start: Start, settings: Settings) -> bool:
-    if settings.action is Action.OBSERVE:  # or the webhook is not called, see `Webhook.predicting`
-        return False
-    follows = start.cold or start.decision.reason is Reason.COLD_START
-    return start.decision.outcome is Outcome.PINNED or (follows and settings.steering)
+    return replace(status, start=start)
 
 
 def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage:
@@ -158,17 +187,17 @@ def _storage(machine: Machine, catalog: Catalog, settings: Settings) -> _Storage
     """
     pod = machine.pod
     if pod is None:
-        return _Storage(())
-    findings: tuple[ClaimFinding, ...] = ()
+        return _Storage()
     resolved = _resolved(pod.claims, pod, catalog, settings)
     hotplugged = _resolved((*pod.claims, *machine.hotplugged), pod, catalog, settings)[len(pod.claims) :]
+    claims, findings = (*resolved, *hotplugged), tuple[ClaimFinding, ...]()
     for own in (resolved, hotplugged):
         findings += tuple(finding for finding in own if finding.decides)
         choice = choose(own)
         if choice and choice.certain:
             claim = next(each.claim for each in voters(own) if each.node == choice.node and not each.reason)
-            return _Storage(findings, claim, choice.node)
-    return _Storage(findings)
+            return _Storage(claims, findings, claim, choice.node)
+    return _Storage(claims, findings)
 
 
 def _resolved(names: tuple[str, ...], pod: Pod, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
@@ -229,17 +258,35 @@ def _why_apart(  # noqa: PLR0913, PLR0917 (what its caller knows)
 
 def _start(machine: Machine, storage: _Storage, by: OptedInBy, catalog: Catalog, settings: Settings) -> Start:
     template, broken = as_if_eligible(mapping(machine.template), by, settings)
-    injection = without_patch(creation_request(template, settings), catalog, settings)
-    served = _served_claims(storage, injection.decision)
-    vmi = machine.pod.vmi_uid if machine.pod else ""
-    users = other_users(served, machine.namespace, vmi, catalog)
-    cold = storage.node is not None and not users
-    return Start(injection.decision, next(iter(broken), None), cold, users, injection.error)
+    stopped = _stopped_volumes(machine, storage, catalog)
+    injection = without_patch(creation_request(template, settings), forecast(catalog, stopped), settings)
+    decision, vmi = injection.decision, machine.pod.vmi_uid if machine.pod else ""
+    users = other_users(_served_claims(storage, decision), machine.namespace, vmi, catalog)
+    enforced = settings.action is not Action.OBSERVE  # see also `Webhook.predicting`
+    future = _future(decision, stopped, settings)
+    return Start(decision, future, next(iter(broken), None), enforced, stopped, users, injection.error)
+
+
+def _stopped_volumes(machine: Machine, storage: _Storage, catalog: Catalog) -> frozenset[str]:
+    """Return the served volumes that no other VM or pod uses: Longhorn stops their share-managers with the VM."""
+    if machine.pod is None or not machine.pod.node:
+        return frozenset()
+    served = [each for each in storage.claims if each.node and not each.reason and each.volume]
+    alone = (each for each in served if not other_users([each], machine.namespace, machine.pod.vmi_uid, catalog))
+    return frozenset(each.volume for each in alone if each.volume)
+
+
+def _future(decision: Decision, stopped: frozenset[str], settings: Settings) -> Future:
+    if decision.outcome is Outcome.PINNED:
+        return Future.PINNED
+    if decision.outcome is Outcome.PREFERRED:
+        return Future.PREFERS
+    # A VM whose only disks are hotplugged mounts no claim itself.
+    cold = decision.reason is Reason.COLD_START or (decision.reason is Reason.NO_CLAIMS and stopped)
+    return Future.FOLLOWS if cold and settings.steering else Future.ANYWHERE
 
 
 def _served_claims(storage: _Storage, decision: Decision) -> list[ClaimFinding]:
-    """Return the claims that the target node serves. Without a target, such as for a hotplugged claim, its node now."""
-    for claims, node in ((decision.claims, decision.node), (storage.findings, storage.node)):
-        if found := [each for each in claims if each.node == node and each.decides and not each.reason]:
-            return found
-    return []
+    """Return the claims that the target node serves. For a VM whose only disks are hotplugged, its node now."""
+    claims, node = (decision.claims, decision.node) if decision.claims else (storage.findings, storage.node)
+    return [each for each in claims if node and each.node == node and each.decides and not each.reason]

@@ -1,13 +1,13 @@
 """The sentences about a VM of the fleet: the effect of a start, and the advice for the operator."""
 
-from webhook.fleet.states import Start, State, Status
+from webhook.fleet.gitops import managed_by
+from webhook.fleet.move import TRANSIENT, Move, Refusal
+from webhook.fleet.states import Future, Machine, Start, State, Status
 from webhook.fleet.volume_users import keep_running
 from webhook.placement.objects.fields import text
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
-
-OPT_IN = 'annotate the VM\'s spec.template with kubevirt-scheduler/co-schedule: "true"'
 
 _NOT_CONCERNED = {
     Reason.NO_CLAIMS: f"{NO_ACTION} The VM mounts no claim.",
@@ -22,44 +22,106 @@ _UNSERVED = {
     Reason.SHARE_MANAGER_STARTING: ADVICE[Reason.SHARE_MANAGER_STARTING],
     Reason.SHARE_MANAGER_UNASSIGNED: f"{NO_ACTION} Longhorn has not chosen the share-manager's owner yet.",
 }
+_NOT_ENFORCED = (
+    "a restart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor"
+)
 _UNKNOWN_START = "The next start is unknown: a field of the VM or of its pod is malformed."
 _CHECK_LONGHORN = (
     "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."
 )
 
 
-def if_started(start: Start, *, together: bool) -> str:
-    """Return the effect of a start in a few words, such as "not opted in; if opted in: pinned to node-a".
+def if_started(start: Start) -> str:
+    """Return the effect of a start in a few words, such as "anywhere; if opted in: pinned to node-a"."""
+    conditions = ["if opted in"] * bool(start.stopped_by) + ["with the webhook"] * (not start.enforced)
+    result = future_words(start)
+    if not conditions or start.future is Future.ANYWHERE:
+        return result
+    return f"anywhere; {' and '.join(conditions)}: {result}"
 
-    `together` means that the start would place the VM on the node of its storage.
-    """
+
+def future_words(start: Start) -> str:
+    """Return where an eligible VM starts, in the words of the report, `explain` and the page."""
     decision = start.decision
-    if start.cold:
-        result = "cold start"
-    elif decision.reason is Reason.COLD_START:
-        result = "together: the share-manager follows the VM" if together else "anywhere"
-    elif decision.outcome is Outcome.PINNED:
-        result = f"pinned to {decision.node}"
-    elif decision.outcome is Outcome.PREFERRED:
-        result = f"prefers {decision.node} ({decision.reason})"
-    else:
-        result = f"unchanged ({decision.reason})"
-    return f"not opted in; if opted in: {result}" if start.stopped_by else result
+    match start.future:
+        case Future.PINNED:
+            return f"pinned to {decision.node}"
+        case Future.PREFERS:
+            why = "" if decision.reason is Reason.CO_SCHEDULED else f" ({decision.reason})"
+            return f"prefers {decision.node}{why}"
+        case Future.FOLLOWS:
+            return "follows (cold start)"
+    return "anywhere" if decision.reason is Reason.COLD_START else f"anywhere ({decision.reason})"
 
 
-def next_step(status: Status) -> str:
+def next_step(status: Status, move: Move | Refusal) -> str:
     """Return what the operator can do, shorter than `advice` for the most frequent cases. Empty if nothing."""
-    if status.state is State.APART and status.start_helps and status.claim not in status.machine.hotplugged:
+    if status.state is State.APART and not status.opted_out:
         if status.machine.migrating:
             return "wait for the migration"
-        restart = "restart" if status.machine.is_vm else "recreate the VMI"
-        return f"opt in, then {restart}" if status.start and status.start.stopped_by else restart
-    words = advice(status)
+        if isinstance(move, Move):
+            return "recolocate"
+        if status.start_helps and not _ends_by_itself(status, move):
+            restart = "restart" if status.machine.is_vm else "recreate the VMI"
+            return f"opt in, then {restart}" if status.start and status.start.stopped_by else restart
+    words = advice(status, move)
     return "" if words.startswith(NO_ACTION) else words
 
 
-def advice(status: Status) -> str:
-    """Return one or two sentences about what the operator can do."""
+def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
+    """Return the commands that bring a VM that is apart to its storage, in their order. Empty if no command does."""
+    machine, start = status.machine, status.start
+    if status.state is not State.APART or status.opted_out or machine.migrating:
+        return ()
+    if isinstance(move, Move):
+        return (f"kubevirt-scheduler recolocate {machine.name} -n {machine.namespace} --yes",)
+    if start is None or not start.helps or _ends_by_itself(status, move):
+        return ()
+    managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
+    return () if managed else (*([opt_in_command(machine)] if start.stopped_by else []), *restart_commands(machine))
+
+
+def _ends_by_itself(status: Status, refusal: Refusal) -> bool:
+    return bool(status.machine.vmi) and refusal.hindrance in TRANSIENT
+
+
+def opt_in_command(machine: Machine) -> str:
+    """Return the command that opts a VM in."""
+    return f"kubevirt-scheduler opt-in {machine.name} -n {machine.namespace} --yes"
+
+
+def restart_commands(machine: Machine) -> tuple[str, ...]:
+    """Return the commands that restart a VM, or the one that deletes a VMI without a VM.
+
+    KubeVirt's source: `RestartVMRequestHandler` and others in pkg/virt-api/rest/lifecycle.go.
+    """
+    name = f"{machine.name} -n {machine.namespace}"
+    if not machine.is_vm:
+        return (f"kubectl delete vmi {name}",)
+    if machine.strategy in ("Once", "Halted"):
+        return f"virtctl stop {name}", f"virtctl start {name}"
+    return (f"virtctl restart {name}",)
+
+
+def restart_words(machine: Machine) -> str:
+    """Return a clause that says how to restart a VM, such as "restart the VM: virtctl restart vm1 -n shop"."""
+    if machine.strategy in (None, "Once", "Halted"):
+        return restart_advice(machine.namespace, machine.name, machine.strategy)
+    return f"restart the VM: {restart_commands(machine)[0]}"
+
+
+def opt_in_words(machine: Machine) -> str:
+    """Return a clause that says how to opt a VM in."""
+    annotation = 'kubevirt-scheduler/co-schedule: "true"'
+    if not machine.is_vm:
+        return f"annotate the VMI in its manifest with {annotation}"
+    if program := managed_by(machine.vm):
+        return f"annotate the VM's spec.template with {annotation} at its source, because {program} manages it"
+    return f"opt the VM in: {opt_in_command(machine)}"
+
+
+def advice(status: Status, move: Move | Refusal) -> str:
+    """Return one or two sentences about what the operator can do. `move` is how live migration can move the VM."""
     machine = status.machine
     match status.state:
         case State.TOGETHER:
@@ -76,29 +138,46 @@ def advice(status: Status) -> str:
             return _UNSERVED.get(status.reason or Reason.NO_SHARE_MANAGER, _CHECK_LONGHORN)
     if machine.migrating:
         return "Wait for the live migration to end."
-    return _advice_when_apart(status)
+    return _advice_when_apart(status, move)
 
 
 def _advice_while_waiting(status: Status) -> str:
-    machine = status.machine
+    machine, start = status.machine, status.start
+    if missing := _missing_claim(start):
+        return missing
     if status.reason is Reason.NOT_SCHEDULED:
         return f"{_sentence(status.detail)} {ADVICE[status.reason]}"
     if status.detail:
         pin = machine.pod.pin.node if machine.pod and machine.pod.pin else status.storage_node
-        restart = restart_advice(machine.namespace, machine.name, machine.strategy)
-        return _sentence(f"pinned to {pin}, but {pin} {status.detail}; {restart}")
+        problem = f"Pinned to {pin}, but {pin} {status.detail}"
+        if start and start.enforced and start.future is Future.PINNED and start.decision.node == pin:
+            return f"{problem}; a restart would pin it there again. {ADVICE[status.reason or Reason.CO_SCHEDULED]}"
+        return f"{problem}; {restart_advice(machine.namespace, machine.name, machine.strategy)}."
     name = machine.pod.name if machine.pod else ""
     return f"Check why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."
+
+
+def _missing_claim(start: Start | None) -> str:
+    claims = start.decision.claims if start else ()
+    missing = next((each.claim for each in claims if each.reason is Reason.CLAIM_NOT_FOUND), "")
+    problem = f"The VM cannot start, because claim {missing} does not exist."
+    return f"{problem} {ADVICE[Reason.CLAIM_NOT_FOUND]}" if missing else ""
 
 
 def _advice_before_start(status: Status) -> str:
     start = status.start
     if start is None:
         return _UNKNOWN_START
+    if missing := _missing_claim(start):
+        return missing
     if reason := _never_served(start):
         return _NOT_CONCERNED[reason]
+    if status.opted_out:
+        return f"{NO_ACTION} The VM is opted out."
+    if not start.enforced:
+        return _sentence(_NOT_ENFORCED)
     if start.stopped_by:
-        return _sentence(f"{OPT_IN} before the next start")
+        return _sentence(f"before the next start, {opt_in_words(status.machine)}")
     if start.decision.outcome is Outcome.PINNED:
         return f"{NO_ACTION} The next start is pinned to {start.decision.node}."
     if start.decision.reason is Reason.COLD_START:
@@ -112,22 +191,37 @@ def _never_served(start: Start) -> Reason | None:
     return reasons[0] if all(reason in _NOT_CONCERNED for reason in reasons) else None
 
 
-def _advice_when_apart(status: Status) -> str:
-    start = status.start
-    if status.claim in status.machine.hotplugged:
+def _advice_when_apart(status: Status, move: Move | Refusal) -> str:
+    machine, start = status.machine, status.start
+    if status.opted_out:
+        return _sentence(f"the VM is opted out, so it stays where it is. To change that, {opt_in_words(machine)}")
+    if isinstance(move, Move):
+        (command,) = commands(status, move)
+        later = f" To keep it there at its next start, {opt_in_words(machine)}." if start and start.stopped_by else ""
+        return f"Live-migrate it to {move.target}: {command}.{later}"
+    if _ends_by_itself(status, move):
+        return _sentence(f"wait, and look again: {move.detail}")
+    return _advice_to_restart(status)
+
+
+def _advice_to_restart(status: Status) -> str:
+    machine, start = status.machine, status.start
+    if status.claim in machine.hotplugged and (start is None or not start.helps):
         return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
-    steps = [OPT_IN] if start and start.stopped_by else []
-    if start is None or not status.start_helps:
-        hindrance = [ADVICE[_hindrance(start)], *_other_users(start, status)] if start else [_UNKNOWN_START]
-        return " ".join([*map(_sentence, steps), *hindrance])
-    if start.cold:
-        result = "its share-manager has no other user, so it stops with the VM and restarts on the VM's node"
-    elif start.decision.reason is Reason.COLD_START:
-        result = "the share-manager of its disk then follows it"
-    else:
+    if start is None:
+        return _UNKNOWN_START
+    if not start.enforced:
+        return _sentence(_NOT_ENFORCED)
+    steps = [opt_in_words(machine)] if start.stopped_by else []
+    if not start.helps:
+        return " ".join([*map(_sentence, steps), ADVICE[_hindrance(start)], *_other_users(start, status)])
+    if start.future is Future.PINNED:
         result = f"its pod is then pinned to {start.decision.node}, where {keep_running(start.users)}"
-    restart = "restart the VM" if status.machine.is_vm else "delete and recreate the VMI"
-    return _sentence(f"{', then '.join([*steps, restart])}: {result}")
+    elif start.cold:
+        result = "its share-manager has no other user, so it stops with the VM and follows it"
+    else:
+        result = "the share-manager of its disk then follows it"
+    return f"{_sentence(', then '.join([*steps, restart_words(machine)]))} {_sentence(result)}"
 
 
 def _hindrance(start: Start) -> Reason:

@@ -55,6 +55,13 @@ def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Setting
     return OptedInBy.NOTHING
 
 
+def opts_out(applicant: Applicant, catalog: Catalog, settings: Settings) -> bool:
+    """Return whether an annotation, or the label of the namespace, opts out a VM that nothing opts in."""
+    if any(key in applicant.false_annotations for key in settings.opt_in_annotations):
+        return True
+    return settings.opt_in is OptIn.NAMESPACE and catalog.namespace_opt_in(applicant.namespace) is False
+
+
 def _storage_class_opts_in(namespace: str, name: str, catalog: Catalog) -> bool:
     claim = catalog.claim(namespace, name)
     return claim is not None and catalog.storage_class_opts_in(claim.storage_class)

@@ -7,7 +7,7 @@ import msgspec
 
 from webhook import __version__
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import Kind, all_kinds
+from webhook.cluster.kinds import KUBEVIRTS, RESOURCE_QUOTAS, AnyKind, all_kinds
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.api import describe_failure, list_raw
@@ -46,7 +46,7 @@ def export(
     API server can't be reached.
     """
     kept = kept_fields(opt_in)
-    for kind in all_kinds(longhorn):
+    for kind in (*all_kinds(longhorn), KUBEVIRTS, RESOURCE_QUOTAS):
         product = PRODUCTS.get(kind.api_version.partition("/")[0], "")
         try:
             items = _list(cluster, kind)
@@ -61,7 +61,7 @@ def export(
             yield {"apiVersion": kind.api_version, "kind": kind.name} | kept[kind.name](msgspec.json.decode(item))
 
 
-def _list(cluster: ClusterClient, kind: Kind) -> list[msgspec.Raw]:
+def _list(cluster: ClusterClient, kind: AnyKind) -> list[msgspec.Raw]:
     try:
         return list_raw(cluster, kind.path, **kind.query)
     except ClusterError as error:

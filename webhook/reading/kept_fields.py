@@ -79,13 +79,21 @@ _CONTAINER_STATUSES = _each(_fields("name", "allocatedResources", resources=_RES
 _CONSTRAINTS = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "schedulerName")
 _DOMAIN = _fields(
     "cpu",
+    machine=_fields("type"),
     resources=_fields("requests", "limits", "overcommitGuestOverhead"),
     memory=_fields("guest", "hugepages"),
     devices=_fields(tpm=_fields("persistent", "enabled")),
     features=_fields(hyperv=_fields("evmcs")),
     firmware=_fields(bootloader=_fields(efi=_fields("persistent"))),
 )
-_VMI_SPEC = _fields(*_CONSTRAINTS, "resourceClaims", "evictionStrategy", domain=_DOMAIN, volumes=_claim_volumes)
+_VMI_SPEC = _fields(
+    *_CONSTRAINTS,
+    "resourceClaims",
+    "evictionStrategy",
+    domain=_DOMAIN,
+    volumes=_claim_volumes,
+    utilityVolumes=_each(_fields("name", "claimName")),
+)
 
 _POD_SPEC = _fields(
     *_CONSTRAINTS,
@@ -140,7 +148,13 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
     return {
         "PersistentVolumeClaim": reduced(
             _fields(*names, labels=_fields(STATE_CLAIM_LABEL)),
-            spec=_fields("accessModes", "volumeMode", "volumeName", "storageClassName"),
+            spec=_fields(
+                "accessModes",
+                "volumeMode",
+                "volumeName",
+                "storageClassName",
+                resources=_fields(requests=_fields("storage")),
+            ),
             status=_fields("phase"),
         ),
         "PersistentVolume": reduced(
@@ -171,6 +185,11 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
             allowedTopologies=_whole,
         ),
         "ShareManager": reduced(status=_fields("state", "ownerID")),
+        "ResourceQuota": reduced(spec=_fields("scopes", "scopeSelector"), status=_fields("hard", "used")),
+        "KubeVirt": reduced(
+            spec=_fields(configuration=_fields(developerConfiguration=_fields("nodeSelectors", "cpuAllocationRatio"))),
+            status=_fields("observedKubeVirtVersion"),
+        ),
         "VirtualMachine": reduced(
             labeled,
             spec=_fields("instancetype", "preference", "runStrategy", "running", template=template),
@@ -179,6 +198,6 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
         "VirtualMachineInstance": reduced(
             labeled,
             spec=_VMI_SPEC,
-            status=_fields("nodeName", "phase", conditions=_CONDITIONS),
+            status=_fields("nodeName", "phase", "evacuationNodeName", conditions=_CONDITIONS, machine=_fields("type")),
         ),
     }

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.inventory import Inventory
-from webhook.cluster.kinds import VIRTUAL_MACHINES, VMIS, Kind, kinds, metadata_kinds
+from webhook.cluster.kinds import KUBEVIRTS, RESOURCE_QUOTAS, VIRTUAL_MACHINES, VMIS, Kind, kinds, metadata_kinds
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
-from webhook.reading.api import answered
+from webhook.reading.api import answered, list_objects
 
 
 def read_inventory(
@@ -30,7 +31,23 @@ def read_inventory(
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
                 report_progress(kind.plural, len(items))
+        read_extras(cluster, inventory)
     return inventory
+
+
+def read_extras(cluster: ClusterClient, inventory: Inventory, namespace: str = "") -> None:
+    """Read what only the tool uses: KubeVirt's configuration, and the ResourceQuotas. Raises ClusterError.
+
+    Without the right to list one of them, or without its CRD, the inventory lacks it.
+    """
+    folder = f"/api/v1/namespaces/{quote(namespace, safe='')}" if namespace else "/api/v1"
+    for kind, path in ((KUBEVIRTS.name, KUBEVIRTS.path), (RESOURCE_QUOTAS.name, f"{folder}/resourcequotas")):
+        try:
+            for item in list_objects(cluster, path):
+                inventory.keep(kind, item)
+        except ClusterError as error:
+            if error.code not in (403, 404):
+                raise
 
 
 def _pages(cluster: ClusterClient, path: str, query: dict[str, str], *, optional: bool) -> Iterable[list[msgspec.Raw]]:

@@ -101,9 +101,8 @@ class OnDemand(Store):
         return super().mounting_pods(namespace, claim)
 
     def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
-        """Read the pods of a namespace: the API server can't select pods by claim."""
-        if (Pod, "") not in self._queried:  # otherwise all pods have been read
-            self._list(Pod, f"/api/v1/namespaces/{namespace}/pods")
+        """Return the pods that mount a claim and belong to no VM. Reads all pods, like the node guard."""
+        self._list(Pod)
         return super().other_mounting_pods(namespace, claim)
 
     def namespace_opt_in(self, name: str) -> bool | None:

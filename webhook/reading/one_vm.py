@@ -13,6 +13,7 @@ from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL
 from webhook.reading.api import answered, describe_failure, list_objects, read_object
 from webhook.reading.documents import BadInput
+from webhook.reading.listing import read_extras
 from webhook.reading.on_demand import OnDemand
 
 PATHS = {
@@ -53,6 +54,8 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
     Without the right to read the VM or the VMI, the inventory lacks it, and the result says so.
     """
     problem = ""
+    with answered():
+        read_extras(cluster, inventory, namespace)
     for kind, kind_name in _KINDS.items():
         try:
             with answered(tolerated=_FORBIDDEN):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from webhook.cluster.kinds import Kind, all_kinds
+from webhook.cluster.kinds import KUBEVIRTS, Kind, all_kinds
 from webhook.cluster.store import Store
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
@@ -15,6 +15,7 @@ COMMAND = "kubevirt-scheduler snapshot"
 # The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
 SNAPSHOT = "Snapshot"
 DESCRIPTION = ("kubevirt-scheduler/v1", SNAPSHOT)
+_KEPT = (("v1", "Pod"), ("v1", "ResourceQuota"), DESCRIPTION)
 
 Keep = Callable[[str, JsonObject], None]
 
@@ -55,11 +56,12 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> Loaded:
     loaded, found = Loaded(Store(), Counter(), []), 0
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
-            if version_and_kind in (("v1", "Pod"), DESCRIPTION) or version_and_kind[0].startswith("kubevirt.io/"):
+            if version_and_kind in _KEPT or version_and_kind[0].startswith("kubevirt.io/"):
                 keep(version_and_kind[1], item)
             kind = next((each for each in _KINDS if each.is_of(*version_and_kind)), None)
             if kind is None:
-                loaded.ignored[version_and_kind[1]] += version_and_kind != DESCRIPTION  # which `keep` has read
+                kept = version_and_kind in _KEPT or version_and_kind[1] == KUBEVIRTS.name
+                loaded.ignored[version_and_kind[1]] += not kept
                 continue
             found += 1
             _put(loaded, document, kind, item)

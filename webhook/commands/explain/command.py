@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.cluster.store import Store
 from webhook.commands.explain.explanation import Explanation, explain_machine, explain_pod, explain_request
 from webhook.commands.explain.lines import NO, YES, Line
 from webhook.commands.options import (
@@ -26,7 +25,6 @@ from webhook.commands.requests import pod_name, read_documents, request_from
 from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
 from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
-from webhook.placement.settings import Settings
 from webhook.reading import documents, manifests
 from webhook.reading.documents import BadInput
 
@@ -83,7 +81,7 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
         found = list(_explained_file(Path(str(file)), source))
     else:
         subjects = source.find(named, namespace, everywhere=all_namespaces)
-        found = [_explained(each, source.catalog, webhook.predicting) for each in subjects]
+        found = [_explained(each, source) for each in subjects]
     if output == "text":
         pages = (_render_page(each.name, each.lines, colored=wants_color()) for each in found)
         text = "\n".join(pages)
@@ -100,9 +98,10 @@ def _as_data(explanations: list[JsonObject], output: str) -> str:
     return manifests.to_yaml(msgspec.json.decode(encoded))  # without enums
 
 
-def _explained(found: Found, catalog: Store, settings: Settings) -> Explanation:
+def _explained(found: Found, source: Source) -> Explanation:
+    catalog, settings = source.catalog, source.webhook.predicting
     if found.machine:
-        return explain_machine(found.machine, catalog, settings)
+        return explain_machine(found.machine, catalog, source.around())
     pod = mapping(found.pod)
     return explain_pod(pod_name(creation_request(pod, settings)), pod, before_scheduling(pod), catalog, settings)
 
@@ -127,7 +126,7 @@ def _explained_file(file: Path, source: Source) -> Iterator[Explanation]:
         )
     for kind, item, request in requests:
         if kind == ("v1", "Pod") and _exists(item):
-            yield _explained(source.existing_pod(item), source.catalog, source.webhook.predicting)
+            yield _explained(source.existing_pod(item), source)
         else:
             yield explain_request(pod_name(request), request, source.catalog, settings)
 

@@ -1,7 +1,7 @@
 """The explanation of one pod or VM: its node, each step of the decision on its next pod, and the advice."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from webhook.cluster.objects import read_pending_pin
 from webhook.cluster.store import Store
@@ -18,11 +18,14 @@ from webhook.commands.explain.lines import (
 from webhook.commands.injection_json import as_json
 from webhook.commands.report.document import describe
 from webhook.commands.requests import inject_request
+from webhook.fleet.forecast import forecast
+from webhook.fleet.move import Surroundings, VmView, plan_move
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import PENDING_LIMIT, why_kept, why_pin_fails
-from webhook.fleet.states import Machine, Status, assess
+from webhook.fleet.states import Future, Machine, Status, assess
 from webhook.fleet.wording import advice
 from webhook.placement import wording
+from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.reasons import Outcome
@@ -37,8 +40,8 @@ _ANSWERS = {"✓": True, "✗": False}
 class Explanation:
     """The lines, the decision, and the advice.
 
-    `assumed` is the decision if no rule of eligibility ended it; None if no rule does. `status` is that of the VM, and
-    None for another pod. `injection` is None if the VM's next pod is unknown.
+    `assumed` is the decision if no rule of eligibility ended it; None if no rule does. `vm` is the VM in the
+    report, and None for another pod. `injection` is None if the VM's next pod is unknown.
     """
 
     name: str
@@ -46,13 +49,13 @@ class Explanation:
     advice: tuple[str, ...]
     injection: Injection | None = None
     assumed: Injection | None = None
-    status: Status | None = None
+    vm: JsonObject | None = None
 
     def as_json(self) -> JsonObject:
         """Return the explanation for programs."""
         return {
             "name": self.name,
-            "vm": describe(self.status) if self.status else None,
+            "vm": self.vm,
             "steps": list(_steps(self.lines)),
             "decision": as_json(self.injection)["decision"] if self.injection else None,
             "ifEligible": as_json(self.assumed)["decision"] if self.assumed else None,
@@ -88,28 +91,32 @@ def explain_pod(name: str, pod: JsonObject, template: JsonObject, catalog: Store
     return _explained(name, heading, creation_request(template, settings), catalog, settings)
 
 
-def explain_machine(machine: Machine, catalog: Store, settings: Settings) -> Explanation:
+def explain_machine(machine: Machine, catalog: Store, around: Surroundings) -> Explanation:
     """Explain where a VM is, and the decision on its next pod. Raises BadInput if the API server can't be reached."""
+    settings = around.settings
     status = assess(machine, catalog, settings)
     if status.start and isinstance(status.start.error, BadInput):
         raise status.start.error
     placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
     lines = (Line("Where is the VM?", level=0), *map(Line, [*placement, *describe_state(status)]))
-    advised = tuple(_stuck_advice(machine, catalog, settings)) or (advice(status),)
+    move = plan_move(VmView(status, around), catalog)
+    advised = tuple(_stuck_advice(status, catalog, settings)) or (advice(status, move),)
     name = f"{machine.namespace}/{machine.name}"
     if machine.template is None:
-        return Explanation(name, (*lines, *describe_advice(advised)), advised, status=status)
-    return _explained(name, lines, creation_request(machine.template, settings), catalog, settings, advised, status)
+        found = Explanation(name, (*lines, *describe_advice(advised)), advised)
+    else:
+        later = forecast(catalog, status.start.stopped if status.start else ())
+        found = _explained(name, lines, creation_request(machine.template, settings), later, settings, advised)
+    return replace(found, vm=describe(status, move))
 
 
 def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     name: str,
     before: tuple[Line, ...],
     request: JsonObject,
-    catalog: Store,
+    catalog: Catalog,
     settings: Settings,
     advised: tuple[str, ...] = (),
-    status: Status | None = None,
 ) -> Explanation:
     steps: list[Step] = []
     injection = inject_request(request, catalog, settings, steps.append)
@@ -118,7 +125,7 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     if injection.decision.reason in broken:
         steps = []
         assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings, steps.append), broken)
-    heading = Line(f"Does the webhook handle {'the next pod' if status else 'the pod'}?", level=0)
+    heading = Line(f"Does the webhook handle {'the next pod' if advised else 'the pod'}?", level=0)
     try:
         described = list(describe_steps(steps, assumed.broken if assumed else (), catalog, settings, request))
     except BadInput:
@@ -127,7 +134,7 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
         described = [Line(f"cannot show the steps: a field is malformed ({type(error).__name__})")]
     advised = advised or _advice(injection, assumed)
     lines = (*before, heading, *described, *describe_decision(injection, settings, assumed), *describe_advice(advised))
-    return Explanation(name, lines, advised, injection, assumed.injection if assumed else None, status)
+    return Explanation(name, lines, advised, injection, assumed.injection if assumed else None)
 
 
 def _advice(injection: Injection, assumed: Assumed | None) -> tuple[str, ...]:
@@ -137,14 +144,17 @@ def _advice(injection: Injection, assumed: Assumed | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*advised, *wording.advice(assumed.injection.decision))))
 
 
-def _stuck_advice(machine: Machine, catalog: Store, settings: Settings) -> list[str]:
+def _stuck_advice(status: Status, catalog: Store, settings: Settings) -> list[str]:
     """Return the advice for a pinned pod that can't be scheduled. Empty for any other pod."""
+    machine = status.machine
     pod = machine.manifest
     pin = read_pending_pin(pod) if pod else None
     if pod is None or pin is None or not pin.unschedulable_since:
         return []
     namespace, after = text(pod, "metadata", "namespace"), settings.release_after
     obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
+    if obstacle and status.start and status.start.decision.node == pin.node and status.start.future is Future.PINNED:
+        return []  # a restart would pin it there again
     vm = catalog.virtual_machine(namespace, pin.vm)
     restart = wording.restart_advice(namespace, pin.vm, machine.strategy)
     return stuck_advice(pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT, restart)

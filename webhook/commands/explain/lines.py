@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from webhook.fleet.states import Status
+from webhook.fleet.wording import if_started
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
 from webhook.placement.consumers import claims_of
@@ -71,6 +72,10 @@ def describe_state(status: Status) -> Iterator[str]:
     words = f"{status.state}, {status.reason}" if status.reason else f"{status.state}"
     served = f": {status.storage_node} serves claim {status.claim}" if status.storage_node else ""
     yield f"{words}{served}"
+    if status.start:
+        yield f"if it started now: {if_started(status.start)}"
+        if status.start.stopped:
+            yield "below, the VM has stopped, and with it the share-managers that only this VM uses"
 
 
 def describe_steps(

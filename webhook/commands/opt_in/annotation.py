@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import VIRTUAL_MACHINES, object_path
-from webhook.commands.opt_in.gitops import managed_by
+from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.reading.api import answered, list_objects, read_object
 from webhook.reading.documents import BadInput

@@ -23,16 +23,9 @@ from webhook.commands.options import (
     wants_color,
 )
 from webhook.commands.progress import Progress, progress_bar
-from webhook.commands.recolocate.plan import (
-    Proposal,
-    Surroundings,
-    describe,
-    propose,
-    relocations,
-    render,
-    restart_list,
-)
-from webhook.fleet.relocation import Limits
+from webhook.commands.recolocate.plan import describe, propose, relocations, render, restart_list
+from webhook.fleet.plan import Proposal
+from webhook.fleet.run import Limits
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 
@@ -159,17 +152,16 @@ def _is_supported(cluster: ClusterClient) -> bool:
 def _propose(
     cluster: ClusterClient, selection: Selection, settings: Settings, progress: Progress, *, supported: bool
 ) -> list[Proposal]:
-    from webhook.commands.recolocate.migrations import list_migrations, read_disks  # noqa: PLC0415
+    from webhook.commands.recolocate.migrations import list_migrations  # noqa: PLC0415
     from webhook.reading.api import answered  # noqa: PLC0415
     from webhook.reading.listing import read_inventory  # noqa: PLC0415
 
     inventory = read_inventory(cluster, settings, lambda kind, count: progress(f"reading {kind}", count, None))
     with answered():
-        disks, migrations = read_disks(cluster), list_migrations(cluster)
+        migrations = list_migrations(cluster)
     unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
-    found = Surroundings(inventory, disks, unfinished, supported)
-    scope = selection.scope(cluster.namespace)
-    return propose(found, scope, selection.names, settings, progress)
+    around = inventory.surroundings(settings, unfinished, supported=supported)
+    return propose(inventory, selection.scope(cluster.namespace), selection.names, around, progress)
 
 
 def _print_restarts(proposals: Sequence[Proposal]) -> None:

@@ -1,21 +1,16 @@
 """KubeVirt's live migrations on the API server: its limits, the existing migrations, and new ones."""
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
 
-import msgspec
-
-from webhook.cluster import wire
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import KUBEVIRT_API
-from webhook.fleet.recolocation import Move
-from webhook.fleet.relocation import Migration, Sight
+from webhook.fleet.move import Move
+from webhook.fleet.run import Migration, Sight
 from webhook.placement.migration import HOSTNAME
 from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import JsonObject, Malformed, condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.objects.resources import amounts
-from webhook.reading.api import list_objects, list_raw, read_object
+from webhook.reading.api import list_objects, read_object
 
 LABEL = "kubevirt-scheduler/recolocate"
 # A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
@@ -30,16 +25,6 @@ BLOCKING = {
     "migrationBlockedByUtilityVolumes": "utility volumes are attached to the VM",
 }
 WRITE_TIMEOUT = 15.0  # seconds
-
-
-class _ClaimSpec(TypedDict, total=False):
-    storageClassName: Any
-    resources: Any
-
-
-class _SizedClaim(TypedDict, total=False):
-    metadata: wire.Metadata
-    spec: _ClaimSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +56,6 @@ def read_limits(cluster: ClusterClient) -> KubeVirtLimits:
     cluster_limit = migrations.get("parallelMigrationsPerCluster", PARALLEL_PER_CLUSTER)
     per_node = migrations.get("parallelOutboundMigrationsPerNode", OUTBOUND_PER_NODE)
     return KubeVirtLimits(int(cluster_limit), int(per_node))
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """The StorageClass of a claim, and its requested capacity in bytes."""
-
-    storage_class: str
-    size: int
-
-
-def read_disks(cluster: ClusterClient) -> dict[Key, Disk]:
-    """Read the StorageClass and the size of each claim. Raises ClusterError."""
-    found = {}
-    for raw in list_raw(cluster, "/api/v1/persistentvolumeclaims"):
-        item = msgspec.json.decode(raw, type=_SizedClaim)
-        key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
-        found[key] = Disk(text(item, "spec", "storageClassName"), _size(item))
-    return found
-
-
-def _size(claim: Any) -> int:
-    requests = mapping(claim, "spec", "resources", "requests")
-    try:
-        return amounts({"storage": requests.get("storage", 0)})["storage"]
-    except Malformed:  # only the order of the restarts needs it
-        return 0
 
 
 def list_migrations(cluster: ClusterClient) -> list[Migration]:

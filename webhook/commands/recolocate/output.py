@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from webhook.commands.progress import Progress, progress_bar
-from webhook.fleet.relocation import IN_FLIGHT, Relocation, Run, Stage
+from webhook.fleet.run import IN_FLIGHT, Relocation, Run, Stage
 from webhook.placement.objects.fields import printable
 
 WORDS = {

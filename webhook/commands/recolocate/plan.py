@@ -1,74 +1,30 @@
-"""The plan of `recolocate`: an action for each VM, and the restarts for the VMs that migration can't move."""
+"""The plan of `recolocate` as text and as JSON, and the restarts for the VMs that migration can't move."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
 from webhook.cluster.inventory import Inventory
 from webhook.commands.fleet_source import Scope, assess_all
 from webhook.commands.progress import Progress
-from webhook.fleet.recolocation import TRANSIENT, Hindrance, Move, Refusal, VmView, can_restart, gain, plan_move
-from webhook.fleet.recolocation_run import ordered
-from webhook.fleet.relocation import Relocation
+from webhook.fleet.move import Move, Surroundings, describe_gain
+from webhook.fleet.plan import Proposal, make_plan
+from webhook.fleet.run import Relocation, ordered
 from webhook.fleet.states import State, Status
-from webhook.placement.objects.facts import Key
+from webhook.fleet.wording import commands
 from webhook.placement.objects.fields import JsonObject, printable
-from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
-
-if TYPE_CHECKING:
-    from webhook.commands.recolocate.migrations import Disk
 
 HEADS = ("NAMESPACE", "VM", "NODE", "STORAGE", "ACTION", "WHY")
 NO_VALUE = "-"
 GAP = 3  # columns between two cells
-GIBIBYTE = 1024**3
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """The plan for one VM: a move, or the reason for none. `gain` is the number of bytes that become local.
-
-    `can_restart` means that KubeVirt accepts a request to restart the VM.
-    """
-
-    status: Status
-    result: Move | Refusal
-    classes: frozenset[str]
-    gain: int
-    can_restart: bool
-
-    @property
-    def needs_restart(self) -> bool:
-        """Return whether migration can't move the VM, but a restart would."""
-        if isinstance(self.result, Move) or self.result.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
-            return False
-        return self.status.state is State.APART and self.status.start_helps and self.can_restart
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The cluster: its objects, its claims, and the VMs that have an unfinished migration.
-
-    If not `supported`, KubeVirt is too old to migrate a VM to a chosen node.
-    """
-
-    inventory: Inventory
-    disks: Mapping[Key, Disk]
-    unfinished: frozenset[Key]
-    supported: bool
 
 
 def propose(
-    found: Surroundings, scope: Scope, names: Sequence[str], settings: Settings, progress: Progress
+    inventory: Inventory, scope: Scope, names: Sequence[str], around: Surroundings, progress: Progress
 ) -> list[Proposal]:
     """Return a proposal for each VM that is apart or named, the largest gain first. Raises BadInput."""
-    statuses = [each for each in assess_all(found.inventory, scope, settings, progress) if _is_named(each, names)]
+    statuses = [each for each in assess_all(inventory, scope, around.settings, progress) if _is_named(each, names)]
     missing = set(names) - {each.machine.name for each in statuses}
     if missing:
         names = ", ".join(f'"{name}"' for name in sorted(missing))
@@ -77,32 +33,11 @@ def propose(
         advice = ". To select all namespaces, add -A" if scope.namespace else ""
         click.echo(printable(scope.not_found + advice), err=True)
     chosen = [each for each in statuses if names or each.state is State.APART]
-    proposals = [_proposal(each, found, settings) for each in chosen]
-    return sorted(proposals, key=attrgetter("gain"), reverse=True)
+    return make_plan(chosen, inventory.store, around)
 
 
 def _is_named(status: Status, names: Sequence[str]) -> bool:
     return not names or status.machine.name in names
-
-
-def _proposal(status: Status, found: Surroundings, settings: Settings) -> Proposal:
-    machine = status.machine
-    result = plan_move(view_of(status, found.inventory, found.unfinished, settings), found.inventory.store)
-    if isinstance(result, Move) and not found.supported:
-        result = Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
-    pod_claims = machine.pod.claims if machine.pod else ()
-    own = {claim: found.disks.get((machine.namespace, claim)) for claim in (*pod_claims, *machine.hotplugged)}
-    sizes = {claim: disk.size for claim, disk in own.items() if disk}
-    classes = frozenset(disk.storage_class for disk in own.values() if disk)
-    gained = gain(status, sizes, restarted=isinstance(result, Refusal))
-    restartable = can_restart(found.inventory.vms.get((machine.namespace, machine.name), {}))
-    return Proposal(status, result, classes, gained, restartable)
-
-
-def view_of(status: Status, inventory: Inventory, unfinished: frozenset[Key], settings: Settings) -> VmView:
-    """Return what the rules read of a VM."""
-    key = status.machine.namespace, status.machine.name
-    return VmView(status, inventory.vms.get(key, {}), inventory.vmis.get(key, {}), key in unfinished, settings)
 
 
 def relocations(proposals: Iterable[Proposal]) -> tuple[Relocation, ...]:
@@ -119,10 +54,10 @@ def describe(proposal: Proposal) -> JsonObject:
         "name": status.machine.name,
         "node": status.node,
         "storageNode": status.storage_node,
-        "action": "migrate" if moves else "none",
+        "action": proposal.action if moves else "none",
         "reason": None if isinstance(result, Move) else result.word,
         "detail": None if isinstance(result, Move) else result.detail,
-        "restartHelps": proposal.needs_restart,
+        "restartHelps": proposal.restart,
         "gainBytes": proposal.gain,
         "storageClasses": sorted(proposal.classes),
     }
@@ -143,12 +78,7 @@ def _cells(proposal: Proposal) -> Iterator[str]:
     if isinstance(result, Move):
         yield from ("migrate", describe_gain(proposal.gain))
     else:
-        yield from ("restart" if proposal.needs_restart else "none", f"{result.word}: {result.detail}")
-
-
-def describe_gain(gained: int) -> str:
-    """Return a gain in GiB. It is negative if claims without a vote are larger, such as an image that VMs share."""
-    return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"
+        yield from ("restart" if proposal.restart else "none", f"{result.word}: {result.detail}")
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], *, color: bool) -> str:
@@ -159,7 +89,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], *, color: bool) -> str:
 
 def _summary(proposals: Sequence[Proposal], most: int | None) -> str:
     moves = sum(isinstance(each.result, Move) for each in proposals)
-    restarts = sum(each.needs_restart for each in proposals)
+    restarts = sum(each.restart for each in proposals)
     chosen = f"{min(moves, most)} of {moves}" if most is not None and most < moves else str(moves)
     apart = sum(each.status.state is State.APART for each in proposals)
     if not apart:
@@ -172,11 +102,8 @@ def _summary(proposals: Sequence[Proposal], most: int | None) -> str:
 def restart_list(proposals: Iterable[Proposal]) -> Iterator[str]:
     """Yield the lines of a script that restarts the VMs that only a restart moves to their storage."""
     for each in proposals:
-        if not each.needs_restart or isinstance(each.result, Move):
+        if not each.restart or isinstance(each.result, Move) or not commands(each.status, each.result):
             continue
-        machine, start = each.status.machine, each.status.start
-        command = f"virtctl restart {machine.name} -n {machine.namespace}"
-        if start and start.stopped_by:
-            command = f"kubevirt-scheduler opt-in {machine.name} -n {machine.namespace} --yes && {command}"
+        command = " && ".join(commands(each.status, each.result))
         why = f"{each.result.word}: {each.result.detail}"
         yield printable(f"{command}  # {describe_gain(each.gain)}; {why}")

@@ -11,10 +11,9 @@ from webhook.cluster.inventory import Inventory
 from webhook.commands.recolocate import migrations
 from webhook.commands.recolocate.interrupts import Presses, interrupts
 from webhook.commands.recolocate.output import Reporter, reporter
-from webhook.commands.recolocate.plan import view_of
-from webhook.fleet import recolocation_run
-from webhook.fleet.recolocation import Hindrance, Move, Refusal, plan_move
-from webhook.fleet.relocation import RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
+from webhook.fleet import run as runs
+from webhook.fleet.move import Hindrance, Move, Refusal, VmView, plan_move
+from webhook.fleet.run import RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
 from webhook.fleet.states import Status, assess
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import Malformed
@@ -86,11 +85,11 @@ class MigrationRun:
                 is_refused = isinstance(error, ClusterError) and error.code in REFUSALS
                 patience = PATIENCE_IF_REFUSED if is_refused else PATIENCE
                 if self._clock() - self._answered_at > patience:
-                    self._change(recolocation_run.stopped(self._run, str(error)))
+                    self._change(runs.stopped(self._run, str(error)))
                     break
                 self._report.note(f"A request failed, retrying: {error}")
             if self._presses.count and not self._run.stopped:
-                self._change(recolocation_run.stopped(self._run, INTERRUPTED))
+                self._change(runs.stopped(self._run, INTERRUPTED))
                 self._report.note("Interrupted: waiting for running migrations. To exit now, press Ctrl-C again.")
             if self._presses.count > 1:
                 break
@@ -103,31 +102,31 @@ class MigrationRun:
         view = self._look(self._in_flight())
         self._withdraw(view)
         moving = {each.move.key for each in self._run.in_flight}
-        self._change(recolocation_run.advance(self._run, view, self._limits))
+        self._change(runs.advance(self._run, view, self._limits))
         for each in self._run.relocations:
             if each.stage is Stage.MOVED and each.move.key in moving:
                 self._check_arrival(each.move)
         # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
-        if recolocation_run.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
+        if runs.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
             self._create(self._look(migrations.list_migrations(self._cluster)))
 
     def _create(self, view: View) -> None:
         self._withdraw(view)  # migrations of an earlier run
-        candidate = recolocation_run.next_move(self._run, view, self._limits)
+        candidate = runs.next_move(self._run, view, self._limits)
         if candidate is None:
             self._list_at = self._clock() + LIST_INTERVAL
             if not self._run.in_flight:
                 self._report.note("Waiting for other migrations to finish")
         while candidate and not self._presses.count and self._start(candidate, view):
-            candidate = recolocation_run.next_move(self._run, view, self._limits)
+            candidate = runs.next_move(self._run, view, self._limits)
 
     def _withdraw(self, view: View) -> None:
-        for withdrawal in recolocation_run.withdrawals(view):
+        for withdrawal in runs.withdrawals(view):
             migration = withdrawal.migration
             vmi = f"{migration.namespace}/{migration.vmi}"
             self._report.note(f"{vmi}: deleting migration {migration.name}: {withdrawal.why}")
             migrations.delete_migration(self._cluster, migration)
-            self._change(recolocation_run.withdrawn(self._run, withdrawal))
+            self._change(runs.withdrawn(self._run, withdrawal))
 
     def _in_flight(self) -> list[Migration]:
         keys = [(each.move.namespace, each.migration) for each in self._run.in_flight]
@@ -163,19 +162,19 @@ class MigrationRun:
         """Check the VM again and create its migration. Return whether another may be created in this pass."""
         result = self._checked(candidate, view)
         if isinstance(result, Refusal):
-            self._change(recolocation_run.skipped(self._run, candidate, f"{result.word}: {result.detail}"))
+            self._change(runs.skipped(self._run, candidate, f"{result.word}: {result.detail}"))
             return True
         current = replace(candidate, move=result)
         # If the VM or its share-manager has moved, other limits apply.
         if (result.source, result.target) != (candidate.move.source, candidate.move.target):
-            self._change(recolocation_run.updated(self._run, replace(current, canary=False)))
+            self._change(runs.updated(self._run, replace(current, canary=False)))
             return False
         name = f"recolocate-{candidate.move.name[:LONGEST_NAME]}-{self._suffix}"
         try:
             migrations.create_migration(self._cluster, result, name)
         except ClusterError as error:
             return self._not_created(current, name, error)
-        self._change(recolocation_run.begun(self._run, current, name, self._clock()))
+        self._change(runs.begun(self._run, current, name, self._clock()))
         return True
 
     def _checked(self, candidate: Relocation, view: View) -> Move | Refusal:
@@ -185,7 +184,7 @@ class MigrationRun:
             inventory, status = self._assessed(key)
             if status is None:
                 return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
-            return plan_move(view_of(status, inventory, unfinished, self._settings), inventory.store)
+            return plan_move(VmView(status, inventory.surroundings(self._settings, unfinished)), inventory.store)
         except Malformed as error:
             return Refusal(Hindrance.NOT_RUNNING, f"the VM's pod cannot be read: {error}")
 
@@ -208,9 +207,9 @@ class MigrationRun:
         if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):
             raise error
         if error.code in SERVER_ERRORS or error.code >= 500:
-            self._change(recolocation_run.begun(self._run, candidate, name, self._clock(), uncertain=True))
+            self._change(runs.begun(self._run, candidate, name, self._clock(), uncertain=True))
             raise error
-        self._change(recolocation_run.skipped(self._run, candidate, str(error)))
+        self._change(runs.skipped(self._run, candidate, str(error)))
         return True
 
     def _change(self, run: Run) -> None:

@@ -107,7 +107,8 @@ def _survey(  # noqa: PLR0913 (the options of the command)
     if not statuses and scope.namespace:
         click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
     loads = node_loads(fleet.inventory.store, fleet.webhook.settings)
-    return fleet.origin() | build_report(statuses, loads)
+    around = fleet.inventory.surroundings(fleet.webhook.predicting)
+    return fleet.origin() | build_report(statuses, fleet.inventory.store, around, loads)
 
 
 def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) -> str:

@@ -4,34 +4,59 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from webhook.cluster.inventory import NodeLoad
-from webhook.fleet.states import Start, State, Status
-from webhook.fleet.wording import advice, if_started, next_step
+from webhook.fleet.move import Move, Refusal, Surroundings, VmView, plan_move
+from webhook.fleet.plan import Proposal, make_plan
+from webhook.fleet.states import Future, Start, State, Status
+from webhook.fleet.wording import advice, commands, if_started, next_step
+from webhook.placement.catalog import Catalog
 from webhook.placement.objects.fields import JsonObject
 
 # The keys of the summary and of a node's states, in the order of the report.
 STATE_KEYS = {state: f"{state[0].lower()}{state[1:]}" for state in State}
 
 
-def build_report(statuses: Sequence[Status], loads: Iterable[NodeLoad]) -> JsonObject:
-    """Return the report. The nodes count the given VMs."""
+def build_report(
+    statuses: Sequence[Status], catalog: Catalog, around: Surroundings, loads: Iterable[NodeLoad]
+) -> JsonObject:
+    """Return the report. The nodes count the given VMs, and the plan is one for all of them."""
+    plan = {each.status.machine.key: each for each in make_plan(_apart(statuses), catalog, around)}
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
     for status in statuses:
         by_node[status.node][status.state] += 1
+    moves = sum(each.action == "migrate" for each in plan.values())
     return {
-        "vms": [describe(status) for status in statuses],
+        "vms": [
+            describe(status, plan_move(VmView(status, around), catalog))
+            | {"plan": describe_proposal(plan.get(status.machine.key))}
+            for status in statuses
+        ],
         "nodes": [_node(load, by_node[load.name]) for load in loads],
-        "summary": summarize(statuses),
+        "summary": summarize(statuses) | {"togetherAfterRecolocate": moves},
     }
 
 
-def describe(status: Status) -> JsonObject:
-    """Return one VM of the report."""
+def _apart(statuses: Iterable[Status]) -> list[Status]:
+    return [each for each in statuses if each.state is State.APART]
+
+
+def describe_proposal(proposal: Proposal | None) -> JsonObject | None:
+    """Return what the plan for all VMs does with one that is apart; None for others."""
+    if proposal is None:
+        return None
+    result = proposal.result
+    word, detail = (result.word, result.detail) if isinstance(result, Refusal) else (None, None)
+    return {"action": proposal.action, "reason": word, "detail": detail, "gainBytes": proposal.gain}
+
+
+def describe(status: Status, move: Move | Refusal) -> JsonObject:
+    """Return one VM of the report. `move` is how live migration can move this VM alone."""
     machine = status.machine
     return {
         "namespace": machine.namespace,
         "name": machine.name,
         "optedIn": status.opted_in,
         "optedInBy": status.opted_in_by.value if status.opted_in else None,
+        "optedOut": status.opted_out,
         "node": status.node,
         "storageNode": status.storage_node,
         "claim": status.claim,
@@ -39,13 +64,14 @@ def describe(status: Status) -> JsonObject:
         "reason": status.reason.value if status.reason else None,
         "paused": machine.paused,
         "migrating": machine.migrating,
-        "ifStarted": _start(status.start, helps=status.start_helps) if status.start else None,
-        "nextStep": next_step(status),
-        "advice": advice(status),
+        "ifStarted": _start(status.start) if status.start else None,
+        "nextStep": next_step(status, move),
+        "advice": advice(status, move),
+        "commands": list(commands(status, move)),
     }
 
 
-def _start(start: Start, *, helps: bool) -> JsonObject:
+def _start(start: Start) -> JsonObject:
     decision = start.decision
     return {
         "outcome": decision.outcome.value,
@@ -54,8 +80,9 @@ def _start(start: Start, *, helps: bool) -> JsonObject:
         "stoppedBy": start.stopped_by.value if start.stopped_by else None,
         "cold": start.cold,
         "otherUsers": [{"kind": user.kind, "namespace": user.namespace, "name": user.name} for user in start.users],
-        "together": helps,
-        "text": if_started(start, together=helps),
+        "future": (start.future if start.enforced and not start.stopped_by else Future.ANYWHERE).value,
+        "together": start.helps,
+        "text": if_started(start),
     }
 
 

@@ -46,6 +46,8 @@ def summary_line(summary: JsonObject) -> str:
     if not summary["apart"]:
         return line
     helped, to_opt_in = summary["togetherAfterRestart"], summary["togetherAfterRestartNotOptedIn"]
+    if moves := summary.get("togetherAfterRecolocate"):
+        line += f"; {moves} of {summary['apart']} would be together after recolocate"
     line += f"; {helped} of {summary['apart']} would be together after a restart"
     return f"{line} ({to_opt_in} only after opt-in)" if to_opt_in else line
 
@@ -56,7 +58,7 @@ def _vm_heads(*, wide: bool) -> Sequence[str]:
 
 
 def _vm_cells(vm: JsonObject, *, wide: bool) -> Iterator[str]:
-    yield from (vm["namespace"], vm["name"], _OPTED_IN[vm["optedInBy"]])
+    yield from (vm["namespace"], vm["name"], "opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]])
     yield from (vm["node"] or NO_VALUE, vm["storageNode"] or NO_VALUE)
     marks = [mark for mark in ("paused", "migrating") if wide and vm[mark]]
     yield f"{vm['state']} ({', '.join(marks)})" if marks else vm["state"]

@@ -43,7 +43,7 @@ class Claim(_Namespaced, Struct, frozen=True):
     `volume_name` is the PV that the claim names: the user may have written it (see `Volume.names`). `phase` is
     the claim's `status.phase`. `shared` means ReadWriteMany, `read_only_many` means ReadOnlyMany without ReadWriteMany,
     and `block` means volumeMode Block. `persistent_state` marks the claim of a persistent vTPM or EFI state.
-    `storage_class` is empty if the claim names none.
+    `storage_class` is empty if the claim names none. `size` is the requested capacity in bytes, 0 if unknown.
     """
 
     namespace: str
@@ -56,6 +56,7 @@ class Claim(_Namespaced, Struct, frozen=True):
     storage_class: str = ""
     uid: str = ""
     phase: str = ""
+    size: int = 0
 
 
 class Volume(_ClusterScoped, Struct, frozen=True):

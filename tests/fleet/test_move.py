@@ -1,5 +1,6 @@
 """Live migration moves a VM to its storage only if every rule permits it."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.support.builders import (
     OPT_IN,
     Object,
+    hotplug_pod,
     labeled_namespace,
     node,
     pod_anti_affinity,
@@ -15,10 +17,10 @@ from tests.support.builders import (
     settings,
     storage,
 )
-from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
+from tests.support.fleet import inventory, vm, vm_pod, without_manifests
 from tests.support.migrations import MIGRATABLE, migratable
 from webhook.cluster.inventory import Inventory
-from webhook.fleet.recolocation import NO_EVICTION, Move, Refusal, VmView, can_restart, gain, plan_move
+from webhook.fleet.move import NO_EVICTION, Move, Refusal, VmView, can_restart, gain, plan_move
 from webhook.fleet.states import assess
 from webhook.placement.settings import OptIn
 
@@ -29,18 +31,15 @@ SERVED = storage()  # disk1 is served by node-a
 
 def result(*manifests: Object, unfinished: bool = False, **overrides: Any) -> Move | Refusal:
     """Plan the only VM of a cluster."""
-    found, chosen = inventory(*manifests), settings(**overrides)
-    (machine,) = [each for each in found.machines(chosen) if each.name == "vm1"]
-    view = view_of(found, unfinished=unfinished, **overrides)
-    assert view.status.machine == machine
-    return plan_move(view, found.store)
+    found = inventory(*manifests)
+    return plan_move(view_of(found, unfinished=unfinished, **overrides), found.store)
 
 
 def view_of(found: Inventory, *, unfinished: bool = False, **overrides: Any) -> VmView:
     chosen, key = settings(**overrides), ("default", "vm1")
     (machine,) = [each for each in found.machines(chosen) if each.name == "vm1"]
-    assessed = assess(machine, found.store, chosen)
-    return VmView(assessed, found.vms.get(key, {}), found.vmis.get(key, {}), unfinished, chosen)
+    around = found.surroundings(chosen, {key} if unfinished else ())
+    return VmView(assess(machine, found.store, chosen), around)
 
 
 def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() -> None:
@@ -54,6 +53,13 @@ def terminating(item: Object) -> Object:
 
 
 APART = [*SERVED, *NODES, vm(), vm_pod(node="node-b")]
+
+
+def quota(hard: Object, used: Object, **spec: Any) -> Object:
+    metadata = {"name": "limits", "namespace": "default"}
+    return {"kind": "ResourceQuota", "metadata": metadata, "spec": spec, "status": {"hard": hard, "used": used}}
+
+
 NOT_MIGRATABLE = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable"}
 ROWS: list[tuple[str, list[Object], str, str]] = [
     ("together", [*SERVED, *NODES, vm(), vm_pod(), migratable()], "NotApart", "the VM is Together"),
@@ -79,6 +85,14 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
      "Evacuating", "KubeVirt evacuates the VM from node-b"),
     ("paused", [*APART, migratable("vm1", "node-b", {"type": "Paused", "status": "True"})],
      "Paused", "the VM is paused"),
+    *((f"KubeVirt migrates it: {kind}", [*APART, migratable("vm1", "node-b", {"type": kind, "status": status})],
+       "KubeVirtMigrates", f"KubeVirt migrates the VM itself ({kind})")
+      for kind, status in (("VolumesChange", "True"), ("HotMemoryChange", "True"), ("HotVCPUChange", "False"),
+                           ("MigrationRequired", "True"))),
+    ("a backup is running", [*APART, migratable(spec={"utilityVolumes": [{"name": "a", "claimName": "b"}]})],
+     "UtilityVolumes", "KubeVirt does not migrate a VM while utility volumes are attached"),
+    ("a quota", [*APART, migratable(), quota({"pods": "1"}, {"pods": "1"})],
+     "ResourceQuota", "limits: pods (requested 1, used 1 of 1)"),
     ("a target pod that runs already",
      [*APART, vm_pod(suffix="fghij", labels={"kubevirt.io/migrationJobUID": "job"}, created="2026-08-01T13:00:00Z"),
       migratable()],
@@ -126,7 +140,8 @@ def test_the_pin_of_the_running_pod_does_not_stand_in_the_way() -> None:
 def test_a_pod_that_the_caches_know_only_in_part_is_not_moved() -> None:
     found, chosen = inventory(*APART, migratable()), settings()
     (machine,) = without_manifests(found.machines(chosen))
-    view = VmView(assess(machine, found.store, chosen), {}, found.vmis["default", "vm1"], False, chosen)
+    machine = replace(machine, vmi=found.vmis["default", "vm1"])
+    view = VmView(assess(machine, found.store, chosen), found.surroundings(chosen))
     refusal = plan_move(view, found.store)
     assert isinstance(refusal, Refusal)
     assert refusal.detail == "the VM's pod is unknown"
@@ -159,26 +174,54 @@ def hindered(*flags: bool) -> list[Object]:
     ]
 
 
+def sized(name: str, node: str, size: str) -> list[Object]:
+    claim, *rest = storage(name, node)
+    claim["spec"]["resources"] = {"requests": {"storage": size}}
+    return [claim, *rest]
+
+
 def test_the_gain_is_the_capacity_of_the_disks_that_become_local() -> None:
-    disks = [*storage("disk1", "node-a"), *storage("disk2", "node-a"), *storage("disk3", "node-b")]
+    disks = [*sized("disk1", "node-a", "10"), *sized("disk2", "node-a", "20"), *sized("disk3", "node-b", "5")]
     rest = [*NODES, vm()]
     pod = vm_pod(node="node-b", claims=["disk1", "disk2", "disk3"])
-    sizes = {"disk1": 10, "disk2": 20, "disk3": 5}
     # Others use the disks too, so that the share-managers stay where they are.
     others = [vm_pod(f"other-{each}", "node-a", claims=[each]) for each in ("disk1", "disk2", "disk3")]
     found = inventory(*disks, *rest, pod, *others)
     for restarted in (False, True):
-        assert gain(view_of(found).status, sizes, restarted=restarted) == 25
-    assert gain(view_of(found).status, {}, restarted=False) == 0
-    alone = status(*disks, *rest, pod)
-    assert gain(alone, sizes, restarted=False) == 25
-    assert gain(alone, sizes, restarted=True) == 30  # a cold start
+        assert gain(view_of(found).status, found.store, restarted=restarted) == 25
+    assert gain(view_of(found).status, inventory().store, restarted=False) == 0
+    alone = inventory(*disks, *rest, pod)
+    assert gain(view_of(alone).status, alone.store, restarted=False) == 25
+    assert gain(view_of(alone).status, alone.store, restarted=True) == 30  # a cold start
+
+
+def test_hotplugged_disks_count_for_the_gain_and_utility_volumes_do_not() -> None:
+    disks = [*sized("disk1", "node-a", "10"), *sized("disk2", "node-b", "40"), *sized("disk3", "node-b", "80")]
+    launcher = vm_pod(node="node-b")
+    plugged = [hotplug_pod(launcher, claims=[each], suffix=each) for each in ("disk2", "disk3")]
+    utility = [{"name": "backup", "claimName": "disk3"}]
+    found = inventory(*disks, *NODES, vm(), migratable(spec={"utilityVolumes": utility}), launcher, *plugged)
+    assert gain(view_of(found).status, found.store, restarted=False) == 10 - 40
+    refusal = result(*disks, *NODES, vm(), migratable(), launcher, *plugged)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.word, refusal.detail.partition(" ")[2]) == ("NoGain", "becomes remote")
+
+
+def test_the_target_node_must_reach_the_hotplugged_disks() -> None:
+    claim, volume, *rest = storage("disk2", "node-a")
+    elsewhere = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]}
+    volume["spec"]["nodeAffinity"] = {"required": elsewhere}
+    launcher = vm_pod(node="node-b")
+    own = [*SERVED, *NODES, vm(), migratable(), launcher]
+    refusal = result(*own, claim, volume, *rest, hotplug_pod(launcher, claims=["disk2"]))
+    assert isinstance(refusal, Refusal)
+    assert refusal.word == "VolumeMismatch"
 
 
 def test_without_a_known_next_pod_there_is_no_gain() -> None:
     found, chosen = inventory(*APART), settings()
     (machine,) = without_manifests(found.machines(chosen))
-    assert gain(assess(machine, found.store, chosen), {"disk1": 10}, restarted=True) == 0
+    assert gain(assess(machine, found.store, chosen), found.store, restarted=True) == 0
 
 
 @pytest.mark.parametrize(
@@ -197,6 +240,33 @@ def test_a_namespace_can_opt_its_vms_out(label: str | None, opt_in: str, annotat
     found = result(*manifests, opt_in=OptIn(opt_in))
     assert isinstance(found, Move) is moves
     assert moves or found.detail == "the label of the namespace opts the VM out"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "spec", "rejected"),
+    [
+        ({"requests.memory": "4Gi"}, {"requests.memory": "2Gi"}, {}, ""),
+        (
+            {"requests.memory": "3Gi"},
+            {"requests.memory": "2Gi"},
+            {},
+            "requests.memory (requested 2048Mi, used",
+        ),
+        ({"memory": "3Gi"}, {"memory": "2Gi"}, {}, "memory (requested 2048Mi"),
+        ({"limits.cpu": "3"}, {"limits.cpu": "2"}, {}, "limits.cpu (requested 2, used 2 of 3)"),
+        ({"count/pods": "5"}, {"count/pods": "4"}, {}, ""),
+        ({"requests.devices.kubevirt.io/kvm": "1"}, {}, {}, ""),
+        ({"count/secrets": "0", "limits.memory": "0"}, {}, {}, ""),
+        ({"pods": "0"}, {}, {"scopes": ["Terminating"]}, ""),
+        ({"pods": "0"}, {}, {"scopeSelector": {"matchExpressions": []}}, ""),
+    ],
+)
+def test_a_resource_quota_is_found_before_a_migration(hard: Object, used: Object, spec: Object, rejected: str) -> None:
+    own = vm_pod(node="node-b", requests={"memory": "2Gi", "devices.kubevirt.io/kvm": "1"})
+    own["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "2"}
+    cluster = [*SERVED, *NODES, vm(), migratable(), own]
+    found = result(*cluster, quota(hard, used, **spec))
+    assert found.detail.startswith(f"limits: {rejected}") if isinstance(found, Refusal) else not rejected
 
 
 @pytest.mark.parametrize(

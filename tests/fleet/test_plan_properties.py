@@ -11,12 +11,10 @@ from tests.support.fleet import inventory, vm
 from tests.support.migrations import migratable
 from tests.support.random_clusters import clusters, pods, storage
 from tests.support.scheduler_oracle import feasible_nodes
-from webhook.fleet.recolocation import Move, VmView, plan_move
+from webhook.fleet.move import Move, VmView, plan_move
 from webhook.fleet.states import assess
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.settings import Settings
-
-KEY = ("default", "vm1")
 
 
 @st.composite
@@ -65,7 +63,7 @@ def test_a_vm_moves_if_and_only_if_its_target_pod_can_be_scheduled(
     found = inventory(*cluster["nodes"], *existing, disk["pvc"], disk["pv"], vm(), vmi)
     (machine,) = found.machines(Settings())
     status = assess(machine, found.store, Settings())
-    result = plan_move(VmView(status, found.vms[KEY], found.vmis[KEY], False, Settings()), found.store)
+    result = plan_move(VmView(status, found.surroundings(Settings())), found.store)
     hostname = hostname_of(cluster, target)
     feasible = (
         feasible_nodes(target_pod(pod, hostname), cluster["nodes"], existing, [disk["pv"]]) if hostname else set()

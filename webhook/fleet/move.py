@@ -1,21 +1,22 @@
 """Whether live migration can move a VM to the node of its share-manager, and the reason if it can't."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from webhook.fleet.quota import exceeded_quota
 from webhook.fleet.states import State, Status
 from webhook.fleet.target_pod import target_pod
 from webhook.placement.catalog import Catalog
+from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
 from webhook.placement.injector import candidate_for
 from webhook.placement.migration import HOSTNAME
-from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import JsonObject, condition, mapping, text
+from webhook.placement.objects.facts import Key, Pod
+from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import run_strategy
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.reasons import OptedInBy, Reason
-from webhook.placement.resolve import resolve_all
+from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
 from webhook.placement.settings import OptIn, Settings
 
 NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
@@ -34,12 +35,27 @@ class Hindrance(StrEnum):
     OWN_HOSTNAME = "HostnameSelector"
     NO_EVICTION = "PrefersNoEviction"
     NO_HOSTNAME = "NoHostnameLabel"
+    KUBEVIRT_MIGRATES = "KubeVirtMigrates"
+    UTILITY_VOLUMES = "UtilityVolumes"
+    NO_GAIN = "NoGain"
+    QUOTA = "ResourceQuota"
     GUARD = "NodeGuard"
     OLD_KUBEVIRT = "OldKubeVirt"
 
 
 # These end by themselves, so a later run can move the VM.
-TRANSIENT = frozenset({Hindrance.MIGRATING, Hindrance.EVACUATING, Hindrance.PAUSED, Hindrance.NOT_RUNNING})
+TRANSIENT = frozenset({
+    Hindrance.MIGRATING,
+    Hindrance.EVACUATING,
+    Hindrance.PAUSED,
+    Hindrance.NOT_RUNNING,
+    Hindrance.KUBEVIRT_MIGRATES,
+    Hindrance.UTILITY_VOLUMES,
+})  # fmt: skip
+# KubeVirt migrates a VMI with one of these conditions itself: `doesRequireMigration` in
+# pkg/virt-controller/watch/workload-updater/workload-updater.go. Of the first, any status counts.
+_OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "MigrationRequired")
+GIBIBYTE = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +77,7 @@ class Move:
     """A live migration of a VM to the node of its storage.
 
     `hostname` is the target node's label `kubernetes.io/hostname`, which may differ from the node's name. `claims` are
-    all claims of the VM. `ready` means that the VM was Ready before.
+    all claims of the VM. `ready` means that the VM was Ready before. `pod` holds the facts of the target pod.
     """
 
     namespace: str
@@ -71,6 +87,7 @@ class Move:
     hostname: str
     claims: tuple[str, ...] = ()
     ready: bool = True
+    pod: Pod | None = field(default=None, compare=False)
 
     @property
     def key(self) -> Key:
@@ -79,14 +96,35 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the rules read besides the catalog.
+
+    `quotas` are the ResourceQuotas, by namespace. `unfinished` are the VMs that have an unfinished migration. Only if
+    `supported` can KubeVirt migrate a VM to a chosen node.
+    """
+
+    settings: Settings
+    quotas: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
+    unfinished: Collection[Key] = ()
+    supported: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class VmView:
-    """What the rules read of one VM: its status, its manifests, and whether a migration of it is unfinished."""
+    """What the rules read of one VM."""
 
     status: Status
-    vm: JsonObject
-    vmi: JsonObject
-    unfinished: bool
-    settings: Settings
+    around: Surroundings
+
+    @property
+    def vm(self) -> JsonObject:
+        """Return the VM."""
+        return self.status.machine.vm
+
+    @property
+    def vmi(self) -> JsonObject:
+        """Return the VMI."""
+        return self.status.machine.vmi
 
 
 def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
@@ -94,7 +132,7 @@ def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
     for rule in _RULES:
         if refusal := rule(view):
             return refusal
-    if refusal := _opted_out_by_namespace(view, catalog):
+    if refusal := _opted_out_by_namespace(view, catalog) or _no_gain(view, catalog):
         return refusal
     status = view.status
     node = catalog.node(status.storage_node or "")
@@ -102,23 +140,36 @@ def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
     if not hostname:
         return Refusal(Hindrance.NO_HOSTNAME, f"{status.storage_node} has no label {HOSTNAME}")
     machine = status.machine
-    if refusal := _refused_by_guard(view, hostname, catalog):
+    candidate = _candidate(view, hostname, catalog)
+    if refusal := _refused_by_guard(candidate) or _refused_by_quota(candidate, view.around):
         return refusal
     claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)
     ready = condition(view.vmi, "Ready").get("status") == "True"
     source, target = status.node or "", status.storage_node or ""
-    return Move(machine.namespace, machine.name, source, target, hostname, claims, ready)
+    facts = candidate.pod_facts if candidate else None
+    return Move(machine.namespace, machine.name, source, target, hostname, claims, ready, facts)
 
 
-def _refused_by_guard(view: VmView, hostname: str, catalog: Catalog) -> Refusal | None:
+def _candidate(view: VmView, hostname: str, catalog: Catalog) -> Candidate | None:
     machine, target = view.status.machine, view.status.storage_node or ""
     if machine.manifest is None or machine.template is None:
-        return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
+        return None
     source = catalog.node(view.status.node or "")
     pod = target_pod(machine.template, machine.manifest, view.vmi, hostname, source.labels if source else {})
-    claims = resolve_all(pod, machine.namespace, catalog, view.settings)
-    failed = first_failed_check(candidate_for(pod, machine.namespace, target, claims, catalog))
-    return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason) if failed else None
+    # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
+    return candidate_for(pod, machine.namespace, target, view.status.claims, catalog)
+
+
+def _refused_by_guard(candidate: Candidate | None) -> Refusal | None:
+    if candidate is None:
+        return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
+    failed = first_failed_check(candidate)
+    return Refusal(Hindrance.GUARD, f"{candidate.node_name} {failed.detail}", failed.reason) if failed else None
+
+
+def _refused_by_quota(candidate: Candidate | None, around: Surroundings) -> Refusal | None:
+    found = exceeded_quota(candidate.pod, around.quotas.get(candidate.namespace, ())) if candidate else ""
+    return Refusal(Hindrance.QUOTA, found) if found else None
 
 
 def _not_apart(view: VmView) -> Refusal | None:
@@ -128,16 +179,21 @@ def _not_apart(view: VmView) -> Refusal | None:
 
 def _opted_out(view: VmView) -> Refusal | None:
     annotations = mapping(view.vm, "spec", "template", "metadata", "annotations")
-    opted_out = (key for key in view.settings.opt_in_annotations if annotations.get(key) == "false")
+    opted_out = (key for key in view.around.settings.opt_in_annotations if annotations.get(key) == "false")
     found = next(opted_out, None)
     return Refusal(Hindrance.OPTED_OUT, f'the annotation {found} is "false"') if found else None
 
 
 def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
-    if view.status.opted_in_by is OptedInBy.ANNOTATION or view.settings.opt_in is OptIn.ANNOTATION:
+    if view.status.opted_in_by is OptedInBy.ANNOTATION or view.around.settings.opt_in is OptIn.ANNOTATION:
         return None
     opted_out = catalog.namespace_opt_in(view.status.machine.namespace) is False
     return Refusal(Hindrance.OPTED_OUT, "the label of the namespace opts the VM out") if opted_out else None
+
+
+def _no_gain(view: VmView, catalog: Catalog) -> Refusal | None:
+    gained = gain(view.status, catalog, restarted=False)
+    return Refusal(Hindrance.NO_GAIN, describe_gain(gained)) if gained < 0 else None
 
 
 def _not_running(view: VmView) -> Refusal | None:
@@ -158,7 +214,8 @@ def _not_migratable(view: VmView) -> Refusal | None:
 
 
 def _migrating(view: VmView) -> Refusal | None:
-    if not (view.unfinished or view.status.machine.migrating):
+    machine = view.status.machine
+    if not (machine.key in view.around.unfinished or machine.migrating):
         return None
     return Refusal(Hindrance.MIGRATING, "another live migration of the VM is unfinished")
 
@@ -184,6 +241,24 @@ def _no_eviction(view: VmView) -> Refusal | None:
     return None
 
 
+def _kubevirt_migrates(view: VmView) -> Refusal | None:
+    for kind in _OWN_MIGRATIONS:
+        found = condition(view.vmi, kind)
+        if found.get("status") == "True" or (found and kind == _OWN_MIGRATIONS[0]):
+            return Refusal(Hindrance.KUBEVIRT_MIGRATES, f"KubeVirt migrates the VM itself ({kind})")
+    return None
+
+
+def _utility_volumes(view: VmView) -> Refusal | None:
+    attached = mappings(view.vmi, "spec", "utilityVolumes")
+    detail = "KubeVirt does not migrate a VM while utility volumes are attached, for example for a backup"
+    return Refusal(Hindrance.UTILITY_VOLUMES, detail) if attached else None
+
+
+def _old_kubevirt(view: VmView) -> Refusal | None:
+    return None if view.around.supported else Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
+
+
 _RULES: tuple[Callable[[VmView], Refusal | None], ...] = (
     _not_apart,
     _opted_out,
@@ -194,6 +269,9 @@ _RULES: tuple[Callable[[VmView], Refusal | None], ...] = (
     _migrating,
     _evacuating,
     _paused,
+    _kubevirt_migrates,
+    _utility_volumes,
+    _old_kubevirt,
 )
 
 
@@ -202,16 +280,29 @@ def can_restart(vm: JsonObject) -> bool:
 
     KubeVirt's source: `RestartVMRequestHandler` in pkg/virt-api/rest/lifecycle.go.
     """
-    return run_strategy(vm) not in ("Halted", "Once") and condition(vm, "VolumesChange").get("status") != "True"
+    return run_strategy(vm) not in ("", "Halted", "Once") and condition(vm, "VolumesChange").get("status") != "True"
 
 
-def gain(status: Status, sizes: Mapping[str, int], *, restarted: bool) -> int:
+def gain(status: Status, catalog: Catalog, *, restarted: bool) -> int:
     """Return how many bytes of the VM's claims become local by the move or the restart, less those that are local now.
 
-    `sizes` are the requested capacities of its claims. Only claims with a share-manager count.
+    Only claims that a share-manager serves now count, each with its requested capacity.
     """
-    served = {each.claim: each.node for each in status.start.decision.claims if each.node} if status.start else {}
-    # After a cold start, the share-managers follow the VM.
-    follow = restarted and status.start is not None and status.start.cold
-    after = sum(sizes.get(claim, 0) for claim, node in served.items() if follow or node == status.storage_node)
-    return after - sum(sizes.get(claim, 0) for claim, node in served.items() if node == status.node)
+    start, target, follow = status.start, status.storage_node, frozenset[str]()
+    if restarted:
+        target, follow = (start.decision.node, start.stopped) if start else (None, follow)
+    return sum(
+        _size(each, status, catalog) * ((each.volume in follow or each.node == target) - (each.node == status.node))
+        for each in status.claims
+        if each.node
+    )
+
+
+def _size(finding: ClaimFinding, status: Status, catalog: Catalog) -> int:
+    claim = catalog.claim(status.machine.namespace, finding.claim)
+    return claim.size if claim else 0
+
+
+def describe_gain(gained: int) -> str:
+    """Return a gain in GiB. It is negative if claims without a vote are larger, such as an image that VMs share."""
+    return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"

@@ -6,9 +6,24 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.fleet.recolocation import Move
-from webhook.fleet.recolocation_run import advance, begun, next_move, ordered, skipped, withdrawals, withdrawn
-from webhook.fleet.relocation import FINAL_PHASES, Limits, Migration, Relocation, Run, Sight, Stage, View
+from webhook.fleet.move import Move
+from webhook.fleet.run import (
+    FINAL_PHASES,
+    Limits,
+    Migration,
+    Relocation,
+    Run,
+    Sight,
+    Stage,
+    View,
+    advance,
+    begun,
+    next_move,
+    ordered,
+    skipped,
+    withdrawals,
+    withdrawn,
+)
 
 PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running")
 

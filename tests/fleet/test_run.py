@@ -4,8 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from webhook.fleet.recolocation import Move
-from webhook.fleet.recolocation_run import (
+from webhook.fleet.move import Move
+from webhook.fleet.run import (
+    Limits,
+    Migration,
+    Relocation,
+    Run,
+    Sight,
+    Stage,
+    View,
+    Withdrawal,
     advance,
     begun,
     next_move,
@@ -16,7 +24,6 @@ from webhook.fleet.recolocation_run import (
     withdrawals,
     withdrawn,
 )
-from webhook.fleet.relocation import Limits, Migration, Relocation, Run, Sight, Stage, View, Withdrawal
 
 PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running")
 FAST = frozenset({"fast"})

@@ -1,0 +1,157 @@
+"""A plan is made for all VMs together: what is planned for one VM takes its place before the next is evaluated."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from tests.support.builders import HOSTNAME, REQUIRED, Object, node, pod, pod_anti_affinity, pod_term, settings, storage
+from tests.support.fleet import inventory, vm, vm_pod
+from tests.support.migrations import migratable
+from tests.support.scheduler_oracle import feasible_nodes
+from webhook.cluster.inventory import Inventory
+from webhook.fleet.move import Move
+from webhook.fleet.plan import Proposal, make_plan
+from webhook.fleet.states import State, assess
+from webhook.placement.settings import Settings
+
+GIBIBYTE = 1024**3
+CAPACITY_FOR_ONE = [
+    node("node-a", allocatable={"memory": "3Gi", "pods": "110"}, labels={"kubevirt.io/schedulable": "true"}),
+    node("node-b", labels={"kubevirt.io/schedulable": "true"}),
+]
+FIXED: Object = {"conditions": [{"type": "LiveMigratable", "status": "False", "message": "a device"}]}
+
+
+def disk(name: str, target: str, size: int) -> list[Object]:
+    claim, *rest = storage(name, target)
+    claim["spec"]["resources"] = {"requests": {"storage": f"{size}Gi"}}
+    return [claim, *rest]
+
+
+def plan(*manifests: Object, **overrides: Any) -> dict[str, Proposal]:
+    found, chosen = inventory(*manifests), settings(**overrides)
+    return {each.status.machine.name: each for each in plan_of(found, chosen)}
+
+
+def plan_of(found: Inventory, chosen: Settings) -> list[Proposal]:
+    statuses = [assess(each, found.store, chosen) for each in found.machines(chosen)]
+    apart = [each for each in statuses if each.state is State.APART]
+    return make_plan(apart, found.store, found.surroundings(chosen))
+
+
+def apart_vm(name: str, size: int, vmi: Object | None = None, **rest: Any) -> list[Object]:
+    """Build a VM on node-b that requests 2 GiB, whose disk node-a serves."""
+    own = vm_pod(name, "node-b", claims=[name], requests={"memory": "2Gi"}, **rest)
+    return [*disk(name, "node-a", size), vm(name), migratable(name, **(vmi or {})), own]
+
+
+def actions(found: dict[str, Proposal]) -> dict[str, str]:
+    return {name: each.action for name, each in found.items()}
+
+
+def test_capacity_for_one_goes_to_the_vm_that_gains_most() -> None:
+    found = plan(*CAPACITY_FOR_ONE, *apart_vm("small", 1), *apart_vm("large", 9), *apart_vm("medium", 5))
+    assert list(found) == ["large", "medium", "small"]
+    assert actions(found) == {"large": "migrate", "medium": "restart", "small": "restart"}
+    assert [each.result.word for each in found.values() if not isinstance(each.result, Move)] == ["NodeFull"] * 2
+
+
+def test_a_planned_restart_takes_its_place_too() -> None:
+    fleet = [each for name, size in (("one", 3), ("two", 2)) for each in apart_vm(name, size, FIXED)]
+    shared = [pod(f"backup-{name}", claims=[name], node="node-b") for name in ("one", "two")]
+    assert actions(plan(*CAPACITY_FOR_ONE, *fleet, *shared)) == {"one": "restart", "two": "none"}
+    assert actions(plan(*CAPACITY_FOR_ONE, *fleet)) == {"one": "restart", "two": "restart"}  # cold starts, on any node
+    unguarded = plan(*CAPACITY_FOR_ONE, *fleet, *shared, node_guard=False)
+    assert actions(unguarded) == {"one": "restart", "two": "restart"}
+
+
+def test_vms_that_repel_each_other_are_not_planned_onto_one_node() -> None:
+    spread = {"labels": {"app": "db"}, "affinity": pod_anti_affinity(pod_term({"app": "db"}))}
+    nodes = [node("node-a"), node("node-b"), node("node-c")]
+    one, two = apart_vm("one", 2, **spread), apart_vm("two", 1, **deepcopy(spread))
+    two[-1]["spec"]["nodeName"] = two[-2]["status"]["nodeName"] = "node-c"
+    found = plan(*nodes, *one, *two)
+    assert [each.action for each in found.values()] == ["migrate", "restart"]
+    assert isinstance(found["one"].result, Move)
+    assert [found["two"].result.word] == ["PodAffinity"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("strategy", ["Halted", "Once"])
+def test_a_vm_that_kubevirt_does_not_restart_is_not_restarted(strategy: str) -> None:
+    fleet = apart_vm("one", 1, FIXED)
+    fleet[-3]["spec"]["runStrategy"] = strategy
+    assert actions(plan(*CAPACITY_FOR_ONE, *fleet)) == {"one": "none"}
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[Object]:
+    """Draw nodes of different sizes, and VMs of which some have a second disk elsewhere or repel each other."""
+    names = ["node-a", "node-b", "node-c"]
+    allocatable = draw(st.tuples(*[st.integers(2, 12)] * 3))
+    fleet: list[Object] = [
+        node(name, allocatable={"memory": f"{memory}Gi", "pods": "110"}, labels={HOSTNAME: name})
+        for name, memory in zip(names, allocatable, strict=True)
+    ]
+    for number in range(draw(st.integers(1, 6))):
+        name = f"vm{number}"
+        where, target, other = (draw(st.sampled_from(names)) for _ in range(3))
+        fleet += [
+            *disk(f"{name}-a", target, draw(st.integers(1, 9))),
+            *disk(f"{name}-b", other, draw(st.integers(1, 9))),
+        ]
+        claims = [f"{name}-a", f"{name}-b"] if draw(st.booleans()) else [f"{name}-a"]
+        labels = {"app": draw(st.sampled_from(["db", "web"]))}
+        affinity = pod_anti_affinity(pod_term({"app": "db"})) if draw(st.booleans()) else {}
+        requests = {"memory": f"{draw(st.integers(1, 3))}Gi"}
+        launcher = vm_pod(name, where, claims=claims, labels=labels, requests=requests, affinity=affinity)
+        fleet += [vm(name), migratable(name, where), launcher | {"status": {"phase": "Running"}}]
+    return fleet
+
+
+@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(fleet=fleets())
+def test_a_plan_that_is_carried_out_alone_has_no_failed_migration_and_makes_nothing_more_remote(
+    fleet: list[Object],
+) -> None:
+    proposals = plan_of(inventory(*fleet), settings())
+    nodes = [each for each in fleet if each["kind"] == "Node"]
+    pods = {each["metadata"]["name"]: each for each in fleet if each["kind"] == "Pod"}
+    sizes = {each["metadata"]["name"]: each for each in fleet if each["kind"] == "PersistentVolumeClaim"}
+    moves = [each for each in proposals if isinstance(each.result, Move)]
+    event(f"{len(moves)} moves")
+    for each in moves:
+        before = remote(pods, sizes)
+        assert isinstance(each.result, Move)
+        name, target = f"virt-launcher-{each.result.name}-abcde", each.result.target
+        assert target in feasible_nodes(target_pod(pods[name], target), nodes, list(pods.values()))
+        pods[name] = pods[name] | {"spec": pods[name]["spec"] | {"nodeName": target}}
+        assert before - remote(pods, sizes) == each.gain >= 0
+
+
+def target_pod(current: Object, hostname: str) -> Object:
+    """Return the target pod of a migration as KubeVirt creates it."""
+    found = deepcopy(current)
+    found["metadata"]["name"] = "target"
+    del found["spec"]["nodeName"]
+    uid = current["metadata"]["labels"]["kubevirt.io/created-by"]
+    own = {"labelSelector": {"matchLabels": {"kubevirt.io/created-by": uid}}, "topologyKey": HOSTNAME}
+    anti_affinity = found["spec"].setdefault("affinity", {}).setdefault("podAntiAffinity", {})
+    anti_affinity[REQUIRED] = [*anti_affinity.get(REQUIRED, []), own]
+    found["spec"]["nodeSelector"] = found["spec"].get("nodeSelector", {}) | {HOSTNAME: hostname}
+    return found
+
+
+def remote(pods: dict[str, Object], claims: dict[str, Object]) -> int:
+    """Return the bytes of the claims whose share-manager is on another node than the VM that mounts them."""
+    serving = {name.removeprefix("share-manager-vol-"): each["spec"]["nodeName"] for name, each in pods.items()}
+    return sum(
+        int(claims[claim]["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * GIBIBYTE
+        for name, each in pods.items()
+        if name.startswith("virt-launcher")
+        for claim in (volume["persistentVolumeClaim"]["claimName"] for volume in each["spec"]["volumes"])
+        if serving[claim] != each["spec"]["nodeName"]
+    )

@@ -1,0 +1,57 @@
+"""A catalog of the cluster as it will be: share-managers have stopped, and a plan has placed pods."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, cast
+
+from webhook.placement.catalog import Catalog
+from webhook.placement.objects.facts import Key, Pod, ShareManager
+from webhook.placement.objects.selectors import AffinityTerm, Selector
+
+STOPPED = "stopped"
+
+
+def forecast(catalog: Catalog, stopped: Collection[str] = (), placed: Sequence[Pod] = ()) -> Catalog:
+    """Return the catalog after the share-managers of these Longhorn volumes have stopped, and these pods run."""
+    return cast(Catalog, _Forecast(catalog, stopped, placed)) if stopped or placed else catalog
+
+
+class _Forecast:
+    """Answers all other queries from the catalog itself."""
+
+    def __init__(self, catalog: Catalog, stopped: Collection[str], placed: Sequence[Pod]) -> None:
+        self._catalog, self._stopped, self._placed = catalog, frozenset(stopped), placed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def share_manager(self, namespace: str, volume: str) -> ShareManager | None:
+        found = self._catalog.share_manager(namespace, volume)
+        return ShareManager(namespace, volume, STOPPED, "", False) if volume in self._stopped else found
+
+    def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
+        return () if volume in self._stopped else self._catalog.share_manager_pods(namespace, volume)
+
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
+        total = Counter(self._catalog.requested(node, excluding))
+        for pod in self._placed:
+            if pod.effective_node == node and pod.key != excluding:
+                total.update(pod.requests)
+        return total
+
+    def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
+        planned = (pod for pod in self._placed if pod.namespace == namespace)
+        return chain(self._catalog.placed_pods(namespace, selector), planned)
+
+    def repelling_terms(
+        self, namespace: str, labels: Mapping[str, str], *, own: bool
+    ) -> Collection[tuple[Pod, AffinityTerm]]:
+        planned = [
+            (pod, term)
+            for pod in self._placed
+            if (pod.namespace == namespace) is own
+            for term in pod.anti_affinity
+            if namespace in term.namespaces or term.namespace_selector is not None
+        ]
+        return [*self._catalog.repelling_terms(namespace, labels, own=own), *planned]
