@@ -91,14 +91,31 @@ def test_an_error_of_the_api_server_is_raised(server: ApiServer, client: Cluster
         migrations.delete_migration(client, Migration("default", "m1", "vm1", ""))
 
 
-def test_the_newest_warning_says_why_a_migration_failed(server: ApiServer, client: ClusterClient) -> None:
-    assert migrations.failure_message(client, "default", "m1") == ""
-    for number, message in enumerate(["first", "last"]):
-        metadata = {"name": f"m1.{number}", "namespace": "default", "creationTimestamp": f"2026-08-01T12:00:0{number}Z"}
-        server.put({"kind": "Event", "metadata": metadata, "message": message})
-    assert migrations.failure_message(client, "default", "m1") == "last"
-    selector = server.last("list", "events").query["fieldSelector"]
-    assert selector == "involvedObject.kind=VirtualMachineInstanceMigration,involvedObject.name=m1,type=Warning"
+def warning(number: int, kind: str, name: str, reason: str, message: str) -> Object:
+    created = f"2026-08-01T12:00:0{number}Z"
+    metadata = {"name": f"event.{number}", "namespace": "default", "creationTimestamp": created}
+    about = {"kind": kind, "name": name}
+    return {"kind": "Event", "metadata": metadata, "involvedObject": about, "reason": reason, "message": message}
+
+
+def test_the_events_say_why_a_migration_failed(server: ApiServer, client: ClusterClient) -> None:
+    failed = Migration("default", "m1", "vm1", "Failed")
+    assert migrations.failure_message(client, failed) == ""
+    server.put(
+        warning(1, migrations.KIND, "m1", "FailedMigration", "first"),
+        warning(
+            2, migrations.KIND, "m1", "FailedMigration", "Migration target pod was removed during active migration."
+        ),
+        warning(3, migrations.KIND, "m2", "FailedMigration", "of another migration"),
+        warning(4, "Pod", "virt-launcher-vm2-abcde", "FailedScheduling", "of another VM"),
+    )
+    assert migrations.failure_message(client, failed) == "Migration target pod was removed during active migration."
+    assert server.last("list", "events").query["fieldSelector"] == "type=Warning"
+    unschedulable = "the scheduler found no node for the target pod"
+    server.put(warning(0, migrations.KIND, "m1", migrations.UNSCHEDULABLE, "is currently unschedulable"))
+    assert migrations.failure_message(client, failed) == unschedulable
+    server.put(warning(5, "Pod", "virt-launcher-vm1-abcde", "FailedScheduling", "0/3 nodes are available"))
+    assert migrations.failure_message(client, failed) == f"{unschedulable}: 0/3 nodes are available"
 
 
 def test_a_condition_says_why_kubevirt_does_not_start_a_migration(server: ApiServer, client: ClusterClient) -> None:

@@ -121,9 +121,14 @@ def test_vms_migrate_one_after_the_other(cluster: Cluster) -> None:
 
 def test_a_failed_migration_stops_the_run_and_its_event_says_why(cluster: Cluster) -> None:
     vms = [cluster.add("vm1"), cluster.add("vm2")]
-    metadata = {"name": "e", "namespace": "default"}
-    cluster.server.put({"kind": "Event", "metadata": metadata, "message": "target pod is unschedulable"})
-    assert not cluster.run(vms, cluster.set_phase("vm1", "Failed"))
+
+    def fail() -> None:
+        about = {"kind": "VirtualMachineInstanceMigration", "name": cluster.created[-1]}
+        event = {"kind": "Event", "metadata": {"name": "e", "namespace": "default"}, "involvedObject": about}
+        cluster.server.put(event | {"message": "target pod is unschedulable"})
+        cluster.set_phase("vm1", "Failed")()
+
+    assert not cluster.run(vms, fail)
     assert cluster.log.run.stopped == "default/vm1: target pod is unschedulable"
     assert cluster.stages == {"vm1": Stage.FAILED, "vm2": Stage.WAITING}
 

@@ -20,8 +20,9 @@ from tests.support.builders import (
     pod_term,
     storage,
 )
-from tests.support.fleet import vm, vm_pod, vmi
+from tests.support.fleet import inventory, vm, vm_pod, vmi
 from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod
+from webhook.fleet.target_pod import target_pod
 from webhook.fleet.vm_pod import needs_state_claim
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.reasons import Outcome
@@ -280,3 +281,56 @@ def test_a_stopped_vm_keeps_what_decides_where_it_may_run() -> None:
     assert pod["spec"]["nodeSelector"] == {"disk": "ssd", "kubevirt.io/schedulable": "true"}
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert pod["spec"]["affinity"] == stopped["spec"]["template"]["spec"]["affinity"]
+
+
+MACHINE = "machine-type.node.kubevirt.io/"
+
+
+def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_the_status() -> None:
+    running = vmi(domain={"machine": {"type": "q35"}})
+    running["status"]["machine"] = {"type": "pc-q35-rhel9.6.0"}
+    for machine_of_pod in ("q35", "pc-q35-rhel9.6.0"):
+        migrated = vm_pod(labels=MIGRATION, nodeSelector={f"{MACHINE}{machine_of_pod}": "true"})
+        for owner in (vm(), None):
+            found = next_pod(migrated, owner, running, SETTINGS)
+            assert found["spec"]["nodeSelector"] == {f"{MACHINE}q35": "true"}
+            target = target_pod(found, migrated, running, "a", {})["spec"]["nodeSelector"]
+            assert target == {HOSTNAME: "a", f"{MACHINE}pc-q35-rhel9.6.0": "true"}
+    newer = vm(domain={"machine": {"type": "pc"}})
+    assert next_pod(migrated, newer, running, SETTINGS)["spec"]["nodeSelector"] == {f"{MACHINE}pc": "true"}
+
+
+def test_the_node_selectors_of_kubevirts_configuration_are_kept_after_a_migration_and_rendered() -> None:
+    everywhere = {"pool": "vms"}
+    migrated = vm_pod(labels=MIGRATION, nodeSelector=everywhere | {"added": "by the migration"})
+    assert next_pod(migrated, vm(), vmi(), SETTINGS, everywhere)["spec"]["nodeSelector"] == everywhere
+    rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), node_selectors=everywhere)["spec"]["nodeSelector"]
+    assert rendered == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}
+    kubevirt = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": {
+        "developerConfiguration": {"nodeSelectors": everywhere}}}}  # fmt: skip
+    found = inventory(vm(), kubevirt).machines(SETTINGS)[0].template
+    assert found
+    assert found["spec"]["nodeSelector"]["pool"] == "vms"
+
+
+@pytest.mark.parametrize("own", [[], [{"key": "disk", "operator": "In", "values": ["ssd"]}]])
+def test_a_decentralized_migration_leaves_no_trace_in_the_next_pod(own: list[Object]) -> None:
+    avoided = {"key": HOSTNAME, "operator": "NotIn", "values": ["node-a"]}
+    migrated = vm_pod(labels=MIGRATION, affinity=node_terms({"matchExpressions": [*own, avoided]}))
+    expected = node_terms({"matchExpressions": own})["nodeAffinity"] if own else {}
+    assert next_pod(migrated, vm(), vmi(), SETTINGS)["spec"]["affinity"] == {"nodeAffinity": expected}
+    asked = vmi(affinity=node_terms({"matchExpressions": [avoided]}))
+    kept = next_pod(migrated, vm(), asked, SETTINGS)["spec"]["affinity"]["nodeAffinity"][REQUIRED]
+    assert kept == {"nodeSelectorTerms": [{"matchExpressions": [*own, avoided]}]}
+
+
+def test_a_vm_that_requires_a_restart_is_rendered_from_its_template() -> None:
+    disk = {"name": "a", "persistentVolumeClaim": {"claimName": "disk2"}}
+    changed = vm(nodeSelector={"disk": "ssd"}, volumes=[disk], domain={"memory": {"guest": "1Gi"}})
+    changed["status"] = {"conditions": [{"type": "RestartRequired", "status": "True"}]}
+    found = next_pod(vm_pod(claims=["disk1", "persistent-state-for-vm1"]), changed, vmi(), SETTINGS)
+    assert found["metadata"]["name"] == "virt-launcher-vm1-abcde"
+    assert found["metadata"]["labels"]["kubevirt.io/created-by"] == "uid-of-vm1"
+    claims = [each["persistentVolumeClaim"]["claimName"] for each in found["spec"]["volumes"]]
+    assert claims == ["disk2", "persistent-state-for-vm1"]
+    assert found["spec"]["nodeSelector"]["disk"] == "ssd"

@@ -14,7 +14,7 @@ from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod import needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
-from webhook.placement.objects.fields import JsonObject, Malformed, condition, mappings, text
+from webhook.placement.objects.fields import JsonObject, Malformed, condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
@@ -143,7 +143,7 @@ class Inventory:
         if manifest is not None:
             template = self.next_pod(manifest, key, settings)
         elif vm is not None:
-            template = _rendered(vm, state_claims.get(key, ()))
+            template = _rendered(vm, state_claims.get(key, ()), self.node_selectors())
         strategy, paused, age = self.strategy(key), _is_paused(vmi), seconds_since_creation(manifest, self.time)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
@@ -151,10 +151,15 @@ class Inventory:
         known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=strategy, age=age)
         return replace(known, manifest=manifest, template=template, vm=vm or {}, vmi=vmi or {})
 
+    def node_selectors(self) -> JsonObject:
+        """Return the node selectors that KubeVirt's configuration adds to the pods of all VMs."""
+        found = next(iter(self.kubevirts.values()), None)
+        return mapping(found, "spec", "configuration", "developerConfiguration", "nodeSelectors")
+
     def next_pod(self, pod: JsonObject, key: Key, settings: Settings) -> JsonObject | None:
         """Return the pod that KubeVirt would create after a restart of this pod's VM; None if a field is malformed."""
         try:
-            return next_pod(pod, self.vms.get(key), self.vmis.get(key), settings)
+            return next_pod(pod, self.vms.get(key), self.vmis.get(key), settings, self.node_selectors())
         except Malformed:  # only a hand-written file has such a pod
             return None
 
@@ -167,9 +172,9 @@ class Inventory:
         return "" if has_vm else None
 
 
-def _rendered(vm: JsonObject, state_claims: tuple[str, ...]) -> JsonObject | None:
+def _rendered(vm: JsonObject, state_claims: tuple[str, ...], node_selectors: JsonObject) -> JsonObject | None:
     try:
-        return rendered_pod(vm, state_claims if needs_state_claim(vm) else ())
+        return rendered_pod(vm, state_claims if needs_state_claim(vm) else (), node_selectors)
     except Malformed:  # a quantity that KubeVirt rejects: only a hand-written file has one
         return None
 

@@ -11,21 +11,25 @@ from webhook.fleet.vm_pod import inherits_annotations, rendered_spec
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
 from webhook.placement.migration import HOSTNAME, source_anti_affinity
-from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
+from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     APP_LABEL,
+    CREATED_BY_LABEL,
     EVICTION_SOURCE,
     MIGRATION_LABEL,
     MIGRATION_NAME_ANNOTATION,
+    STATE_CLAIM_LABEL,
     VIRT_LAUNCHER,
     VMI_NAME_ANNOTATION,
     is_migration_target,
+    vmi_uid,
 )
 from webhook.placement.objects.selectors import REQUIRED
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import MigrationTargets, Settings
 
+_MACHINE_TYPE = "machine-type.node.kubevirt.io/"
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 # Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
 _SELECTORS_OF_KUBEVIRT = frozenset({"kubernetes.io/arch", "cpumanager"})
@@ -41,24 +45,59 @@ def before_scheduling(pod: JsonObject, vmi: JsonObject | None = None) -> JsonObj
     return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
 
 
-def next_pod(pod: JsonObject, vm: JsonObject | None, vmi: JsonObject | None, settings: Settings) -> JsonObject:
+def next_pod(
+    pod: JsonObject,
+    vm: JsonObject | None,
+    vmi: JsonObject | None,
+    settings: Settings,
+    node_selectors: Mapping[str, str] | None = None,
+) -> JsonObject:
     """Return the pod that KubeVirt would create if the VM of a running pod were restarted.
 
     The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
-    if they are missing or unknown.
+    if they are missing or unknown. `node_selectors` are those that KubeVirt's configuration adds to every pod.
     """
+    if vm is not None and condition(vm, "RestartRequired").get("status") == "True":
+        return _from_template(pod, vm, node_selectors or {})
     created = before_scheduling(pod, vmi)
     metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
     annotations = mapping(metadata, "annotations")
     if vm is not None:
         annotations = _with_template_annotations(annotations, vm, settings)
     if is_migration_target(pod):
-        spec = _spec_before_migration(created, vmi)
+        spec = _spec_before_migration(created, vmi, node_selectors or {})
+        machine = machine_type(mapping(vm, "spec", "template", "spec")) or machine_type(mapping(vmi, "spec"))
+        spec = spec | {"nodeSelector": with_machine_type(spec["nodeSelector"], machine)}
     metadata = metadata | {
         "annotations": {key: value for key, value in annotations.items() if key not in _OF_THE_MIGRATION},
         "labels": {key: value for key, value in mapping(metadata, "labels").items() if key not in _OF_THE_MIGRATION},
     }
     return created | {"metadata": metadata, "spec": spec}
+
+
+def _from_template(pod: JsonObject, vm: JsonObject, node_selectors: Mapping[str, str]) -> JsonObject:
+    """Return the next pod of a VM whose template has changes that only a restart applies."""
+    state_claims = [name for name in mounted_claims(pod) if name.startswith(f"{STATE_CLAIM_LABEL}-")]
+    rendered = rendered_pod(vm, state_claims, node_selectors)
+    metadata = mapping(rendered, "metadata")
+    labels = mapping(metadata, "labels") | {CREATED_BY_LABEL: vmi_uid(pod)}
+    return rendered | {"metadata": metadata | {"name": text(pod, "metadata", "name"), "labels": labels}}
+
+
+def machine_type(vmi_spec: JsonObject) -> str:
+    """Return the machine type of a VMI's spec, empty if it names none."""
+    return text(vmi_spec, "domain", "machine", "type")
+
+
+def with_machine_type(selector: Mapping[str, str], machine: str) -> JsonObject:
+    """Return a pod's node selector for another machine type, if KubeVirt selects nodes by their machine types.
+
+    A target pod selects the machine type of the VMI's status, such as pc-q35-rhel9.6.0, a new VMI that of its spec.
+    """
+    if not machine or not any(key.startswith(_MACHINE_TYPE) for key in selector):
+        return dict(selector)
+    kept = {key: value for key, value in selector.items() if not key.startswith(_MACHINE_TYPE)}
+    return kept | {f"{_MACHINE_TYPE}{machine}": "true"}
 
 
 def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings: Settings) -> JsonObject:
@@ -71,14 +110,41 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
     return kept | {key: value for key, value in template.items() if key in own}
 
 
-def _spec_before_migration(pod: JsonObject, vmi: JsonObject | None) -> JsonObject:
-    spec = mapping(pod, "spec")
+def _spec_before_migration(pod: JsonObject, vmi: JsonObject | None, node_selectors: Mapping[str, str]) -> JsonObject:
+    spec = _without_avoided_source(mapping(pod, "spec"), vmi)
     affinity = {key: value for key, value in mapping(spec, "affinity").items() if key != "podAntiAffinity"}
     if anti_affinity := _without_term(mapping(spec, "affinity", "podAntiAffinity"), source_anti_affinity(pod)):
         affinity["podAntiAffinity"] = anti_affinity
-    selector = _selector_before_migration(mapping(spec, "nodeSelector"), vmi)
+    selector = _selector_before_migration(mapping(spec, "nodeSelector"), vmi, node_selectors)
     rest = {key: value for key, value in spec.items() if key not in {"affinity", "nodeSelector"}}
     return rest | ({"affinity": affinity} if affinity else {}) | {"nodeSelector": selector}
+
+
+def _without_avoided_source(spec: JsonObject, vmi: JsonObject | None) -> JsonObject:
+    """Remove the requirement by which a decentralized migration keeps its target off the source node.
+
+    KubeVirt's source: `createDecentralizedMigrationPodAntiAffinity` in the same file as `createTargetPod`.
+    """
+    node_affinity = mapping(spec, "affinity", "nodeAffinity")
+    terms = mappings(node_affinity, REQUIRED, "nodeSelectorTerms")
+    own = mappings(vmi, "spec", "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")[:1]
+    asked = [each for term in own for each in mappings(term, "matchExpressions")]
+    expressions = mappings(terms[0], "matchExpressions") if terms else []
+    kept = [each for each in expressions if each in asked or not _avoids_one_host(each)]
+    if kept == expressions:
+        return spec
+    first = {key: value for key, value in terms[0].items() if key != "matchExpressions"}
+    first |= {"matchExpressions": kept} if kept else {}
+    left = [*([first] if first else []), *terms[1:]]
+    changed = {key: value for key, value in node_affinity.items() if key != REQUIRED}
+    changed |= {REQUIRED: {"nodeSelectorTerms": left}} if left else {}
+    return spec | {"affinity": mapping(spec, "affinity") | {"nodeAffinity": changed}}
+
+
+def _avoids_one_host(requirement: JsonObject) -> bool:
+    values = requirement.get("values")
+    is_one = isinstance(values, list) and len(values) == 1
+    return is_one and (requirement.get("key"), requirement.get("operator")) == (HOSTNAME, "NotIn")
 
 
 def _without_term(anti_affinity: JsonObject, removed: JsonObject) -> JsonObject:
@@ -87,19 +153,24 @@ def _without_term(anti_affinity: JsonObject, removed: JsonObject) -> JsonObject:
     return rest | ({REQUIRED: kept} if kept else {})
 
 
-def _selector_before_migration(selector: Mapping[str, str], vmi: JsonObject | None) -> JsonObject:
+def _selector_before_migration(
+    selector: Mapping[str, str], vmi: JsonObject | None, node_selectors: Mapping[str, str]
+) -> JsonObject:
     """Keep what KubeVirt adds to every pod and what the VMI asks for. The migration may have added any other key."""
     unmigrated = {key: value for key, value in selector.items() if not key.startswith(MIGRATION_SELECTORS)}
     if vmi is None:
         return {key: value for key, value in unmigrated.items() if key != HOSTNAME}
-    own = mapping(vmi, "spec", "nodeSelector").keys() | lasting_selectors(vmi)
+    own = mapping(vmi, "spec", "nodeSelector").keys() | node_selectors.keys() | lasting_selectors(vmi)
     of_kubevirt = {key for key in unmigrated if "kubevirt.io/" in key or key in _SELECTORS_OF_KUBEVIRT}
     return {key: value for key, value in selector.items() if key in own | of_kubevirt}
 
 
-def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject:
+def rendered_pod(
+    vm: JsonObject, state_claims: Iterable[str] = (), node_selectors: Mapping[str, str] | None = None
+) -> JsonObject:
     """Return the pod of a VM that doesn't run. `state_claims` are the claims of its persistent vTPM or EFI state.
 
+    `node_selectors` are those that KubeVirt's configuration adds to every pod; the VM's own take precedence.
     An approximation: the exact requests depend on the configuration of KubeVirt and on the VM's instance type.
     """
     template = mapping(vm, "spec", "template")
@@ -116,6 +187,7 @@ def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = ()) -> JsonObject
         "annotations": annotations | {VMI_NAME_ANNOTATION: name},
     }
     spec = rendered_spec(mapping(template, "spec"), state_claims)
+    spec |= {"nodeSelector": dict(node_selectors or {}) | mapping(spec, "nodeSelector")}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

@@ -6,8 +6,9 @@ KubeVirt's source: `createTargetPod` in pkg/virt-controller/watch/migration/migr
 from collections.abc import Mapping
 
 from webhook.fleet.cpu_selectors import target_selectors
+from webhook.fleet.next_pod import machine_type, with_machine_type
 from webhook.placement.migration import HOSTNAME, source_anti_affinity
-from webhook.placement.objects.fields import JsonObject, mapping, mappings
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import MIGRATION_LABEL
 from webhook.placement.objects.selectors import REQUIRED
 
@@ -25,6 +26,7 @@ def target_pod(
     metadata, spec = mapping(template, "metadata"), mapping(template, "spec")
     # KubeVirt lets the selector of the VM win.
     selector = {HOSTNAME: hostname} | mapping(spec, "nodeSelector")
+    selector = with_machine_type(selector, text(vmi, "status", "machine", "type") or machine_type(mapping(vmi, "spec")))
     selector |= target_selectors(current, vmi, selector, source_labels)
     kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
     labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}

@@ -24,6 +24,7 @@ BLOCKING = {
     "migrationBlockedByBackup": "a backup of the VM is running",
     "migrationBlockedByUtilityVolumes": "utility volumes are attached to the VM",
 }
+UNSCHEDULABLE = "migrationTargetPodUnschedulable"  # the reason of an event about a migration
 WRITE_TIMEOUT = 15.0  # seconds
 
 
@@ -127,9 +128,22 @@ def delete_migration(cluster: ClusterClient, migration: Migration) -> None:
             raise
 
 
-def failure_message(cluster: ClusterClient, namespace: str, migration: str) -> str:
-    """Return the newest Warning event about a migration, empty if there is none. Raises ClusterError."""
-    selector = f"involvedObject.kind={KIND},involvedObject.name={migration},type=Warning"
-    found = list(list_objects(cluster, f"/api/v1/namespaces/{namespace}/events", fieldSelector=selector))
-    newest = max(found, key=lambda each: text(each, "metadata", "creationTimestamp"), default={})
-    return text(newest, "message")
+def failure_message(cluster: ClusterClient, migration: Migration) -> str:
+    """Return why a migration failed: the scheduler's message about the target pod, else the newest Warning event.
+
+    KubeVirt deletes a target pod that can't be scheduled, and its newest event only says that the pod is gone. Raises
+    ClusterError.
+    """
+    path = f"/api/v1/namespaces/{migration.namespace}/events"
+    found = list(list_objects(cluster, path, fieldSelector="type=Warning"))
+    found.sort(key=lambda each: text(each, "metadata", "creationTimestamp"))
+    own = [text(each, "message") for each in found if _subject(each) == (KIND, migration.name)]
+    if not any(text(each, "reason") == UNSCHEDULABLE for each in found if _subject(each) == (KIND, migration.name)):
+        return own[-1] if own else ""
+    failed = [each for each in found if text(each, "reason") == "FailedScheduling" and _subject(each)[0] == "Pod"]
+    pods = [each for each in failed if _subject(each)[1].startswith(f"virt-launcher-{migration.vmi}-")]
+    return ": ".join(["the scheduler found no node for the target pod", *[text(each, "message") for each in pods[-1:]]])
+
+
+def _subject(event: JsonObject) -> tuple[str, str]:
+    return text(event, "involvedObject", "kind"), text(event, "involvedObject", "name")

@@ -146,7 +146,7 @@ class MigrationRun:
             seen = self._seen.setdefault(migration.key, self._clock())
             return replace(migration, source=migration.source or self._source(migration), seen=seen)
         if migration.phase == "Failed" and not migration.failure:
-            cause = migrations.failure_message(self._cluster, *migration.key)
+            cause = migrations.failure_message(self._cluster, migration)
             return replace(migration, failure=cause)
         return migration
 
