@@ -194,7 +194,9 @@ def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page,
     vms = [vm(f"local-{number}", node=f"node-{number}") for number in range(13)]
     moving = {"ifStarted": {"outcome": "pinned", "reason": "CoScheduled", "node": "node-b", "together": True}}
     following = {"ifStarted": {"outcome": "unchanged", "reason": "ColdStart", "cold": True, "together": True}}
-    vms += [vm("a", "Apart", "node-3", **moving), vm("b", "Apart", "node-3"), vm("c", "Apart", "node-9", **following)]
+    migrating = {"plan": {"action": "migrate"}}
+    vms += [vm("a", "Apart", "node-3", **moving), vm("b", "Apart", "node-3", **migrating)]
+    vms += [vm("c", "Apart", "node-9", **following, plan={"action": "restart"})]
     content = report(*vms)
     content["nodes"][0] |= {"ready": False, "cordoned": True}
     opened = Opened(browser, page_file, content)
@@ -205,7 +207,10 @@ def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page,
     opened.do("#members .vm", "click()")
     assert opened.texts("#details h2") == ["⇄ shop/a"]
 
-    opened.do(".switch button:last-child", "click()")
+    opened.do(".switch button:last-child", "click()")  # after recolocate
+    assert opened.texts('.cell[data-row="node-b"]') == ["1"]
+    assert opened.texts(".total")[:3] == ["0 of 1 apart", "1 of 2 apart", "1 of 2 apart"]
+    opened.do(".switch button:nth-child(2)", "click()")  # after a restart
     titles = browser.evaluate("[...document.querySelectorAll('.cell.Apart, .cell[data-row=\"\"]')].map((e) => e.title)")
     assert titles == ["1 VM on node-3, storage on node-b", "1 VM on any node, the share-manager follows"]
     assert opened.texts('.cell[data-row="node-b"]') == ["1"]

@@ -7,7 +7,8 @@ const LISTED_NODES = 60; // rows and columns; "Show all" adds the others
 const ANYWHERE = ""; // row and column of the VMs that a restart may place on any node: their share-managers follow them
 const DEPTHS = 5; // shades of a cell
 const BAR = 150; // pixels of the longest bar at the right
-const MATRIX = { all: false, restarted: false, cell: null };
+const WHEN = { now: "Now", restarted: "After a restart", recolocated: "After recolocate" };
+const MATRIX = { all: false, when: "now", cell: null };
 
 function servedNodes() {
   return new Set(shown.filter(isServed).flatMap((vm) => [vm.node, vm.storageNode]));
@@ -19,7 +20,8 @@ function isServed(vm) {
 
 function place(vm) {
   const start = vm.ifStarted || {};
-  if (!MATRIX.restarted || !start.together) return [vm.node, vm.storageNode];
+  if (MATRIX.when === "recolocated" && (vm.plan || {}).action === "migrate") return [vm.storageNode, vm.storageNode];
+  if (MATRIX.when !== "restarted" || !start.together) return [vm.node, vm.storageNode];
   return start.cold ? [ANYWHERE, ANYWHERE] : [start.node, start.node];
 }
 
@@ -53,16 +55,16 @@ function matrixHead(cells) {
   const vmsIn = (same) => [...cells].flatMap(([row, found]) => [...found].filter(([column]) => (row === column) === same).map(([, of]) => of.length));
   const sum = (numbers) => numbers.reduce((one, other) => one + other, 0);
   const text = `On the diagonal: together, ${sum(vmsIn(true)).toLocaleString("en")}. Beside it: apart, ${sum(vmsIn(false)).toLocaleString("en")}; their traffic crosses the network.`;
-  const choice = (title, restarted) => {
-    const pressed = String(MATRIX.restarted === restarted);
-    return element("button", { type: "button", "aria-pressed": pressed, click: () => setRestarted(restarted) }, title);
+  const choice = ([when, title]) => {
+    const pressed = String(MATRIX.when === when);
+    return element("button", { type: "button", "aria-pressed": pressed, click: () => setWhen(when) }, title);
   };
-  const choices = element("div", { class: "switch", role: "group", "aria-label": "Time" }, choice("Now", false), choice("After a restart", true));
+  const choices = element("div", { class: "switch", role: "group", "aria-label": "Time" }, ...Object.entries(WHEN).map(choice));
   return element("div", { class: "matrix-head" }, choices, element("p", { class: "hint" }, text));
 }
 
-function setRestarted(restarted) {
-  Object.assign(MATRIX, { restarted, cell: null });
+function setWhen(when) {
+  Object.assign(MATRIX, { when, cell: null });
   showMatrix();
   byId("matrix").querySelector('.switch [aria-pressed="true"]').focus();
 }
