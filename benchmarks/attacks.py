@@ -110,7 +110,7 @@ def _review_with_terms(terms: int, *, share_manager: bool = False) -> bytes:
     review = json.loads(REVIEW.read_bytes())
     request, selector = (
         review["request"],
-        {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["none"]}]},
+        {"matchExpressions": [{"key": "absent", "operator": "Exists"}]},
     )
     pod, namespaces = request["object"], [request["namespace"]]
     if share_manager:
