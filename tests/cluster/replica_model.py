@@ -24,6 +24,7 @@ from tests.support.builders import (
     settings,
     storage,
     virt_launcher,
+    vmi,
 )
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -34,6 +35,7 @@ from webhook.cluster.objects import (
     read_pod,
     read_share_manager,
     read_virtual_machine,
+    read_virtual_machine_instance,
     read_volume,
 )
 from webhook.cluster.releaser import Releaser
@@ -54,12 +56,12 @@ RESTART_SECONDS = 13.0  # KubeVirt starts a VM again so long after its Pending p
 
 
 class Replica:
-    """One replica. `seen` counts the events that its watch has shown."""
+    """One replica. `seen` and `seen_vmis` count the events that its two watches have shown; one is of VMIs."""
 
     def __init__(self, model: "Model", replicas: int) -> None:
         cluster = cast(ClusterClient, model)
         own_settings = settings(replicas=replicas, session_affinity=model.session_affinity)
-        self.seen = 0
+        self.seen = self.seen_vmis = 0
         self.live = Live(cluster, own_settings, model.clock)
         for reflector in self.live.reflectors:  # the model is the watch
             reflector.health.synced = True
@@ -95,9 +97,13 @@ class Model:
         self.session_affinity, self.called = session_affinity, 0
         self.preferring = preferring
         self.log: list[tuple[str, Object]] = []
+        self.vmi_log: list[str] = []  # UIDs
         self.pods: dict[str, Object] = {}
         self.admitted: list[Object] = []  # pods between the webhook's response and the storage
         self.to_create = [f"vm-{number}" for number in range(vms)]
+        self.restarted: Counter[str] = Counter()
+        for name in random.sample(self.to_create, vms):  # KubeVirt creates the pods of these VMIs in another order
+            self.vmi_of(name)
         self.foreign, self.deletions, self.version, self.started = foreign, 0, 0, 0
         self.needless = 0  # deletions of pods that the scheduler would have bound at its next try
         self.restarts: list[tuple[float, str]] = []
@@ -122,6 +128,7 @@ class Model:
             self.store,
             self.deliver,
             self.deliver,
+            self.deliver_vmis,
             self.schedule,
             self.tick,
             self.add_foreign,
@@ -145,7 +152,10 @@ class Model:
         if self.to_create:
             pod = self.vm_pod(self.to_create.pop(0))
             replica = self.replicas[self.called] if self.session_affinity else self.random.choice(self.replicas)
-            injection = replica.live.inject(request(pod))
+            review = request(pod)
+            if replica.live.lacks_objects(review, replica.live.inject(review | {"dryRun": True}).decision):
+                self.show_vmis(replica, self.vmi_log.index(pod["metadata"]["labels"]["kubevirt.io/created-by"]) + 1)
+            injection = replica.live.inject(review)
             assert injection
             assert injection.error is None
             self.admitted.append(apply_injection(deepcopy(pod), injection))
@@ -162,6 +172,11 @@ class Model:
     def deliver(self) -> None:
         """Show the next events to a random replica."""
         self.show(self.random.choice(self.replicas), self.random.randint(1, 4))
+
+    def deliver_vmis(self) -> None:
+        """Show the next VMIs to a random replica: before or after their pods."""
+        replica = self.random.choice(self.replicas)
+        self.show_vmis(replica, replica.seen_vmis + self.random.randint(0, 2))
 
     def schedule(self) -> None:
         """Have the scheduler bind the oldest pending pod, or mark it unschedulable."""
@@ -219,7 +234,7 @@ class Model:
     # --- the parts ---
 
     def vm_pod(self, name: str) -> Object:
-        labels = {"kubevirt.io/created-by": f"vmi-{name}-{self.started}-{self.deletions}"}
+        labels = {"kubevirt.io/created-by": self.vmi_of(name)}
         affinity = {}
         if self.repelling:
             labels["pair"] = str(int(name.removeprefix("vm-")) // 2)
@@ -229,7 +244,6 @@ class Model:
             annotations[MODE_ANNOTATION] = "preferred"
         pod = virt_launcher(labels=labels, annotations=annotations, **ONE_CPU, **affinity)
         pod["metadata"]["generateName"] = f"virt-launcher-{name}-"
-        pod["metadata"]["ownerReferences"] = [{"kind": "VirtualMachineInstance", "name": name}]
         return pod
 
     def pass_time(self, seconds: float) -> None:
@@ -257,9 +271,22 @@ class Model:
             else:
                 store.put(fact)
 
+    def vmi_of(self, name: str) -> str:
+        """Return the UID of a VM's current VMI; create the VMI if there is none."""
+        uid = f"{name}-{self.restarted[name]}"
+        if uid not in self.vmi_log:
+            self.vmi_log.append(uid)
+        return uid
+
+    def show_vmis(self, replica: Replica, end: int) -> None:
+        for uid in self.vmi_log[replica.seen_vmis : end]:
+            replica.live.store.put(read_virtual_machine_instance(vmi(uid, uid=uid)))
+            replica.seen_vmis += 1
+
     def deliver_all(self) -> None:
         for replica in self.replicas:
             self.show(replica, len(self.log))
+            self.show_vmis(replica, len(self.vmi_log))
 
     def schedule_all(self) -> None:
         for pod in [pod for pod in self.pods.values() if not pod["spec"].get("nodeName")]:
@@ -319,7 +346,9 @@ class Model:
         del self.pods[pod["metadata"]["name"]]
         self.deletions += 1
         self.append("DELETED", pod)
-        self.restarts.append((self.clock.now + RESTART_SECONDS, pod["metadata"]["annotations"]["kubevirt.io/domain"]))
+        vm = pod["metadata"]["annotations"]["kubevirt.io/domain"]
+        self.restarted[vm] += 1
+        self.restarts.append((self.clock.now + RESTART_SECONDS, vm))
         return {}
 
     # --- what a test asks ---

@@ -171,7 +171,14 @@ ORDINARY_POD = Pod(
 )
 VM_FIELDS = {"labels": {"kubevirt.io": "virt-launcher"}, "claims": ("disk1",)}
 OPTED_IN_FIELDS = {**VM_FIELDS, "true_annotations": frozenset({"kubevirt-scheduler/co-schedule"})}
-UNPLACED_VM = {**OPTED_IN_FIELDS, "node": "", "effective_node": ""}
+VMI_LABELS = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vmi-of-one"}
+DECIDED_VM = {
+    **OPTED_IN_FIELDS,
+    "labels": VMI_LABELS,
+    "owners": frozenset({"uid-of-vmi-of-one"}),
+    "node": "",
+    "effective_node": "",
+}
 PREFERS_B = preferring_fields("node-b")
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": "now"}
 ONE_OF_MANY = {"matchExpressions": [{"key": "app", "operator": "In", "values": [f"app-{each}" for each in range(200)]}]}
@@ -183,9 +190,7 @@ ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels":
     [
         pytest.param(pod("one", node="node-a"), {}, id="ordinary"),
         pytest.param(pod("one"), {"node": "", "effective_node": ""}, id="unbound"),
-        pytest.param(
-            pod("one", **pinned_fields("node-b")), {"node": "", "effective_node": "node-b"}, id="pinned by the webhook"
-        ),
+        pytest.param(pod("one", **pinned_fields("node-b")), {"node": "", "effective_node": ""}, id="a copied pin"),
         pytest.param(pod("one", node="node-a", **pinned_fields("node-b")), {}, id="bound to another node than pinned"),
         pytest.param(
             pod("one") | {"status": {"phase": "Pending", "nominatedNodeName": "node-b"}},
@@ -194,27 +199,31 @@ ANTI_AFFINITY = (AffinityTerm(("default",), None, label_selector({"matchLabels":
         ),
         pytest.param(
             virt_launcher("one", **PREFERS_B),
-            OPTED_IN_FIELDS | {"node": "", "effective_node": "node-b", "prefers": True},
+            DECIDED_VM | {"prefers": True, "pin": PendingPin("node-b", "one", "uid-of-vmi-of-one", prefers=True)},
             id="prefers a node",
         ),
-        pytest.param(virt_launcher("one", node="node-a", **PREFERS_B), OPTED_IN_FIELDS, id="bound, prefers a node"),
+        pytest.param(
+            virt_launcher("one", node="node-a", **PREFERS_B),
+            DECIDED_VM | {"node": "node-a", "effective_node": "node-a"},
+            id="bound, prefers a node",
+        ),
         pytest.param(
             virt_launcher("one", **PREFERS_B) | {"status": {"phase": "Pending", "conditions": [UNSCHEDULABLE]}},
-            UNPLACED_VM,
+            DECIDED_VM,
             id="prefers a node and is unschedulable",
         ),
         pytest.param(
             virt_launcher("one", **PREFERS_B, schedulingGates=[{"name": "quota"}]),
-            UNPLACED_VM,
+            DECIDED_VM,
             id="prefers a node and has a scheduling gate",
         ),
         pytest.param(
             virt_launcher("one", **preferring_fields("node-b", "NodeFull: a sentence")),
-            UNPLACED_VM,
+            DECIDED_VM,
             id="prefers a full node",
         ),
         pytest.param(
-            virt_launcher("one", annotations=PREFERS_B["annotations"]), UNPLACED_VM, id="without the preferred term"
+            virt_launcher("one", annotations=PREFERS_B["annotations"]), DECIDED_VM, id="without the preferred term"
         ),
         pytest.param(pod("one", **PREFERS_B), {"node": "", "effective_node": ""}, id="not a VM's pod, prefers a node"),
         pytest.param(pod("one", node="node-a", deleting=True), {"alive": False}, id="terminating"),
@@ -351,23 +360,34 @@ def with_status(item: Object, **condition: Any) -> Object:
     return item | {"status": {"phase": "Pending", "conditions": [CONDITION | condition]}}
 
 
+def with_created_by(item: Object, uid: str) -> Object:
+    item["metadata"]["labels"]["kubevirt.io/created-by"] = uid
+    return item
+
+
+def without_owner(item: Object) -> Object:
+    del item["metadata"]["ownerReferences"]
+    return item
+
+
 @pytest.mark.parametrize(
     ("item", "pin"),
     [
-        pytest.param(pinned_vm_pod(), PendingPin("node-a", "vm1", "2026-08-01T12:00:01Z"), id="unschedulable"),
-        pytest.param(pinned_vm_pod(unschedulable=False), PendingPin("node-a", "vm1", ""), id="not tried yet"),
         pytest.param(
-            with_status(pinned_vm_pod(), reason="SchedulingGated"), PendingPin("node-a", "vm1", ""), id="gated"
+            pinned_vm_pod(), PendingPin("node-a", "vm1", "uid-of-vm1", "2026-08-01T12:00:01Z"), id="unschedulable"
         ),
+        pytest.param(pinned_vm_pod(unschedulable=False), PendingPin("node-a", "vm1", "uid-of-vm1"), id="not tried yet"),
+        pytest.param(pinned_vm_pod(schedulingGates=[{"name": "quota"}]), None, id="gated"),
+        pytest.param(with_created_by(pinned_vm_pod(), "another"), None, id="the label of another VMI"),
         pytest.param(
             with_status(pinned_vm_pod(), reason="Unschedulable", lastTransitionTime=None),
-            PendingPin("node-a", "vm1", "2026-08-01T12:00:00Z"),  # its creation
+            PendingPin("node-a", "vm1", "uid-of-vm1", "2026-08-01T12:00:00Z"),  # its creation
             id="condition without a time",
         ),
         pytest.param(pinned_vm_pod(nodeName="node-a"), None, id="bound"),
         pytest.param(virt_launcher("vm1"), None, id="no pin"),
         pytest.param(pod("web", **pinned_fields("node-a")), None, id="not a VM's"),
-        pytest.param(pinned_vm_pod(vm=""), None, id="no name of a VM"),
+        pytest.param(without_owner(pinned_vm_pod()), None, id="no VMI"),
         pytest.param(pinned_vm_pod(vm="v" * 254), None, id="a name too long for a VM"),
         pytest.param(
             pinned_vm_pod(annotations={"kubevirt-scheduler/decision": "NodeFull: preferred"}), None, id="softened"

@@ -254,7 +254,6 @@ KEPT: dict[str, tuple[Object, Object | None, dict[str, Any], str]] = {
     "Once": (pinned_vm_pod(), virtual_machine(strategy="Once"), {}, "the VM's run strategy does not restart it"),
     "no VM": (pinned_vm_pod(), None, {}, "the webhook found no VirtualMachine of this name"),
     "failing": (pinned_vm_pod(), virtual_machine(failures=2), {}, "the VM failed to start 2 times in a row"),
-    "no VMI": (changed(ownerReferences=[]), virtual_machine(), {}, "the pod belongs to no VMI"),
     "off": (pinned_vm_pod(), virtual_machine(), {"release": False}, "the release of pins is disabled"),
     "observe": (pinned_vm_pod(), virtual_machine(), {"action": Action.OBSERVE}, "the release of pins is disabled"),
     "no guard": (pinned_vm_pod(), virtual_machine(), {"node_guard": False}, "the node guard is disabled"),

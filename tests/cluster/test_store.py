@@ -104,11 +104,12 @@ def test_node_load_is_the_sum_of_pods_bound_or_pinned_to_the_node() -> None:
     store = catalog(
         pod("bound", node="node-a", requests={"cpu": "1"}),
         pod("terminating", node="node-a", requests={"cpu": "10"}, deleting=True),
-        pod("pinned", requests={"cpu": "100"}, **pinned_fields("node-a")),
+        virt_launcher("pinned", requests={"cpu": "100"}, **pinned_fields("node-a")),
+        pod("copied", requests={"cpu": "1k"}, **pinned_fields("node-a")),
         pod("elsewhere", node="node-b", requests={"cpu": "1k"}),
         pod("nowhere", requests={"cpu": "10k"}),
         pod("finished", node="node-a", requests={"cpu": "100k"}, phase="Succeeded"),
-        pod("bound-elsewhere", node="node-b", requests={"memory": "1"}, **pinned_fields("node-a")),
+        virt_launcher("bound-elsewhere", node="node-b", requests={"memory": "1"}, **pinned_fields("node-a")),
     )
     assert dict(store.requested("node-a", ("", ""))) == {"pods": 3, "cpu": 111_000}
     assert dict(store.requested("node-b", ("", ""))) == {"pods": 2, "cpu": 1_000_000, "memory": 1}
@@ -325,7 +326,7 @@ def test_a_reserved_pod_counts_until_the_real_pod_appears() -> None:
     assert dict(store.requested("node-a", ("", ""))) == {"pods": 1, "cpu": 1000}
     (placed,) = store.placed_pods("default", ())
     assert [found for found, _ in store.repelling_terms("default", {"app": "web"}, own=True)] == [placed]
-    shown["metadata"]["name"] = "virt-launcher-vm1-abcde"
+    shown["metadata"]["name"], shown["spec"]["nodeName"] = "virt-launcher-vm1-abcde", "node-b"
     store.put(read_pod(shown))
     assert not any(store.requested("node-a", ("", "")).values())
 

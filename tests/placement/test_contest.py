@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import (
     PREFERRED,
@@ -122,7 +123,7 @@ def decide_with_recent_pins(created: Object, replicas: int, *recent: Object) -> 
         fact = read_pod(item)
         assert fact
         store.put(fact)
-        store.recent_pins.put(fact)
+        store.recent_pins.put(replace(fact, effective_node="node-a"))
     return decide(request(created), store, settings(replicas=replicas))
 
 

@@ -22,6 +22,7 @@ from tests.support.builders import (
     pod,
     pod_anti_affinity,
     pod_term,
+    preferring_fields,
     share_manager,
     virt_launcher,
     volume,
@@ -155,19 +156,19 @@ ONE_CPU = {"requests": {"cpu": "1"}}
         pytest.param({}, [pod("x", requests={"cpu": "2"})], False, id="an unscheduled pod is ignored"),
         pytest.param(
             {},
-            [pod("x", requests={"cpu": "2"}, **pinned_fields("node-a"))],
+            [virt_launcher("x", requests={"cpu": "2"}, **pinned_fields("node-a"))],
             True,
             id="an unscheduled pod pinned to the node counts",
         ),
         pytest.param(
             {},
-            [pod("x", requests={"cpu": "2"}, **pinned_fields("node-b"))],
+            [virt_launcher("x", requests={"cpu": "2"}, **pinned_fields("node-b"))],
             False,
             id="a pod pinned to another node is ignored",
         ),
         pytest.param(
             {},
-            [pod("x", node="node-b", requests={"cpu": "2"}, **pinned_fields("node-a"))],
+            [virt_launcher("x", node="node-b", requests={"cpu": "2"}, **pinned_fields("node-a"))],
             False,
             id="a pod pinned here but bound to another node is ignored",
         ),
@@ -191,8 +192,7 @@ def test_the_pods_on_a_node_reduce_its_free_resources(vm: Object, others: list[O
 
 
 def test_an_unscheduled_pod_that_only_prefers_the_node_is_ignored() -> None:
-    preferring = pod("x", requests={"cpu": "2"}, **pinned_fields("node-a"))
-    del preferring["spec"]["affinity"]["nodeAffinity"][REQUIRED]
+    preferring = virt_launcher("x", requests={"cpu": "2"}, **preferring_fields("node-a", "NodeFull: a sentence"))
     assert (
         decision_for(launcher_requesting(cpu="2"), *SHARED_DISK, node(allocatable={"cpu": "2"}), preferring).reason
         is Reason.CO_SCHEDULED

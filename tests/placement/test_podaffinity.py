@@ -42,7 +42,7 @@ def web(node_name: str, name: str = "web", **rest: Any) -> Object:
 def unbound_web(node_name: str, *, affinity: Object | None = None) -> Object:
     """Build an unscheduled pod that the webhook pinned to the node."""
     fields = pinned_fields(node_name)
-    return pod("web", labels=WEB, **(fields | {"affinity": fields["affinity"] | (affinity or {})}))
+    return virt_launcher("web", labels=WEB, **(fields | {"affinity": fields["affinity"] | (affinity or {})}))
 
 
 def preferring_web(node_name: str) -> Object:

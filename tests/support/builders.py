@@ -72,7 +72,20 @@ def virt_launcher(name: str = "", *, opt_in: Any = "true", labels: Object | None
     """Build the pod of an opted-in VM that mounts claim `disk1`; `opt_in=None` omits the annotation."""
     opt_in_annotation = {} if opt_in is None else {OPT_IN: opt_in}
     rest = {"claims": ["disk1"]} | rest | {"annotations": opt_in_annotation | (rest.get("annotations") or {})}
-    return pod(name, labels={"kubevirt.io": "virt-launcher"} | (labels or {}), **rest)
+    labels = {"kubevirt.io": "virt-launcher"} | (labels or {})
+    if "kubevirt-scheduler/co-scheduled-node" in rest["annotations"]:  # the webhook decided, so KubeVirt created it
+        labels = {"kubevirt.io/created-by": f"uid-of-vmi-of-{name}"} | labels
+    vm, uid = rest["annotations"].get("kubevirt.io/domain", name), labels.get("kubevirt.io/created-by")
+    built = pod(name, labels=labels, **rest)
+    return built if uid is None else owned_by_vmi(built, vm or "vm", uid)
+
+
+def owned_by_vmi(pod: Object, name: str, uid: str) -> Object:
+    """Make a VMI the controller of a pod, in place."""
+    owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name, "uid": uid}
+    pod["metadata"]["labels"]["kubevirt.io/created-by"] = uid
+    pod["metadata"]["ownerReferences"] = [owner | {"controller": True, "blockOwnerDeletion": True}]
+    return pod
 
 
 def hotplug_pod(owner: Object, *, claims: Iterable[str] = ("disk1",), suffix: str = "", **rest: Any) -> Object:
@@ -192,6 +205,7 @@ def pinned_vm_pod(
     vm: str = "vm1",
     unschedulable: bool = True,
     annotations: Object | None = None,
+    labels: Object | None = None,
     created: str = "2026-08-01T12:00:00Z",
     **rest: Any,
 ) -> Object:
@@ -200,11 +214,11 @@ def pinned_vm_pod(
     With `unschedulable`, the scheduler has found no node for it.
     """
     fields = pinned_fields(node)
-    own = {"kubevirt.io/domain": vm, "kubevirt-scheduler/decision": f"CoScheduled: pinned to {node}"}
-    rest |= {"annotations": own | fields["annotations"] | (annotations or {})}
-    built = virt_launcher(name, labels={"kubevirt.io/created-by": f"uid-of-{vm}"}, affinity=fields["affinity"], **rest)
-    owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": vm, "uid": f"uid-of-{vm}"}
-    built["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
+    rest |= {"annotations": {"kubevirt.io/domain": vm} | fields["annotations"] | (annotations or {})}
+    built = virt_launcher(
+        name, labels=(labels or {}) | {"kubevirt.io/created-by": f"uid-of-{vm}"}, affinity=fields["affinity"], **rest
+    )
+    built["metadata"]["creationTimestamp"] = created
     if unschedulable:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         built["status"]["conditions"] = [condition | {"lastTransitionTime": "2026-08-01T12:00:01Z"}]
@@ -274,7 +288,8 @@ def pinned_fields(node: str) -> Object:
     preferred = [{"weight": 100, "preference": {"matchFields": [name_requirement(node)]}}]
     required = {"nodeSelectorTerms": [{"matchFields": [name_requirement(node)]}]}
     affinity = {"nodeAffinity": {REQUIRED: required, PREFERRED: preferred}}
-    return {"annotations": {"kubevirt-scheduler/co-scheduled-node": node}, "affinity": affinity}
+    decided = {"co-scheduled-node": node, "decision": f"CoScheduled: pinned to {node}"}
+    return {"annotations": {f"kubevirt-scheduler/{key}": value for key, value in decided.items()}, "affinity": affinity}
 
 
 def preferring_fields(node: str, decision: str = "Released: a sentence") -> Object:

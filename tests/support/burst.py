@@ -55,7 +55,7 @@ def create(
 
     `delays` are the seconds that a client waits before each creation, in turn.
     """
-    bodies = [json.dumps(pod) for pod in pods]
+    bodies = [json.dumps(scenario.owned(pod)) for pod in pods]
     results: dict[int, Creation] = {}
     turns = count()
     clients = clients or len(pods)

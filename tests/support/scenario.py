@@ -60,6 +60,8 @@ class Scenario:
         self.volumes: list[str] = []
         self._webhook: Webhook | None = None
         self.storage_classes: list[str] = []
+        self._new_vmis: set[str] = set()  # UIDs in the labels of pods whose VMI `create` will create
+        self._vmis: list[str] = []  # paths
         self.add_storage_class(self.namespace, POOL, self.namespace)
         if webhook:
             self.use_webhook(webhook)
@@ -188,6 +190,7 @@ class Scenario:
         metadata, pod_spec = pod["metadata"], pod["spec"]
         metadata["generateName"] = f"virt-launcher-{name}-"
         metadata["labels"] |= {"kubevirt.io/created-by": str(uuid.uuid4()), "vm.kubevirt.io/name": name}
+        self._new_vmis.add(metadata["labels"]["kubevirt.io/created-by"])
         metadata["annotations"]["kubevirt.io/domain"] = name
         metadata["annotations"].pop("kubevirt-scheduler/co-schedule", None)
         if opt_in is not None:
@@ -212,7 +215,27 @@ class Scenario:
 
     def create(self, pod: Object) -> str:
         """Create a pod and return its name."""
-        return str(self.plane.request("POST", self.pods, pod)["metadata"]["name"])
+        return str(self.plane.request("POST", self.pods, self.owned(pod))["metadata"]["name"])
+
+    def owned(self, pod: Object) -> Object:
+        """Return a pod that `vm_pod` built with a new VMI as its controller. Any other pod is returned unchanged."""
+        metadata = pod["metadata"]
+        if metadata.get("labels", {}).get("kubevirt.io/created-by") not in self._new_vmis:
+            return pod
+        owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
+        path = f"/apis/kubevirt.io/v1/namespaces/{self.namespace}/virtualmachineinstances"
+        vmi = owner | {"metadata": {"generateName": f"{metadata['annotations']['kubevirt.io/domain']}-"}, "spec": {}}
+        try:
+            created = self.plane.request("POST", path, vmi)["metadata"]
+        except ApiError as error:
+            if error.status != 404:  # otherwise the test has not installed the CRD, and any UID will do
+                raise
+            created = {"uid": metadata["labels"]["kubevirt.io/created-by"], "name": "vmi"}
+        else:
+            self._vmis.append(f"{path}/{created['name']}")
+        owner |= {"name": created["name"], "uid": created["uid"], "controller": True}
+        labels = metadata["labels"] | {"kubevirt.io/created-by": created["uid"]}
+        return pod | {"metadata": metadata | {"labels": labels, "ownerReferences": [owner]}}
 
     def start_vm(self, name: str, *claims: str, **options: Any) -> str:
         """Create a VM pod, wait until it runs, and return its name. `options` are those of `vm_pod`."""
@@ -315,6 +338,7 @@ class Scenario:
         paths = [self.claims, *(f"{VOLUMES}/pv-{volume}" for volume in self.volumes)]
         paths += [f"/api/v1/nodes/{node}" for node in self.node_names]
         paths += [f"{STORAGE}/storageclasses/{name}" for name in self.storage_classes]
+        paths += self._vmis
         for path in [*paths, f"/api/v1/namespaces/{self.namespace}"]:
             with suppress(ApiError):
                 self.plane.request("DELETE", path)

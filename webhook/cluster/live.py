@@ -87,13 +87,17 @@ class Live:
         return injection
 
     def lacks_objects(self, request: JsonObject, decision: Decision) -> bool:
-        """Return whether the caches lack a claim of the pod, or the PV of a claim without a node.
+        """Return whether the caches lack a claim of the pod, the PV of a claim without a node, or the VMI.
 
-        The watches show a new object after about 30 ms. Longhorn creates the ShareManager with the volume, and runs it
-        only after a pod has mounted the claim: a ShareManager that the caches lack serves no volume yet.
+        A pod of an unknown VMI reserves nothing. The watches show a new object after about 30 ms. Longhorn creates the
+        ShareManager with the volume, and runs it only after a pod has mounted the claim: a ShareManager that the caches
+        lack serves no volume yet.
         """
         namespace = namespace_of(request)
         with self._lock:
+            reserves = decision.reservation and request.get("dryRun") is not True
+            if reserves and not self.store.pins.knows_vmi(*_vm_key_of(request)):
+                return True
             for finding in decision.claims:
                 claim = self.store.claim(namespace, finding.claim)
                 if claim is None:

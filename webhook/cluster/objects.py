@@ -6,15 +6,14 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 from msgspec.structs import replace
 
 from webhook.fleet.vm_pod import inherits_annotations, template_claims
-from webhook.placement.affinity import DECISION, pinned_node
-from webhook.placement.eligibility import pinned_by_webhook, preferred_by_webhook
+from webhook.placement.affinity import DECISION
+from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,
     Key,
     Namespace,
     Node,
-    PendingPin,
     Pod,
     ShareManager,
     StorageClass,
@@ -22,14 +21,14 @@ from webhook.placement.objects.facts import (
     VirtualMachineInstance,
     Volume,
 )
-from webhook.placement.objects.fields import JsonObject, Malformed, is_dns_subdomain, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     PROVISIONING_ANNOTATION,
     STATE_CLAIM_LABEL,
+    controller_of,
     is_migration_target,
     is_virt_launcher,
     run_strategy,
-    vmi_name,
 )
 from webhook.placement.objects.pod import (
     MAX_DETAILS,
@@ -159,37 +158,17 @@ def read_pod(item: JsonObject) -> Pod | None:
     if text(item, "status", "phase") in ("Succeeded", "Failed"):
         return None
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
-    nominated = text(item, "status", "nominatedNodeName")
-    node = text(item, "spec", "nodeName") or pinned_node(item) or nominated
-    preferred = "" if node or not is_virt_launcher(item) or _unschedulable_since(item) else preferred_by_webhook(item)
-    facts, pin = pod_facts(item, *key_of(item), node or preferred), read_pending_pin(item)
+    node = text(item, "spec", "nodeName") or text(item, "status", "nominatedNodeName")
+    facts, pin = pod_facts(item, *key_of(item), node), read_pin(item)
     undecided = _is_undecided(item)
-    marked = pin or preferred or undecided
-    return replace(facts, pin=pin, prefers=bool(preferred), undecided=undecided) if marked else facts
+    marked = pin or undecided
+    return replace(facts, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else facts
 
 
 def _is_undecided(item: JsonObject) -> bool:
     annotations = mapping(item, "metadata", "annotations")
     starts_vm = is_virt_launcher(item) and not is_migration_target(item) and PROVISIONING_ANNOTATION not in annotations
     return starts_vm and DECISION not in annotations
-
-
-def read_pending_pin(item: JsonObject) -> PendingPin | None:
-    """Extract the pin of an unbound virt-launcher pod; return None if the webhook did not pin the pod."""
-    vm = vmi_name(item)
-    # Namespace users control annotations: a name of any length must not fill the memory.
-    if text(item, "spec", "nodeName") or not is_virt_launcher(item) or not is_dns_subdomain(vm):
-        return None
-    node = pinned_by_webhook(item)
-    return PendingPin(node, vm, _unschedulable_since(item)) if node else None
-
-
-def _unschedulable_since(item: JsonObject) -> str:
-    for condition in mappings(item, "status", "conditions"):
-        found = text(condition, "type"), text(condition, "status"), text(condition, "reason")
-        if found == ("PodScheduled", "False", "Unschedulable"):
-            return text(condition, "lastTransitionTime") or text(item, "metadata", "creationTimestamp")
-    return ""
 
 
 def read_virtual_machine(item: JsonObject) -> VirtualMachine:
@@ -214,9 +193,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
 
 def read_virtual_machine_instance(item: JsonObject) -> VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
-    owners = mappings(item, "metadata", "ownerReferences")
-    owner = next((each for each in owners if each.get("controller") is True), {})
-    uid = text(item, "metadata", "uid")
+    owner, uid = controller_of(item), text(item, "metadata", "uid")
     return VirtualMachineInstance(*key_of(item), uid, text(owner, "kind"), text(owner, "name"), text(owner, "uid"))
 
 

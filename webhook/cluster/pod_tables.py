@@ -244,7 +244,7 @@ class Pods(PlacedPods):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pinned: dict[Key, Pod] = {}
+        self._with_pin: dict[Key, Pod] = {}
         self._by_claim: Index = defaultdict(dict)
         self._launchers: dict[Key, Pod] = {}
         self._by_uid: dict[str, Pod] = {}
@@ -279,17 +279,17 @@ class Pods(PlacedPods):
             self._by_vm.pop(vm_key(removed), None)
         return removed
 
-    def has_vm(self, vm: Key) -> bool:
-        """Return whether the table has a pod of a VM; `vm` is a `vm_key`."""
-        return vm in self._by_vm
+    def of_vm(self, vm: Key) -> Pod | None:
+        """Find the pod of a VM; `vm` is a `vm_key`."""
+        return self._by_vm.get(vm)
 
-    def pinned(self) -> Collection[Pod]:
-        """List the unbound pods that the webhook pinned."""
-        return self._pinned.values()
+    def with_pin(self) -> Collection[Pod]:
+        """List the pods with a pin."""
+        return self._with_pin.values()
 
     def _groups(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
         if pod.pin:
-            yield self._pinned
+            yield self._with_pin
         if pod.is_virt_launcher:
             yield self._launchers
         if pod.is_hotplug_pod:

@@ -14,12 +14,12 @@ from webhook.cluster import wire
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
-from webhook.cluster.objects import read_pending_pin
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
 from webhook.placement import wording
 from webhook.placement.guard.feasibility import FailedCheck
+from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects.facts import PendingPin, Pod
-from webhook.placement.objects.fields import JsonObject, mappings, text
+from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.reasons import Decision, Mode, Outcome, Reason
 from webhook.placement.settings import Settings
@@ -29,7 +29,6 @@ DELETE_TIMEOUT = 3.0  # seconds, less than between the end of one leadership and
 MAX_PODS_PER_PASS = 20  # each is read from the API server
 REPORT_INTERVAL = 600.0  # seconds between two Events about one pod, and between two deletions that are forbidden
 NEVER = float("-inf")
-OWNER_KIND = "VirtualMachineInstance"
 GONE_OR_CHANGED = (404, 409)
 FORBIDDEN = (403, 422)  # by a missing right, and by a ValidatingAdmissionPolicy
 
@@ -136,7 +135,7 @@ class Releaser:
         pod = self._read(stuck.pod)
         stuck.reason = None
         # The cache may be older than the pod, which may be bound or gone by now.
-        if pod is None or is_terminating(pod) or read_pending_pin(pod) != stuck.pin:
+        if pod is None or is_terminating(pod) or read_pin(pod) != stuck.pin:
             return
         if not stuck.pin.unschedulable_since:
             stuck.reason = Reason.NOT_SCHEDULED if why_not_scheduled(pod, seconds) else None
@@ -145,7 +144,7 @@ class Releaser:
         if obstacle is None:
             return
         stuck.reason = obstacle.reason
-        if kept := self._why_kept(stuck, pod):
+        if kept := self._why_kept(stuck):
             self._warn(stuck, pod, obstacle, kept)
         elif self.leads():
             self._release(stuck, pod, obstacle)
@@ -160,10 +159,7 @@ class Releaser:
                     return pod
         return None
 
-    def _why_kept(self, stuck: StuckPod, pod: JsonObject) -> str:
-        owners = mappings(pod, "metadata", "ownerReferences")
-        if not any((each.get("kind"), each.get("name")) == (OWNER_KIND, stuck.pin.vm) for each in owners):
-            return "the pod belongs to no VMI"
+    def _why_kept(self, stuck: StuckPod) -> str:
         if self._clock() < stuck.forbidden_until:
             return "the webhook has no right to delete pods"
         key = stuck.pod.namespace, stuck.pin.vm
@@ -180,7 +176,7 @@ class Releaser:
             self._report_error("delete", error)
             if error.code in FORBIDDEN:
                 stuck.forbidden_until = self._clock() + REPORT_INTERVAL
-                self._warn(stuck, pod, obstacle, self._why_kept(stuck, pod))
+                self._warn(stuck, pod, obstacle, self._why_kept(stuck))
             return
         stuck.reason, cached, pin = None, stuck.pod, stuck.pin
         self.released[obstacle.reason] += 1

@@ -19,6 +19,7 @@ DELAY_SECONDS = 10.0  # for which such a delay counts
 # The reviews may be made up. Beyond this number, the oldest reservation ends: its pod is the most likely one to be in
 # the cache, or rejected.
 MAX_RESERVATIONS = 2048
+MAX_REMEMBERED = 8192  # VMs for which this replica has reserved
 
 
 class Reservations:
@@ -30,12 +31,15 @@ class Reservations:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._reserved_at: dict[Key, float] = {}
+        # The VMs for which this replica has reserved, and whether the caches have shown the pod since.
+        self._was_shown: dict[Key, bool] = {}
         # When the cache showed a pin of this replica, and after which delay.
         self._delays: deque[tuple[float, float]] = deque(maxlen=100)
 
     def withdraw(self, vm: Key) -> tuple[Pod | None, Pod | None]:
         """Remove and return the reservation and the recent pin of a VM: its next decision must not count them."""
         now = self._clock()
+        self._store.counting_pins()  # shows what has arrived
         self._learn(now)
         self._expire(now)
         return self._store.reservations.remove(vm), self._store.recent_pins.remove(vm)
@@ -52,16 +56,21 @@ class Reservations:
         """Reserve for the VM what the final decision reserves. Otherwise, an earlier reservation continues unchanged.
 
         `reserves` means that the decision will get a patch; if it gets none, call `give_back`.
+
+        Only a known VMI reserves, and once until the caches show its pod: a quota may reject the pod again and again.
         """
         pod = decision.reservation
         if decision.unpins:
             return
-        if pod is None or not (reserves or withdrawn[0]):
+        may_reserve = self._was_shown.get(vm, True) and self._store.pins.knows_vmi(*vm)
+        if pod is None or not (withdrawn[0] or (reserves and may_reserve)):
             self.restore(withdrawn)
             return
         pod = pod if pod.key == vm else replace(pod, name=vm[1])
-        self._reserved_at.pop(vm, None)  # the order of the dict is the order of time
-        self._reserved_at[vm] = self._clock()
+        if withdrawn[0] is None:
+            self._reserved_at.pop(vm, None)  # the order of the dict is the order of time
+            self._reserved_at[vm] = self._clock()
+            self._remember(vm)
         if len(self._reserved_at) > MAX_RESERVATIONS:
             self._end(next(iter(self._reserved_at)))
         self.restore((pod, None if pod.prefers else pod))
@@ -70,15 +79,27 @@ class Reservations:
         """Undo `settle` for a VM that does not get its patch."""
         self.withdraw(vm)
         self.restore(withdrawn)
+        if withdrawn[0] is None:
+            self._was_shown.pop(vm, None)
+
+    def _remember(self, vm: Key) -> None:
+        self._was_shown.pop(vm, None)
+        self._was_shown[vm] = False
+        if len(self._was_shown) > MAX_REMEMBERED:
+            del self._was_shown[next(iter(self._was_shown))]
 
     def _learn(self, now: float) -> None:
         """Learn from the pins that the cache has shown for the first time how fast it shows pins."""
-        while self._store.arrived_pins:
-            arrival = self._store.arrived_pins.popleft()
+        while self._store.shown_vms:
+            if (vm := self._store.shown_vms.popleft()) in self._was_shown:
+                self._was_shown[vm] = True
+        arrivals = self._store.pins.arrivals
+        while arrivals:
+            arrival = arrivals.popleft()
             self._store.last_pins[arrival.node] = arrival.at
-            if arrival.reserved:
-                self._delays.append((arrival.at, arrival.at - self._reserved_at.get(arrival.vm, arrival.at)))
-            else:
+            if (reserved_at := self._reserved_at.get(arrival.vm)) is not None:
+                self._delays.append((arrival.at, arrival.at - reserved_at))
+            elif arrival.vm not in self._was_shown:
                 self._store.other_replica_pinned_at = arrival.at
         while self._delays and self._delays[0][0] <= now - DELAY_SECONDS:
             self._delays.popleft()

@@ -1,12 +1,14 @@
 """The in-memory catalog that decisions read: facts about Kubernetes objects, and queries on them."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from webhook.cluster.objects import Fact
+from webhook.cluster.pins import Pins
 from webhook.cluster.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
 from webhook.cluster.releases import RELEASE_SECONDS, NodeMemory, VmId
 from webhook.cluster.server_failures import ServerFailures
@@ -46,22 +48,15 @@ NO_KEY: Key = ("", "")
 OTHER_REPLICAS_SECONDS = 3600.0
 
 
-class Arrival(NamedTuple):
-    """A pinned pod that the cache has shown for the first time. `reserved` means that this replica pinned it."""
-
-    vm: Key
-    node: str
-    at: float
-    reserved: bool
-
-
 class Store:
     """An in-memory `Catalog` (see `webhook.placement.catalog`).
 
     Not thread-safe: readers and writers must share a lock.
     """
 
-    def __init__(self, facts: Iterable[Fact] = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, facts: Iterable[Fact] = (), clock: Callable[[], float] = time.monotonic, taken_at: datetime | None = None
+    ) -> None:
         self.claims = Table[Claim]()
         self.volumes = Volumes()
         self.share_managers = Table[ShareManager]()
@@ -80,37 +75,71 @@ class Store:
         self.reservations = PlacedPods()
         # Pods that this replica pinned in the last moments, by namespace and VM; whether the cache has them or not.
         self.recent_pins = Load()
-        # Pinned pods that the cache has shown for the first time; `Reservations` consumes them.
-        self.arrived_pins: deque[Arrival] = deque(maxlen=4096)
+        self.pins = Pins(clock, self.vmis, self.nodes)
+        # VMs whose pod the cache has shown, which ends their reservation; `Reservations` consumes them.
+        self.shown_vms: deque[Key] = deque(maxlen=4096)
         # When the cache showed the last new pin to a node, for nodes where that is recent.
         self.last_pins: dict[str, float] = {}
         self.other_replica_pinned_at = float("-inf")
         self.stale: tuple[str, ...] = ()
+        # When a snapshot was taken. None for a live cluster, whose pods count from when the watch shows them.
+        self.taken_at = taken_at
         self._clock = clock
         for fact in facts:
             self.put(fact)
 
     def put(self, fact: Fact) -> None:
         """Store a fact, in place of an older fact about the same object. A pod also removes its reservation."""
-        new_pin = fact.pin if isinstance(fact, Pod) and self.pods.get(fact.key) is None else None
+        old = self.table(type(fact)).get(fact.key)
         self.table(type(fact)).put(fact)
         if isinstance(fact, Pod):
-            reserved = self.reservations.remove(vm_key(fact)) is not None
-            if new_pin:
-                self.arrived_pins.append(Arrival(vm_key(fact), new_pin.node, self._clock(), reserved))
+            self.pins.put(fact, old, self._age(fact))
+            if fact.node and not (old and old.node):
+                self._end_reservation(vm_key(fact))
+        elif isinstance(fact, VirtualMachineInstance):
+            self._change_vmi(fact)
+        elif isinstance(fact, Node) and (old is None or old.allocatable != fact.allocatable):
+            self.pins.change_all()
         elif isinstance(fact, ShareManager):
             self.server_failures.change(fact, self.pods.serving(*fact.key))
 
     def remove(self, kind: type[Fact], key: Key) -> None:
         """Remove a fact. A pinned pod that the scheduler could not place is remembered (see `was_released`)."""
         removed = self.table(kind).remove(key)
-        if isinstance(removed, Pod) and removed.pin and removed.pin.unschedulable_since:
-            self.releases.record(self._vm_id(removed.namespace, removed.pin.vm), removed.pin.node, removed.uid)
-        # Namespace users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
-        elif isinstance(removed, Pod) and self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
-            self.server_failures.end(removed)
+        if isinstance(removed, Pod):
+            if removed.pin and removed.pin.unschedulable_since and self.pins.is_of_vmi(removed):
+                self.releases.record(self._vm_id(removed.namespace, removed.pin.vm), removed.pin.node, removed.uid)
+            self.pins.remove(removed)
+            # Users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
+            if self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
+                self.server_failures.end(removed)
         elif isinstance(removed, ShareManager):
             self.server_failures.forget(removed.key)
+        elif isinstance(removed, VirtualMachineInstance):
+            self._change_vmi(removed)
+
+    def _change_vmi(self, vmi: VirtualMachineInstance) -> None:
+        if len(self.vmis) <= 1:  # the first or the last one (see `Pins.knows_vmi`)
+            self.pins.change_all()
+        else:
+            self.pins.change((vmi.namespace, vmi.uid))
+
+    def _age(self, pod: Pod) -> float:
+        """Return for how many seconds a pod existed when a snapshot was taken; 0 in a live cluster."""
+        if self.taken_at is None or not pod.pin:
+            return 0.0
+        return max(0.0, (self.taken_at - datetime.fromisoformat(pod.created)).total_seconds()) if pod.created else 0.0
+
+    def counting_pins(self) -> PlacedPods:
+        """Return the pods that count on the node of their pin now."""
+        counting = self.pins.counting()
+        while self.pins.shown:
+            self._end_reservation(self.pins.shown.popleft())
+        return counting
+
+    def _end_reservation(self, vm: Key) -> None:
+        self.reservations.remove(vm)
+        self.shown_vms.append(vm)
 
     def table(self, kind: type[Fact]) -> Table[Any]:
         """Return the table of one kind."""
@@ -129,8 +158,14 @@ class Store:
         old: Table[Any] = self.table(kind)
         setattr(self, TABLE_NAMES[kind], new)
         if isinstance(new, Pods):
-            for vm in [vm for vm in self.reservations if new.has_vm(vm)]:
-                self.reservations.remove(vm)
+            self.pins.replace(new.with_pin())
+            bound = [(vm, pod) for vm in self.reservations if (pod := new.of_vm(vm)) and pod.node]
+            for vm, pod in bound:
+                if not (before := old.get(pod.key)) or not before.node:
+                    self._end_reservation(vm)
+        elif kind in (Node, VirtualMachineInstance):
+            self.pins.vmis, self.pins.nodes = self.vmis, self.nodes
+            self.pins.change_all()
         return old
 
     def claim(self, namespace: str, name: str) -> Claim | None:
@@ -200,6 +235,7 @@ class Store:
         return (
             node in self.last_pins
             or self.pods.has_unbound(node, excluding)
+            or self.counting_pins().has_unbound(node, excluding)
             or self.reservations.has_unbound(node, excluding)
         )
 
@@ -247,8 +283,8 @@ class Store:
         return self.vmis.get((namespace, name))
 
     def unbound_pins(self) -> Collection[Pod]:
-        """List the unbound pods that the webhook pinned."""
-        return self.pods.pinned()
+        """List the unbound pods of known VMIs that the webhook pinned, one of each VMI."""
+        return list(self.pins.unbound())
 
     def stuck_pins(self) -> Collection[Pod]:
         """List the unbound pods that the webhook pinned and for which the scheduler found no node."""
@@ -256,10 +292,14 @@ class Store:
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
-        known, reservations = self.pods.requested(node, excluding), self.reservations.requested(node, excluding)
-        if not reservations:
+        tables = self.pods, self.counting_pins(), self.reservations
+        known, *expected = (table.requested(node, excluding) for table in tables)
+        if not any(expected):
             return known
-        return {name: known.get(name, 0) + reservations.get(name, 0) for name in known.keys() | reservations.keys()}
+        total = Counter(known)
+        for more in expected:
+            total.update(more)
+        return total
 
     def nominated_pods(self, node: str) -> Collection[Pod]:
         """List the unbound pods for which the scheduler has nominated `node`."""
@@ -267,15 +307,14 @@ class Store:
 
     def placed_pods(self, namespace: str, selector: Selector) -> Iterable[Pod]:
         """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
-        return chain(self.pods.placed(namespace, selector), self.reservations.placed(namespace, selector))
+        tables = self.pods, self.counting_pins(), self.reservations
+        return chain(*(table.placed(namespace, selector) for table in tables))
 
     def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Collection[PodTerm]:
         """List the required anti-affinity terms that may select a pod (see `Catalog`)."""
-        return [
-            *self.pods.repelling(namespace, labels, own=own),
-            *self.reservations.repelling(namespace, labels, own=own),
-        ]
+        tables = self.pods, self.counting_pins(), self.reservations
+        return [found for table in tables for found in table.repelling(namespace, labels, own=own)]
 
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
-        return self.pods.oversized()
+        return {*self.pods.oversized(), *self.counting_pins().oversized()}

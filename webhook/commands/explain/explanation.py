@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from webhook.cluster.objects import read_pending_pin
 from webhook.cluster.store import Store
 from webhook.commands.explain.lines import (
     Assumed,
@@ -26,6 +25,7 @@ from webhook.fleet.states import Future, Machine, Status, assess
 from webhook.fleet.wording import advice
 from webhook.placement import wording
 from webhook.placement.catalog import Catalog
+from webhook.placement.guard.pins import read_pin
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.reasons import Outcome
@@ -148,7 +148,7 @@ def _stuck_advice(status: Status, catalog: Store, settings: Settings) -> list[st
     """Return the advice for a pinned pod that can't be scheduled. Empty for any other pod."""
     machine = status.machine
     pod = machine.manifest
-    pin = read_pending_pin(pod) if pod else None
+    pin = read_pin(pod) if pod else None
     if pod is None or pin is None or not pin.unschedulable_since:
         return []
     namespace, after = text(pod, "metadata", "namespace"), settings.release_after

@@ -117,3 +117,8 @@ def unreported_resources(candidate: Candidate) -> list[str]:
         return []
     missing = [name for name in candidate.pod_facts.requests if "/" in name and name not in node.allocatable]
     return [name for name in missing if not candidate.catalog.is_reported(name)]
+
+
+def fits(candidate: Candidate) -> bool:
+    """Return whether the node has enough free resources for the pod."""
+    return all(item.requested <= item.free for item in resource_fits(candidate))

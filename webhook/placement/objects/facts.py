@@ -153,29 +153,32 @@ class VirtualMachineInstance(_Namespaced, Struct, frozen=True):
 
 
 class PendingPin(Struct, frozen=True):
-    """The pin of an unbound pod: its node, and the name of the pod's VM.
+    """The pin of an unbound pod: its node, and the name and UID of the VMI that controls the pod.
 
-    `unschedulable_since` is the time at which the scheduler first found no node for the pod, empty before that.
+    `unschedulable_since` is the time at which the scheduler first found no node for the pod, empty before that. With
+    `prefers`, the webhook only prefers the node, and the scheduler has not evaluated the pod yet.
     """
 
     node: str
     vm: str
-    unschedulable_since: str
+    vmi_uid: str
+    unschedulable_since: str = ""
+    prefers: bool = False
 
 
 class Pod(_Namespaced, Struct, frozen=True):
     """A pod that has not finished.
 
-    `effective_node` is the node that the pod is bound to. For an unbound pod, it is the node that the webhook pinned it
-    to, or else the node that the scheduler nominated. `prefers` means that it is only the node that the webhook prefers
-    for a pod that the scheduler has not evaluated yet.
+    `effective_node` is the node that the pod is bound to, or else the node that the scheduler nominated. While an
+    unbound pod counts on the node of its `pin` (see `guard.pins`), it is that node. `prefers` means that the webhook
+    only prefers the node of the pin.
     `alive` means Pending or Running, and not terminating. `claims` are the claims that it mounts. Only pods of VMs
     have `true_annotations` and `false_annotations` (the keys of annotations with that value) and `owners` (UIDs). `pin`
-    is set while a pod that the webhook pinned is unbound. `vm` is the name of the VMI that the pod runs, and
-    `deciding_claim` the claim that its annotation names as the one that decides; both are empty for other pods. Of an
-    `oversized` pod, the labels, terms, claims and annotations are unknown. `undecided` means that the pod starts a VM,
-    and that the webhook has recorded no decision on it. `nominated` means that it is unbound, and that the scheduler
-    has nominated a node for it.
+    is set while a VMI's pod that the webhook pinned, or for which it prefers a node, is unbound. `vm` is the name of
+    the VMI that the pod runs, and `deciding_claim` the claim that its annotation names as the one that decides; both
+    are empty for other pods. Of an `oversized` pod, the labels, terms, claims and annotations are unknown. `undecided`
+    means that the pod starts a VM, and that the webhook has recorded no decision on it. `nominated`
+    means that it is unbound, and that the scheduler has nominated a node for it.
     """
 
     namespace: str

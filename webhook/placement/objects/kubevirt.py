@@ -3,7 +3,9 @@
 Source: KubeVirt, staging/src/kubevirt.io/api/core/v1/types.go.
 """
 
-from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+
+VMI = "VirtualMachineInstance"  # the kind
 
 # Labels of the pods of VMs. The value of the first is one of the two kinds of pods.
 APP_LABEL = "kubevirt.io"
@@ -50,3 +52,17 @@ def vmi_name(pod: JsonObject) -> str:
 def vmi_uid(pod: JsonObject) -> str:
     """Return the UID of the VMI that the pod runs, or an empty string."""
     return text(pod, "metadata", "labels", CREATED_BY_LABEL)
+
+
+def controller_of(item: JsonObject) -> JsonObject:
+    """Return the owner reference of the object's controller, empty if it has none."""
+    owners = mappings(item, "metadata", "ownerReferences")
+    return next((owner for owner in owners if owner.get("controller") is True), {})
+
+
+def controlling_vmi(pod: JsonObject) -> tuple[str, str]:
+    """Return the UID and the name of the VMI that controls a pod. Two empty strings if its label names another VMI."""
+    owner, uid = controller_of(pod), vmi_uid(pod)
+    if not uid or text(owner, "kind") != VMI or text(owner, "uid") != uid:
+        return "", ""
+    return uid, text(owner, "name")

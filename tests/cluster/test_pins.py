@@ -1,0 +1,263 @@
+"""Tests of what counts as a pin: which unbound pods take free capacity from the node of their pin."""
+
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+import pytest
+from kubernetes.client import Configuration
+
+from tests.cluster.live_caches import follow, sync_caches
+from tests.support.builders import (
+    Object,
+    apply_injection,
+    node,
+    pinned_vm_pod,
+    request,
+    settings,
+    storage,
+    virt_launcher,
+    vmi,
+)
+from tests.support.fake_api_server import ApiServer
+from tests.support.fake_clock import FakeClock
+from webhook.cluster.client import ClusterClient
+from webhook.cluster.live import Live
+from webhook.cluster.objects import read_node, read_pod, read_virtual_machine_instance
+from webhook.cluster.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
+from webhook.cluster.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
+from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS
+from webhook.placement.injector import Injection
+from webhook.placement.objects.facts import Node, Pod, VirtualMachineInstance
+from webhook.placement.reasons import Outcome, Reason
+
+NODE_A = node(allocatable={"cpu": "10", "memory": "64Gi", "pods": "110"})
+
+
+class Replica:
+    """A replica in a cluster with ten CPUs on node-a, which serves the storage. VMI `vm0` exists."""
+
+    def __init__(self, server: ApiServer, **options: Any) -> None:
+        self.clock = FakeClock()
+        cluster = ClusterClient(lambda: Configuration(host=server.url))
+        self.live = Live(cluster, settings(**options), self.clock)
+        server.put(*storage(), NODE_A, vmi("vm0"))
+        sync_caches(self.live, server)
+        self.store = self.live.store
+
+    def show(self, *items: Object) -> None:
+        readers = {"Pod": read_pod, "VirtualMachineInstance": read_virtual_machine_instance, "Node": read_node}
+        for item in items:
+            self.store.put(readers[item["kind"]](item))
+
+    def delete(self, item: Object) -> None:
+        kinds = {"Pod": Pod, "VirtualMachineInstance": VirtualMachineInstance, "Node": Node}
+        self.store.remove(kinds[item["kind"]], ("default", item["metadata"]["name"]))
+
+    def inject(self, name: str = "new", cpu: str = "1", *, known: bool = True, **rest: Any) -> Injection:
+        """Decide on the pod of a VM."""
+        if known:
+            self.show(vmi(name))
+        pod = virt_launcher(labels={"kubevirt.io/created-by": f"uid-of-{name}"}, requests={"cpu": cpu}, **rest)
+        return self.live.inject(request(pod))
+
+    def cpus(self) -> int:
+        """Return how many CPUs of node-a are taken."""
+        return self.store.requested("node-a", ("", "")).get("cpu", 0) // 1000
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+def replica(server: ApiServer) -> Replica:
+    return Replica(server)
+
+
+def pin(vm: str = "vm0", cpu: str = "4", suffix: str = "abcde", **rest: Any) -> Object:
+    return pinned_vm_pod(f"virt-launcher-{vm}-{suffix}", vm=vm, requests={"cpu": cpu}, unschedulable=False, **rest)
+
+
+def test_the_pod_of_a_vmi_counts_until_it_is_five_minutes_old_whatever_its_user_changes(replica: Replica) -> None:
+    replica.show(pin())
+    replica.clock.now += MAX_AGE - 1
+    replica.show(pin(annotations={"kubevirt-scheduler/decision": "removed"}), pin(labels={"changed": "true"}))
+    assert replica.cpus() == 4
+    replica.clock.now += 1
+    assert replica.cpus() == 0
+    nominated = pin()
+    nominated["status"]["nominatedNodeName"] = "node-a"
+    replica.show(nominated)
+    assert replica.cpus() == 4
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [
+        pytest.param(pin(cpu="1M"), id="requests more than the node has"),
+        pytest.param(pin(cpu="4", schedulingGates=[{"name": "never"}]), id="has a scheduling gate"),
+        pytest.param(pin(cpu="4") | {"metadata": pin()["metadata"] | {"ownerReferences": []}}, id="has no VMI"),
+        pytest.param(pin(namespace="other"), id="names the VMI of another namespace"),
+    ],
+)
+def test_a_copied_pin_takes_no_capacity(replica: Replica, fake: Object) -> None:
+    replica.clock.now += MAX_AGE_WITHOUT_VMI
+    replica.show(fake)
+    replica.clock.now += MAX_AGE_WITHOUT_VMI
+    assert replica.cpus() == 0
+    assert replica.inject(cpu="10").decision.reason is Reason.CO_SCHEDULED
+
+
+def test_a_pod_counts_for_a_moment_before_the_watch_shows_its_vmi(replica: Replica) -> None:
+    replica.show(pin("late"))
+    assert replica.cpus() == 4
+    replica.clock.now += MAX_AGE_WITHOUT_VMI
+    assert replica.cpus() == 0
+    replica.show(vmi("late"))
+    assert replica.cpus() == 4
+    replica.delete(vmi("late"))
+    assert replica.cpus() == 0
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["this replica's pin", "another replica's pin"])
+def test_a_pin_counts_exactly_once_in_whatever_order_the_watches_show_it(server: ApiServer, own: bool) -> None:
+    for order in permutations(["pod", "VMI", "relist of pods", "relist of VMIs", "binding"]):
+        replica = Replica(server)
+        if own:
+            replica.inject("vm1", "4")
+            replica.delete(vmi("vm1"))  # its watch starts again, from an older state
+        for number, each in enumerate(order, 1):
+            shown = {*order[:number]}
+            if each.startswith("relist"):
+                kind = Pod if each == "relist of pods" else VirtualMachineInstance
+                replica.store.swap_table(kind, replica.store.new_table(kind, list(replica.store.table(kind).values())))
+            else:
+                bound = {"nodeName": "node-a"} if "binding" in shown else {}
+                replica.show(vmi("vm1") if each == "VMI" else pin("vm1", **bound))
+            assert replica.cpus() == (4 if own or {"pod", "binding"} & shown else 0), order[:number]
+            replica.clock.now += 0.9
+
+
+@pytest.mark.parametrize("lives", [MAX_AGE_WITHOUT_VMI, MAX_AGE_WITHOUT_VMI / 2])
+def test_made_up_pods_in_a_row_count_only_once(replica: Replica, lives: float) -> None:
+    for number in range(3):
+        replica.show(pin(f"made-up-{number}"))
+        assert replica.cpus() == (0 if number else 4)
+        replica.clock.now += lives
+        replica.delete(pin(f"made-up-{number}"))
+    replica.show(pin("elsewhere", namespace="other"))
+    assert replica.cpus() == 4
+    replica.clock.now += DISTRUST_SECONDS
+    replica.show(pin("made-up-again"))
+    assert replica.cpus() == 4
+
+
+def test_the_namespaces_of_made_up_pods_are_forgotten_over_the_limit(replica: Replica) -> None:
+    for number in range(MAX_UNTRUSTED + 1):
+        fake = read_pod(pin("fake", namespace=f"tenant-{number}"))
+        replica.store.put(fake)
+        replica.store.remove(Pod, fake.key)
+    replica.show(pin("fake", namespace="tenant-0"))
+    assert replica.cpus() == 4
+
+
+def test_of_the_pods_of_one_vmi_only_the_largest_counts(replica: Replica) -> None:
+    replica.show(*(pin(cpu=cpu, suffix=f"copy-{cpu}") for cpu in ("2", "3", "11")))
+    assert replica.cpus() == 3
+    replica.delete(pin(suffix="copy-3"))
+    assert replica.cpus() == 2
+    replica.show(*(pin(cpu="1", suffix=f"more-{number}") for number in range(MAX_PODS)), pin(cpu="9", suffix="late"))
+    assert replica.cpus() == 2
+
+
+def test_a_pin_counts_again_when_its_node_grows(replica: Replica) -> None:
+    replica.show(pin(cpu="20"))
+    assert replica.cpus() == 0
+    replica.show(node(allocatable={"cpu": "40", "pods": "110"}))
+    assert replica.cpus() == 20
+
+
+def test_a_relist_keeps_the_age_of_a_pod(server: ApiServer, replica: Replica) -> None:
+    replica.show(pin())
+    replica.clock.now += MAX_AGE - 1
+    server.put(pin())
+    for kind in ("pods", "nodes", "virtualmachineinstances"):
+        follow(replica.live, server, kind)
+    assert replica.cpus() == 4
+    replica.clock.now += 1
+    assert replica.cpus() == 0
+    follow(replica.live, server, "pods")
+    assert replica.cpus() == 0
+
+
+def test_without_any_vmi_each_vmi_counts_as_known(replica: Replica) -> None:
+    """So does a snapshot that has no VMIs."""
+    replica.delete(vmi("vm0"))
+    replica.show(pin())
+    replica.clock.now += MAX_AGE_WITHOUT_VMI
+    assert replica.cpus() == 4
+
+
+def test_only_the_pin_of_a_known_vmi_switches_the_escrow_on(server: ApiServer) -> None:
+    replica = Replica(server, replicas=2, session_affinity=True)
+    replica.show(fake := pin("made-up", cpu="1"))
+    replica.clock.now += 0.5
+    replica.inject()
+    replica.delete(fake)
+    assert not replica.store.has_other_pinning_replicas()
+    replica.show(pin(cpu="1"))
+    replica.inject()
+    assert replica.store.has_other_pinning_replicas()
+
+
+# Reservations
+
+
+def test_a_pod_that_a_quota_rejects_again_and_again_reserves_once(replica: Replica) -> None:
+    for _ in range(2):
+        assert replica.inject("refused", "6").decision.outcome is Outcome.PINNED
+        assert replica.cpus() == 6
+        replica.clock.now += RESERVATION_SECONDS / 2
+    for _ in range(3):
+        assert replica.inject("refused", "6").decision.outcome is Outcome.PINNED
+        assert replica.cpus() == 0
+
+
+def test_a_vmi_reserves_again_after_the_caches_showed_its_pod(replica: Replica) -> None:
+    injection = replica.inject("vm1", "6")
+    shown = apply_injection(pin("vm1", cpu="6", nodeName="node-b"), Injection(injection.decision))
+    replica.show(shown)
+    assert replica.cpus() == 0
+    replica.inject("vm1", "6")
+    assert replica.cpus() == 6
+
+
+def test_an_unknown_vmi_reserves_nothing_and_its_review_is_repeated(replica: Replica) -> None:
+    injection = replica.inject("unknown", known=False)
+    created = virt_launcher(labels={"kubevirt.io/created-by": "uid-of-unknown"})
+    assert replica.live.lacks_objects(request(created), injection.decision)
+    assert not replica.live.lacks_objects(request(created, dryRun=True), injection.decision)
+    assert replica.cpus() == 0
+    replica.show(vmi("unknown"))
+    assert not replica.live.lacks_objects(request(created), injection.decision)
+
+
+def test_a_vm_that_prefers_a_node_without_space_for_it_reserves_nothing(replica: Replica) -> None:
+    preferred = {"kubevirt-scheduler/co-schedule-mode": "preferred"}
+    assert replica.inject("large", "11", annotations=preferred).decision.outcome is Outcome.PREFERRED
+    assert replica.cpus() == 0
+    assert replica.inject("small", "9", annotations=preferred).decision.outcome is Outcome.PREFERRED
+    assert replica.cpus() == 9
+
+
+def test_the_vms_that_have_reserved_are_forgotten_over_the_limit(replica: Replica) -> None:
+    for number in range(MAX_REMEMBERED + 1):
+        replica.inject(f"vm-{number}", "0")
+        if not number % 100:
+            replica.clock.now += RESERVATION_SECONDS
+    replica.clock.now += RESERVATION_SECONDS
+    replica.inject("vm-0", "6")
+    assert replica.cpus() == 6

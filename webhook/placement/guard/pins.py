@@ -1,0 +1,76 @@
+"""Which unbound pods count on the node that the webhook pinned them to, or that it prefers for them.
+
+Anybody who may create a pod can copy the webhook's annotation and its term. A pod that never runs on the node must not
+keep another tenant's VM from its storage. So these rules ask for what only KubeVirt and the scheduler can give.
+"""
+
+from collections.abc import Callable, Iterable
+
+from webhook.placement.eligibility import is_bound, is_gated, pinned_by_webhook, preferred_by_webhook
+from webhook.placement.objects.facts import Node, PendingPin, Pod
+from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mappings, text
+from webhook.placement.objects.kubevirt import controlling_vmi, is_virt_launcher
+from webhook.placement.objects.resources import PODS
+
+# Seconds after the webhook first saw the pod. Long enough for a scheduler that is being upgraded to come back.
+MAX_AGE = 300.0
+# The same for a pod of an unknown VMI: the watch of VMIs may be behind the watch of pods.
+MAX_AGE_WITHOUT_VMI = 5.0
+MAX_PODS = 8  # of one VMI: KubeVirt creates one or two unbound pods, and users may create thousands
+
+
+def read_pin(pod: JsonObject) -> PendingPin | None:
+    """Extract the pin of an unbound pod of a VMI, or the webhook's preference; None if the pod has neither.
+
+    The scheduler ignores a pod with a scheduling gate, and the webhook never pins one.
+    """
+    uid, vm = controlling_vmi(pod)
+    # Namespace users control owner references: a name of any length must not fill the memory.
+    if is_bound(pod) or not uid or not is_virt_launcher(pod) or is_gated(pod) or not is_dns_subdomain(vm):
+        return None
+    since = _unschedulable_since(pod)
+    if node := pinned_by_webhook(pod):
+        return PendingPin(node, vm, uid, since)
+    # The scheduler chooses another node for a pod that only prefers one, if that node can't run the pod.
+    decided = since or text(pod, "status", "nominatedNodeName")
+    node = "" if decided else preferred_by_webhook(pod)
+    return PendingPin(node, vm, uid, prefers=True) if node else None
+
+
+def _unschedulable_since(pod: JsonObject) -> str:
+    for condition in mappings(pod, "status", "conditions"):
+        found = text(condition, "type"), text(condition, "status"), text(condition, "reason")
+        if found == ("PodScheduled", "False", "Unschedulable"):
+            return text(condition, "lastTransitionTime") or text(pod, "metadata", "creationTimestamp")
+    return ""
+
+
+def counting_pod(
+    pods: Iterable[tuple[Pod, float]], max_age: float, find_node: Callable[[str], Node | None]
+) -> Pod | None:
+    """Return the one of a VMI's pods that counts on the node of its pin, None if none does.
+
+    `pods` are those with a pin, each with the seconds since the webhook first saw it. A pod that the scheduler
+    nominated counts anyway.
+    """
+    return largest(
+        pod
+        for pod, age in pods
+        if pod.pin and not pod.effective_node and age < max_age and fits_empty(pod, find_node(pod.pin.node))
+    )
+
+
+def largest(pods: Iterable[Pod]) -> Pod | None:
+    """Return the pod with the largest requests for memory, then for CPU. None without pods."""
+    return max(pods, key=lambda pod: (pod.requests.get("memory", 0), pod.requests.get("cpu", 0), pod.key), default=None)
+
+
+def fits_empty(pod: Pod, node: Node | None) -> bool:
+    """Return whether an empty node could run the pod, as far as resources decide. An unknown node passes."""
+    if node is None or node.allocatable is None:
+        return True
+    return all(
+        amount <= node.allocatable.get(resource, 0)
+        for resource, amount in pod.requests.items()
+        if resource != PODS or PODS in node.allocatable
+    )
