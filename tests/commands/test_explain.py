@@ -217,10 +217,15 @@ def test_only_the_first_failed_check_and_those_before_it_are_decisive(reason: Re
     assert all(line.startswith("(") for line in answers[position + 1 :])
 
 
+def test_a_taint_that_the_decision_does_not_name_is_shown() -> None:
+    taint = {"key": "dedicated", "effect": "NoSchedule"}
+    assert "✗ untolerated taint: dedicated:NoSchedule" in explained(virt_launcher(), *storage(), node(taints=[taint]))
+
+
 def test_a_second_failed_check_is_shown_in_parentheses() -> None:
     lines = explained(virt_launcher(requests={"cpu": "5"}), *storage(), node(ready="False", allocatable=ALLOCATABLE))
     assert "✗ Ready: node-a is not Ready" in lines
-    assert "(✗) enough free resources: node-a lacks cpu (requested 5, free 4)" in lines
+    assert "(✗) enough free resources: node-a lacks cpu (requested 5)" in lines
     assert "(✓) nothing that the guard can't evaluate" in lines
     assert "✗ cpu: requested 5, free 4" in lines
     assert [line for line in lines if line.startswith("Parentheses mark checks that did not affect the decision.")]

@@ -12,7 +12,7 @@ from webhook.placement.consumers import claims_of
 from webhook.placement.eligibility import STEERING_RULES
 from webhook.placement.guard.candidate import resource_fits
 from webhook.placement.guard.comparisons import Comparisons
-from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks
+from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks, untolerated_taint
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
@@ -262,6 +262,8 @@ def _node(step: NodeChecked) -> Iterator[Line]:
         in_force = in_force and not failed
     if not in_force:
         yield Line("Parentheses mark checks that did not affect the decision.")
+    if taint := untolerated_taint(candidate):
+        yield Line(f"untolerated taint: {text(taint, 'key')}:{taint['effect']}", NO)
     fits = resource_fits(candidate)
     if fits:
         yield Line(f"Does {candidate.node_name} have enough free resources?", level=0)

@@ -83,11 +83,17 @@ def _tolerated(candidate: Candidate, taint: JsonObject) -> bool:
     return tolerates(candidate.pod, taint)
 
 
-def _tainted(candidate: Candidate) -> str | None:
+def untolerated_taint(candidate: Candidate) -> JsonObject | None:
+    """Return the first taint of the node that keeps the pod away, None if the pod tolerates all."""
     for taint in candidate.node.taints if candidate.node else ():
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(candidate, taint):
-            return f"has the untolerated taint {text(taint, 'key')}:{taint['effect']}"
+            return taint
     return None
+
+
+def _tainted(candidate: Candidate) -> str | None:
+    # The owner of a VM reads this: only `explain` names the taints and the free resources of a node.
+    return "has a taint that the pod does not tolerate" if untolerated_taint(candidate) else None
 
 
 def _node_mismatch(candidate: Candidate) -> str | None:
@@ -122,13 +128,7 @@ def _volume_mismatch(candidate: Candidate) -> str | None:
 def _full(candidate: Candidate) -> str | None:
     for item in resource_fits(candidate):
         if item.requested > item.free:
-            requested, free = (
-                format_quantity(item.resource, item.requested),
-                format_quantity(item.resource, max(item.free, 0)),
-            )
-            if requested == free:  # rounding hides the difference, so print exact amounts
-                requested, free = str(item.requested), str(item.free)
-            return f"lacks {item.resource} (requested {requested}, free {free})"
+            return f"lacks {item.resource} (requested {format_quantity(item.resource, item.requested)})"
     return None
 
 
