@@ -8,13 +8,14 @@ from kubernetes.client import Configuration
 from structlog.testing import capture_logs
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
-from tests.support.builders import Object, node, pinned_vm_pod, pod, settings, storage, virtual_machine
+from tests.support.builders import Object, node, pinned_vm_pod, pod, settings, storage, virtual_machine, vmi
 from tests.support.fake_api_server import ApiServer, Responder, body, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.events import build_event, subject_of
 from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
+from webhook.cluster.objects import read_pod
 from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
 from webhook.cluster.releases import RELEASE_SECONDS
 from webhook.placement import wording
@@ -245,6 +246,32 @@ def test_a_namespace_full_of_stuck_pods_delays_no_other_namespace(server: ApiSer
     harness = Harness(server, *CORDONED, pinned_vm_pod(), *fakes, virtual_machine())
     harness.step()
     assert harness.deleted == ["virt-launcher-vm1-abcde"]
+
+
+def test_copied_pins_delay_no_pod_of_their_own_namespace(server: ApiServer) -> None:
+    """With 20 of them in each pass, a real pod once waited for 56 of 60 passes."""
+    harness = Harness(server, *CORDONED, vmi("vm1"), pinned_vm_pod(), virtual_machine())
+    for number in range(100, 100 + 2 * MAX_PODS_PER_PASS):
+        harness.live.store.put(read_pod(other_vm(number, created="2026-08-02T12:00:00Z")))
+    harness.step()
+    assert harness.deleted == ["virt-launcher-vm1-abcde"]
+    assert sum(harness.releaser.pending.values()) == 0
+
+
+def test_the_pods_of_a_replica_set_are_released_twice_an_hour(server: ApiServer) -> None:
+    """KubeVirt replaces each VMI by one of another name."""
+    vmis = [vmi(f"set-{number}", owner_kind="VirtualMachineInstanceReplicaSet") for number in range(4)]
+    for each in vmis:
+        each["metadata"]["ownerReferences"][0] |= {"name": "set", "uid": "uid-of-the-set"}
+    harness = Harness(server, *CORDONED, *vmis)
+    for number in range(3):
+        stuck = pinned_vm_pod(f"virt-launcher-set-{number}-abcde", vm=f"set-{number}")
+        server.put(stuck)
+        harness.watch(("ADDED", stuck))
+        harness.step()
+        assert harness.live.store.was_released("default", "set-3", "node-a")
+    assert harness.deleted == ["virt-launcher-set-0-abcde", "virt-launcher-set-1-abcde"]
+    assert "its replica set lost 2 pinned pods within an hour" in harness.messages[-1]
 
 
 # Pods that are kept

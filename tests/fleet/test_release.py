@@ -198,7 +198,7 @@ NO_GUARD = "the node guard is disabled, so the webhook would pin the VM's next p
 
 
 def kept(vm: Object | None, releases: int = 0, **overrides: Any) -> str:
-    return why_kept(read_virtual_machine(vm) if vm else None, releases, settings(**overrides))
+    return why_kept(read_virtual_machine(vm) if vm else None, None, releases, settings(**overrides))
 
 
 @pytest.mark.parametrize(

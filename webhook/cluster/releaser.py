@@ -163,8 +163,10 @@ class Releaser:
         if self._clock() < stuck.forbidden_until:
             return "the webhook has no right to delete pods"
         key = stuck.pod.namespace, stuck.pin.vm
-        vm, releases = self._live.query(lambda store: (store.virtual_machine(*key), store.release_count(*key)))
-        return why_kept(vm, releases, self._settings)
+        found = self._live.query(
+            lambda store: (store.virtual_machine(*key), store.vmi(*key), store.release_count(*key))
+        )
+        return why_kept(*found, self._settings)
 
     def _release(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck) -> None:
         try:

@@ -9,7 +9,7 @@ MAX_OWNERS, MAX_PODS_PER_OWNER = 4096, 4  # bound the memory to a few MiB, howev
 
 
 class VmId(NamedTuple):
-    """A VM. `uid` is the VirtualMachine's, which changes if the VM is recreated; empty without a VirtualMachine."""
+    """A VM, or the replica set of a VMI. `uid` changes if it is recreated; empty if neither controls the VMI."""
 
     namespace: str
     name: str

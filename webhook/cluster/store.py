@@ -108,7 +108,8 @@ class Store:
         removed = self.table(kind).remove(key)
         if isinstance(removed, Pod):
             if removed.pin and removed.pin.unschedulable_since and self.pins.is_of_vmi(removed):
-                self.releases.record(self._vm_id(removed.namespace, removed.pin.vm), removed.pin.node, removed.uid)
+                vm = self._vm_id(removed.namespace, removed.pin.vm, self.pins.vmi_of(removed))
+                self.releases.record(vm, removed.pin.node, removed.uid)
             self.pins.remove(removed)
             # Users control the labels of their pods, but only Longhorn creates a ShareManager in its namespace.
             if self.share_manager(removed.namespace, removed.labels.get(VOLUME_LABEL, "")):
@@ -257,13 +258,15 @@ class Store:
 
     def was_released(self, namespace: str, vm: str, node: str) -> bool:
         """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
-        return node in self.releases.nodes(self._vm_id(namespace, vm))
+        return node in self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm)))
 
     def release_count(self, namespace: str, vm: str) -> int:
         """Count the unschedulable pods of a VM, pinned to any node, that were deleted within the last hour."""
-        return len(self.releases.nodes(self._vm_id(namespace, vm)))
+        return len(self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm))))
 
-    def _vm_id(self, namespace: str, vm: str) -> VmId:
+    def _vm_id(self, namespace: str, vm: str, vmi: VirtualMachineInstance | None) -> VmId:
+        if vmi and vmi.in_replica_set:  # its VMIs have new names each time
+            return VmId(namespace, vmi.owner_name, vmi.owner_uid)
         found = self.virtual_machines.get((namespace, vm))
         return VmId(namespace, vm, found.uid if found else "")
 

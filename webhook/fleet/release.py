@@ -12,7 +12,7 @@ from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_w
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import FailedCheck, run_checks
 from webhook.placement.injector import candidate_for
-from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine
+from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, condition, text
 from webhook.placement.reasons import GUARD_REASONS, ClaimFinding, Mode, Reason
 from webhook.placement.settings import Action, Settings
@@ -90,16 +90,18 @@ def why_not_scheduled(pod: JsonObject, seconds: float | None) -> str:
     return f"no scheduler has evaluated the pod for {int(seconds)} s; it names {scheduler}"
 
 
-def why_kept(vm: VirtualMachine | None, releases: int, settings: Settings) -> str:
-    """Return a clause about why the webhook may not delete a pinned pod of this VM, empty if it may.
+def why_kept(vm: VirtualMachine | None, vmi: VirtualMachineInstance | None, releases: int, settings: Settings) -> str:
+    """Return a clause about why the webhook may not delete a pinned pod of this VM or VMI, empty if it may.
 
-    `vm` is None for a VMI without a VM. `releases` counts the VM's unschedulable pods, pinned to any node, that were
-    deleted within the last hour.
+    A VirtualMachineInstanceReplicaSet replaces a failed VMI. `vm` is None for a VMI without a VM. `releases` counts
+    the VM's unschedulable pods, pinned to any node, that were deleted within the last hour.
     """
     if not settings.release or settings.action is Action.OBSERVE:
         return "the release of pins is disabled"
     if not settings.node_guard:  # only the guard knows that the VM was released
         return "the node guard is disabled, so the webhook would pin the VM's next pod again"
+    if vmi and vmi.in_replica_set:
+        return f"its replica set lost {releases} pinned pods within an hour" if releases >= MAX_RELEASES else ""
     if vm is None:
         return "the webhook found no VirtualMachine of this name"
     if not vm.restarts:

@@ -157,4 +157,10 @@ def _stuck_advice(status: Status, catalog: Store, settings: Settings) -> list[st
         return []  # a restart would pin it there again
     vm = catalog.virtual_machine(namespace, pin.vm)
     restart = wording.restart_advice(namespace, pin.vm, machine.strategy)
-    return stuck_advice(pin, obstacle, why_kept(vm, 0, settings), after if obstacle else PENDING_LIMIT, restart)
+    return stuck_advice(
+        pin,
+        obstacle,
+        why_kept(vm, catalog.vmi(namespace, pin.vm), 0, settings),
+        after if obstacle else PENDING_LIMIT,
+        restart,
+    )

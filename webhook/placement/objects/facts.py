@@ -5,7 +5,14 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from webhook.placement.objects.fields import JsonObject
-from webhook.placement.objects.kubevirt import APP_LABEL, CREATED_BY_LABEL, HOTPLUG_POD, MIGRATION_LABEL, VIRT_LAUNCHER
+from webhook.placement.objects.kubevirt import (
+    APP_LABEL,
+    CREATED_BY_LABEL,
+    HOTPLUG_POD,
+    MIGRATION_LABEL,
+    REPLICA_SET,
+    VIRT_LAUNCHER,
+)
 from webhook.placement.objects.selectors import AffinityTerm
 
 Key = tuple[str, str]
@@ -150,6 +157,11 @@ class VirtualMachineInstance(_Namespaced, Struct, frozen=True):
     owner_kind: str = ""
     owner_name: str = ""
     owner_uid: str = ""
+
+    @property
+    def in_replica_set(self) -> bool:
+        """Return whether a VirtualMachineInstanceReplicaSet controls the VMI, and replaces it under another name."""
+        return self.owner_kind == REPLICA_SET
 
 
 class PendingPin(Struct, frozen=True):

@@ -5,7 +5,7 @@ Source: KubeVirt, staging/src/kubevirt.io/api/core/v1/types.go.
 
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 
-VMI = "VirtualMachineInstance"  # the kind
+VMI, REPLICA_SET = "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet"  # kinds
 
 # Labels of the pods of VMs. The value of the first is one of the two kinds of pods.
 APP_LABEL = "kubevirt.io"
