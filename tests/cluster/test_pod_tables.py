@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tests.support.builders import (
     HOSTNAME,
+    REQUIRED,
     ZONE,
     Object,
     catalog,
@@ -18,7 +19,6 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.random_clusters import POD_SELECTORS
-from tests.support.scheduler_oracle import merged_selector, required, same_topology, selected_by
 from webhook.cluster.pod_tables import MIN_INDEXED
 from webhook.cluster.store import Store
 from webhook.placement.guard.candidate import Candidate
@@ -46,11 +46,35 @@ def random_term(rng: random.Random) -> Object:
     return pod_term(None, rng.choice([HOSTNAME, ZONE]), labelSelector=selector, **rng.choice(SCOPES))
 
 
+def selected_by(selector: Object | None, labels: Object) -> bool:
+    if selector is None:
+        return False
+    tests = {
+        "In": lambda key, values: labels.get(key) in values,
+        "NotIn": lambda key, values: labels.get(key) not in values,
+        "Exists": lambda key, _: key in labels,
+        "DoesNotExist": lambda key, _: key not in labels,
+    }
+    requirements = selector.get("matchExpressions") or []
+    return all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items()) and all(
+        tests[each["operator"]](each["key"], each.get("values")) for each in requirements
+    )
+
+
+def required(pod: Object, kind: str) -> list[Object]:
+    return list(((pod["spec"].get("affinity") or {}).get(kind) or {}).get(REQUIRED) or [])
+
+
+def same_topology(term: Object, one: Object, other: Object) -> bool:
+    values = [each["metadata"]["labels"].get(term["topologyKey"]) for each in (one, other)]
+    return values[0] is not None and values[0] == values[1]
+
+
 def naively_selects(term: Object, owner: Object, target: Object) -> bool:
     namespace, selector = target["metadata"]["namespace"], term.get("namespaceSelector")
     named = term.get("namespaces") or ([owner["metadata"]["namespace"]] if selector is None else [])
     in_namespace = namespace in named or selected_by(selector, {"team": TEAMS[namespace]})
-    return in_namespace and selected_by(merged_selector(term, owner), target["metadata"]["labels"])
+    return in_namespace and selected_by(term.get("labelSelector"), target["metadata"]["labels"])
 
 
 def naively_repelled(vm: Object, target: Object, placed: list[tuple[Object, Object]]) -> bool:
@@ -58,12 +82,12 @@ def naively_repelled(vm: Object, target: Object, placed: list[tuple[Object, Obje
         naively_selects(term, owner, other) and same_topology(term, target, where)
         for peer, where in placed
         for owner, other in ((vm, peer), (peer, vm))
-        for term in required(owner, "podAntiAffinity") or []
+        for term in required(owner, "podAntiAffinity")
     )
 
 
 def naively_attracted(vm: Object, target: Object, placed: list[tuple[Object, Object]]) -> bool:
-    terms = required(vm, "podAffinity") or []
+    terms = required(vm, "podAffinity")
     peers = [where for peer, where in placed if all(naively_selects(term, vm, peer) for term in terms)]
     if all(any(same_topology(term, target, peer) for peer in peers) for term in terms):
         return True

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from tests.support.builders import ZONE
+from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
+from tests.support.longhorn import STORAGE, VOLUMES
+from tests.support.scenario import CO_SCHEDULED, DECISION, HOSTNAME, Scenario
 from tests.support.webhook_process import Webhook
 
 pytestmark = pytest.mark.controlplane
 
 Change = Callable[[Scenario, str], object]
+DRA = "/apis/resource.k8s.io/v1"
 TAINT = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
 # A change to the node, the resulting reason of the decision, and a part of the scheduler's message.
 CHANGES: dict[str, tuple[Change, str, str]] = {
@@ -76,3 +81,98 @@ def test_two_vms_with_anti_affinity_on_one_disk_run_on_two_nodes(scenario: Scena
     assert nodes[0] == node
     assert nodes[1] != node
     assert scenario.annotations(second)[DECISION].startswith("PodAffinity: ")
+
+
+DRIVER, DEVICE = "disks.example.com", "example.com/gpu"
+
+
+def put_pv_into_another_zone(scenario: Scenario, node: str) -> Object:
+    (volume,) = scenario.volumes
+    label = {"metadata": {"labels": {ZONE: "west__south"}}}
+    scenario.plane.request("PATCH", f"{VOLUMES}/pv-{volume}", label)
+    for name in scenario.node_names:
+        zone = "east" if name == node else "west"
+        scenario.change_node(name, {"metadata": {"labels": {ZONE: zone}}})
+    return {}
+
+
+def limit_volumes(scenario: Scenario, node: str) -> Object:
+    """Let another CSI driver attach no volume to the node, and return a volume of that driver."""
+    drivers = [{"name": DRIVER, "nodeID": node, "allocatable": {"count": 0}}]
+    scenario.plane.request("POST", f"{STORAGE}/csinodes", {"metadata": {"name": node}, "spec": {"drivers": drivers}})
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    claim = {"volumeName": f"{node}-data", "resources": {"requests": {"storage": "1Gi"}}}
+    created = scenario.plane.request("POST", scenario.claims, {"metadata": {"name": "data"}, "spec": common | claim})
+    reference = {"namespace": scenario.namespace, "name": "data", "uid": created["metadata"]["uid"]}
+    csi = {"csi": {"driver": DRIVER, "volumeHandle": node}, "capacity": {"storage": "1Gi"}, "claimRef": reference}
+    scenario.plane.request("POST", VOLUMES, {"metadata": {"name": f"{node}-data"}, "spec": common | csi})
+    scenario.wait_bound("data")
+    return {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+
+
+def add_ephemeral_volume(scenario: Scenario, node: str) -> Object:
+    """Create local PVs on another node, and return an ephemeral volume that needs one of them."""
+    name = f"{scenario.namespace}-local"
+    binding = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    scenario.plane.request("POST", f"{STORAGE}/storageclasses", {"metadata": {"name": name}} | binding)
+    scenario.storage_classes.append(name)
+    other = next(each for each in scenario.node_names if each != node)
+    expressions = [{"key": HOSTNAME, "operator": "In", "values": [other]}]
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": name}
+    local = {"local": {"path": "/data"}, "capacity": {"storage": "1Gi"}, "persistentVolumeReclaimPolicy": "Retain"}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}}
+    for number in range(2):
+        pv = {"metadata": {"name": f"{name}-{number}"}, "spec": common | local | affinity}
+        scenario.plane.request("POST", VOLUMES, pv)
+    template = {"spec": common | {"resources": {"requests": {"storage": "1Gi"}}}}
+    return {"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]}
+
+
+def add_devices(scenario: Scenario, node: str) -> Object:
+    """Create two devices on another node, and return the request for one of them as an extended resource."""
+    other = next(each for each in scenario.node_names if each != node)
+    device_class = {"metadata": {"name": scenario.namespace}, "spec": {"extendedResourceName": DEVICE}}
+    scenario.plane.request("POST", f"{DRA}/deviceclasses", device_class)
+    pool = {"name": other, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example.com", "pool": pool, "nodeName": other, "devices": [{"name": "a"}, {"name": "b"}]}
+    scenario.plane.request("POST", f"{DRA}/resourceslices", {"metadata": {"name": other}, "spec": spec})
+    return {"resources": {DEVICE: "1"}}
+
+
+# What makes the node infeasible and returns fields of the VM's pod, the decision's reason, and the scheduler's message.
+FILTERS: dict[str, tuple[Callable[[Scenario, str], Object], str, str]] = {
+    "VolumeZone": (put_pv_into_another_zone, "VolumeMismatch", "no available volume zone"),
+    "NodeVolumeLimits": (limit_volumes, "Unjudged", "exceed max volume count"),
+    "VolumeBinding": (add_ephemeral_volume, "Unjudged", "find available persistent volumes"),
+    "DynamicResources": (add_devices, "Unjudged", "cannot allocate all claims"),
+}
+
+
+@pytest.mark.parametrize(("prepare", "reason", "message"), FILTERS.values(), ids=FILTERS)
+def test_a_volume_or_a_device_keeps_the_vm_from_the_node(
+    scenario: Scenario, plane: ControlPlane, unguarded_webhook: Webhook, *, prepare: Any, reason: str, message: str
+) -> None:
+    scenario.add_nodes(3)
+    _, node = scenario.add_attached_volume()
+    fields = prepare(scenario, node)
+
+    def vm(name: str) -> Object:
+        pod = scenario.vm_pod(name, "disk1")
+        pod["spec"]["volumes"] += fields.get("volumes", [])
+        resources = pod["spec"]["containers"][0]["resources"]
+        for kind in "requests", "limits":
+            resources[kind] = resources.get(kind, {}) | fields.get("resources", {})
+        return pod
+
+    def decision() -> str:
+        return str(scenario.dry_run(vm("trial"))["metadata"]["annotations"][DECISION])
+
+    plane.wait(lambda: decision().startswith(f"{reason}: "), 20, f"a decision with reason {reason}")
+    guarded = scenario.create(vm("vm1"))
+    assert scenario.wait_running(guarded) != node
+
+    scenario.use_webhook(unguarded_webhook)
+    unguarded = scenario.create(vm("vm2"))
+    assert scenario.annotations(unguarded)[CO_SCHEDULED] == node
+    # The first attempt may come before the controller has created the claim of an ephemeral volume.
+    plane.wait(lambda: message in scenario.wait_unschedulable(unguarded), 20, f"the message {message}")

@@ -1,8 +1,8 @@
-"""Property: a VM that the real scheduler can place without the webhook can also be placed with it.
+"""Property: the webhook never makes a pod unschedulable, and pins each VM that the real scheduler would admit.
 
-Each random placement case has one VM, created with the opt-in. If the scheduler finds no node, the VM is created again
-without the opt-in. If the scheduler then finds a node, the webhook has stranded the VM. The test prints its seed;
-`E2E_SEED=<seed>` draws the same cases again.
+Random clusters, each with many random VMs. The scheduler reports which nodes it admits for a VM with and without the
+opt-in (`tests.support.feasible_nodes`), and binds neither pod. The test prints its seed; `E2E_SEED=<seed>` draws the
+same clusters and VMs again.
 """
 
 from __future__ import annotations
@@ -12,79 +12,92 @@ import json
 import os
 import queue
 import random
+import re
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.strategies import SearchStrategy
 
 from tests.support.controlplane.api import ApiError, Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.programs import DISREGARD_STATUS
-from tests.support.longhorn import VOLUMES
+from tests.support.feasible_nodes import NAME, FeasibleNodes, feasible_nodes
+from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.measured import Measured
-from tests.support.random_clusters import placement_cases
-from tests.support.scenario import CO_SCHEDULED, POOL
+from tests.support.random_clusters import HIGH, OTHER_DRIVER, mounting_pods, served_clusters
+from tests.support.scenario import CO_SCHEDULED, DECISION, POOL
 from tests.support.webhook_process import WEBHOOK_LABEL, Webhook
 
 pytestmark = pytest.mark.controlplane
 
 SEED = int(os.environ.get("E2E_SEED") or random.randrange(2**32))
-DRAWN, MIN_VALID = 180, 150  # placement cases
+CLUSTERS, VMS = 12, 15  # VMs of each cluster
 PARALLEL = 4
+ATTEMPTS = 3  # the watches of the webhook and of the scheduler may be behind
 OPT_IN = "kubevirt-scheduler/co-schedule"
 RUNTIME, OVERHEAD = "with-overhead", {"cpu": "250m", "memory": "120Mi"}
-TRIAL_NUMBERS = itertools.count(1)
+VMIS = "/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances"
+NUMBERS = itertools.count(1)
+# The guard may refuse a node that the scheduler admits: it does not evaluate a field, or KubeVirt could not run there.
+CAUTIOUS = ("Unjudged", "NodeNotReady")
 
 
-def draw_cases() -> list[Object]:
-    """Return the placement cases of SEED."""
-    found: list[Object] = []
+def draw(strategy: SearchStrategy[Any], count: int) -> list[Any]:
+    """Return random values of SEED."""
+    found: list[Any] = []
 
     @hypothesis.seed(SEED)
     @hypothesis.settings(
-        max_examples=DRAWN,
+        max_examples=count,
         phases=[hypothesis.Phase.generate],
         database=None,
         deadline=None,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(placement_cases())
-    def draw(placement_case: Object) -> None:
-        found.append(placement_case)
+    @hypothesis.given(strategy)
+    def collect(value: Any) -> None:
+        found.append(value)
 
-    draw()
+    collect()
     return found
 
 
-class Trial:
-    """One placement case, built in two namespaces that earlier cases used."""
+class Cluster:
+    """A drawn cluster in two namespaces that earlier clusters used. Its nodes have names and zones of their own."""
 
-    def __init__(self, plane: ControlPlane, namespaces: tuple[str, str], placement_case: Object) -> None:
-        self.plane = plane
+    def __init__(
+        self, plane: ControlPlane, scheduler: FeasibleNodes, namespaces: tuple[str, str], drawn: Object
+    ) -> None:
+        self.plane, self.scheduler = plane, scheduler
         self.namespace, self.other = namespaces
-        self.name = f"trial-{next(TRIAL_NUMBERS)}"
-        text = json.dumps(placement_case).replace("node-", f"{self.name}-node-").replace("disk1", f"disk-{self.name}")
-        text = text.replace('"default"', f'"{self.namespace}"').replace('"other"', f'"{self.other}"')
-        self.placement_case = json.loads(text)
+        self.name = f"c{next(NUMBERS)}"
+        self.drawn = self._renamed(drawn)
         self.pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
+
+    def _renamed(self, drawn: Object) -> Any:
+        text = re.sub(r"node-(?:[a-d]|gone)\b|disk[1-3]|\bdata\b|east|west", rf"{self.name}-\g<0>", json.dumps(drawn))
+        return json.loads(text.replace('"default"', f'"{self.namespace}"').replace('"other"', f'"{self.other}"'))
 
     def build(self) -> None:
-        pv, pvc = self.placement_case["pv"], self.placement_case["pvc"]
-        pv["spec"] |= {"claimRef": {"namespace": self.namespace, "name": pvc["metadata"]["name"]}}
-        self.plane.request("POST", VOLUMES, pv)
-        for node in self.placement_case["nodes"]:
+        for node in self.drawn["nodes"]:
             self.plane.request("POST", "/api/v1/nodes", self._node(node))
-        for pod in self.placement_case["pods"]:
-            self._create_other_pod(pod)
-        self.plane.wait(self._nodes_have_expected_taints, 20, f"the nodes of {self.name} as drawn")
-        # Last: if the controller manager hasn't seen the PV when the claim appears, the claim waits 15 s.
-        size = {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": ""}
-        claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
-        self.plane.request("POST", claims, pvc | {"spec": pvc["spec"] | size})
-        claim = f"{claims}/{pvc['metadata']['name']}"
-        self.plane.wait(lambda: self.plane.request("GET", claim)["status"]["phase"] == "Bound", 20, "claim Bound")
+        for name, limit in self.drawn["limits"].items():
+            driver = {"name": OTHER_DRIVER, "nodeID": name} | (
+                {} if limit is None else {"allocatable": {"count": limit}}
+            )
+            csi_node = {"metadata": {"name": name}, "spec": {"drivers": [driver]}}
+            self.plane.request("POST", f"{STORAGE}/csinodes", csi_node)
+        for disk in [*self.drawn["disks"], self.drawn["foreign"]]:
+            self._create_disk(disk)
+        for pod in [*self.drawn["pods"], *(disk["pod"] for disk in self.drawn["disks"])]:
+            self._create_pod(pod)
+        self.plane.wait(self._is_built, 20, f"the nodes and claims of {self.name}")
 
     def _node(self, node: Object) -> Object:
         """Return the node as drawn, with default allocatable resources: every kubelet reports some."""
@@ -95,58 +108,101 @@ class Trial:
         )
         return node
 
-    def _create_other_pod(self, pod: Object) -> None:
-        spec, phase = pod["spec"], pod["status"]["phase"]
-        if phase in ("Succeeded", "Failed") or "deletionTimestamp" in pod["metadata"]:
-            return  # kwok would run a finished pod, and delete a terminating one
-        spec.setdefault("nodeName", "")
-        if not spec["nodeName"]:
-            spec["schedulerName"] = "nobody"  # no scheduler has this name, so the pod stays unbound
+    def _create_disk(self, disk: Object) -> None:
+        pvc, pv = disk["pvc"], disk["pv"]
+        volume_name = pvc["spec"].pop("volumeName")
+        size = {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "", "volumeName": volume_name}
+        created = self.plane.request("POST", self.claims, pvc | {"spec": pvc["spec"] | size})
+        # With the claim's UID, the controller manager binds the claim at once.
+        pv["spec"]["claimRef"]["uid"] = created["metadata"]["uid"]
+        self.plane.request("POST", VOLUMES, pv)
+
+    def _create_pod(self, pod: Object) -> None:
+        spec, status = pod["spec"], pod.pop("status")
+        metadata = pod["metadata"]
+        terminating = metadata.pop("deletionTimestamp", None)
+        metadata.pop("deletionGracePeriodSeconds", None)
+        metadata["annotations"] = {DISREGARD_STATUS: "true"}
         spec["tolerations"] = [{"operator": "Exists"}]  # so that no taint evicts the pod
-        self.plane.request("POST", f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
+        if not spec.get("nodeName"):
+            # Only the scheduler that evaluates the VMs counts its nominated pods. None of them fits a node.
+            spec |= {"schedulerName": NAME, "nodeSelector": {"no": "node"}}
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods"
+        self.plane.request("POST", path, pod)
+        self.plane.request("PATCH", f"{path}/{metadata['name']}/status", {"status": status})
+        if terminating:
+            self.plane.request("DELETE", f"{path}/{metadata['name']}?gracePeriodSeconds=30")
 
-    def _nodes_have_expected_taints(self) -> bool:
-        """Return whether the controller manager has tainted the nodes according to their conditions and cordons."""
-        found = self.plane.request("GET", f"/api/v1/nodes?labelSelector={POOL}%3D{self.name}")["items"]
-        return all(_has_expected_taints(node) for node in found)
+    def _is_built(self) -> bool:
+        """Return whether the controller manager has tainted the nodes and bound the claims."""
+        nodes = self.plane.request("GET", f"/api/v1/nodes?labelSelector={POOL}%3D{self.name}")["items"]
+        claims = self.plane.request("GET", self.claims)["items"]
+        bound = [each for each in claims if each["status"]["phase"] == "Bound"]
+        return all(map(_has_expected_taints, nodes)) and len(bound) == len(self.drawn["disks"]) + 1
 
-    def pod(self, opt_in: str) -> Object:
-        pod: Object = json.loads(json.dumps(self.placement_case["pod"]))
-        pod["metadata"]["annotations"][OPT_IN] = opt_in
-        pod["spec"]["nodeSelector"] = pod["spec"].get("nodeSelector", {}) | {POOL: self.name}
+    def verdict(self, drawn: Object) -> tuple[str, str]:
+        """Compare the nodes that the scheduler admits for a VM without and with the opt-in."""
+        vm = self._renamed(drawn)
+        verdict = "", ""
+        for _ in range(ATTEMPTS):
+            verdict = self._compare(vm)
+            if not verdict[1]:
+                break
+        return verdict
+
+    def _compare(self, vm: Object) -> tuple[str, str]:
+        pods = [self._create_vm(vm, opt_in) for opt_in in ("false", "true")]
+        paths = [f"{self.pods}/{pod['metadata']['name']}" for pod in pods]
+        before, after = map(self.scheduler.of, paths)
+        for path in paths:
+            self.plane.request("DELETE", f"{path}?gracePeriodSeconds=0")
+        return _verdict(pods[1], before, after)
+
+    def _create_vm(self, vm: Object, opt_in: str) -> Object:
+        pod: Object = json.loads(json.dumps(vm))
+        # A new name each time: the webhook remembers a VM whose pod did not start.
+        annotations = {OPT_IN: opt_in, "kubevirt.io/domain": f"{self.name}-vm{next(NUMBERS)}"}
+        pod["metadata"]["annotations"] |= annotations
+        pod["metadata"]["labels"]["kubevirt.io/created-by"] = VMI_UIDS[self.namespace]
+        pod["spec"] |= {"schedulerName": NAME, "nodeSelector": pod["spec"].get("nodeSelector", {}) | {POOL: self.name}}
         if pod["spec"].pop("overhead", None):
             pod["spec"]["runtimeClassName"] = RUNTIME
-        return pod
+        return self.plane.request("POST", self.pods, pod)
 
-    def schedulable(self, opt_in: str, seconds: float = 20) -> tuple[bool, str]:
-        """Create the VM pod, wait for the scheduler, and delete the pod.
-
-        Return whether the pod was scheduled, and what the webhook did to the pod.
-        """
-        created = self.plane.request("POST", self.pods, self.pod(opt_in))
-        path = f"{self.pods}/{created['metadata']['name']}"
-
-        def scheduled() -> str:
-            pod = self.plane.request("GET", path)
-            conditions = [each for each in pod["status"].get("conditions", []) if each["type"] == "PodScheduled"]
-            return conditions[0]["status"] if conditions else ""
-
-        status = self.plane.wait(scheduled, seconds, f"a PodScheduled condition of {path}")
-        self.plane.request("DELETE", f"{path}?gracePeriodSeconds=0")
-        return status == "True", _patch_kind(created)
-
-    def clean_up(self) -> None:
+    def close(self) -> None:
         paths = [f"/api/v1/nodes?labelSelector={POOL}%3D{self.name}"]
         for namespace in self.namespace, self.other:
             paths.append(f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0")
             paths.append(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims")
-        paths.append(f"{VOLUMES}/{self.placement_case['pv']['metadata']['name']}")
-        share_manager = self.placement_case["pods"][-1]["metadata"]
-        pods = f"/api/v1/namespaces/{share_manager['namespace']}/pods"
-        paths.append(f"{pods}/{share_manager['name']}?gracePeriodSeconds=0")
+        paths += [f"{STORAGE}/csinodes/{name}" for name in self.drawn["limits"]]
+        for disk in [*self.drawn["disks"], self.drawn["foreign"]]:
+            server = disk["pod"]["metadata"]
+            paths.append(f"{VOLUMES}/{disk['pv']['metadata']['name']}")
+            paths.append(f"/api/v1/namespaces/{server['namespace']}/pods/{server['name']}?gracePeriodSeconds=0")
         for path in paths:
             with suppress(ApiError):
                 self.plane.request("DELETE", path)
+
+
+VMI_UIDS: dict[str, str] = {}  # by namespace
+
+
+def _verdict(pod: Object, before: frozenset[str], after: frozenset[str]) -> tuple[str, str]:
+    """Return the decision on a VM, and what is wrong with it, if anything.
+
+    `pod` is the opted-in pod. `before` are the nodes that the scheduler admits without the opt-in, `after` with it.
+    """
+    annotations = pod["metadata"]["annotations"]
+    node, decision = annotations.get(CO_SCHEDULED, ""), annotations[DECISION]
+    reason = decision.partition(":")[0]
+    found = f"{decision}; admitted nodes: {sorted(before)} without the opt-in, {sorted(after)} with it"
+    if reason == "CoScheduled" and after != {node}:
+        return "STRANDED", found
+    if reason != "CoScheduled" and after != before:
+        return "CHANGED", found
+    if reason != "CoScheduled" and node in before and reason not in CAUTIOUS:
+        return "NEEDLESS", found
+    return (reason if before else "unschedulable anyway"), ""
 
 
 def _has_expected_taints(node: Object) -> bool:
@@ -158,69 +214,65 @@ def _has_expected_taints(node: Object) -> bool:
     return tainted is not healthy and ("node.kubernetes.io/unschedulable" in taints) is cordoned
 
 
-def _patch_kind(pod: Object) -> str:
-    """Return what the webhook did to a pod: "pinned", "preferred" or "unchanged"."""
-    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
-    node = pod["metadata"]["annotations"].get(CO_SCHEDULED)
-    if not node:
-        return "unchanged"
-    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
-    return "pinned" if f'"{node}"' in json.dumps(terms) else "preferred"
+@pytest.fixture
+def scheduler(plane: ControlPlane) -> Iterator[FeasibleNodes]:
+    with feasible_nodes(plane) as scheduler:
+        yield scheduler
 
 
 @pytest.fixture
 def namespaces(plane: ControlPlane, webhook: Webhook) -> queue.SimpleQueue[tuple[str, str]]:
-    """Pairs of namespaces, one for each parallel trial. The webhook handles the VMs of the first in each pair."""
+    """Pairs of namespaces, one for each parallel cluster. The webhook handles the VMs of the first in each pair."""
     free: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
     for number in range(PARALLEL):
         pair = tuple(plane.create_namespace(f"property-{number}-{which}") for which in ("own", "other"))
         labels = {"metadata": {"labels": {WEBHOOK_LABEL: webhook.name}}}
         plane.request("PATCH", f"/api/v1/namespaces/{pair[0]}", labels)
+        vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"}}
+        vmi = plane.request("POST", VMIS.format(pair[0]), vmi | {"spec": {"domain": {}}})
+        VMI_UIDS[pair[0]] = vmi["metadata"]["uid"]
         free.put((pair[0], pair[1]))
     # The API server accepts a pod overhead only from a RuntimeClass. All drawn overheads are equal.
     runtime = {"metadata": {"name": RUNTIME}, "handler": "any", "overhead": {"podFixed": OVERHEAD}}
     plane.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime)
+    # No pod preempts another one.
+    high = {"metadata": {"name": HIGH["priorityClassName"]}, "value": HIGH["priority"], "preemptionPolicy": "Never"}
+    plane.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", high)
     return free
 
 
-def test_vms_that_are_schedulable_without_the_webhook_are_schedulable_with_it(
-    plane: ControlPlane, namespaces: queue.SimpleQueue[tuple[str, str]], measured: Measured
+def test_the_guard_pins_a_vm_to_a_node_if_and_only_if_the_scheduler_admits_it_there(
+    plane: ControlPlane, scheduler: FeasibleNodes, namespaces: queue.SimpleQueue[tuple[str, str]], measured: Measured
 ) -> None:
     measured(f"property: E2E_SEED={SEED}")
+    vms = draw(mounting_pods(), CLUSTERS * VMS)
 
-    def verdict_on(placement_case: Object) -> tuple[str, str]:
+    def verdicts_on(number: int, drawn: Object) -> list[tuple[str, str]]:
         pair = namespaces.get()
-        trial = Trial(plane, pair, placement_case)
         try:
-            trial.build()
-            return _verdict(trial)
-        except ApiError as error:
-            if error.status != 422:
-                raise
-            return "invalid case", str(error)
+            cluster = Cluster(plane, scheduler, pair, drawn)
+            with closing(cluster):
+                cluster.build()
+                return [_unless_invalid(cluster, vm) for vm in vms[number * VMS : (number + 1) * VMS]]
         finally:
-            trial.clean_up()
             namespaces.put(pair)
 
     with ThreadPoolExecutor(PARALLEL) as pool:
-        verdicts = list(pool.map(verdict_on, draw_cases()))
+        found = list(pool.map(verdicts_on, itertools.count(), draw(served_clusters(), CLUSTERS)))
+    verdicts = [verdict for each in found for verdict in each]
     counted = Counter(verdict for verdict, _ in verdicts)
     measured(f"property: {dict(counted)}")
-    stranded = [(number, detail) for number, (verdict, detail) in enumerate(verdicts) if verdict == "STRANDED"]
-    assert not stranded, f"E2E_SEED={SEED}: {stranded}"
-    assert sum(counted.values()) - counted["invalid case"] >= MIN_VALID
+    wrong = [verdict for verdict in verdicts if verdict[1]]
+    assert not wrong, f"E2E_SEED={SEED}: {wrong}"
     # Otherwise the webhook was hardly exercised.
-    assert counted["pinned"] >= 20
-    assert counted["preferred"] >= 10
+    assert counted["CoScheduled"] >= CLUSTERS * VMS / 8
+    assert counted.total() - counted["invalid"] - counted["unschedulable anyway"] >= CLUSTERS * VMS / 3
 
 
-def _verdict(trial: Trial) -> tuple[str, str]:
-    placed, patch = trial.schedulable("true")
-    if placed:
-        return patch, ""
-    if not trial.schedulable("false")[0]:
-        return "unschedulable anyway", ""
-    # Try again: the scheduler's watches may have been behind the first time.
-    if trial.schedulable("true")[0]:
-        return "placed on the second attempt", ""
-    return "STRANDED", f"{trial.name}, {patch}: {json.dumps(trial.placement_case)}"
+def _unless_invalid(cluster: Cluster, vm: Object) -> tuple[str, str]:
+    try:
+        return cluster.verdict(vm)
+    except ApiError as error:
+        if error.status != 422:
+            raise
+        return "invalid", ""

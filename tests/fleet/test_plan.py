@@ -8,10 +8,20 @@ from hypothesis import HealthCheck, event, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from tests.support.builders import HOSTNAME, REQUIRED, Object, node, pod, pod_anti_affinity, pod_term, settings, storage
-from tests.support.fleet import inventory, vm, vm_pod
+from tests.support.builders import (
+    HOSTNAME,
+    REQUIRED,
+    Object,
+    catalog,
+    node,
+    pod,
+    pod_anti_affinity,
+    pod_term,
+    settings,
+    storage,
+)
+from tests.support.fleet import admits, inventory, vm, vm_pod
 from tests.support.migrations import migratable
-from tests.support.scheduler_oracle import feasible_nodes
 from webhook.cluster.inventory import Inventory
 from webhook.fleet.move import Move
 from webhook.fleet.plan import Proposal, make_plan
@@ -127,7 +137,7 @@ def test_a_plan_that_is_carried_out_alone_has_no_failed_migration_and_makes_noth
         before = remote(pods, sizes)
         assert isinstance(each.result, Move)
         name, target = f"virt-launcher-{each.result.name}-abcde", each.result.target
-        assert target in feasible_nodes(target_pod(pods[name], target), nodes, list(pods.values()))
+        assert admits(catalog(*nodes, *pods.values()), target_pod(pods[name], target), target)
         pods[name] = pods[name] | {"spec": pods[name]["spec"] | {"nodeName": target}}
         assert before - remote(pods, sizes) == each.gain >= 0
 

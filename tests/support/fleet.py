@@ -6,8 +6,13 @@ from typing import Any
 
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
 from webhook.cluster.inventory import Inventory
+from webhook.cluster.store import Store
 from webhook.fleet.move import Move, Refusal, VmView, plan_move
 from webhook.fleet.states import Machine, Status, assess
+from webhook.placement.guard.feasibility import first_failed_check
+from webhook.placement.injector import candidate_for
+from webhook.placement.resolve import resolve_all
+from webhook.placement.settings import Settings
 
 CREATED = "2026-08-01T12:00:00Z"
 NOW = "2026-08-01T12:00:45Z"
@@ -125,3 +130,9 @@ def without_settings(stderr: str) -> str:
     """Return the standard error of a command without the line that says which settings it uses."""
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(("Settings: ", "The webhook is not installed")))
+
+
+def admits(store: Store, pod: Object, node: str) -> bool:
+    """Return whether the guard admits the pod. `e2e/test_properties` compares the guard with the scheduler."""
+    claims = resolve_all(pod, "default", store, Settings())
+    return first_failed_check(candidate_for(pod, "default", node, claims, store)) is None

@@ -16,7 +16,9 @@ Object = dict[str, Any]
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+BETA_ZONE, REGION = "failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/region"
 KVM = "devices.kubevirt.io/kvm"
+OTHER_DRIVER = "disks.example.com"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 TAINTS: list[Object] = [
@@ -92,8 +94,11 @@ NAMESPACES: list[Object] = [*[{}] * 4, {"namespaces": []}, *({"namespaces": [nam
 POD_LABELS = {"app": ["web", "web", "web", "db", ""], "tier": ["", "front", "back"]}
 REQUESTS = {"cpu": ["100m", "500m", "0.5", "1", ""], "memory": ["64Mi", "512Mi", "1G", "1Gi", "", ""]}
 LIMITS = {"cpu": "2", "memory": "2Gi"}
+HIGH: Object = {"priorityClassName": "high", "priority": 1000}
+PRIORITIES: list[Object] = [{}, {}, HIGH]
+PV_LABELS: list[Object] = [*[{}] * 6, {ZONE: "east"}, {ZONE: "west__east"}, {BETA_ZONE: "west"}, {REGION: "r"}]
 ALLOCATABLE = {
-    "cpu": ["8", "4", "3", "2", "1"],
+    "cpu": ["4", "3", "2", "1500m", "1"],
     "memory": ["8Gi", "6Gi", "4Gi", "2048Mi", "2e9"],
     "pods": ["110", "110", "110", "4", "2", ""],
     KVM: ["1k", "1k", "1k", "2", "1", ""],
@@ -163,8 +168,35 @@ def draw_pod_terms(draw: st.DrawFn, *, new: bool) -> Object:
     return {REQUIRED: terms}
 
 
+def draw_resize(draw: st.DrawFn, pod: Object) -> None:
+    """Let the pod be resized: its status has the actual and the allocated amounts."""
+    amounts = {
+        "resources": {"requests": pick_strings(draw, REQUESTS)},
+        "allocatedResources": pick_strings(draw, REQUESTS),
+    }
+    pod["status"]["containerStatuses"] = [{"name": "main"} | amounts]
+    if one_in(draw, 2):
+        pod["spec"]["resources"] = {"requests": {"cpu": "1500m"}}
+        pod["status"]["resources"] = {"requests": {"cpu": pick(draw, ["500m", "2"]), "memory": "512Mi"}}
+    if one_in(draw, 3):
+        reason = pick(draw, ["Infeasible", "Deferred"])
+        pod["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}]
+
+
+def draw_nominated_pod(draw: st.DrawFn, name: str, node_names: list[str]) -> Object:
+    """Draw an unbound pod for which the scheduler has preempted pods on a node."""
+    metadata = {"name": name, "namespace": "default", "labels": pick_strings(draw, POD_LABELS)}
+    spec: Object = {"containers": [draw_container(draw, "main")]} | pick(draw, PRIORITIES)
+    if one_in(draw, 3):
+        spec["affinity"] = {"podAntiAffinity": draw_pod_terms(draw, new=False)}
+    status = {"phase": "Pending", "nominatedNodeName": pick(draw, node_names)}
+    return v1_object("Pod", metadata, spec=spec, status=status)
+
+
 def draw_existing_pod(draw: st.DrawFn, name: str, node_names: list[str]) -> Object:
-    """Draw an existing pod: running, unbound, finished, terminating, or bound to a deleted node."""
+    """Draw an existing pod: running, nominated, unbound, finished, terminating, or bound to a deleted node."""
+    if one_in(draw, 6):
+        return draw_nominated_pod(draw, name, node_names)
     node = pick(draw, [*node_names * 4, None, "node-gone"])
     phase = pick(draw, ["Running"] * 6 + ["Pending", "Succeeded", "Failed"]) if node else "Pending"
     metadata: Object = {"name": name, "namespace": pick(draw, ["default", "default", "other"])}
@@ -174,7 +206,10 @@ def draw_existing_pod(draw: st.DrawFn, name: str, node_names: list[str]) -> Obje
     spec: Object = {"containers": [draw_container(draw, "main")]} | ({"nodeName": node} if node else {})
     if one_in(draw, 6):
         spec["affinity"] = {"podAntiAffinity": draw_pod_terms(draw, new=False)}
-    return v1_object("Pod", metadata, spec=spec, status={"phase": phase})
+    pod = v1_object("Pod", metadata, spec=spec, status={"phase": phase})
+    if node and one_in(draw, 4):
+        draw_resize(draw, pod)
+    return pod
 
 
 def draw_node_term(draw: st.DrawFn) -> Object:
@@ -233,7 +268,7 @@ def pods(draw: st.DrawFn) -> Object:
         "nodeSelector": pick(draw, NODE_SELECTORS) if one_in(draw, 2) else None,
         "overhead": {"cpu": "250m", "memory": "120Mi"} if one_in(draw, 8) else None,
         "resources": pick(draw, POD_LEVEL_RESOURCES) if len(init) <= 1 and one_in(draw, 5) else None,
-    }
+    } | pick(draw, PRIORITIES)
     labels = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "uid-of-vm1"} | pick_strings(draw, POD_LABELS)
     annotations = {"kubevirt-scheduler/co-schedule": "true", "kubevirt.io/domain": "vm1"}
     metadata = {"generateName": "virt-launcher-vm1-", "labels": labels, "annotations": annotations}
@@ -241,21 +276,21 @@ def pods(draw: st.DrawFn) -> Object:
 
 
 @st.composite
-def storage(draw: st.DrawFn, node: str) -> Object:
-    """Draw a dict of the claim disk1 (`pvc`), its Longhorn volume (`pv`), and the share-manager `pod` on `node`."""
+def storage(draw: st.DrawFn, node: str, disk: str = "disk1") -> Object:
+    """Draw a dict of a claim (`pvc`), its Longhorn volume (`pv`), and the share-manager `pod` on `node`."""
     pv_spec: Object = {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "10Gi"}}
-    pv_spec |= {"csi": {"driver": "driver.longhorn.io", "volumeHandle": "vol-disk1"}}
-    pv_spec |= {"claimRef": {"namespace": "default", "name": "disk1"}}
+    pv_spec |= {"csi": {"driver": "driver.longhorn.io", "volumeHandle": f"vol-{disk}"}}
+    pv_spec |= {"claimRef": {"namespace": "default", "name": disk}}
     if one_in(draw, 4):
         terms = [draw_node_term(draw) for _ in range(pick(draw, [1, 2]))]
         pv_spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
-    pvc_spec = {"accessModes": ["ReadWriteMany"], "volumeName": "pvc-disk1"}
-    labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": "vol-disk1"}
-    metadata = {"name": "share-manager-vol-disk1", "namespace": "longhorn-system", "labels": labels}
+    pvc_spec = {"accessModes": ["ReadWriteMany"], "volumeName": f"pvc-{disk}"}
+    labels = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": f"vol-{disk}"}
+    metadata = {"name": f"share-manager-vol-{disk}", "namespace": "longhorn-system", "labels": labels}
     pod_spec = {"nodeName": node, "containers": [{"name": "share-manager", "image": "any"}]}
     return {
-        "pvc": v1_object("PersistentVolumeClaim", {"name": "disk1", "namespace": "default"}, spec=pvc_spec),
-        "pv": v1_object("PersistentVolume", {"name": "pvc-disk1"}, spec=pv_spec),
+        "pvc": v1_object("PersistentVolumeClaim", {"name": disk, "namespace": "default"}, spec=pvc_spec),
+        "pv": v1_object("PersistentVolume", {"name": f"pvc-{disk}", "labels": pick(draw, PV_LABELS)}, spec=pv_spec),
         "pod": v1_object("Pod", metadata, spec=pod_spec, status={"phase": "Running"}),
     }
 
@@ -271,3 +306,36 @@ def placement_cases(draw: st.DrawFn) -> Object:
     disk = draw(storage(node))
     served = {"pods": [*cluster["pods"], disk["pod"]], "node": node}
     return {"pod": pod, "nodes": cluster["nodes"], "pvc": disk["pvc"], "pv": disk["pv"]} | served
+
+
+@st.composite
+def served_clusters(draw: st.DrawFn) -> Object:
+    """Draw a dict of `nodes`, `pods`, three served `disks`, and the disk `data` of another CSI driver (`foreign`).
+
+    `limits` has that driver's limit of volumes on each node that has the driver.
+    """
+    cluster = draw(clusters())
+    names = [node["metadata"]["name"] for node in cluster["nodes"]]
+    other = draw(storage(names[0], "data"))
+    other["pv"]["spec"]["csi"]["driver"] = OTHER_DRIVER
+    for item in other["pv"], other["pvc"]:
+        item["spec"]["accessModes"] = ["ReadWriteOnce"]
+    limits = {name: pick(draw, [None, None, None, 0, 1]) for name in names if not one_in(draw, 4)}
+    disks = [draw(storage(pick(draw, names), f"disk{number}")) for number in (1, 2, 3)]
+    return cluster | {"disks": disks, "foreign": other, "limits": limits}
+
+
+@st.composite
+def mounting_pods(draw: st.DrawFn) -> Object:
+    """Draw a virt-launcher pod that mounts one or two of the disks, sometimes with a field that is not evaluated."""
+    pod = draw(pods())
+    claims = [f"disk{pick(draw, [1, 2, 3])}", *pick(draw, [[], [], [], ["data"]])]
+    volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
+    pod["spec"]["volumes"] = volumes
+    if one_in(draw, 12):
+        pod["spec"]["containers"][0]["ports"] = [{"containerPort": 22, "hostPort": 22}]
+    if one_in(draw, 12):
+        selector = {"labelSelector": {"matchLabels": {"app": "web"}}}
+        spread = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule"}
+        pod["spec"]["topologySpreadConstraints"] = [spread | selector]
+    return pod
