@@ -27,8 +27,8 @@ from kubernetes.client import ApiClient, Configuration
 from rich.console import Console
 from rich.table import Table
 
+from webhook.cluster.caches.kinds import kinds
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kinds import kinds
 from webhook.cluster.live import Live
 from webhook.placement.settings import Settings
 

@@ -16,8 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from webhook.cluster.objects import Fact
-from webhook.cluster.store import Store
+from webhook.cluster.caches.fact_readers import Fact
+from webhook.cluster.caches.store import Store
 from webhook.placement import patch
 from webhook.placement.injector import decide, inject
 from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, Volume

@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import FleetCounter
-from webhook.cluster.store import Store
 from webhook.fleet.states import State
 from webhook.placement.settings import Settings
 from webhook.reading.snapshot import load

@@ -27,9 +27,7 @@ from tests.support.builders import (
     vmi,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.live import Live
-from webhook.cluster.objects import (
+from webhook.cluster.caches.fact_readers import (
     read_claim,
     read_node,
     read_pod,
@@ -38,6 +36,8 @@ from webhook.cluster.objects import (
     read_virtual_machine_instance,
     read_volume,
 )
+from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.live import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.affinity import pinned_node
 from webhook.placement.eligibility import MODE_ANNOTATION

@@ -30,8 +30,15 @@ from tests.support.fake_api_server import (
     stream,
     trickle,
 )
-from webhook.cluster.client import LIST_TIMEOUT, MAX_PAGE_BYTES, WATCH_SILENCE_TIMEOUT, ClusterClient, ClusterError
-from webhook.cluster.responses import MAX_LINE_BYTES, lines
+from webhook.cluster.client import (
+    LIST_TIMEOUT,
+    MAX_LINE_BYTES,
+    MAX_PAGE_BYTES,
+    WATCH_SILENCE_TIMEOUT,
+    ClusterClient,
+    ClusterError,
+    lines,
+)
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
 CLAIM = "/api/v1/namespaces/default/persistentvolumeclaims/disk1"

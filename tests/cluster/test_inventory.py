@@ -8,9 +8,9 @@ import pytest
 from tests.support.builders import OPT_IN, Object, claim, hotplug_pod, node, share_manager_pod, storage
 from tests.support.fake_clock import FakeClock
 from tests.support.fleet import LATER, inventory, vm, vm_pod, vmi
+from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import BATCH_SIZE, COUNT_SECONDS, FleetCounter
-from webhook.cluster.inventory import Facts, machines, node_loads, seconds_since_creation
-from webhook.cluster.store import Store
+from webhook.cluster.machines import Facts, machines, node_loads, seconds_since_creation
 from webhook.fleet.states import Machine, State, assess
 from webhook.placement.affinity import CO_SCHEDULED_NODE
 from webhook.placement.settings import Action, Settings

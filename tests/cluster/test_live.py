@@ -39,12 +39,12 @@ from tests.support.fake_api_server import (
 )
 from tests.support.fake_clock import FakeClock
 from tests.support.threads import own_threads
+from webhook.cluster.caches.fact_readers import read_pod
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
+from webhook.cluster.caches.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
+from webhook.cluster.caches.store import OTHER_REPLICAS_SECONDS
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import STALE_SECONDS, Live
-from webhook.cluster.objects import read_pod
-from webhook.cluster.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
-from webhook.cluster.store import OTHER_REPLICAS_SECONDS
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection
 from webhook.placement.objects.facts import Pod

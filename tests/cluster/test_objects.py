@@ -23,7 +23,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from webhook.cluster import objects
+from webhook.cluster.caches import fact_readers as objects
 from webhook.placement.objects.facts import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.selectors import AffinityTerm, label_selector

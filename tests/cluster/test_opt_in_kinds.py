@@ -22,7 +22,7 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
-from webhook.cluster import objects
+from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.live import Live
 from webhook.cluster.live_backend import LiveBackend
@@ -32,8 +32,8 @@ from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
 from webhook.reading import snapshot
 from webhook.reading.kept_fields import kept_fields
+from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
-from webhook.reading.manifests import to_yaml
 from webhook.reading.on_demand import OnDemand
 
 SOURCES = "namespaces", "storageclasses"

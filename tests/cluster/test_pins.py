@@ -21,11 +21,11 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
+from webhook.cluster.caches.fact_readers import read_node, read_pod, read_virtual_machine_instance
+from webhook.cluster.caches.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
+from webhook.cluster.caches.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.live import Live
-from webhook.cluster.objects import read_node, read_pod, read_virtual_machine_instance
-from webhook.cluster.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
-from webhook.cluster.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
 from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS
 from webhook.placement.injector import Injection
 from webhook.placement.objects.facts import Node, Pod, VirtualMachineInstance

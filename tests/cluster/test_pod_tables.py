@@ -19,8 +19,8 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.random_clusters import POD_SELECTORS
-from webhook.cluster.pod_tables import MIN_INDEXED
-from webhook.cluster.store import Store
+from webhook.cluster.caches.pod_tables import MIN_INDEXED
+from webhook.cluster.caches.store import Store
 from webhook.placement.guard.candidate import Candidate
 
 TEAMS = {"default": "a", "shop": "a", "blog": "b"}

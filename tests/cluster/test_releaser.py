@@ -11,13 +11,13 @@ from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import Object, node, pinned_vm_pod, pod, settings, storage, virtual_machine, vmi
 from tests.support.fake_api_server import ApiServer, Responder, body, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
+from webhook.cluster.caches.fact_readers import read_pod
+from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.events import build_event, subject_of
-from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
-from webhook.cluster.objects import read_pod
 from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
-from webhook.cluster.releases import RELEASE_SECONDS
 from webhook.placement import wording
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action

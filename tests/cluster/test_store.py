@@ -28,9 +28,9 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.objects import read_node, read_pod, read_share_manager
-from webhook.cluster.pod_tables import Pods, vm_key
-from webhook.cluster.store import Store
+from webhook.cluster.caches.fact_readers import read_node, read_pod, read_share_manager
+from webhook.cluster.caches.pod_tables import Pods, vm_key
+from webhook.cluster.caches.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Node, Pod, ShareManager
 from webhook.placement.reasons import Reason

@@ -26,7 +26,7 @@ from tests.support.builders import (
 )
 from webhook import __version__
 from webhook.cli import commands
-from webhook.reading.manifests import documents, to_yaml
+from webhook.reading.kubernetes_yaml import documents, to_yaml
 from webhook.serving.review.admission_review import API_VERSION, KIND
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")

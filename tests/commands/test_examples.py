@@ -34,7 +34,7 @@ from tests.support.migrations import migration_crd
 from tests.support.paths import EXAMPLES
 from webhook.cli import commands
 from webhook.placement.affinity import DECISION
-from webhook.reading.manifests import to_yaml
+from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.serving.review.admission_review import API_VERSION, KIND
 
 SCRIPTS = Path(sys.executable).parent

@@ -37,7 +37,7 @@ from webhook.placement.guard.feasibility import CHECKS
 from webhook.placement.reasons import CLAIM_REASONS, COLD_REASONS, Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
 from webhook.placement.wording import ADVICE, SENTENCES, restart_advice
-from webhook.reading.manifests import documents, to_yaml
+from webhook.reading.kubernetes_yaml import documents, to_yaml
 
 CASES = sorted(paths.CASES.iterdir())
 QUESTIONS = {check.reason: check.question for check in CHECKS}

@@ -24,7 +24,7 @@ from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
 from tests.support.migrations import migratable
 from webhook.cli import commands
 from webhook.placement.wording import ADVICE
-from webhook.reading.manifests import to_yaml
+from webhook.reading.kubernetes_yaml import to_yaml
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}]}

@@ -30,7 +30,7 @@ from webhook.commands.injection_json import as_json
 from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
-from webhook.reading.manifests import documents, to_yaml
+from webhook.reading.kubernetes_yaml import documents, to_yaml
 from webhook.serving.review.admission_review import API_VERSION, KIND
 
 REVIEWS = sorted(paths.REVIEWS.glob("*.json"))

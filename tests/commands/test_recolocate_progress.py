@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from webhook.commands.recolocate.output import Reporter, reporter
+from webhook.commands.recolocate.run_output import Reporter, reporter
 from webhook.fleet.move import Move
 from webhook.fleet.run import Relocation, Run, Stage
 

@@ -12,8 +12,8 @@ from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
 from webhook.commands.recolocate.interrupts import Presses
-from webhook.commands.recolocate.output import Reporter
 from webhook.commands.recolocate.run import PATIENCE, MigrationRun
+from webhook.commands.recolocate.run_output import Reporter
 from webhook.fleet.move import Move
 from webhook.fleet.run import Limits, Relocation, Run, Stage
 

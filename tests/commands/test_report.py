@@ -22,7 +22,7 @@ from webhook.commands.label_selector import parse_selector
 from webhook.commands.progress import progress_bar
 from webhook.commands.report.table import render_report, summary_line
 from webhook.placement.objects.selectors import labels_match
-from webhook.reading.manifests import to_yaml
+from webhook.reading.kubernetes_yaml import to_yaml
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "110"}
 FLEET = [

@@ -27,7 +27,7 @@ from tests.support.fleet import vm, vm_pod, vmi, without_settings
 from webhook.cli import commands
 from webhook.cluster.client import MAX_PAGE
 from webhook.commands.options import SECRETS_WARNING
-from webhook.reading.manifests import to_yaml
+from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.snapshot import CLOUD_INIT, SHARE_MANAGER_ENVIRONMENT
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")

@@ -19,7 +19,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, vm, vm_pod, without_manifests
 from tests.support.migrations import MIGRATABLE, migratable
-from webhook.cluster.inventory import Inventory
+from webhook.cluster.machines import Inventory
 from webhook.fleet.move import NO_EVICTION, Move, Refusal, VmView, can_restart, gain, plan_move
 from webhook.fleet.states import assess
 from webhook.placement.settings import OptIn

@@ -23,7 +23,7 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, vm, vm_pod, vmi
 from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod
 from webhook.fleet.target_pod import target_pod
-from webhook.fleet.vm_pod import needs_state_claim
+from webhook.fleet.vm_pod_template import needs_state_claim
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.reasons import Outcome
 from webhook.placement.settings import Settings

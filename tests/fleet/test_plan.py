@@ -22,7 +22,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import admits, inventory, vm, vm_pod
 from tests.support.migrations import migratable
-from webhook.cluster.inventory import Inventory
+from webhook.cluster.machines import Inventory
 from webhook.fleet.move import Move
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.states import State, assess

@@ -23,8 +23,8 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from webhook.cluster.objects import read_virtual_machine
-from webhook.cluster.releases import VmId
+from webhook.cluster.caches.fact_readers import read_virtual_machine
+from webhook.cluster.caches.failed_nodes import VmId
 from webhook.fleet.release import (
     MAX_RELEASES,
     PENDING_LIMIT,

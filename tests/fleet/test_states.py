@@ -20,7 +20,7 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fleet import LATER, NOW, inventory, status, statuses, vm, vm_pod, vmi
-from webhook.cluster.inventory import Facts, machines
+from webhook.cluster.machines import Facts, machines
 from webhook.fleet.states import Machine, State, assess, survey
 from webhook.fleet.volume_users import MAX_USERS
 from webhook.fleet.wording import if_started

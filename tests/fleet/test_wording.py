@@ -18,7 +18,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import NOW, apart, inventory, vm, vm_pod, vmi
 from tests.support.migrations import migratable
-from webhook.cluster.inventory import Facts, machines
+from webhook.cluster.machines import Facts, machines
 from webhook.fleet.move import VmView, plan_move
 from webhook.fleet.states import State, assess
 from webhook.fleet.wording import advice, commands, next_step

@@ -25,11 +25,11 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.cluster.store import Store
-from webhook.placement.consumers import Consumers, avoided_nodes, find_consumers, ranked_nodes
+from webhook.cluster.caches.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import ClaimFinding, Mode, Outcome, Reason, Source
+from webhook.placement.volume_consumers import Consumers, avoided_nodes, find_consumers, ranked_nodes
 
 CLAIM_AND_PV = [claim(), volume()]
 MIGRATION_TARGET = {"kubevirt.io/migrationJobUID": "uid"}

@@ -25,7 +25,7 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.cluster.objects import read_pod
+from webhook.cluster.caches.fact_readers import read_pod
 from webhook.placement.injector import decide
 from webhook.placement.reasons import Decision, Outcome, Reason
 

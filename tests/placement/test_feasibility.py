@@ -26,8 +26,8 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from webhook.cluster.releases import VmId
-from webhook.cluster.store import Store
+from webhook.cluster.caches.failed_nodes import VmId
+from webhook.cluster.caches.store import Store
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, CORDON, MAX_NODE_SELECTOR_TERMS, first_failed_check, run_checks
 from webhook.placement.injector import decide

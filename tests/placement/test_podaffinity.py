@@ -22,7 +22,7 @@ from tests.support.builders import (
     virtual_machine,
 )
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.comparisons import MAX_COMPARISONS
+from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.reasons import Outcome, Reason
 
 EAST, WEST = {ZONE: "east"}, {ZONE: "west"}

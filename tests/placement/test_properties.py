@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import PREFERRED, catalog, name_requirement, request, share_manager_pod, virt_launcher
 from tests.support.random_clusters import clusters, pods, storage
-from webhook.cluster.store import Store
+from webhook.cluster.caches.store import Store
 from webhook.placement.injector import Injection, inject
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from tests.support import paths
 from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
 from tests.support.random_clusters import placement_cases
-from webhook.cluster import objects, wire
+from webhook.cluster import api_types as wire
+from webhook.cluster.caches import fact_readers as objects
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
 from webhook.reading.documents import read

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.reading.manifests import MAX_DEPTH, InvalidYaml, documents, to_yaml
+from webhook.reading.kubernetes_yaml import MAX_DEPTH, InvalidYaml, documents, to_yaml
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])  # a UTF-8 file can't contain a lone surrogate
 AMBIGUOUS = "y n on ~ null true 1e3 12e4567 0o7 0777 0x1f 12:30 1_000 .5 .inf = << 2026-11-21 - | > # a:\n\tb a\n\n"

@@ -22,7 +22,7 @@ from webhook.placement.injector import decide
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
-from webhook.reading.manifests import to_yaml
+from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.snapshot import load, read
 
 CLUSTER = [*storage(), share_manager(), node(), virt_launcher("vm", node="node-a")]

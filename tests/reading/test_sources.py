@@ -28,8 +28,8 @@ from webhook.cluster.client import ClusterClient
 from webhook.placement.injector import inject
 from webhook.placement.settings import Settings
 from webhook.reading import snapshot
+from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
-from webhook.reading.manifests import to_yaml
 from webhook.reading.on_demand import OnDemand
 
 MALFORMED = st.sampled_from([None, 1, "x", [], [None], [[1]], {}, {"a": None}, True])

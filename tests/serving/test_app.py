@@ -30,9 +30,9 @@ from tests.support.builders import (
 )
 from tests.support.fake_clock import FakeClock
 from tests.support.large_reviews import large_review
-from webhook.cluster import objects
 from webhook.cluster.backend import Backend, Cache, from_snapshot
-from webhook.cluster.store import Store
+from webhook.cluster.caches import fact_readers as objects
+from webhook.cluster.caches.store import Store
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
 from webhook.serving.app import create_probes, make_reviewer, review_port

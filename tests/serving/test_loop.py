@@ -34,7 +34,7 @@ from webhook.serving.http.loop import (
 )
 from webhook.serving.http.messages import Response
 from webhook.serving.http.parser import BODY_LIMIT, RequestParser
-from webhook.serving.http.tls import MAX_USELESS_RECORDS
+from webhook.serving.http.tls_channel import MAX_USELESS_RECORDS
 from webhook.serving.telemetry.collectors import loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from webhook.serving.http.peers import MAX_PEERS, SMALL_REQUEST, Connections, FairQueue
+from webhook.serving.http.peer_accounts import MAX_PEERS, SMALL_REQUEST, Connections, FairQueue
 
 COSTS = {"a": 12 / 1024, "b": 1 / 1024}  # seconds of one step; binary fractions, so that sums are exact
 

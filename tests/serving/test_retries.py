@@ -2,7 +2,7 @@
 
 import pytest
 
-from webhook.serving.review.retries import DEFAULT_TIMEOUT, RetryBudget, Wait, parse_timeout
+from webhook.serving.review.deadlines import DEFAULT_TIMEOUT, RetryBudget, Wait, parse_timeout
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import CannotListen, listening
 from webhook.serving.http.loop import QUIET_PERIOD
 from webhook.serving.http.messages import Response
-from webhook.serving.server import Server
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker import Server
 
 SECRET = "not-a-real-passphrase"
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.builders import OPT_IN, READERS, Object, pinned_fields, pod, settings, virt_launcher, virtual_machine
-from webhook.cluster.inventory import Inventory
-from webhook.cluster.store import Store
+from webhook.cluster.caches.store import Store
+from webhook.cluster.machines import Inventory
 from webhook.fleet.move import Move, Refusal, VmView, plan_move
 from webhook.fleet.states import Machine, Status, assess
 from webhook.placement.guard.feasibility import first_failed_check

@@ -23,7 +23,7 @@ DOORS = {
     "flask": ["webhook/serving/app.py"],
     "jsonpatch": ["webhook/placement/patch.py"],
     "cryptography": ["certs/authority.py"],
-    "gunicorn": ["webhook/serving/server.py"],
+    "gunicorn": ["webhook/serving/worker.py"],
     "httptools": ["webhook/serving/http/parser.py"],
 }
 # Each pure folder with the rooms that it may import.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from webhook.cluster.store import Store
+from webhook.cluster.caches.store import Store
 from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import Decision

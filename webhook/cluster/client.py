@@ -8,7 +8,7 @@ fields.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -21,9 +21,57 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from certs.cluster import ApiError
-from webhook.cluster.responses import Event, Page, Status, lines
-from webhook.cluster.wire import JSON
+from webhook.cluster.api_types import JSON
 from webhook.placement.objects.fields import JsonObject
+
+# The API server stores no object over 3 MiB, so a line over this limit isn't a watch event.
+MAX_LINE_BYTES = 16 * 1024 * 1024  # bytes
+
+
+class ListMetadata(msgspec.Struct, frozen=True):
+    """The metadata of one page. `more` is the token for the next page, empty on the last one."""
+
+    version: str = msgspec.field(name="resourceVersion", default="")
+    more: str = msgspec.field(name="continue", default="")
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One page of a list. Each object is decoded separately, so that a malformed object doesn't fail the page."""
+
+    metadata: ListMetadata = ListMetadata()
+    items: list[msgspec.Raw] | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event of a watch. The type determines the object: the object of an ERROR event is a Status."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The API server's error response."""
+
+    code: int = 0
+    message: str = ""
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Split chunks of any size into lines. Raises ValueError for a line over MAX_LINE_BYTES."""
+    rest = bytearray()
+    for chunk in chunks:
+        *ends, tail = chunk.split(b"\n")
+        for end in ends:
+            line = bytes(rest + end)
+            rest.clear()
+            if line:
+                yield line
+        rest += tail
+        if len(rest) > MAX_LINE_BYTES:
+            raise ValueError("a line exceeds the limit")
+    if rest:
+        yield bytes(rest)
+
 
 # Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
 # the API server knows no limit in bytes. A larger response than MAX_PAGE_BYTES is dropped, and read in smaller pages.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from webhook.cluster.inventory import Facts, machines
-from webhook.cluster.store import Store
+from webhook.cluster.caches.store import Store
+from webhook.cluster.machines import Facts, machines
 from webhook.fleet.states import Machine, State, assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.opt_in import opted_in_by, stored_applicant

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from webhook.cluster.caches.kinds import Kind, kinds, metadata_kinds
+from webhook.cluster.caches.reflector import Reflector
+from webhook.cluster.caches.reservations import Reservations
+from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.kinds import Kind, kinds, metadata_kinds
-from webhook.cluster.reflector import Reflector
-from webhook.cluster.reservations import Reservations
-from webhook.cluster.store import Store
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
 from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, VirtualMachineInstance, Volume

@@ -10,9 +10,9 @@ from itertools import islice, zip_longest
 import msgspec
 import structlog
 
-from webhook.cluster import wire
+from webhook.cluster import api_types as wire
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import VIRTUAL_MACHINES
 from webhook.cluster.live import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
 from webhook.placement import wording

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from webhook import __version__
-from webhook.cluster.inventory import Inventory
+from webhook.cluster.machines import Inventory
 from webhook.commands.options import connect, live_webhook, load_snapshot, snapshot_webhook
 from webhook.commands.progress import Progress
 from webhook.fleet.states import Machine, Status, survey

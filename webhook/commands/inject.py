@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from webhook.commands.admission_requests import inject_request, pod_name, read_documents, request_from
 from webhook.commands.injection_json import as_json
 from webhook.commands.options import (
     file_option,
@@ -20,13 +21,13 @@ from webhook.commands.options import (
     verbose_option,
     wants_color,
 )
-from webhook.commands.requests import inject_request, pod_name, read_documents, request_from
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings
-from webhook.reading import documents, manifests
+from webhook.reading import documents
+from webhook.reading import kubernetes_yaml as manifests
 from webhook.reading.documents import Document, Kind
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}

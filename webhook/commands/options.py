@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from webhook.cluster.store import Store
+from webhook.cluster.caches.store import Store
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading import snapshot

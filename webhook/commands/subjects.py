@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from webhook.cluster.inventory import Inventory, seconds_since_creation
-from webhook.cluster.objects import read_pod
-from webhook.cluster.store import Store
+from webhook.cluster.caches.fact_readers import read_pod
+from webhook.cluster.caches.store import Store
+from webhook.cluster.machines import Inventory, seconds_since_creation
 from webhook.commands.fleet_source import read_files, utc_now
 from webhook.commands.options import connect, live_webhook
 from webhook.fleet.move import Surroundings

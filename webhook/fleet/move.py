@@ -11,7 +11,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
 from webhook.placement.injector import candidate_for
-from webhook.placement.migration import HOSTNAME
+from webhook.placement.migration_nodes import HOSTNAME
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import run_strategy

@@ -7,10 +7,10 @@ gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go
 from collections.abc import Iterable, Mapping
 
 from webhook.fleet.cpu_selectors import MIGRATION_SELECTORS, lasting_selectors
-from webhook.fleet.vm_pod import inherits_annotations, rendered_spec
+from webhook.fleet.vm_pod_template import inherits_annotations, rendered_spec
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
-from webhook.placement.migration import HOSTNAME, source_anti_affinity
+from webhook.placement.migration_nodes import HOSTNAME, source_anti_affinity
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (

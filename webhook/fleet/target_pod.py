@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from webhook.fleet.cpu_selectors import target_selectors
 from webhook.fleet.next_pod import machine_type, with_machine_type
-from webhook.placement.migration import HOSTNAME, source_anti_affinity
+from webhook.placement.migration_nodes import HOSTNAME, source_anti_affinity
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import MIGRATION_LABEL
 from webhook.placement.objects.selectors import REQUIRED

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.consumers import claims_of
 from webhook.placement.objects.facts import Key
 from webhook.placement.reasons import ClaimFinding
+from webhook.placement.volume_consumers import claims_of
 
 # A volume can have thousands of users, and each VM of a report lists the others.
 MAX_USERS = 10

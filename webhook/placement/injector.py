@@ -19,7 +19,7 @@ from webhook.placement.eligibility import (
 )
 from webhook.placement.guard.candidate import Candidate, fits, pinning_replicas, releases_pins
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
-from webhook.placement.migration import leads_elsewhere
+from webhook.placement.migration_nodes import leads_elsewhere
 from webhook.placement.objects.claims import deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.kubevirt import is_migration_target, is_virt_launcher

@@ -6,13 +6,13 @@ from enum import IntEnum
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
 from webhook.placement.objects.claims import MAX_CLAIMS, deciding_claim, is_bound, mounted_claims
 from webhook.placement.objects.facts import Claim, Key, Volume
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import vmi_uid
 from webhook.placement.reasons import ClaimFinding, Reason, Source
 from webhook.placement.settings import Settings
+from webhook.placement.volume_consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
 
 
 class Rank(IntEnum):

@@ -2,10 +2,11 @@
 
 from msgspec.structs import replace
 
-from webhook.placement import consumers, wording
+from webhook.placement import volume_consumers as consumers
+from webhook.placement import wording
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.comparisons import Comparisons
+from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import ClaimFinding, Decision, Mode, Outcome, Reason, Source

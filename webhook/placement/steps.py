@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from webhook.placement.consumers import Consumers
 from webhook.placement.eligibility import Rule
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import Check
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
+from webhook.placement.volume_consumers import Consumers
 from webhook.placement.votes import Choice
 
 

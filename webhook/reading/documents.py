@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from webhook.placement.objects.fields import JsonObject, printable, text
-from webhook.reading import manifests
+from webhook.reading import kubernetes_yaml as manifests
 
 STANDARD_INPUT = Path("-")
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from webhook import __version__
+from webhook.cluster.caches.kinds import KUBEVIRTS, RESOURCE_QUOTAS, AnyKind, all_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import KUBEVIRTS, RESOURCE_QUOTAS, AnyKind, all_kinds
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.api import describe_failure, list_raw

@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from webhook.cluster.caches.kinds import KUBEVIRTS, RESOURCE_QUOTAS, VIRTUAL_MACHINES, VMIS, Kind, kinds, metadata_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.inventory import Inventory
-from webhook.cluster.kinds import KUBEVIRTS, RESOURCE_QUOTAS, VIRTUAL_MACHINES, VMIS, Kind, kinds, metadata_kinds
+from webhook.cluster.machines import Inventory
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import is_virt_launcher

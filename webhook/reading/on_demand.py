@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import (
+from webhook.cluster.caches.fact_readers import Fact
+from webhook.cluster.caches.kinds import (
     NAMESPACES,
     STORAGE_CLASSES,
     VIRTUAL_MACHINES,
@@ -16,9 +16,9 @@ from webhook.cluster.kinds import (
     kinds,
     object_path,
 )
-from webhook.cluster.objects import Fact
-from webhook.cluster.pod_tables import PodTerm
-from webhook.cluster.store import Store
+from webhook.cluster.caches.pod_tables import PodTerm
+from webhook.cluster.caches.store import Store
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,

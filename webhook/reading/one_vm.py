@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from webhook.cluster import objects
+from webhook.cluster.caches import fact_readers as objects
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.inventory import Inventory
-from webhook.cluster.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS
-from webhook.fleet.vm_pod import needs_state_claim
+from webhook.cluster.machines import Inventory
+from webhook.fleet.vm_pod_template import needs_state_claim
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from webhook.cluster.kinds import KUBEVIRTS, Kind, all_kinds
-from webhook.cluster.store import Store
+from webhook.cluster.caches.kinds import KUBEVIRTS, Kind, all_kinds
+from webhook.cluster.caches.store import Store
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.reading.documents import BadInput, Document, read_all

@@ -19,7 +19,7 @@ from webhook.cluster.backend import Backend, Cache
 from webhook.placement.settings import Settings
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.messages import Request, Response, error_response
-from webhook.serving.review.retries import RetryBudget, parse_timeout
+from webhook.serving.review.deadlines import RetryBudget, parse_timeout
 from webhook.serving.review.reviewer import Call, Reviewer
 from webhook.serving.telemetry.metrics import CONTENT_TYPE, Metrics
 

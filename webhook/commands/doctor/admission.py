@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from certs.cluster import CONFIGURATIONS
-from webhook.cluster.kinds import VIRTUAL_MACHINES, kinds, metadata_kinds
-from webhook.cluster.store import Store
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, kinds, metadata_kinds
+from webhook.cluster.caches.store import Store
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.objects.facts import Claim, VirtualMachine

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from webhook.cluster.kinds import KUBEVIRT_API, kinds
+from webhook.cluster.caches.kinds import KUBEVIRT_API, kinds
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.objects.facts import Claim, Volume

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from webhook.cluster.caches.kinds import KUBEVIRT_API, VM_POD_SELECTOR, kinds, metadata_kinds
+from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import is_undecided
-from webhook.cluster.kinds import KUBEVIRT_API, VM_POD_SELECTOR, kinds, metadata_kinds
-from webhook.cluster.store import Store
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.probe import attempt, retry
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning

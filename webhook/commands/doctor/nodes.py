@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from webhook.cluster.inventory import seconds_since_creation
-from webhook.cluster.kinds import kinds
-from webhook.cluster.store import NO_KEY, Store
+from webhook.cluster.caches.kinds import kinds
+from webhook.cluster.caches.store import NO_KEY, Store
+from webhook.cluster.machines import seconds_since_creation
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, listed, ok, warning
 from webhook.fleet.release import why_not_scheduled

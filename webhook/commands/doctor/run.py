@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from certs.cluster import CONFIGURATIONS
-from webhook.commands.doctor import admission, before, calls, known_bugs, loopback, nodes, service
+from webhook.commands.doctor import admission, before, calls, known_bugs, loopback, nodes
+from webhook.commands.doctor import installed_webhook as service
 from webhook.commands.doctor.inspection import Denied, Inspection
 from webhook.commands.doctor.result import Result, failure, warning
 from webhook.reading.installation import Installation, find_installation

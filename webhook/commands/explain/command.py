@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from webhook.commands.admission_requests import pod_name, read_documents, request_from
 from webhook.commands.explain.explanation import Explanation, explain_machine, explain_pod, explain_request
 from webhook.commands.explain.lines import NO, YES, Line
 from webhook.commands.options import (
@@ -21,11 +22,11 @@ from webhook.commands.options import (
     verbose_option,
     wants_color,
 )
-from webhook.commands.requests import pod_name, read_documents, request_from
 from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
 from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
-from webhook.reading import documents, manifests
+from webhook.reading import documents
+from webhook.reading import kubernetes_yaml as manifests
 from webhook.reading.documents import BadInput
 
 STYLES = {YES: "green", NO: "red"}

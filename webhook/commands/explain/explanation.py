@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from webhook.cluster.store import Store
+from webhook.cluster.caches.store import Store
+from webhook.commands.admission_requests import inject_request
 from webhook.commands.explain.lines import (
     Assumed,
     Line,
@@ -16,7 +17,6 @@ from webhook.commands.explain.lines import (
 )
 from webhook.commands.injection_json import as_json
 from webhook.commands.report.document import describe
-from webhook.commands.requests import inject_request
 from webhook.fleet.forecast import forecast
 from webhook.fleet.move import Surroundings, VmView, plan_move
 from webhook.fleet.next_pod import as_if_eligible, creation_request

@@ -8,10 +8,9 @@ from webhook.fleet.states import Status
 from webhook.fleet.wording import if_started
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
-from webhook.placement.consumers import claims_of
 from webhook.placement.eligibility import STEERING_RULES
 from webhook.placement.guard.candidate import resource_fits
-from webhook.placement.guard.comparisons import Comparisons
+from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks, untolerated_taint
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.facts import PendingPin, Pod
@@ -20,6 +19,7 @@ from webhook.placement.objects.resources import format_quantity
 from webhook.placement.reasons import COLD_REASONS, GUARD_REASONS, ClaimFinding, Outcome, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.steps import ClaimsFollowed, ConsumersFound, NodeChecked, NodeChosen, RulesChecked, Step
+from webhook.placement.volume_consumers import claims_of
 from webhook.placement.votes import Choice
 from webhook.placement.wording import ADVICE, OPT_IN_DETAILS, SENTENCES
 

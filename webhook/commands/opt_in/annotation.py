@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, object_path
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import VIRTUAL_MACHINES, object_path
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.reading.api import answered, list_objects, read_object

@@ -23,7 +23,7 @@ from webhook.commands.options import (
     wants_color,
 )
 from webhook.commands.progress import Progress, progress_bar
-from webhook.commands.recolocate.plan import describe, propose, relocations, render, restart_list
+from webhook.commands.recolocate.plan_output import describe, propose, relocations, render, restart_list
 from webhook.fleet.plan import Proposal
 from webhook.fleet.run import Limits
 from webhook.placement.settings import Settings

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from webhook.cluster.caches.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import KUBEVIRT_API
 from webhook.fleet.move import Move
 from webhook.fleet.run import Migration, Sight
-from webhook.placement.migration import HOSTNAME
+from webhook.placement.migration_nodes import HOSTNAME
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating

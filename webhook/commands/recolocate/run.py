@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.inventory import Inventory
+from webhook.cluster.machines import Inventory
 from webhook.commands.recolocate import migrations
 from webhook.commands.recolocate.interrupts import Presses, interrupts
-from webhook.commands.recolocate.output import Reporter, reporter
+from webhook.commands.recolocate.run_output import Reporter, reporter
 from webhook.fleet import run as runs
 from webhook.fleet.move import Hindrance, Move, Refusal, VmView, plan_move
 from webhook.fleet.run import RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.cluster.inventory import node_loads
+from webhook.cluster.machines import node_loads
 from webhook.commands.fleet_source import Scope, assess_all, read_files, read_live
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
@@ -27,7 +27,7 @@ from webhook.commands.report.document import build_report
 from webhook.commands.report.table import render_report
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
-from webhook.reading import manifests
+from webhook.reading import kubernetes_yaml as manifests
 
 TABLES = ("table", "wide")
 WATCH_SECONDS = 5

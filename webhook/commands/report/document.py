@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from webhook.cluster.inventory import NodeLoad
+from webhook.cluster.machines import NodeLoad
 from webhook.fleet.move import Move, Refusal, Surroundings, VmView, plan_move
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.states import Future, Start, State, Status

@@ -21,11 +21,11 @@ from webhook.reading import snapshot
 from webhook.serving.app import create_probes, make_reviewer, probe_port, review_port
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import CannotListen, listening
-from webhook.serving.server import Server
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
 from webhook.serving.telemetry.logs import LogLimit, LogStream
 from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.worker import Server
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient

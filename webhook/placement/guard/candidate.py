@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.guard.comparisons import Comparisons
+from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
 from webhook.placement.objects.facts import MAX_START_FAILURES, Key, Node, Pod, Volume
 from webhook.placement.objects.fields import JsonObject, text

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.eligibility import is_gated
 from webhook.placement.guard.candidate import Candidate, resource_fits, unreported_resources
-from webhook.placement.guard.comparisons import LimitExceeded
+from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.claims import is_bound
 from webhook.placement.objects.facts import MAX_START_FAILURES

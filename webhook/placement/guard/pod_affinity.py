@@ -10,7 +10,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
-from webhook.placement.guard.comparisons import MAX_COMPARISONS, Comparisons, LimitExceeded
+from webhook.placement.guard.comparison_limit import MAX_COMPARISONS, Comparisons, LimitExceeded
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.selectors import AffinityTerm, selects
 

@@ -16,7 +16,7 @@ import structlog
 
 from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
 from webhook.serving.http.connection import Connection, Phase, RequestHandler
-from webhook.serving.http.peers import Connections, FairQueue
+from webhook.serving.http.peer_accounts import Connections, FairQueue
 
 DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica

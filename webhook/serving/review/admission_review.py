@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from webhook.cluster.wire import Review
+from webhook.cluster.api_types import Review
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.reasons import Decision

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Self
 
-from webhook.cluster.objects import key_of
-from webhook.cluster.pod_tables import vm_key
-from webhook.cluster.store import NO_KEY, Store
+from webhook.cluster.caches.fact_readers import key_of
+from webhook.cluster.caches.pod_tables import vm_key
+from webhook.cluster.caches.store import NO_KEY, Store
 from webhook.fleet.move import Surroundings
 from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.states import Machine
-from webhook.fleet.vm_pod import needs_state_claim
+from webhook.fleet.vm_pod_template import needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
 from webhook.placement.objects.fields import JsonObject, Malformed, condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from webhook.cluster.store import Store
+from webhook.cluster.caches.store import Store
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.reasons import Decision
 

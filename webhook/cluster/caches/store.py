@@ -7,12 +7,12 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from webhook.cluster.objects import Fact
-from webhook.cluster.pins import Pins
-from webhook.cluster.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
-from webhook.cluster.releases import RELEASE_SECONDS, NodeMemory, VmId
-from webhook.cluster.server_failures import ServerFailures
-from webhook.cluster.tables import Table, VirtualMachineInstances, Volumes
+from webhook.cluster.caches.fact_readers import Fact
+from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, VmId
+from webhook.cluster.caches.pins import Pins
+from webhook.cluster.caches.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
+from webhook.cluster.caches.share_manager_failures import ServerFailures
+from webhook.cluster.caches.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,

@@ -24,7 +24,7 @@ from webhook.serving.http.channel import Channel
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import Listeners, address_of
 from webhook.serving.http.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
-from webhook.serving.http.tls import tls_opener
+from webhook.serving.http.tls_channel import tls_opener
 from webhook.serving.telemetry.collectors import GcPauses, loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
 

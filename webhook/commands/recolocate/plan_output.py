@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from webhook.cluster.inventory import Inventory
+from webhook.cluster.machines import Inventory
 from webhook.commands.fleet_source import Scope, assess_all
 from webhook.commands.progress import Progress
 from webhook.fleet.move import Move, Surroundings, describe_gain

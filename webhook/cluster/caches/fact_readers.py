@@ -5,7 +5,7 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 
 from msgspec.structs import replace
 
-from webhook.fleet.vm_pod import inherits_annotations, template_claims
+from webhook.fleet.vm_pod_template import inherits_annotations, template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects.facts import (

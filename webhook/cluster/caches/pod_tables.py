@@ -4,11 +4,20 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from webhook.cluster.claim_users import users_without_vm
-from webhook.cluster.tables import Table
+from webhook.cluster.caches.tables import Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.selectors import AffinityTerm, Selector
+
+
+def users_without_vm(pods: Iterable[Pod]) -> Mapping[Key, Sequence[Pod]]:
+    """Return the bound and alive pods of no VM by the claims that they mount, sorted by name."""
+    found: defaultdict[Key, list[Pod]] = defaultdict(list)
+    users = (pod for pod in pods if pod.claims and pod.node and pod.alive and not pod.belongs_to_vm)
+    for pod in sorted(users, key=lambda pod: pod.key):
+        for claim in pod.claims:
+            found[pod.namespace, claim].append(pod)
+    return found
 
 
 def vm_key(pod: Pod) -> Key:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from webhook.cluster.pod_tables import PlacedPods
-from webhook.cluster.tables import Table, VirtualMachineInstances
+from webhook.cluster.caches.pod_tables import PlacedPods
+from webhook.cluster.caches.tables import Table, VirtualMachineInstances
 from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS, counting_pod, largest
 from webhook.placement.objects.facts import Key, Node, Pod, VirtualMachineInstance
 

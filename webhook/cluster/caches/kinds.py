@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from webhook.cluster import objects, wire
-from webhook.cluster.objects import Fact
+from webhook.cluster import api_types as wire
+from webhook.cluster.caches import fact_readers as objects
+from webhook.cluster.caches.fact_readers import Fact
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from webhook.cluster.releases import NodeMemory
+from webhook.cluster.caches.failed_nodes import NodeMemory
 from webhook.placement.objects.facts import Key, Pod, ShareManager
 from webhook.placement.objects.longhorn import VOLUME_LABEL
 

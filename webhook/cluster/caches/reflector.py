@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import structlog
 
+from webhook.cluster.api_types import JSON, METADATA, METADATA_LIST
+from webhook.cluster.caches.fact_readers import Fact
+from webhook.cluster.caches.kinds import CSI_NODES, NAMESPACES, STORAGE_CLASSES, Kind
+from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.kinds import CSI_NODES, NAMESPACES, STORAGE_CLASSES, Kind
-from webhook.cluster.objects import Fact
-from webhook.cluster.store import Store
-from webhook.cluster.wire import JSON, METADATA, METADATA_LIST
 from webhook.placement.objects.fields import JsonObject, Malformed, text
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.
