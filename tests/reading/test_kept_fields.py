@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.support import paths
 from tests.support.builders import Object, catalog, pinned_vm_pod, request, share_manager_pod, virt_launcher
 from tests.support.random_clusters import placement_cases
-from webhook.cluster import api_types as wire
+from webhook.cluster import api_types
 from webhook.cluster.caches import fact_readers as objects
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
@@ -22,12 +22,12 @@ from webhook.reading.kept_fields import OWN_PREFIXES, kept_fields
 KEPT = kept_fields(OPT_IN_ANNOTATIONS)
 SECRET = "the-passphrase"
 SHAPES = {
-    "Node": wire.Node,
-    "PersistentVolume": wire.Volume,
-    "PersistentVolumeClaim": wire.Claim,
-    "Pod": wire.StoredPod,
-    "ShareManager": wire.ShareManager,
-    "VirtualMachine": wire.VirtualMachine,
+    "Node": api_types.Node,
+    "PersistentVolume": api_types.Volume,
+    "PersistentVolumeClaim": api_types.Claim,
+    "Pod": api_types.StoredPod,
+    "ShareManager": api_types.ShareManager,
+    "VirtualMachine": api_types.VirtualMachine,
 }
 
 

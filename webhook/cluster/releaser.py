@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 import msgspec
 import structlog
 
-from webhook.cluster import api_types as wire
+from webhook.cluster import api_types
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.live import Live
@@ -154,7 +154,7 @@ class Releaser:
         path = f"/api/v1/namespaces/{cached.namespace}/pods"
         for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
             for item in items:
-                pod: JsonObject = msgspec.json.decode(item, type=wire.StoredPod)
+                pod: JsonObject = msgspec.json.decode(item, type=api_types.StoredPod)
                 if text(pod, "metadata", "uid") == cached.uid:
                     return pod
         return None

@@ -26,8 +26,7 @@ from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings
-from webhook.reading import documents
-from webhook.reading import kubernetes_yaml as manifests
+from webhook.reading import documents, kubernetes_yaml
 from webhook.reading.documents import Document, Kind
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
@@ -121,7 +120,7 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, verbose: bool, 
 
 
 def _yaml(objects: Iterable[JsonObject]) -> str:
-    return "---\n".join(map(manifests.to_yaml, objects))
+    return "---\n".join(map(kubernetes_yaml.to_yaml, objects))
 
 
 def _json(results: list[Any]) -> str:
@@ -133,7 +132,7 @@ def _diff(file: str, result: InjectionResult) -> str:
     import difflib  # noqa: PLC0415 (only `-o diff` needs it)
 
     # Not splitlines(), which also splits at characters such as U+2028.
-    before, after = (manifests.to_yaml(content).split("\n") for content in (result.before, result.after))
+    before, after = (kubernetes_yaml.to_yaml(content).split("\n") for content in (result.before, result.after))
     name = f"{file} {printable(result.name)}"
     lines = difflib.unified_diff(before, after, name, f"{name} (injected)", lineterm="")
     return "".join(f"{line}\n" for line in lines)

@@ -2,8 +2,7 @@
 
 from msgspec.structs import replace
 
-from webhook.placement import volume_consumers as consumers
-from webhook.placement import wording
+from webhook.placement import volume_consumers, wording
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import Comparisons
@@ -23,12 +22,12 @@ def place_share_manager(
 
     The node is preferred, never required, so that Longhorn's failover always wins.
     """
-    users, avoided = consumers.find_consumers(pod, catalog, settings), consumers.avoided_nodes(pod)
-    failing = consumers.failing_nodes(users.volume, catalog, settings)
+    users, avoided = volume_consumers.find_consumers(pod, catalog, settings), volume_consumers.avoided_nodes(pod)
+    failing = volume_consumers.failing_nodes(users.volume, catalog, settings)
     record(ConsumersFound(users, avoided | failing))
     if not users.pods:
         return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {users.volume}")
-    candidates = consumers.ranked_nodes(users, avoided | failing)
+    candidates = volume_consumers.ranked_nodes(users, avoided | failing)
     if not candidates:
         why = "the share-manager failed twice within ten minutes on" if failing else "the pod prefers to avoid"
         sentence = f"{why} the nodes of the VMs that use volume {users.volume}"

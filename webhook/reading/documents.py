@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from webhook.placement.objects.fields import JsonObject, printable, text
-from webhook.reading import kubernetes_yaml as manifests
+from webhook.reading import kubernetes_yaml
 
 STANDARD_INPUT = Path("-")
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -144,13 +144,13 @@ def _parse_json(name: str, content: str) -> list[Document]:
     except RecursionError:
         too_deep = True
     if too_deep:
-        raise BadInput(f"{name}: document 1: {manifests.TOO_DEEP}")
+        raise BadInput(f"{name}: document 1: {kubernetes_yaml.TOO_DEEP}")
     return [Document(name, 1, value)]
 
 
 def _is_too_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(manifests.MAX_DEPTH):
+    for _ in range(kubernetes_yaml.MAX_DEPTH):
         level = [
             inner
             for outer in level
@@ -163,10 +163,10 @@ def _parse_yaml(name: str, content: str) -> list[Document]:
     found: list[Document] = []
     number = 0
     try:
-        for number, value in enumerate(manifests.documents(content), 1):
+        for number, value in enumerate(kubernetes_yaml.documents(content), 1):
             if value is not None:
                 found.append(Document(name, number, value))
-    except manifests.InvalidYaml as error:
+    except kubernetes_yaml.InvalidYaml as error:
         location = f"{name}:{error.line}" if error.line else f"{name}: document {number + 1}"
         raise BadInput(f"{location}: {error}") from None
     return found

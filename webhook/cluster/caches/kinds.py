@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from webhook.cluster import api_types as wire
-from webhook.cluster.caches import fact_readers as objects
+from webhook.cluster import api_types
+from webhook.cluster.caches import fact_readers
 from webhook.cluster.caches.fact_readers import Fact
 from webhook.placement.objects.facts import (
     Claim,
@@ -104,8 +104,8 @@ class Kind(AnyKind):
         Of a large object, the fields that are too large to decode are missing.
         """
         try:
-            if wire.size_of(raw) > wire.LARGE:
-                return wire.decode_large(raw, self.shape)
+            if api_types.size_of(raw) > api_types.LARGE:
+                return api_types.decode_large(raw, self.shape)
             item: JsonObject = _decoder(self.shape).decode(raw)
         except (ValueError, RecursionError):
             return _untyped(raw)
@@ -145,8 +145,8 @@ VIRTUAL_MACHINES = Kind(
     "VirtualMachine",
     f"{KUBEVIRT_API}/virtualmachines",
     VirtualMachine,
-    wire.VirtualMachine,
-    objects.read_virtual_machine,
+    api_types.VirtualMachine,
+    fact_readers.read_virtual_machine,
     optional=True,
     required=False,
 )
@@ -157,8 +157,8 @@ VMIS = Kind(
     "VirtualMachineInstance",
     f"{KUBEVIRT_API}/virtualmachineinstances",
     VirtualMachineInstance,
-    wire.MetadataOnly,
-    objects.read_virtual_machine_instance,
+    api_types.MetadataOnly,
+    fact_readers.read_virtual_machine_instance,
     optional=True,
     metadata_only=True,
 )
@@ -170,8 +170,8 @@ NAMESPACES = Kind(
     "Namespace",
     "/api/v1/namespaces",
     Namespace,
-    wire.MetadataOnly,
-    objects.read_namespace,
+    api_types.MetadataOnly,
+    fact_readers.read_namespace,
     required=False,
     metadata_only=True,
 )
@@ -179,8 +179,8 @@ STORAGE_CLASSES = Kind(
     "StorageClass",
     "/apis/storage.k8s.io/v1/storageclasses",
     StorageClass,
-    wire.MetadataOnly,
-    objects.read_storage_class,
+    api_types.MetadataOnly,
+    fact_readers.read_storage_class,
     required=False,
     metadata_only=True,
 )
@@ -191,8 +191,8 @@ CSI_NODES = Kind(
     "CSINode",
     "/apis/storage.k8s.io/v1/csinodes",
     CSINode,
-    wire.CSINode,
-    objects.read_csi_node,
+    api_types.CSINode,
+    fact_readers.read_csi_node,
     required=False,
 )
 
@@ -207,12 +207,21 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
     unfinished = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
     managers = f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers"
     return (
-        Kind("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", Claim, wire.Claim, objects.read_claim),
-        Kind("PersistentVolume", "/api/v1/persistentvolumes", Volume, wire.Volume, objects.read_volume),
-        Kind("ShareManager", managers, ShareManager, wire.ShareManager, objects.read_share_manager, optional=True),
-        Kind("Node", "/api/v1/nodes", Node, wire.Node, objects.read_node),
+        Kind(
+            "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", Claim, api_types.Claim, fact_readers.read_claim
+        ),
+        Kind("PersistentVolume", "/api/v1/persistentvolumes", Volume, api_types.Volume, fact_readers.read_volume),
+        Kind(
+            "ShareManager",
+            managers,
+            ShareManager,
+            api_types.ShareManager,
+            fact_readers.read_share_manager,
+            optional=True,
+        ),
+        Kind("Node", "/api/v1/nodes", Node, api_types.Node, fact_readers.read_node),
         CSI_NODES,
-        Kind("Pod", "/api/v1/pods", Pod, wire.StoredPod, objects.read_pod, query=unfinished),
+        Kind("Pod", "/api/v1/pods", Pod, api_types.StoredPod, fact_readers.read_pod, query=unfinished),
         VMIS,
     )
 

@@ -25,8 +25,7 @@ from webhook.commands.options import (
 from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
 from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
-from webhook.reading import documents
-from webhook.reading import kubernetes_yaml as manifests
+from webhook.reading import documents, kubernetes_yaml
 from webhook.reading.documents import BadInput
 
 STYLES = {YES: "green", NO: "red"}
@@ -96,7 +95,7 @@ def _as_data(explanations: list[JsonObject], output: str) -> str:
     encoded = msgspec.json.encode(explanations)
     if output == "json":
         return msgspec.json.format(encoded, indent=2).decode() + "\n"
-    return manifests.to_yaml(msgspec.json.decode(encoded))  # without enums
+    return kubernetes_yaml.to_yaml(msgspec.json.decode(encoded))  # without enums
 
 
 def _explained(found: Found, source: Source) -> Explanation:

@@ -27,7 +27,7 @@ from webhook.commands.report.document import build_report
 from webhook.commands.report.table import render_report
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
-from webhook.reading import kubernetes_yaml as manifests
+from webhook.reading import kubernetes_yaml
 
 TABLES = ("table", "wide")
 WATCH_SECONDS = 5
@@ -118,7 +118,7 @@ def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) 
         case "json":
             return msgspec.json.format(msgspec.json.encode(listed), indent=2).decode() + "\n"
         case "yaml":
-            return manifests.to_yaml(listed)
+            return kubernetes_yaml.to_yaml(listed)
         case "html":
             from webhook.commands.report.page import render  # noqa: PLC0415 (only a page needs the template)
 
