@@ -52,6 +52,7 @@ def pinned_pod(scenario: Scenario, vm: str, uid: str, node: str) -> Object:
     """
     pod = scenario.vm_pod(vm, opt_in=None)
     pod["metadata"]["annotations"] |= {CO_SCHEDULED: node, DECISION: f"CoScheduled: {node} serves its claims"}
+    pod["metadata"]["labels"]["kubevirt.io/created-by"] = uid
     pod["metadata"]["ownerReferences"] = [OWNER | {"name": vm, "uid": uid}]
     required = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     pod["spec"]["affinity"] = {
