@@ -75,7 +75,7 @@ def start_until(fleet: MigratingFleet, phase: str) -> subprocess.Popen[str]:
 
 
 def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
-    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet, measured: Measured
+    controller: MigrationController, fleet: MigratingFleet, measured: Measured
 ) -> None:
     a, b, c = fleet.nodes
     homes = {f"vm-{number:02}": (b, c, a)[number % 3] for number in range(60)}
@@ -102,9 +102,9 @@ def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
 
     again = fleet.run("recolocate", "-A", "--yes")
     assert again.stdout == "No VM to migrate.\n"
-    restarts = fleet.run("recolocate", "-A", "--restart-list").stdout
-    assert restarts.startswith(f"virtctl restart vm-07 -n {scenario.namespace}  # ")
-    assert "vm-08" not in restarts
+    # Without an installed webhook, a restart places vm-07 anywhere.
+    restarts = fleet.run("recolocate", "-A", "--restart-list")
+    assert (restarts.stdout, "The webhook is not installed" in restarts.stderr) == ("", True)
 
 
 def test_a_vm_whose_target_has_filled_up_is_skipped(
