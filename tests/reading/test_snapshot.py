@@ -11,6 +11,7 @@ from tests.support.builders import (
     catalog,
     claim,
     node,
+    pinned_vm_pod,
     pod,
     request,
     share_manager,
@@ -23,7 +24,7 @@ from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.kubernetes_yaml import to_yaml
-from webhook.reading.snapshot import load, read
+from webhook.reading.snapshot import DESCRIPTION, load, read
 
 CLUSTER = [*storage(), share_manager(), node(), virt_launcher("vm", node="node-a")]
 
@@ -130,3 +131,15 @@ def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -
     loaded = read([path])
     assert loaded.store.claim("default", "good")
     assert loaded.malformed == [f"{path}: document 2: {words}" for words in malformed]
+
+
+@pytest.mark.parametrize(
+    ("time", "counts"),
+    [("2026-08-01T12:04:00Z", True), ("2026-08-01T12:06:00Z", False), ("2026-08-01T12:06:00", True), ("now", True)],
+)
+def test_a_pinned_pod_of_a_snapshot_counts_for_five_minutes(tmp_path: Path, time: str, *, counts: bool) -> None:
+    api_version, kind = DESCRIPTION
+    description = {"apiVersion": api_version, "kind": kind, "metadata": {"creationTimestamp": time}}
+    pinned = pinned_vm_pod(created="2026-08-01T12:00:00Z")
+    store = load([write_file(tmp_path, list_of(description, node(), pinned))])
+    assert store.expects_pods("node-a", ("", "")) is counts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from webhook.cluster.caches.kinds import KUBEVIRTS, Kind, all_kinds
-from webhook.cluster.caches.store import Store
+from webhook.cluster.caches.store import Store, parse_time
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.reading.documents import BadInput, Document, read_all
@@ -58,6 +58,8 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> Loaded:
         for version_and_kind, item in document.objects():
             if version_and_kind in _KEPT or version_and_kind[0].startswith("kubevirt.io/"):
                 keep(version_and_kind[1], item)
+            if version_and_kind == DESCRIPTION:  # a snapshot begins with it
+                loaded.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
             kind = next((each for each in _KINDS if each.is_of(*version_and_kind)), None)
             if kind is None:
                 kept = version_and_kind in _KEPT or version_and_kind[1] == KUBEVIRTS.name

@@ -48,6 +48,15 @@ NO_KEY: Key = ("", "")
 OTHER_REPLICAS_SECONDS = 3600.0
 
 
+def parse_time(value: str) -> datetime | None:
+    """Parse a time in RFC 3339; None if it is no such time or has no time zone."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
+
+
 class Store:
     """An in-memory `Catalog` (see `webhook.placement.catalog`).
 
@@ -127,9 +136,8 @@ class Store:
 
     def _age(self, pod: Pod) -> float:
         """Return for how many seconds a pod existed when a snapshot was taken; 0 in a live cluster."""
-        if self.taken_at is None or not pod.pin:
-            return 0.0
-        return max(0.0, (self.taken_at - datetime.fromisoformat(pod.created)).total_seconds()) if pod.created else 0.0
+        created = parse_time(pod.created) if self.taken_at and pod.pin else None
+        return max(0.0, (self.taken_at - created).total_seconds()) if self.taken_at and created else 0.0
 
     def counting_pins(self) -> PlacedPods:
         """Return the pods that count on the node of their pin now."""
