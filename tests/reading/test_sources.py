@@ -15,6 +15,7 @@ from tests.support.builders import (
     Object,
     node,
     node_terms,
+    pinned_vm_pod,
     request,
     share_manager,
     share_manager_pod,
@@ -26,6 +27,7 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer
 from webhook.cluster.client import ClusterClient
 from webhook.placement.injector import inject
+from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading import snapshot
 from webhook.reading.kubernetes_yaml import to_yaml
@@ -105,3 +107,15 @@ def test_a_vm_with_a_null_template_is_listed(template: Object | None) -> None:
         inventory = read_inventory(ClusterClient(lambda: Configuration(host=server.url)), Settings())
     assert inventory.skipped == {}
     assert [each.name for each in inventory.machines(Settings())] == ["odd"]
+
+
+def test_a_copied_pin_of_no_vmi_takes_no_resources_for_the_commands() -> None:
+    made_up = pinned_vm_pod(vm="made-up", requests={"cpu": "1000000"})
+    vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
+    vmi |= {"metadata": {"name": "real", "namespace": "default", "uid": "uid-of-real"}}
+    with ApiServer() as server:
+        server.put(*CLUSTER, vmi, made_up)
+        client = ClusterClient(lambda: Configuration(host=server.url))
+        for catalog in (read_inventory(client, Settings()).store, OnDemand(client, Settings().longhorn_namespace)):
+            injection = inject(request(SUBJECTS[0]), catalog, Settings())
+            assert injection.decision.reason is Reason.CO_SCHEDULED

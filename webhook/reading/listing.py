@@ -1,6 +1,7 @@
 """Read a whole cluster once, in pages: all that the decisions and the report use. Never a request per object."""
 
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +27,7 @@ def read_inventory(
     Raises BadInput if a request fails.
     """
     inventory = Inventory()
+    inventory.store.taken_at = datetime.now(UTC)
     with answered():
         for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), VIRTUAL_MACHINES):
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -12,11 +14,12 @@ from webhook.cluster.caches.kinds import (
     STORAGE_CLASSES,
     VIRTUAL_MACHINES,
     VM_POD_SELECTOR,
+    VMIS,
     Kind,
     kinds,
     object_path,
 )
-from webhook.cluster.caches.pod_tables import PodTerm
+from webhook.cluster.caches.pod_tables import PlacedPods, PodTerm
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import (
@@ -29,18 +32,20 @@ from webhook.placement.objects.facts import (
     ShareManager,
     StorageClass,
     VirtualMachine,
+    VirtualMachineInstance,
     Volume,
 )
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.selectors import Selector
-from webhook.reading.api import answered, list_raw
+from webhook.reading.api import answered, describe_failure, list_raw
+from webhook.reading.documents import BadInput
 
 
 class OnDemand(Store):
     """A store whose queries read missing objects. Each query raises BadInput if the API server request fails."""
 
     def __init__(self, cluster: ClusterClient, longhorn: str) -> None:
-        super().__init__()
+        super().__init__(taken_at=datetime.now(UTC))
         self._cluster = cluster
         self._kinds = {kind.fact: kind for kind in (*kinds(longhorn), VIRTUAL_MACHINES, NAMESPACES, STORAGE_CLASSES)}
         self._queried: set[tuple[Any, ...]] = set()
@@ -139,6 +144,29 @@ class OnDemand(Store):
         """Return whether any node reports an extended resource. Reads all nodes."""
         self._list(Node)
         return super().is_reported(resource)
+
+    def counting_pins(self) -> PlacedPods:
+        """Return the pods that count on the node of their pin. Reads all VMIs, if a pod has a pin."""
+        if len(self.pins):
+            self._list_vmis()
+        return super().counting_pins()
+
+    def vmi(self, namespace: str, name: str) -> VirtualMachineInstance | None:
+        """Find a VMI. Reads all VMIs: one alone would make all others unknown."""
+        self._list_vmis()
+        return super().vmi(namespace, name)
+
+    def _list_vmis(self) -> None:
+        if not self._is_first_query(VirtualMachineInstance):
+            return
+        try:
+            items = list_raw(self._cluster, VMIS.path)
+        except ClusterError as error:
+            if error.code in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+                return  # without VMIs, each one counts as known
+            raise BadInput(describe_failure(error)) from None
+        self._store_items(VMIS, items)
+        self.pins.change_all()
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the requests of the pods on a node, without the pod `excluding`. Reads all pods."""

@@ -102,6 +102,9 @@ class Pins:
         """Evaluate all pods again."""
         self._changed |= self._by_vmi.keys()
 
+    def __len__(self) -> int:
+        return len(self._by_vmi)
+
     def knows_vmi(self, namespace: str, uid: str) -> bool:
         """Return whether such a VMI exists. Without any VMI, as in a snapshot that has none, assume so."""
         return not len(self.vmis) or self._find_vmi((namespace, uid)) is not None

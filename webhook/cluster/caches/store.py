@@ -91,7 +91,8 @@ class Store:
         self.last_pins: dict[str, float] = {}
         self.other_replica_pinned_at = float("-inf")
         self.stale: tuple[str, ...] = ()
-        # When a snapshot was taken. None for a live cluster, whose pods count from when the watch shows them.
+        # When a snapshot was taken or a command read the cluster. None for the webhook: its pods count from when a
+        # watch shows them.
         self.taken_at = taken_at
         self._clock = clock
         for fact in facts:
