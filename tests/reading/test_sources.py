@@ -13,6 +13,7 @@ from kubernetes.client import Configuration
 
 from tests.support.builders import (
     Object,
+    claim,
     node,
     node_terms,
     pinned_vm_pod,
@@ -25,6 +26,7 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_api_server import ApiServer
+from webhook.cluster.caches.kinds import VMIS
 from webhook.cluster.client import ClusterClient
 from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
@@ -119,3 +121,18 @@ def test_a_copied_pin_of_no_vmi_takes_no_resources_for_the_commands() -> None:
         for catalog in (read_inventory(client, Settings()).store, OnDemand(client, Settings().longhorn_namespace)):
             injection = inject(request(SUBJECTS[0]), catalog, Settings())
             assert injection.decision.reason is Reason.CO_SCHEDULED
+
+
+def test_the_commands_decide_without_the_rights_for_csi_nodes_and_vmis() -> None:
+    disk = [claim("other"), volume("other", driver="other.example.com")]  # only its limit on the node needs a CSINode
+    with ApiServer() as server:
+        server.put(*CLUSTER, *disk, pinned_vm_pod(vm="pinned"))
+        server.forbidden |= {(verb, plural) for verb in ("get", "list") for plural in ("csinodes", VMIS.plural)}
+        catalog = OnDemand(ClusterClient(lambda: Configuration(host=server.url)), Settings().longhorn_namespace)
+        deciding = {"kubevirt-scheduler/co-schedule-claim": "disk1"}
+        any_node = [{"operator": "Exists"}]
+        created = virt_launcher("new", claims=["disk1", "other"], annotations=deciding, tolerations=any_node)
+        injection = inject(request(created), catalog, Settings())
+        refused = {each.plural for each in server.requests} & {"csinodes", VMIS.plural}
+    assert (injection.error, injection.decision.reason) == (None, Reason.CO_SCHEDULED)
+    assert refused == {"csinodes", VMIS.plural}
