@@ -313,6 +313,14 @@ def test_names_of_any_length_are_not_kept() -> None:
     assert objects.read_virtual_machine(virtual_machine(annotations=many)).true_annotations == frozenset()
 
 
+def test_a_pod_with_too_many_resources_keeps_cpu_and_memory() -> None:
+    named = [{f"example.com/{each}-{number}": "1" for number in range(30)} for each in range(3)]
+    containers = [{"resources": {"requests": {**each, "cpu": "1"}}} for each in named]
+    fact = objects.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
+    assert fact
+    assert (fact.oversized, len(fact.requests), fact.requests["cpu"]) == (True, 64, 3000)
+
+
 @pytest.mark.parametrize(
     "containers",
     [

@@ -107,6 +107,8 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"Pinned to node-a, but node-a is cordoned; {STOP_AND_START}{CHANGES}."),
     ("waiting, stuck, a VMI", [*CORDONED, vmi(), pinned_vm_pod()],
      f"Pinned to node-a, but node-a is cordoned; d{RECREATE}."),
+    ("waiting, and its claim is missing", [node("node-a"), vm(), vm_pod(node="")],
+     f"The VM cannot start, because claim disk1 does not exist. {ADVICE['ClaimNotFound']}"),
     ("stopped, and its claim is missing",
      [*SERVED, vm(volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": "x"}}])],
      f"The VM cannot start, because claim x does not exist. {ADVICE['ClaimNotFound']}"),

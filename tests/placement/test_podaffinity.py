@@ -442,6 +442,18 @@ def test_other_namespaces_soften_only_a_vm_that_the_release_could_not_restart(
     assert (decision.reason, decision.passed_over) == (Reason.CO_SCHEDULED if restarts else Reason.UNJUDGED, True)
 
 
+def test_a_term_of_the_vm_passes_over_an_oversized_pod_of_another_namespace() -> None:
+    others, repelled = [oversized_pod("other")], pod_term({"app": "db"}) | {"namespaces": ["other"]}
+    decision = decision_for(a_vm(repelled), *storage(), *NODES, *others, virtual_machine("vm1"))
+    assert (decision.reason, decision.passed_over) == (Reason.CO_SCHEDULED, True)
+
+
+def test_a_share_manager_pod_is_steered_past_an_oversized_pod() -> None:
+    user = virt_launcher("vm", node="node-a")
+    decision = decision_for(share_manager_pod(), *storage(), *NODES, user, oversized_pod("other"))
+    assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
+
+
 @pytest.mark.parametrize(("tolerations", "steered"), [(1000, True), (3000, False)])
 def test_the_nodes_of_a_steering_share_the_comparisons(tolerations: int, steered: bool) -> None:
     nodes = [node("node-a", unschedulable=True), node("node-b", unschedulable=True), node("node-c")]
