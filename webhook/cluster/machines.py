@@ -14,7 +14,7 @@ from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.states import Machine
 from webhook.fleet.vm_pod_template import needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
-from webhook.placement.objects.fields import JsonObject, Malformed, condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, Malformed, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
@@ -189,7 +189,7 @@ def seconds_since_creation(item: JsonObject | None, time: str) -> float | None:
 
 
 def _is_paused(vmi: JsonObject | None) -> bool:
-    return condition(vmi, "Paused").get("status") == "True"
+    return has_condition(vmi, "Paused")
 
 
 def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:

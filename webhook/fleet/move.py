@@ -13,7 +13,7 @@ from webhook.placement.guard.feasibility import first_failed_check
 from webhook.placement.injector import candidate_for
 from webhook.placement.migration_nodes import HOSTNAME
 from webhook.placement.objects.facts import Key, Pod
-from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import run_strategy
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
@@ -144,7 +144,7 @@ def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
     if refusal := _refused_by_guard(candidate) or _refused_by_quota(candidate, view.around):
         return refusal
     claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)
-    ready = condition(view.vmi, "Ready").get("status") == "True"
+    ready = has_condition(view.vmi, "Ready")
     source, target = status.node or "", status.storage_node or ""
     facts = candidate.pod_facts if candidate else None
     return Move(machine.namespace, machine.name, source, target, hostname, claims, ready, facts)

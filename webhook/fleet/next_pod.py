@@ -12,7 +12,7 @@ from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoi
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
 from webhook.placement.migration_nodes import HOSTNAME, source_anti_affinity
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
-from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     APP_LABEL,
     CREATED_BY_LABEL,
@@ -57,7 +57,7 @@ def next_pod(
     The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
     if they are missing or unknown. `node_selectors` are those that KubeVirt's configuration adds to every pod.
     """
-    if vm is not None and condition(vm, "RestartRequired").get("status") == "True":
+    if vm is not None and has_condition(vm, "RestartRequired"):
         return _from_template(pod, vm, node_selectors or {})
     created = before_scheduling(pod, vmi)
     metadata, spec = mapping(created, "metadata"), mapping(created, "spec")

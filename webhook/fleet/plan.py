@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from webhook.fleet.forecast import forecast
 from webhook.fleet.move import TRANSIENT, Hindrance, Move, Refusal, Surroundings, VmView, can_restart, gain, plan_move
@@ -40,7 +41,8 @@ def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings
     """
     placed: list[Pod] = []
     found, refused = list[Proposal](), list[tuple[Status, Refusal, int]]()
-    ranked = sorted(((gain(each, catalog, restarted=False), each) for each in statuses), key=_gain, reverse=True)
+    gains = ((gain(each, catalog, restarted=False), each) for each in statuses)
+    ranked = sorted(gains, key=itemgetter(0), reverse=True)
     for gained, status in ranked:
         result = plan_move(VmView(status, around), forecast(catalog, placed=placed))
         if isinstance(result, Refusal):
@@ -52,10 +54,6 @@ def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings
         restart = gained >= 0 and _may_restart(status, refusal) and _takes_place(status, catalog, around, placed)
         found.append(Proposal(status, refusal, gained, restart, _classes(status, catalog)))
     return sorted(found, key=lambda each: each.gain, reverse=True)
-
-
-def _gain(ranked: tuple[int, Status]) -> int:
-    return ranked[0]
 
 
 def _classes(status: Status, catalog: Catalog) -> frozenset[str]:

@@ -17,7 +17,7 @@ from webhook.placement.eligibility import (
     pinned_by_webhook,
     username,
 )
-from webhook.placement.guard.candidate import Candidate, fits, pinning_replicas, releases_pins
+from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
 from webhook.placement.migration_nodes import leads_elsewhere
 from webhook.placement.objects.claims import deciding_claim, unknown_deciding_claim
@@ -243,7 +243,7 @@ def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> 
     if candidate.comparisons.passed_over:
         decision = replace(decision, passed_over=True)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
-    if not settings.node_guard or not may_fit or is_gated(candidate.pod) or not fits(candidate):
+    if not settings.node_guard or not may_fit or is_gated(candidate.pod) or not candidate.fits():
         return decision
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
 

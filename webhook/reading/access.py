@@ -22,7 +22,7 @@ class Denied(Exception):
 def allowed() -> Iterator[None]:
     """Raise Denied instead of a ClusterError for a missing right, and BadInput for any other failure."""
     try:
-        with answered(tolerated=_FORBIDDEN):
+        with answered(_FORBIDDEN):
             yield
     except ClusterError as error:
         raise Denied(str(error)) from None

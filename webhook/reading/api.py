@@ -11,12 +11,12 @@ from webhook.reading.documents import BadInput
 
 
 @contextmanager
-def answered(tolerated: int = 0) -> Iterator[None]:
-    """Raise BadInput instead of a ClusterError, except for the status that the caller tolerates."""
+def answered(*tolerated: int) -> Iterator[None]:
+    """Raise BadInput instead of a ClusterError, except for the statuses that the caller tolerates."""
     try:
         yield
     except ClusterError as error:
-        if tolerated and error.code == tolerated:
+        if error.code in tolerated:
             raise
         raise BadInput(describe_failure(error)) from None
 

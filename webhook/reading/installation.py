@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from certs.cluster import CONFIGURATIONS
 from webhook.cluster.client import ClusterClient
 from webhook.fleet.webhook import VM_WEBHOOK, Activity, Webhook
-from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.settings import PREFIX, Settings, SettingsError, read_settings
 from webhook.reading.access import Denied, Reader
@@ -16,13 +16,17 @@ VERSION_LABEL = "app.kubernetes.io/version"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the chart installed. `deployment` is empty if it isn't found; `arguments` are those of `serve`."""
+    """What the chart installed. `deployment` is empty if it isn't found.
+
+    `variables` and `arguments` are those of `serve`.
+    """
 
     configuration: JsonObject
     namespace: str
     service: str
     deployment: JsonObject
     pods: list[JsonObject]
+    variables: Mapping[str, str]
     settings: Settings
     arguments: Mapping[str, str]
 
@@ -64,8 +68,9 @@ def find_installation(reader: Reader, configuration: JsonObject, default: Settin
         deployment = next(iter(reader.items(path, labelSelector=selector)), {})
         pods = reader.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
     container = serving_container(mapping(deployment, "spec", "template"))
-    settings = _settings(_variables(container), default)
-    return Installation(configuration, namespace, name, deployment, pods, settings, _options(container))
+    variables = _variables(container)
+    settings = _settings(variables, default)
+    return Installation(configuration, namespace, name, deployment, pods, variables, settings, _options(container))
 
 
 def serving_container(pod: JsonObject) -> JsonObject:
@@ -114,25 +119,20 @@ def _is_ours(configuration: JsonObject) -> bool:
 def _described(found: Installation, shell: Mapping[str, str]) -> Webhook:
     if not found.deployment:
         return Webhook.of_environment(shell, Activity.UNKNOWN, "the webhook's Deployment is not found")
-    variables = _variables(serving_container(mapping(found.deployment, "spec", "template")))
     source = f"Deployment {found.namespace}/{text(found.deployment, 'metadata', 'name')}"
     version = text(found.deployment, "metadata", "labels", VERSION_LABEL)
     try:
-        settings = read_settings(variables)
+        settings = read_settings(found.variables)
     except SettingsError as error:
         return Webhook.of_environment(shell, Activity.UNKNOWN, f"this version cannot read those of {source}: {error}")
     obstacle = _why_not_called(found)
     activity = Activity.NOT_CALLED if obstacle else Activity.CALLED
-    return Webhook(settings, activity, source, obstacle, version, variables)
+    return Webhook(settings, activity, source, obstacle, version, found.variables)
 
 
 def _why_not_called(found: Installation) -> str:
     called = next((each for each in found.webhooks if text(each, "name") == VM_WEBHOOK), {})
     if not text(called, "clientConfig", "caBundle"):
         return "its configuration has no caBundle"
-    return "" if any(is_ready(pod) and not is_terminating(pod) for pod in found.pods) else "no replica is ready"
-
-
-def is_ready(pod: JsonObject) -> bool:
-    """Return whether a pod has the condition Ready."""
-    return condition(pod, "Ready").get("status") == "True"
+    ready = (pod for pod in found.pods if has_condition(pod, "Ready") and not is_terminating(pod))
+    return "" if any(ready) else "no replica is ready"

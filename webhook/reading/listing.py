@@ -66,7 +66,8 @@ def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> No
         inventory.skipped[kind.plural] += 1  # like the webhook, which skips an object that it can't read
 
     for raw in items:
-        for item, fact in kind.read_all([raw], skip):
+        if found := kind.read_one(raw, skip):
+            item, fact = found
             inventory.store.put(fact)
             _keep(inventory, kind, item, raw)
 

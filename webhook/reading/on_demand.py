@@ -14,7 +14,6 @@ from webhook.cluster.caches.kinds import (
     STORAGE_CLASSES,
     VIRTUAL_MACHINES,
     VM_POD_SELECTOR,
-    VMIS,
     Kind,
     kinds,
     object_path,
@@ -37,8 +36,7 @@ from webhook.placement.objects.facts import (
 )
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.selectors import Selector
-from webhook.reading.api import answered, describe_failure, list_raw
-from webhook.reading.documents import BadInput
+from webhook.reading.api import answered, list_raw
 
 
 class OnDemand(Store):
@@ -56,22 +54,23 @@ class OnDemand(Store):
         self._queried.add(query)
         return True
 
-    def _get(self, fact: type[Fact], key: Key, tolerated: int = 0) -> None:
+    # A tolerated status leaves the objects unknown.
+
+    def _get(self, fact: type[Fact], key: Key, *tolerated: int) -> None:
         if self._is_first_query(fact, key):
             kind = self._kinds[fact]
-            with answered(tolerated):
+            with suppress(ClusterError), answered(*tolerated):
                 body = self._cluster.get(object_path(kind, key))
-            self._store_items(kind, [] if body is None else [msgspec.Raw(body)])
+                self._store_items(kind, [] if body is None else [msgspec.Raw(body)])
 
-    def _list(self, fact: type[Fact], path: str = "", **query: str) -> None:
+    def _list(self, fact: type[Fact], *tolerated: int, path: str = "", **query: str) -> None:
         kind = self._kinds[fact]
         if self._is_first_query(fact, path, *query.items()):
-            with answered():
-                items = list_raw(self._cluster, path or kind.path, **kind.query, **query)
-            self._store_items(kind, items)
+            with suppress(ClusterError), answered(*tolerated):
+                self._store_items(kind, list_raw(self._cluster, path or kind.path, **kind.query, **query))
 
     def _store_items(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
-        for _, fact in kind.read_all(items, lambda *_: None):  # like the webhook, which skips malformed objects
+        for fact in kind.read_all(items, lambda *_: None):  # like the webhook, which skips malformed objects
             self.put(fact)
 
     def claim(self, namespace: str, name: str) -> Claim | None:
@@ -97,12 +96,12 @@ class OnDemand(Store):
     def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
         """Read the share-manager pods of a volume."""
         selector = f"{COMPONENT_LABEL}={SHARE_MANAGER},{VOLUME_LABEL}={volume}"
-        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        self._list(Pod, path=f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
         return super().share_manager_pods(namespace, volume)
 
     def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         """Read the VM pods of a namespace, and return the virt-launcher pods that mount a claim."""
-        self._list(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR)
+        self._list(Pod, path=f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR)
         return super().mounting_pods(namespace, claim)
 
     def other_mounting_pods(self, namespace: str, claim: str) -> Collection[Pod]:
@@ -127,14 +126,12 @@ class OnDemand(Store):
 
     def csi_node(self, name: str) -> CSINode | None:
         """Read a CSINode; return None without the right, like the webhook: then no claim counts as limited."""
-        with suppress(ClusterError):
-            self._get(CSINode, ("", name), tolerated=403)
+        self._get(CSINode, ("", name), HTTPStatus.FORBIDDEN)
         return super().csi_node(name)
 
     def virtual_machine(self, namespace: str, name: str) -> VirtualMachine | None:
         """Read a VM; return None if the object or the CRD is missing, or if the user may read pods, but not VMs."""
-        with suppress(ClusterError):
-            self._get(VirtualMachine, (namespace, name), tolerated=403)
+        self._get(VirtualMachine, (namespace, name), HTTPStatus.FORBIDDEN)
         return super().virtual_machine(namespace, name)
 
     def has_nodes(self) -> bool:
@@ -158,16 +155,8 @@ class OnDemand(Store):
         return super().vmi(namespace, name)
 
     def _list_vmis(self) -> None:
-        if not self._is_first_query(VirtualMachineInstance):
-            return
-        try:
-            items = list_raw(self._cluster, VMIS.path)
-        except ClusterError as error:
-            if error.code in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-                return  # without VMIs, each one counts as known
-            raise BadInput(describe_failure(error)) from None
-        self._store_items(VMIS, items)
-        self.pins.change_all()
+        # Without VMIs, each one counts as known.
+        self._list(VirtualMachineInstance, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the requests of the pods on a node, without the pod `excluding`. Reads all pods."""

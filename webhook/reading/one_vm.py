@@ -58,7 +58,7 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
         read_extras(cluster, inventory, namespace)
     for kind, kind_name in _KINDS.items():
         try:
-            with answered(tolerated=_FORBIDDEN):
+            with answered(_FORBIDDEN):
                 item = read_object(cluster, _path(kind, namespace, name))
         except ClusterError as error:
             problem = problem or describe_failure(error)
@@ -85,7 +85,7 @@ def _path(kind: str, namespace: str, name: str) -> str:
 
 def _listed(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
     try:
-        with answered(tolerated=_MISSING):
+        with answered(_MISSING):
             return list_objects(cluster, path, **query)
     except ClusterError:  # KubeVirt is not installed
         return iter(())

@@ -87,16 +87,19 @@ class Kind(AnyKind):
             self.optional and api_version.partition("/")[0] == self.api_version.partition("/")[0]
         )
 
-    def read_all(self, raws: Iterable[msgspec.Raw | bytes], skip: Skip) -> Iterator[tuple[JsonObject, Fact]]:
-        """Yield each object, with the fields of the shape, and its fact. Calls `skip` for a malformed object."""
-        for raw in raws:
-            try:
-                item = self.decode(raw)
-            except Malformed as error:
-                skip("", str(error))
-                continue
-            if (fact := self.extract(item, skip)) is not None:
-                yield item, fact
+    def read_all(self, raws: Iterable[msgspec.Raw | bytes], skip: Skip) -> Iterator[Fact]:
+        """Yield the facts of objects. Calls `skip` for a malformed object."""
+        return (found[1] for raw in raws if (found := self.read_one(raw, skip)))
+
+    def read_one(self, raw: msgspec.Raw | bytes, skip: Skip) -> tuple[JsonObject, Fact] | None:
+        """Return an object, with the fields of the shape, and its fact; None for one to ignore or to skip."""
+        try:
+            item = self.decode(raw)
+        except Malformed as error:
+            skip("", str(error))
+            return None
+        fact = self.extract(item, skip)
+        return None if fact is None else (item, fact)
 
     def decode(self, raw: msgspec.Raw | bytes) -> JsonObject:
         """Decode an object: the fields of the shape, or all if one of them has another type. Raises Malformed.

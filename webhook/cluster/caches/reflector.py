@@ -101,7 +101,7 @@ class Reflector:
         version = ""
         facts: list[Fact] = []
         for version, items in self._pages():  # noqa: B007 (the last page's version is returned)
-            facts += (self._known(fact) for _, fact in self.kind.read_all(items, self._skip))
+            facts += map(self._known, self.kind.read_all(items, self._skip))
         self._replace_table(facts)
         if not self.health.synced:
             log.info("synced", resource=self.kind.plural, objects=len(facts))

@@ -28,8 +28,7 @@ class Inspection(Reader):
 
     def facts(self, kind: Kind) -> Iterator[Fact]:
         """List the facts about the objects of a kind, without those that can't be read."""
-        for _, fact in kind.read_all(self.raw_items(kind.path, kind.query), lambda *_: None):
-            yield fact
+        return kind.read_all(self.raw_items(kind.path, kind.query), lambda *_: None)
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
         """Create an object that the API server only answers, such as a SubjectAccessReview."""

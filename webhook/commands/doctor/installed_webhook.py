@@ -11,11 +11,11 @@ from webhook import __version__
 from webhook.commands.doctor.inspection import Denied, Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.settings import OptIn
 from webhook.reading.documents import BadInput
-from webhook.reading.installation import VERSION_LABEL, Installation, is_ready, serving_container
+from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
 
 EXPIRES_SOON = timedelta(days=7)
 
@@ -28,7 +28,7 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         return
     wanted = mapping(found.deployment, "spec").get("replicas", 1)
     active = [pod for pod in found.pods if _is_active(pod)]
-    ready = [pod for pod in active if is_ready(pod)]
+    ready = [pod for pod in active if has_condition(pod, "Ready")]
     counted = f"{len(ready)} of {wanted} replicas are ready"
     advice = f"Check the pods: kubectl -n {found.namespace} describe pods -l app.kubernetes.io/component=webhook"
     if not ready:
@@ -49,7 +49,7 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
 def _rollout(found: Installation, active: list[JsonObject], wanted: int) -> Iterator[Result]:
     """Find a rollout that has not ended. While its new replicas can't start, the old ones stay ready."""
     images = sorted({text(serving_container(pod), "image") for pod in active})
-    waiting = [text(pod, "metadata", "name") for pod in active if not is_ready(pod)]
+    waiting = [text(pod, "metadata", "name") for pod in active if not has_condition(pod, "Ready")]
     name = text(found.deployment, "metadata", "name")
     advice = f"Wait for the rollout: kubectl -n {found.namespace} rollout status deployment {name}"
     if len(images) > 1:
@@ -65,7 +65,8 @@ def _is_active(pod: JsonObject) -> bool:
 
 def caches(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check the age of each replica's caches, by /readyz?verbose."""
-    answers = {text(pod, "metadata", "name"): _readiness(inspection, found, pod) for pod in found.pods if is_ready(pod)}
+    ready = (pod for pod in found.pods if has_condition(pod, "Ready"))
+    answers = {text(pod, "metadata", "name"): _readiness(inspection, found, pod) for pod in ready}
     problems = [f"{name}: {problem}" for name, answer in answers.items() for problem in _cache_problems(answer)]
     for problem in problems:
         yield warning(problem, f"Check the log: kubectl -n {found.namespace} logs {problem.partition(':')[0]}")

@@ -9,7 +9,6 @@ from webhook.fleet.wording import if_started
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import STEERING_RULES
-from webhook.placement.guard.candidate import resource_fits
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks, untolerated_taint
 from webhook.placement.injector import Injection, namespace_of
@@ -264,10 +263,9 @@ def _node(step: NodeChecked) -> Iterator[Line]:
         yield Line("Parentheses mark checks that did not affect the decision.")
     if taint := untolerated_taint(candidate):
         yield Line(f"untolerated taint: {text(taint, 'key')}:{taint['effect']}", NO)
-    fits = resource_fits(candidate)
-    if fits:
+    if candidate.resource_fits:
         yield Line(f"Does {candidate.node_name} have enough free resources?", level=0)
-    for fit in fits:
+    for fit in candidate.resource_fits:
         requested, free = format_quantity(fit.resource, fit.requested), format_quantity(fit.resource, max(fit.free, 0))
         yield Line(f"{fit.resource}: requested {requested}, free {free}", YES if fit.requested <= fit.free else NO)
 

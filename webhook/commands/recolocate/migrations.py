@@ -8,7 +8,7 @@ from webhook.fleet.move import Move
 from webhook.fleet.run import Migration, Sight
 from webhook.placement.migration_nodes import HOSTNAME
 from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import JsonObject, condition, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.reading.api import list_objects, read_object
 
@@ -72,7 +72,7 @@ def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migrati
 
 def _migration(item: JsonObject) -> Migration:
     metadata, state = mapping(item, "metadata"), mapping(item, "status", "migrationState")
-    blocked = (why for kind, why in BLOCKING.items() if condition(item, kind).get("status") == "True")
+    blocked = (why for kind, why in BLOCKING.items() if has_condition(item, kind))
     return Migration(
         text(metadata, "namespace"),
         text(metadata, "name"),
@@ -98,7 +98,7 @@ def sight_of(vmi: JsonObject) -> Sight:
     return Sight(
         node=text(vmi, "status", "nodeName"),
         running=phase == "Running",
-        ready=condition(vmi, "Ready").get("status") == "True",
+        ready=has_condition(vmi, "Ready"),
         paused=(text(paused, "reason") or "Paused") if paused.get("status") == "True" else "",
         evacuating=bool(text(vmi, "status", "evacuationNodeName")),
         stopping=phase == "Succeeded" or (phase != "Failed" and is_terminating(vmi)),

@@ -11,9 +11,17 @@ from webhook.placement.objects.facts import MAX_START_FAILURES, Key, Node, Pod, 
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name, vmi_uid
 from webhook.placement.objects.pod import pod_facts
-from webhook.placement.objects.resources import PODS
+from webhook.placement.objects.resources import compared_requests
 from webhook.placement.objects.selectors import required_terms
 from webhook.placement.settings import Action, Settings
+
+
+class ResourceFit(NamedTuple):
+    """A pod's request for one resource and the free amount on a node: CPU in millicores, others in whole units."""
+
+    resource: str
+    requested: int
+    free: int
 
 
 @dataclass(frozen=True)  # no slots: cached_property needs a __dict__
@@ -59,6 +67,38 @@ class Candidate:
         terms = () if facts.oversized else required_terms(self.pod, self.namespace, "podAffinity")
         return InterPodAffinity(facts, terms, self.catalog, self.comparisons)
 
+    @cached_property
+    def resource_fits(self) -> tuple[ResourceFit, ...]:
+        """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown."""
+        node = self.node
+        if node is None or node.allocatable is None:
+            return ()
+        load = self.catalog.requested(node.name, self.pod_facts.key)
+        nominated = self.catalog.nominated_pods(node.name)
+        ignored = [pod.requests for pod in nominated if pod.is_ignored_for(self.pod_facts)]
+
+        def free(resource: str, allocatable: int) -> int:
+            return allocatable + sum(each.get(resource, 0) for each in ignored) - load.get(resource, 0)
+
+        return tuple(
+            ResourceFit(name, requested, free(name, allocatable))
+            for name, requested, allocatable in compared_requests(self.pod_facts.requests, node.allocatable)
+            if name not in self.unreported_resources
+        )
+
+    @cached_property
+    def unreported_resources(self) -> tuple[str, ...]:
+        """Return the requested extended resources that no node reports. Each may be a device of a DeviceClass."""
+        if self.node is None or self.node.allocatable is None:
+            return ()
+        allocatable = self.node.allocatable
+        missing = (name for name in self.pod_facts.requests if "/" in name and name not in allocatable)
+        return tuple(name for name in missing if not self.catalog.is_reported(name))
+
+    def fits(self) -> bool:
+        """Return whether the node has enough free resources for the pod."""
+        return all(item.requested <= item.free for item in self.resource_fits)
+
     def is_restartable(self) -> bool:
         """Return whether the release could restart the VM if its pin failed. True for a pod that is no VM's."""
         if not is_virt_launcher(self.pod):
@@ -79,46 +119,3 @@ def pinning_replicas(catalog: Catalog, settings: Settings) -> int:
 def releases_pins(settings: Settings) -> bool:
     """Return whether the webhook deletes Pending pods whose pin can't hold."""
     return settings.release and settings.node_guard and settings.action is Action.INJECT
-
-
-class ResourceFit(NamedTuple):
-    """A pod's request for one resource and the free amount on a node: CPU in millicores, others in whole units."""
-
-    resource: str
-    requested: int
-    free: int
-
-
-def resource_fits(candidate: Candidate) -> list[ResourceFit]:
-    """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown."""
-    node = candidate.node
-    if node is None or node.allocatable is None:
-        return []
-    load = candidate.catalog.requested(node.name, candidate.pod_facts.key)
-    unreported = unreported_resources(candidate)
-    nominated = candidate.catalog.nominated_pods(node.name)
-    ignored = [pod.requests for pod in nominated if pod.is_ignored_for(candidate.pod_facts)]
-
-    allocatable = {
-        name: amount + sum(requests.get(name, 0) for requests in ignored) for name, amount in node.allocatable.items()
-    }
-    return [
-        ResourceFit(resource, requested, allocatable.get(resource, 0) - load.get(resource, 0))
-        for resource, requested in candidate.pod_facts.requests.items()
-        # Every kubelet reports its pod capacity, so a node without one comes from a hand-written file.
-        if (resource != PODS or PODS in node.allocatable) and resource not in unreported
-    ]
-
-
-def unreported_resources(candidate: Candidate) -> list[str]:
-    """Return the requested extended resources that no node reports. Each may be a device of a DeviceClass."""
-    node = candidate.node
-    if node is None or node.allocatable is None:
-        return []
-    missing = [name for name in candidate.pod_facts.requests if "/" in name and name not in node.allocatable]
-    return [name for name in missing if not candidate.catalog.is_reported(name)]
-
-
-def fits(candidate: Candidate) -> bool:
-    """Return whether the node has enough free resources for the pod."""
-    return all(item.requested <= item.free for item in resource_fits(candidate))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from webhook.placement.affinity import matches_no_node
 from webhook.placement.eligibility import is_gated
-from webhook.placement.guard.candidate import Candidate, resource_fits, unreported_resources
+from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.comparison_limit import LimitExceeded
 from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.claims import is_bound
@@ -126,7 +126,7 @@ def _volume_mismatch(candidate: Candidate) -> str | None:
 
 
 def _full(candidate: Candidate) -> str | None:
-    for item in resource_fits(candidate):
+    for item in candidate.resource_fits:
         if item.requested > item.free:
             return f"lacks {item.resource} (requested {format_quantity(item.resource, item.requested)})"
     return None
@@ -139,7 +139,7 @@ def _scarce(candidate: Candidate) -> str | None:
     if not other_replicas:
         return None
     recent = candidate.catalog.recently_pinned(candidate.node_name)
-    for item in resource_fits(candidate):
+    for item in candidate.resource_fits:
         escrow = other_replicas * (recent.get(item.resource, 0) + item.requested)
         if item.requested and item.requested + escrow > item.free:
             return f"may lack {item.resource} if other replicas of the webhook also pin VMs to it"
@@ -196,7 +196,7 @@ def _limited_volume(candidate: Candidate) -> str | None:
 
 def _possible_device(candidate: Candidate) -> str | None:
     # The scheduler allocates such a device of a DeviceClass with the plugin DynamicResources, on some node.
-    return next((f"the request for {name}, which no node reports" for name in unreported_resources(candidate)), None)
+    return next((f"the request for {name}, which no node reports" for name in candidate.unreported_resources), None)
 
 
 def _scheduling_gates(candidate: Candidate) -> str | None:
@@ -283,7 +283,6 @@ _MATCHES_A_NODE = Check(
 )
 _UNCERTAIN = (_VALID_NAME, _EXISTS, _SERVING)
 PIN_CHECKS = (_VALID_NAME, *CHECKS, _MATCHES_A_NODE)
-UNCERTAIN_PIN_CHECKS = tuple(dict.fromkeys((*_UNCERTAIN, *PIN_CHECKS)))
 
 
 def checks_in_force(*, required: bool, certain: bool, node_guard: bool) -> tuple[Check, ...]:

@@ -10,7 +10,7 @@ from webhook.placement.eligibility import is_bound, is_gated, pinned_by_webhook,
 from webhook.placement.objects.facts import Node, PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mappings, text
 from webhook.placement.objects.kubevirt import controlling_vmi, is_virt_launcher
-from webhook.placement.objects.resources import PODS
+from webhook.placement.objects.resources import compared_requests
 
 # Seconds after the webhook first saw the pod. Long enough for a scheduler that is being upgraded to come back.
 MAX_AGE = 300.0
@@ -69,8 +69,4 @@ def fits_empty(pod: Pod, node: Node | None) -> bool:
     """Return whether an empty node could run the pod, as far as resources decide. An unknown node passes."""
     if node is None or node.allocatable is None:
         return True
-    return all(
-        amount <= node.allocatable.get(resource, 0)
-        for resource, amount in pod.requests.items()
-        if resource != PODS or PODS in node.allocatable
-    )
+    return all(requested <= limit for _, requested, limit in compared_requests(pod.requests, node.allocatable))

@@ -53,6 +53,11 @@ def condition(item: Any, kind: str) -> JsonObject:
     return next((each for each in mappings(item, "status", "conditions") if each.get("type") == kind), {})
 
 
+def has_condition(item: Any, kind: str) -> bool:
+    """Return whether a condition of an object's status holds."""
+    return condition(item, kind).get("status") == "True"
+
+
 def map_in(parent: JsonObject, key: str) -> JsonObject:
     """Return the map under `key` for a change; empty if it is null or absent.
 
