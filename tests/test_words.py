@@ -44,7 +44,7 @@ def test_a_plain_text_is_accepted(text: str) -> None:
 
 
 def test_the_list_contains_each_row_of_the_table_for_contributors() -> None:
-    _, _, table = ROOT.joinpath("CONTRIBUTING.md").read_text().partition(f"{GUIDANCE}\n")
+    _, _, table = ROOT.joinpath("docs/development/contributing.md").read_text().partition(f"{GUIDANCE}\n")
     rows = table.partition("\n\n")[0].splitlines()[1:]
     assert len(rows) >= 30
     assert {phrase for row in rows for phrase in row.strip("| ").split(" | ")[0].split(", ")} <= set(listed_words())

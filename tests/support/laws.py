@@ -1,4 +1,4 @@
-"""The laws of CONTRIBUTING.md. Each is a function of a file's path and source that yields (line, violation)."""
+"""The laws of contributing.md. Each is a function of a file's path and source that yields (line, violation)."""
 
 import ast
 from collections.abc import Iterator

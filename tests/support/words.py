@@ -13,7 +13,7 @@ WORDS = ROOT / "tests" / "words.txt"
 FOLDERS = (".ci", ".github", "benchmarks", "certs", "charts", "docs", "examples", "tests", "webhook")
 FILES = ("*.md", "*.cfg", "*.toml", "Dockerfile", "Makefile")
 NOT_TEXT = {".go", ".mod", ".png", ".pyc", ".sum", ".tgz"}  # a hash of the Go sources names their cached build
-GUIDANCE = "| not | but |"  # the header of the table in CONTRIBUTING.md, which quotes the words
+GUIDANCE = "| not | but |"  # the header of the table in docs/development/contributing.md, which quotes the words
 
 # A word, or punctuation that ends a phrase. An underscore or a comment's mark ends a word, but not a phrase.
 TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*|[.,;:!?()|]", re.IGNORECASE)
