@@ -82,7 +82,6 @@ docs: venv ## regenerate the tables in the documentation
 	@$(BIN)/python -m tests.support.decisions_list
 	@$(BIN)/python -m tests.support.helm_chart
 	@$(BIN)/python -m tests.support.reasons_table
-	@$(BIN)/python -m tests.support.options_table
 
 # The image installs the first lock. The other locks have the same versions, plus the tools.
 LOCK = $(BIN)/uv pip compile setup.cfg --quiet --universal --python-version 3.11 --generate-hashes \
@@ -127,7 +126,7 @@ HELM ?= helm
 SYFT ?= syft
 SBOM_OF ?= $(IMAGE)$(if $(DIGEST),@$(DIGEST))
 
-package: venv ## build the release's files in dist/: chart, SBOM, kubectl plugin, krew manifest, checksums; needs helm, syft
+package: venv ## build the release's files in dist/: charts, SBOM, kubectl plugin, krew manifest, checksums; needs helm, syft
 	@test -n '$(SOURCE)' || { echo "make package: set SOURCE to the URL of the published source" >&2; exit 1; }
 	@for tool in $(HELM) $(SYFT); do \
 	command -v $$tool >/dev/null || { echo "make package: install $$tool, or set its path (HELM=, SYFT=)" >&2; exit 1; }; done

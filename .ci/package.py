@@ -1,4 +1,4 @@
-"""Build the files of a release: the chart with its image and its annotations, the krew manifest, and checksums.
+"""Build the files of a release: the charts, the webhook's with its image and its annotations, the krew manifest, and checksums.
 
 `make package` builds the kubectl plugin (plugin.py) and the SBOM before it runs this.
 """
@@ -18,6 +18,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts" / "kubevirt-scheduler"
+SECONDARY_CHART = ROOT / "charts" / "secondary-scheduler"
 # An image's name: the registry has a dot or a port, or is localhost.
 IMAGE = re.compile(r"(?:(?P<registry>[^/]*[.:][^/]*|localhost)/)?(?P<repository>[^:@]+)(?::(?P<tag>[^@]+))?")
 SECTION = re.compile(r"^## \[(?P<version>[^]]+)\].*?\n(?P<body>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -64,7 +65,7 @@ def changes(changelog: str, version: str) -> list[dict[str, str]]:
 
 
 def chart_metadata(metadata: dict[str, Any], release: Release) -> dict[str, Any]:
-    """Return Chart.yaml with the icon, the sources, and the annotations that Artifact Hub shows."""
+    """Return Chart.yaml with the annotations that Artifact Hub shows."""
     annotations = {
         "artifacthub.io/changes": changes((ROOT / "CHANGELOG.md").read_text(), release.version),
         "artifacthub.io/images": [{"name": "kubevirt-scheduler", "image": release.image_name}],
@@ -75,13 +76,13 @@ def chart_metadata(metadata: dict[str, Any], release: Release) -> dict[str, Any]
         ],
     }
     texts = {key: yaml.safe_dump(value, sort_keys=False, width=1000) for key, value in annotations.items()}
+    return metadata | {"annotations": metadata["annotations"] | texts}
+
+
+def with_icon(release: Release) -> dict[str, Any]:
+    """Return the icon and the sources of both charts."""
     icon = "data:image/svg+xml;base64," + b64encode((CHART / "icon.svg").read_bytes()).decode()
-    return metadata | {
-        "icon": icon,
-        "home": release.source,
-        "sources": [release.source],
-        "annotations": metadata["annotations"] | texts,
-    }
+    return {"icon": icon, "home": release.source, "sources": [release.source]}
 
 
 def with_image(values: str, release: Release) -> str:
@@ -96,15 +97,18 @@ def with_image(values: str, release: Release) -> str:
     return head + mark + rest
 
 
-def package_chart(release: Release, helm: str, out: Path) -> None:
-    """Package a copy of the chart, with the release's image as its default."""
+def package_charts(release: Release, helm: str, out: Path) -> None:
+    """Package copies of both charts, with the release's image as the default of the webhook's."""
     with TemporaryDirectory() as scratch:
-        copy = Path(shutil.copytree(CHART, Path(scratch, CHART.name)))
-        shutil.copy(ROOT / LICENSE, copy)
-        metadata = chart_metadata(yaml.safe_load((copy / "Chart.yaml").read_text()), release)
-        (copy / "Chart.yaml").write_text(yaml.safe_dump(metadata, sort_keys=False, width=1000))
-        (copy / "values.yaml").write_text(with_image((copy / "values.yaml").read_text(), release))
-        subprocess.run([helm, "package", str(copy), f"--destination={out}"], check=True)
+        for chart in CHART, SECONDARY_CHART:
+            copy = Path(shutil.copytree(chart, Path(scratch, chart.name)))
+            shutil.copy(ROOT / LICENSE, copy)
+            metadata = yaml.safe_load((copy / "Chart.yaml").read_text()) | with_icon(release)
+            if chart == CHART:
+                metadata = chart_metadata(metadata, release)
+                (copy / "values.yaml").write_text(with_image((copy / "values.yaml").read_text(), release))
+            (copy / "Chart.yaml").write_text(yaml.safe_dump(metadata, sort_keys=False, width=1000))
+            subprocess.run([helm, "package", str(copy), f"--destination={out}"], check=True)
 
 
 def sha256(file: Path) -> str:
@@ -155,7 +159,7 @@ def main() -> None:
     downloads = given.downloads or f"{given.source}/releases/download/v{given.version}"
     release = Release(given.version, read_image(given.image), given.digest, given.source, downloads)
     given.out.mkdir(exist_ok=True)
-    package_chart(release, given.helm, given.out)
+    package_charts(release, given.helm, given.out)
     archives = sorted(given.out.glob(f"{PLUGIN}-*.tar.gz"))
     manifest = krew_manifest(release, archives)
     (given.out / "coschedule.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))

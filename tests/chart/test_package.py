@@ -15,7 +15,7 @@ import yaml
 
 from tests.support.controlplane import build
 from tests.support.helm_chart import CHART, NAME, container, find_one, helm
-from tests.support.paths import ROOT
+from tests.support.paths import ROOT, SECONDARY_CHART
 from webhook import __version__
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
@@ -55,13 +55,15 @@ def test_the_packaged_chart_runs_the_image_by_its_digest(dist: Path) -> None:
 
 
 @pytest.mark.controlplane
-def test_the_packaged_chart_passes_helm_lint_without_a_remark(dist: Path, tmp_path: Path) -> None:
-    with tarfile.open(dist / ARCHIVE) as archive:
+@pytest.mark.parametrize("chart", [CHART, SECONDARY_CHART], ids=lambda chart: chart.name)
+def test_a_packaged_chart_passes_helm_lint_without_a_remark(dist: Path, tmp_path: Path, chart: Path) -> None:
+    version = yaml.safe_load((chart / "Chart.yaml").read_text())["version"]
+    with tarfile.open(dist / f"{chart.name}-{version}.tgz") as archive:
         archive.extractall(tmp_path, filter="data")
-    output = helm("lint", "--strict", tmp_path / NAME)
+    output = helm("lint", "--strict", tmp_path / chart.name)
     assert "[INFO]" not in output
-    assert {"LICENSE", "README.md", "values.schema.json"} <= {file.name for file in (tmp_path / NAME).iterdir()}
-    assert not (tmp_path / NAME / "ci").exists()
+    assert {"LICENSE", "README.md", "values.schema.json"} <= {file.name for file in (tmp_path / chart.name).iterdir()}
+    assert not (tmp_path / chart.name / "ci").exists()
 
 
 @pytest.mark.controlplane

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.support import decisions_list
-from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT
+from tests.support.paths import DOCS, EXAMPLES, ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), *EXAMPLES.glob("**/*.md"), *CHART.glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), *EXAMPLES.glob("**/*.md"), *ROOT.glob("charts/*/*.md")])
 INDEX = DOCS / "README.md"
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 TARGETS = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")

@@ -5,7 +5,7 @@ from webhook.placement.reasons import Reason
 
 
 def test_each_reason_is_documented_and_no_other() -> None:
-    assert list(reasons_table.documented_reasons()) == list(Reason)
+    assert reasons_table.documented_reasons() == list(Reason)
 
 
 def test_the_advice_on_the_page_is_up_to_date() -> None:

@@ -1,4 +1,4 @@
-"""Renders the chart with Helm. Run as a program, it writes the table of values into the chart's README."""
+"""Renders the chart with Helm. Run as a program, it writes the list of values into the chart's README."""
 
 from __future__ import annotations
 
@@ -137,22 +137,26 @@ def first_sentence(comment: str) -> str:
     return re.split(r"(?<=[.!?]) (?=[A-Z`/])", comment)[0]
 
 
-def table() -> str:
-    """Return the Markdown table of values, with the comment of each value or of its closest parent."""
-    comments, rows = value_comments(), ["| value | default | what it does |", "| --- | --- | --- |"]
+def value_list() -> str:
+    """Return the Markdown list of values, with the comment of each value or of its closest parent.
+
+    docs/reference/settings.md describes `settings`.
+    """
+    comments, lines = value_comments(), list[str]()
     covered: set[tuple[str, ...]] = set()
     for path in leaf_paths(default_values()):
         # A map's comment covers the leaves that have none of their own: `resources`, `serviceMonitor`.
         shown = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in comments), path)
-        if shown in covered:
+        if path[0] == "settings" or shown in covered:
             continue
         covered.add(shown)
-        default = json.dumps(default_value(shown), ensure_ascii=False)
-        rows.append(f"| `{'.'.join(shown)}` | `{default}` | {first_sentence(comments.get(shown, ''))} |")
-    return "\n".join(rows) + "\n"
+        value = default_value(shown)
+        default = f" (`{json.dumps(value, ensure_ascii=False)}`)" if value not in ("", {}, []) else ""
+        lines.append(f"- `{'.'.join(shown)}`{default}: {first_sentence(comments.get(shown, ''))}")
+    return "\n".join(lines) + "\n"
 
 
-README_PAGE = Page(CHART / "README.md", BEGIN, END, table)
+README_PAGE = Page(CHART / "README.md", BEGIN, END, value_list)
 
 if __name__ == "__main__":
     README_PAGE.write()
