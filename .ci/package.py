@@ -1,4 +1,4 @@
-"""Build the files of a release: the charts, the webhook's with its image and its annotations, the krew manifest, and checksums.
+"""Build the files of a release: both charts, one with its image and annotations, the krew manifest, and checksums.
 
 `make package` builds the kubectl plugin (plugin.py) and the SBOM before it runs this.
 """

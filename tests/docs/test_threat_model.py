@@ -1,4 +1,4 @@
-"""The tests that the threat model names exist."""
+"""The tests that the list of attacks names exist."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tests.support.paths import DOCS, ROOT
 
 def defenses() -> Iterator[tuple[str, list[str]]]:
     """Yield each file of tests that the page names, and the parts of test names behind it."""
-    for table in re.split(r"\n(?=\| \S.* \| test \|\n)", (DOCS / "explanation/threat-model.md").read_text())[1:]:
+    for table in re.split(r"\n(?=\| \S.* \| test \|\n)", (DOCS / "development/attacks.md").read_text())[1:]:
         for row in table.partition("\n\n")[0].splitlines()[2:]:
             for entry in row.strip("|").split(" | ")[-1].split(";"):
                 file, *names = re.findall("`([^`]+)`", entry)

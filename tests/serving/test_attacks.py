@@ -1,4 +1,4 @@
-"""Attacks on the `serve` process by a client that reaches its ports and has no credentials (threat-model.md)."""
+"""Attacks on `serve` by a client that reaches its ports and has no credentials (docs/development/attacks.md)."""
 
 import http.client
 import json
