@@ -59,6 +59,12 @@ CLUSTER: list[Object] = [
     STORAGE_CLASS,
 ]
 
+INSTANCE_TYPE = {
+    "apiVersion": "instancetype.kubevirt.io/v1beta1",
+    "kind": "VirtualMachineInstancetype",
+    "metadata": {"name": "u1", "namespace": "default"},
+    "spec": {"cpu": {"guest": 1}, "memory": {"guest": "1Gi"}, "nodeSelector": {"disk": "ssd"}},
+}
 TIME = r'"time": ?"[^"]*"'
 RunSnapshot = Callable[..., Result]
 
@@ -132,9 +138,13 @@ def test_the_report_and_its_page_are_the_same_from_a_snapshot_and_from_the_clust
     disk = {"name": "disk", "persistentVolumeClaim": {"claimName": "disk1"}}
     cloud_init = {"name": "init", "cloudInitNoCloud": {"userData": PASSPHRASE}}
     running = {"status": {"phase": "Running"}}
+    sized = vm("sized", volumes=[disk])
+    sized["spec"]["instancetype"] = {"name": "u1", "kind": "VirtualMachineInstancetype"}
     server.put(
         *(vm(name, volumes=[disk, cloud_init], domain={"cpu": {"cores": 2}}) for name in ("vm1", "stopped")),
         vm("efi", domain={"firmware": {"bootloader": {"efi": {"persistent": True}}}}, nodeSelector={"a": "b"}),
+        sized,
+        INSTANCE_TYPE,
         vm_pod("vm1", "node-b") | running,
         vm_pod("migrated", "node-b", labels={"kubevirt.io/migrationJobUID": "x"}) | running,
         vmi("migrated", paused=True),
@@ -151,9 +161,14 @@ def test_the_report_and_its_page_are_the_same_from_a_snapshot_and_from_the_clust
         assert live.exit_code == 0
         assert re.sub(TIME, "", live.stdout) == re.sub(TIME, "", snapshot.stdout)
     vms = json.loads(CliRunner().invoke(commands, ["report", "--snapshot", str(file), "-o", "json"]).stdout)["vms"]
+    # Without its instance type, whose node selector no node has, the VM would be pinned.
+    assert [each["ifStarted"]["reason"] for each in vms if each["name"] == "sized"] == ["NodeMismatch"]
+    explained = CliRunner().invoke(commands, ["explain", "vm", "sized", "--kubeconfig", kubeconfig])
+    assert "NodeMismatch" in explained.stdout
     users = {each["name"]: {user["name"] for user in each["ifStarted"]["otherUsers"]} for each in vms}
     assert {name: found for name, found in users.items() if "backup" in found} == {
         "migrated": {"backup", "vm1"},
+        "sized": {"backup", "migrated", "vm1"},
         "stopped": {"backup", "migrated", "vm1"},
         "vm1": {"backup", "migrated"},
     }

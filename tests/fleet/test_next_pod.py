@@ -20,10 +20,12 @@ from tests.support.builders import (
     pod_term,
     storage,
 )
-from tests.support.fleet import inventory, vm, vm_pod, vmi
-from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod
-from webhook.fleet.target_pod import target_pod
-from webhook.fleet.vm_pod_template import needs_state_claim
+from tests.support.fleet import inventory, status, vm, vm_pod, vmi
+from webhook.fleet.instance_type import NotFound, expanded
+from webhook.fleet.move import Hindrance, Refusal
+from webhook.fleet.next_pod import before_scheduling, next_pod, rendered_pod, target_pod
+from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
+from webhook.fleet.wording import advice
 from webhook.placement.affinity import CO_SCHEDULED_NODE, with_node
 from webhook.placement.reasons import Outcome
 from webhook.placement.settings import Settings
@@ -303,8 +305,8 @@ def test_a_restart_selects_the_machine_type_of_the_spec_and_a_migration_that_of_
 def test_the_node_selectors_of_kubevirts_configuration_are_kept_after_a_migration_and_rendered() -> None:
     everywhere = {"pool": "vms"}
     migrated = vm_pod(labels=MIGRATION, nodeSelector=everywhere | {"added": "by the migration"})
-    assert next_pod(migrated, vm(), vmi(), SETTINGS, everywhere)["spec"]["nodeSelector"] == everywhere
-    rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), node_selectors=everywhere)["spec"]["nodeSelector"]
+    assert next_pod(migrated, vm(), vmi(), SETTINGS, Rendering(everywhere))["spec"]["nodeSelector"] == everywhere
+    rendered = rendered_pod(vm(nodeSelector={"disk": "ssd"}), rendering=Rendering(everywhere))["spec"]["nodeSelector"]
     assert rendered == everywhere | {"disk": "ssd", "kubevirt.io/schedulable": "true"}
     kubevirt = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {"configuration": {
         "developerConfiguration": {"nodeSelectors": everywhere}}}}  # fmt: skip
@@ -334,3 +336,145 @@ def test_a_vm_that_requires_a_restart_is_rendered_from_its_template() -> None:
     claims = [each["persistentVolumeClaim"]["claimName"] for each in found["spec"]["volumes"]]
     assert claims == ["disk2", "persistent-state-for-vm1"]
     assert found["spec"]["nodeSelector"]["disk"] == "ssd"
+
+
+def blueprint(kind: str, name: str, namespace: str = "", **spec: Any) -> Object:
+    """Build an instance type or a preference."""
+    return {"kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def revision(name: str, of: Object) -> Object:
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "labels": {"instancetype.kubevirt.io/object-name": of["metadata"]["name"]},
+    }
+    return {"kind": "ControllerRevision", "metadata": metadata, "data": of}
+
+
+INSTANCE_TYPE = blueprint(
+    "VirtualMachineClusterInstancetype",
+    "u1",
+    cpu={"guest": 4, "dedicatedCPUPlacement": True, "model": "Skylake"},
+    memory={"guest": "4Gi", "overcommitPercent": 50},
+    nodeSelector={"disk": "ssd"},
+    schedulerName="second",
+    gpus=[{"name": "one", "deviceName": "nvidia.com/A100"}, {"name": "two", "deviceName": "nvidia.com/A100"}],
+    annotations={OPT_IN: "true", "both": "instance type"},
+)
+PREFERENCE = blueprint(
+    "VirtualMachineClusterPreference",
+    "linux",
+    cpu={
+        "preferredCPUTopology": "spread",
+        "preferredCPUFeatures": [{"name": "vmx"}, {"name": "svm", "policy": "optional"}],
+    },
+    machine={"preferredMachineType": "pc-q35-rhel9.6.0"},
+    preferredArchitecture="amd64",
+    devices={"preferredTPM": {"persistent": True}},
+    firmware={"preferredEfi": {"persistent": True}},
+    annotations={"both": "preference", "kubevirt-scheduler/co-schedule-mode": "preferred"},
+)
+KUBEVIRT = {"kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "status": {"observedKubeVirtVersion": "v1.6.0"}}
+
+
+def matching(instance_type: Object | None = None, preference: Object | None = None, **rest: Any) -> Object:
+    """Build a VM that names an instance type and a preference."""
+    matchers = {"instancetype": instance_type, "preference": preference}
+    found = vm(**rest)
+    found["spec"] |= {field: matcher for field, matcher in matchers.items() if matcher}
+    return found
+
+
+def test_a_stopped_vm_starts_with_its_instance_type_and_its_preference() -> None:
+    """Checked against KubeVirt's source: pkg/instancetype/apply and pkg/instancetype/preference/apply."""
+    stopped = matching({"name": "u1"}, {"name": "linux"}, opt_in=False, domain={"devices": {"disks": []}})
+    state = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "persistent-state-for-vm1", "namespace": "default"},
+        "spec": {},
+    }
+    (machine,) = inventory(stopped, INSTANCE_TYPE, PREFERENCE, KUBEVIRT, state).machines(SETTINGS)
+    assert machine.template
+    annotations, spec = machine.template["metadata"]["annotations"], machine.template["spec"]
+    assert (annotations["both"], annotations[OPT_IN]) == ("instance type", "true")
+    assert annotations["kubevirt-scheduler/co-schedule-mode"] == "preferred"
+    assert spec["schedulerName"] == "second"
+    assert spec["nodeSelector"] == {
+        "kubevirt.io/schedulable": "true",
+        "kubernetes.io/arch": "amd64",
+        "disk": "ssd",
+        "cpumanager": "true",
+        "cpu-model.node.kubevirt.io/Skylake": "true",
+        "cpu-feature.node.kubevirt.io/vmx": "true",
+        f"{MACHINE}pc-q35-rhel9.6.0": "true",
+    }
+    overhead = (236 + 4 * 8 + 4) * MEBIBYTE
+    requests = {"cpu": "4000m", "memory": str(2048 * MEBIBYTE + overhead), "nvidia.com/A100": "2"}
+    assert spec["containers"][0]["resources"]["requests"] == requests
+    assert claims(machine.template) == ["persistent-state-for-vm1"]
+
+
+def test_the_template_takes_precedence_over_a_preference() -> None:
+    own: Object = {
+        "cpu": {"features": [{"name": "vmx", "policy": "forbid"}]},
+        "machine": {"type": "pc"},
+        "devices": {"tpm": {}},
+        "firmware": {"bootloader": {"bios": {}}},
+    }
+    stopped = matching(None, {"name": "linux"}, annotations={"both": "template"}, domain=own, architecture="arm64")
+    found = expanded(stopped, {("VirtualMachineClusterPreference", "", "linux"): PREFERENCE})["spec"]["template"]
+    assert found["metadata"]["annotations"]["both"] == "template"
+    assert found["spec"]["architecture"] == "arm64"
+    features = [{"name": "vmx", "policy": "forbid"}, {"name": "svm", "policy": "optional"}]
+    assert found["spec"]["domain"] == own | {"cpu": {"features": features}}
+    assert not needs_state_claim({"spec": {"template": found}})
+
+
+LARGE = blueprint(
+    "VirtualMachineInstancetype",
+    "large",
+    "default",
+    cpu={"guest": 8},
+    memory={"guest": "1Gi", "hugepages": {"pageSize": "2Mi"}},
+)
+OTHER = blueprint("VirtualMachineInstancetype", "other", "default", cpu={"guest": 2}, memory={"guest": "1Gi"})
+
+
+@pytest.mark.parametrize(
+    ("matcher", "reference", "cpus"),
+    [
+        ({"name": "large", "kind": "virtualmachineinstancetypes"}, "", 8),
+        ({"name": "large", "kind": "VirtualMachineInstancetype", "revisionName": "old"}, "newer", 2),
+        ({"name": "other"}, "old", 2),
+        ({"name": "large", "kind": "VirtualMachineInstancetype"}, "old", 8),
+    ],
+    ids=["the object", "the revision of the spec", "the revision of the status", "a revision of another object"],
+)
+def test_a_revision_decides_before_the_instance_type(matcher: Object, reference: str, cpus: int) -> None:
+    stopped = matching(matcher)
+    stopped["status"] = {"instancetypeRef": {"controllerRevisionRef": {"name": reference}}} if reference else {}
+    (machine,) = inventory(stopped, LARGE, revision("old", OTHER)).machines(SETTINGS)
+    assert machine.template
+    requests = machine.template["spec"]["containers"][0]["resources"]["requests"]
+    assert requests["cpu"] == f"{cpus * 100}m"
+    assert requests.get("hugepages-2Mi") == (str(1024 * MEBIBYTE) if cpus == 8 else None)
+
+
+@pytest.mark.parametrize(
+    ("matcher", "missing"),
+    [
+        ({"name": "u1"}, "VirtualMachineClusterInstancetype u1"),
+        ({"name": "large", "kind": "VirtualMachineInstancetype"}, "VirtualMachineInstancetype large"),
+        ({"name": "u1", "revisionName": "old"}, "ControllerRevision old"),
+    ],
+)
+def test_a_missing_instance_type_makes_the_next_start_unknown(matcher: Object, missing: str) -> None:
+    with pytest.raises(NotFound, match=missing):
+        expanded(matching(matcher), {})
+    found = status(*storage(), node(), matching(matcher, volumes=[{"persistentVolumeClaim": {"claimName": "disk1"}}]))
+    assert found.start is None
+    assert (
+        advice(found, Refusal(Hindrance.NOT_APART, ""))
+        == f"The next start is unknown: {missing} is missing, or you may not read it."
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.builders import HOSTNAME, REQUIRED, Object
 from tests.support.fleet import vm_pod, vmi
-from webhook.fleet.target_pod import target_pod
+from webhook.fleet.next_pod import target_pod
 
 MODEL, FEATURE = "cpu-model-migration.node.kubevirt.io/Haswell", "cpu-feature.node.kubevirt.io/vmx"
 SOURCE = {

@@ -48,6 +48,7 @@ PLURALS = {
     "StorageClass": "storageclasses",
     "VirtualMachine": "virtualmachines",
     "VirtualMachineInstance": "virtualmachineinstances",
+    "VirtualMachineInstancetype": "virtualmachineinstancetypes",
     "VirtualMachineInstanceMigration": "virtualmachineinstancemigrations",
 }
 KINDS = {plural: kind for kind, plural in PLURALS.items()}

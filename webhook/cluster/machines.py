@@ -9,12 +9,21 @@ from typing import Self
 from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.pod_tables import vm_key
 from webhook.cluster.caches.store import NO_KEY, Store
+from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
+from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Surroundings
 from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.states import Machine
-from webhook.fleet.vm_pod_template import needs_state_claim
+from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
-from webhook.placement.objects.fields import JsonObject, Malformed, has_condition, mapping, mappings, text
+from webhook.placement.objects.fields import (
+    JsonObject,
+    Malformed,
+    has_condition,
+    mapping,
+    mappings,
+    text,
+)
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
@@ -94,8 +103,9 @@ def _current(pods: Iterable[Pod]) -> Pod | None:
 class Inventory:
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
-    `snapshots` are the objects by which a snapshot describes itself. `skipped` counts the objects that could not be
-    read, by kind. `time` is when the cluster was read, in RFC 3339, empty if unknown.
+    `blueprints` are instance types, preferences, and their ControllerRevisions. `snapshots` are the objects by which a
+    snapshot describes itself. `skipped` counts the objects that could not be read, by kind. `time` is when the cluster
+    was read, in RFC 3339, empty if unknown.
     """
 
     store: Store = field(default_factory=Store)
@@ -105,6 +115,7 @@ class Inventory:
     snapshots: dict[Key, JsonObject] = field(default_factory=dict)
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
     quotas: dict[Key, JsonObject] = field(default_factory=dict)
+    blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     time: str = ""
 
@@ -118,6 +129,9 @@ class Inventory:
             "KubeVirt": self.kubevirts,
             "ResourceQuota": self.quotas,
         }.get(kind)
+        if kind in INSTANCE_TYPE_KINDS:
+            metadata = mapping(item, "metadata")
+            self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
         if table is not None and (kind != "Pod" or is_virt_launcher(item)):
             table[key_of(item)] = item
 
@@ -139,29 +153,33 @@ class Inventory:
         key = machine.namespace, machine.name
         vm, vmi = self.vms.get(key), self.vmis.get(key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
-        template: JsonObject | None = None
-        if manifest is not None:
-            template = self.next_pod(manifest, key, settings)
-        elif vm is not None:
-            template = _rendered(vm, state_claims.get(key, ()), self.node_selectors())
+        template, missing = self.next_pod(manifest, key, settings, state_claims.get(key, ()))
         strategy, paused, age = self.strategy(key), _is_paused(vmi), seconds_since_creation(manifest, self.time)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
         known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=strategy, age=age)
-        return replace(known, manifest=manifest, template=template, vm=vm or {}, vmi=vmi or {})
+        return replace(known, manifest=manifest, template=template, missing=missing, vm=vm or {}, vmi=vmi or {})
 
-    def node_selectors(self) -> JsonObject:
-        """Return the node selectors that KubeVirt's configuration adds to the pods of all VMs."""
-        found = next(iter(self.kubevirts.values()), None)
-        return mapping(found, "spec", "configuration", "developerConfiguration", "nodeSelectors")
+    def next_pod(
+        self, pod: JsonObject | None, key: Key, settings: Settings, state_claims: Collection[str] = ()
+    ) -> tuple[JsonObject | None, str]:
+        """Return the pod that KubeVirt would create now, and the name of an object that it depends on but is missing.
 
-    def next_pod(self, pod: JsonObject, key: Key, settings: Settings) -> JsonObject | None:
-        """Return the pod that KubeVirt would create after a restart of this pod's VM; None if a field is malformed."""
+        `pod` is the pod that runs the VM. The pod is None if something is missing, or if a field is malformed.
+        """
+        vm, rendering = self.vms.get(key), Rendering.of(next(iter(self.kubevirts.values()), {}))
         try:
-            return next_pod(pod, self.vms.get(key), self.vmis.get(key), settings, self.node_selectors())
-        except Malformed:  # only a hand-written file has such a pod
-            return None
+            if vm is not None and (pod is None or has_condition(vm, "RestartRequired")):
+                vm = expanded(vm, self.blueprints)
+            if pod is not None:
+                return next_pod(pod, vm, self.vmis.get(key), settings, rendering), ""
+            claims = state_claims if needs_state_claim(vm or {}) else ()
+            return (rendered_pod(vm, claims, rendering) if vm else None), ""
+        except NotFound as error:
+            return None, str(error)
+        except Malformed:  # only a hand-written file has such a pod or VM
+            return None, ""
 
     def strategy(self, key: Key) -> str | None:
         """Return a VM's run strategy, empty if the VM is unknown; None for a VMI without a VM."""
@@ -170,13 +188,6 @@ class Inventory:
         owners = mappings(self.vmis.get(key), "metadata", "ownerReferences")
         has_vm = key not in self.vmis or any(each.get("kind") == "VirtualMachine" for each in owners)
         return "" if has_vm else None
-
-
-def _rendered(vm: JsonObject, state_claims: tuple[str, ...], node_selectors: JsonObject) -> JsonObject | None:
-    try:
-        return rendered_pod(vm, state_claims if needs_state_claim(vm) else (), node_selectors)
-    except Malformed:  # a quantity that KubeVirt rejects: only a hand-written file has one
-        return None
 
 
 def seconds_since_creation(item: JsonObject | None, time: str) -> float | None:

@@ -197,8 +197,8 @@ def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
     key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
     known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
     machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), strategy=inventory.strategy(key))
-    template, age = inventory.next_pod(pod, key, settings), seconds_since_creation(pod, inventory.time)
-    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template, age=age))
+    (template, missing), age = inventory.next_pod(pod, key, settings), seconds_since_creation(pod, inventory.time)
+    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template, missing=missing, age=age))
 
 
 def _is_of_kind(kind: str, machine: Machine, inventory: Inventory) -> bool:

@@ -9,25 +9,32 @@ from collections.abc import Mapping
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 
 _VENDOR = "cpu-vendor.node.kubevirt.io/"
-_FEATURE = "cpu-feature.node.kubevirt.io/"
+CPU_FEATURE = "cpu-feature.node.kubevirt.io/"
 _MODEL = "cpu-model-migration.node.kubevirt.io/"
 # KubeVirt adds selectors with these prefixes to a migration target, so that it runs on a CPU like the source's.
-MIGRATION_SELECTORS = (_VENDOR, _FEATURE, _MODEL)
+MIGRATION_SELECTORS = (_VENDOR, CPU_FEATURE, _MODEL)
 # The labels of a source node, and the selectors of a `host-model` VM that KubeVirt derives from them.
-_FROM_SOURCE = {"host-model-cpu.node.kubevirt.io/": _MODEL, "host-model-required-features.node.kubevirt.io/": _FEATURE}
+_FROM_SOURCE = {
+    "host-model-cpu.node.kubevirt.io/": _MODEL,
+    "host-model-required-features.node.kubevirt.io/": CPU_FEATURE,
+}
 
 
 def lasting_selectors(vmi: JsonObject) -> frozenset[str]:
     """Return the migration selectors that every pod of a VMI has, because the VMI's spec asks for them."""
     domain = mapping(vmi, "spec", "domain")
     # Without a CPU model, KubeVirt ignores the features.
-    features = mappings(domain, "cpu", "features") if text(domain, "cpu", "model") else []
-    required = (each for each in features if text(each, "policy") in ("", "require"))
-    keys = {_FEATURE + text(each, "name") for each in required}
+    keys = {CPU_FEATURE + name for name in required_features(domain)} if text(domain, "cpu", "model") else set[str]()
     evmcs = mapping(domain, "features", "hyperv").get("evmcs")  # a feature of Hyper-V that only Intel's CPUs have
     if isinstance(evmcs, dict) and evmcs.get("enabled") is not False:
         keys.add(f"{_VENDOR}Intel")
     return frozenset(keys)
+
+
+def required_features(domain: JsonObject) -> list[str]:
+    """Return the CPU features that a VM requires. A new VMI always has a CPU model: the default is host-model."""
+    features = mappings(domain, "cpu", "features")
+    return [text(each, "name") for each in features if text(each, "policy") in ("", "require")]
 
 
 def target_selectors(
@@ -46,7 +53,7 @@ def _of_host_model(current: JsonObject, vmi: JsonObject, source_labels: Mapping[
     if text(vmi, "spec", "domain", "cpu", "model") != "host-model":
         return {}
     selector = mapping(current, "spec", "nodeSelector")
-    if kept := {key: value for key, value in selector.items() if key.startswith((_FEATURE, _MODEL))}:
+    if kept := {key: value for key, value in selector.items() if key.startswith((CPU_FEATURE, _MODEL))}:
         return kept  # the VM has migrated before
     return {
         selected + key.removeprefix(prefix): value

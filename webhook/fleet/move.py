@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from webhook.fleet.next_pod import target_pod
 from webhook.fleet.quota import exceeded_quota
 from webhook.fleet.states import State, Status
-from webhook.fleet.target_pod import target_pod
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check

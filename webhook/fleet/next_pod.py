@@ -1,4 +1,4 @@
-"""The pod that KubeVirt would create for a VM now: derived from the VM's running pod, or rendered from the VM.
+"""The pod that KubeVirt would create for a VM now, and the target pod of a live migration.
 
 KubeVirt renders a virt-launcher pod from the VMI: pkg/virt-controller/services/template.go. A live-migration target
 gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go.
@@ -6,8 +6,9 @@ gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go
 
 from collections.abc import Iterable, Mapping
 
-from webhook.fleet.cpu_selectors import MIGRATION_SELECTORS, lasting_selectors
-from webhook.fleet.vm_pod_template import inherits_annotations, rendered_spec
+from webhook.fleet.cpu_selectors import MIGRATION_SELECTORS, lasting_selectors, target_selectors
+from webhook.fleet.instance_type import has_instance_type
+from webhook.fleet.vm_pod_template import MACHINE_TYPE, Rendering, rendered_spec
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
 from webhook.placement.migration_nodes import HOSTNAME, source_anti_affinity
@@ -29,10 +30,11 @@ from webhook.placement.objects.selectors import REQUIRED
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import MigrationTargets, Settings
 
-_MACHINE_TYPE = "machine-type.node.kubevirt.io/"
 _OF_THE_MIGRATION = frozenset({MIGRATION_LABEL, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
 # Keys of the nodeSelector that KubeVirt itself adds to every virt-launcher pod, besides those with "kubevirt.io/".
 _SELECTORS_OF_KUBEVIRT = frozenset({"kubernetes.io/arch", "cpumanager"})
+_OF_ONE_POD = frozenset({"name", "uid", "creationTimestamp", "resourceVersion"})
+_ANY = Rendering()
 
 
 def before_scheduling(pod: JsonObject, vmi: JsonObject | None = None) -> JsonObject:
@@ -50,22 +52,22 @@ def next_pod(
     vm: JsonObject | None,
     vmi: JsonObject | None,
     settings: Settings,
-    node_selectors: Mapping[str, str] | None = None,
+    rendering: Rendering = _ANY,
 ) -> JsonObject:
     """Return the pod that KubeVirt would create if the VM of a running pod were restarted.
 
     The pod keeps its name, so that its own requests and anti-affinity don't stand in its way. `vm` and `vmi` are None
-    if they are missing or unknown. `node_selectors` are those that KubeVirt's configuration adds to every pod.
+    if they are missing or unknown.
     """
     if vm is not None and has_condition(vm, "RestartRequired"):
-        return _from_template(pod, vm, node_selectors or {})
+        return _from_template(pod, vm, rendering)
     created = before_scheduling(pod, vmi)
     metadata, spec = mapping(created, "metadata"), mapping(created, "spec")
     annotations = mapping(metadata, "annotations")
     if vm is not None:
         annotations = _with_template_annotations(annotations, vm, settings)
     if is_migration_target(pod):
-        spec = _spec_before_migration(created, vmi, node_selectors or {})
+        spec = _spec_before_migration(created, vmi, rendering.node_selectors)
         machine = machine_type(mapping(vm, "spec", "template", "spec")) or machine_type(mapping(vmi, "spec"))
         spec = spec | {"nodeSelector": with_machine_type(spec["nodeSelector"], machine)}
     metadata = metadata | {
@@ -75,10 +77,10 @@ def next_pod(
     return created | {"metadata": metadata, "spec": spec}
 
 
-def _from_template(pod: JsonObject, vm: JsonObject, node_selectors: Mapping[str, str]) -> JsonObject:
+def _from_template(pod: JsonObject, vm: JsonObject, rendering: Rendering) -> JsonObject:
     """Return the next pod of a VM whose template has changes that only a restart applies."""
     state_claims = [name for name in mounted_claims(pod) if name.startswith(f"{STATE_CLAIM_LABEL}-")]
-    rendered = rendered_pod(vm, state_claims, node_selectors)
+    rendered = rendered_pod(vm, state_claims, rendering)
     metadata = mapping(rendered, "metadata")
     labels = mapping(metadata, "labels") | {CREATED_BY_LABEL: vmi_uid(pod)}
     return rendered | {"metadata": metadata | {"name": text(pod, "metadata", "name"), "labels": labels}}
@@ -94,17 +96,17 @@ def with_machine_type(selector: Mapping[str, str], machine: str) -> JsonObject:
 
     A target pod selects the machine type of the VMI's status, such as pc-q35-rhel9.6.0, a new VMI that of its spec.
     """
-    if not machine or not any(key.startswith(_MACHINE_TYPE) for key in selector):
+    if not machine or not any(key.startswith(MACHINE_TYPE) for key in selector):
         return dict(selector)
-    kept = {key: value for key, value in selector.items() if not key.startswith(_MACHINE_TYPE)}
-    return kept | {f"{_MACHINE_TYPE}{machine}": "true"}
+    kept = {key: value for key, value in selector.items() if not key.startswith(MACHINE_TYPE)}
+    return kept | {f"{MACHINE_TYPE}{machine}": "true"}
 
 
 def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings: Settings) -> JsonObject:
     """Replace the webhook's annotations by those that the VM's template has by now."""
     own = {*settings.opt_in_annotations, MODE_ANNOTATION, DECIDING_CLAIM_ANNOTATION}
     template = mapping(vm, "spec", "template", "metadata", "annotations")
-    if inherits_annotations(vm):
+    if has_instance_type(vm):
         own &= template.keys()
     kept = {key: value for key, value in annotations.items() if key not in own}
     return kept | {key: value for key, value in template.items() if key in own}
@@ -165,13 +167,10 @@ def _selector_before_migration(
     return {key: value for key, value in selector.items() if key in own | of_kubevirt}
 
 
-def rendered_pod(
-    vm: JsonObject, state_claims: Iterable[str] = (), node_selectors: Mapping[str, str] | None = None
-) -> JsonObject:
+def rendered_pod(vm: JsonObject, state_claims: Iterable[str] = (), rendering: Rendering = _ANY) -> JsonObject:
     """Return the pod of a VM that doesn't run. `state_claims` are the claims of its persistent vTPM or EFI state.
 
-    `node_selectors` are those that KubeVirt's configuration adds to every pod; the VM's own take precedence.
-    An approximation: the exact requests depend on the configuration of KubeVirt and on the VM's instance type.
+    An approximation: sidecars, for example, have requests, too. The VM's template includes its instance type.
     """
     template = mapping(vm, "spec", "template")
     name, namespace = text(vm, "metadata", "name"), text(vm, "metadata", "namespace")
@@ -186,9 +185,32 @@ def rendered_pod(
         "labels": mapping(template, "metadata", "labels") | {APP_LABEL: VIRT_LAUNCHER},
         "annotations": annotations | {VMI_NAME_ANNOTATION: name},
     }
-    spec = rendered_spec(mapping(template, "spec"), state_claims)
-    spec |= {"nodeSelector": dict(node_selectors or {}) | mapping(spec, "nodeSelector")}
+    spec = rendered_spec(mapping(template, "spec"), state_claims, rendering)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def target_pod(
+    template: JsonObject, current: JsonObject, vmi: JsonObject, hostname: str, source_labels: Mapping[str, str]
+) -> JsonObject:
+    """Return the target pod of a migration to the node with this hostname label.
+
+    `template` is the pod of a restart, `current` the pod that runs the VM, and `source_labels` the labels of its node.
+    The target pod has no name, so the guard counts the current pod as another pod: both run during the migration.
+    """
+    metadata, spec = mapping(template, "metadata"), mapping(template, "spec")
+    # KubeVirt lets the selector of the VM win.
+    selector = {HOSTNAME: hostname} | mapping(spec, "nodeSelector")
+    selector = with_machine_type(selector, text(vmi, "status", "machine", "type") or machine_type(mapping(vmi, "spec")))
+    selector |= target_selectors(current, vmi, selector, source_labels)
+    kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
+    labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}
+    anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
+    terms = [*mappings(anti_affinity, REQUIRED), source_anti_affinity(template)]
+    affinity = mapping(spec, "affinity") | {"podAntiAffinity": anti_affinity | {REQUIRED: terms}}
+    return template | {
+        "metadata": kept | {"labels": labels},
+        "spec": spec | {"nodeSelector": selector, "affinity": affinity},
+    }
 
 
 def as_if_eligible(pod: JsonObject, by: OptedInBy, settings: Settings) -> tuple[JsonObject, tuple[Reason, ...]]:

@@ -51,7 +51,8 @@ class Machine:
     `applicant` decides on the opt-in of its next pod. `pod` holds the facts of the virt-launcher pod that runs the VM,
     None if none does. `hotplugged` are the claims that its hotplug pods mount. `strategy` is the VM's run strategy,
     empty if the VM is unknown, None for a VMI without a VM. The caches don't hold the rest: `manifest` is the same pod
-    as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown.
+    as the API server stores it, and `template` the pod that KubeVirt would create now; None if unknown. `missing` is
+    an object that `template` depends on but that wasn't found.
     `age` is the age of the pod in seconds. `vm` and `vmi` are the objects of KubeVirt, empty if missing or unknown.
     """
 
@@ -65,6 +66,7 @@ class Machine:
     paused: bool = False
     manifest: JsonObject | None = None
     template: JsonObject | None = None
+    missing: str = ""
     age: float | None = None
     vm: JsonObject = field(default_factory=dict)
     vmi: JsonObject = field(default_factory=dict)

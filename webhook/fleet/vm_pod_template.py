@@ -3,9 +3,13 @@
 Source: KubeVirt, pkg/virt-controller/services/template.go and renderresources.go (`GetMemoryOverhead`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Self
 
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.fleet.cpu_selectors import CPU_FEATURE, required_features
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
 from webhook.placement.objects.kubevirt import SCHEDULABLE_NODE
 from webhook.placement.objects.resources import amounts
 
@@ -14,18 +18,58 @@ MEBIBYTE = 1024 * 1024
 STATIC_OVERHEAD = (25 + 100 + 25 + 40 + 30 + 16) * MEBIBYTE  # bytes
 OVERHEAD_PER_CPU = 8 * MEBIBYTE  # bytes
 PAGE_TABLE_SHARE = 512  # the page tables take a 512th of the guest's memory
-CPU_ALLOCATION_RATIO = 10  # KubeVirt's default: a virtual CPU requests a tenth of a CPU
+MACHINE_TYPE = "machine-type.node.kubevirt.io/"
 _COPIED = ("affinity", "tolerations", "topologySpreadConstraints", "schedulerName", "resourceClaims")
 
 
-def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str]) -> JsonObject:
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How KubeVirt renders the pods of all VMs: by its configuration, and by its version.
+
+    A virtual CPU requests 1/`cpu_ratio` of a CPU, and a pod 100/`overcommit` of the guest's memory. Both are KubeVirt's
+    defaults. With `machine_types`, which KubeVirt 1.6 added, a pod selects nodes by the VM's machine type.
+    """
+
+    node_selectors: Mapping[str, str] = field(default_factory=dict)
+    cpu_ratio: int = 10
+    overcommit: int = 100
+    machine_types: bool = False
+
+    @classmethod
+    def of(cls, kubevirt: JsonObject) -> Self:
+        """Return the rendering of a KubeVirt object; with KubeVirt's defaults for what the object leaves open."""
+        configuration = mapping(kubevirt, "spec", "configuration", "developerConfiguration")
+        version = version_numbers(text(kubevirt, "status", "observedKubeVirtVersion"))
+        ratio, overcommit = (
+            _count(configuration, "cpuAllocationRatio", 10),
+            _count(configuration, "memoryOvercommit", 100),
+        )
+        return cls(mapping(configuration, "nodeSelectors"), ratio, overcommit, version >= (1, 6))
+
+
+def rendered_spec(vmi_spec: JsonObject, state_claims: Iterable[str], rendering: Rendering) -> JsonObject:
     """Return the pod's spec for a VMI's spec. Raises Malformed for a quantity that can't be parsed."""
     claims = [*template_claims(vmi_spec), *state_claims]
     volumes = [{"name": f"volume-{i}", "persistentVolumeClaim": {"claimName": name}} for i, name in enumerate(claims)]
-    selector = mapping(vmi_spec, "nodeSelector") | {SCHEDULABLE_NODE: "true"}
-    compute = {"name": "compute", "resources": {"requests": _requests(mapping(vmi_spec, "domain"))}}
+    compute = {"name": "compute", "resources": {"requests": _requests(mapping(vmi_spec, "domain"), rendering)}}
     copied = {key: vmi_spec[key] for key in _COPIED if vmi_spec.get(key)}
-    return copied | {"nodeSelector": selector, "volumes": volumes, "containers": [compute]}
+    return copied | {"nodeSelector": _selector(vmi_spec, rendering), "volumes": volumes, "containers": [compute]}
+
+
+def _selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
+    domain, architecture = mapping(vmi_spec, "domain"), text(vmi_spec, "architecture").lower()
+    model, machine = text(domain, "cpu", "model"), text(domain, "machine", "type")
+    enabled = [f"{CPU_FEATURE}{name}" for name in required_features(domain)]
+    if mapping(domain, "cpu").get("dedicatedCpuPlacement") is True:
+        enabled.append("cpumanager")
+    if model not in ("", "host-model", "host-passthrough"):
+        enabled.append(f"cpu-model.node.kubevirt.io/{model}")
+    if machine and rendering.machine_types:
+        enabled.append(f"{MACHINE_TYPE}{machine}")
+    everywhere = {SCHEDULABLE_NODE: "true"} | ({"kubernetes.io/arch": architecture} if architecture else {})
+    return (
+        everywhere | dict(rendering.node_selectors) | mapping(vmi_spec, "nodeSelector") | dict.fromkeys(enabled, "true")
+    )
 
 
 def template_claims(vmi_spec: JsonObject) -> Iterator[str]:
@@ -39,14 +83,6 @@ def template_claims(vmi_spec: JsonObject) -> Iterator[str]:
             yield name
 
 
-def inherits_annotations(vm: JsonObject) -> bool:
-    """Return whether KubeVirt copies annotations of an instancetype or a preference, unless the VM's template has them.
-
-    KubeVirt's source: pkg/instancetype/apply/annotations.go and pkg/instancetype/preference/apply/annotations.go.
-    """
-    return any(mapping(vm, "spec", matcher) for matcher in ("instancetype", "preference"))
-
-
 def needs_state_claim(vm: JsonObject) -> bool:
     """Return whether the VM keeps its vTPM or EFI state in a claim."""
     devices = mapping(vm, "spec", "template", "spec", "domain")
@@ -56,19 +92,27 @@ def needs_state_claim(vm: JsonObject) -> bool:
     )
 
 
-def _requests(domain: JsonObject) -> JsonObject:
-    resources = mapping(domain, "resources")
+def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
+    resources, cpu = mapping(domain, "resources"), mapping(domain, "cpu")
     named = mapping(resources, "limits") | mapping(resources, "requests")
-    cpu = mapping(domain, "cpu")
     cpus = _count(cpu, "cores") * _count(cpu, "sockets") * _count(cpu, "threads")
-    guest = named.get("memory") or mapping(domain, "memory").get("guest") or 0
-    memory = amounts({"memory": guest})["memory"]
+    guest = amounts({"memory": mapping(domain, "memory").get("guest") or 0})["memory"]
+    memory = (
+        amounts({"memory": named["memory"]})["memory"] if named.get("memory") else guest * 100 // rendering.overcommit
+    )
     overhead = STATIC_OVERHEAD + OVERHEAD_PER_CPU * cpus + memory // PAGE_TABLE_SHARE
     dedicated = cpu.get("dedicatedCpuPlacement") is True
-    millicores = 1000 * cpus if dedicated else 1000 * cpus // CPU_ALLOCATION_RATIO
-    return {"cpu": f"{millicores}m"} | named | {"memory": str(memory + overhead)}
+    millicores = 1000 * cpus if dedicated else 1000 * cpus // rendering.cpu_ratio
+    pages = text(domain, "memory", "hugepages", "pageSize")
+    backed = (
+        {f"hugepages-{pages}": str(memory), "memory": str(overhead)} if pages else {"memory": str(memory + overhead)}
+    )
+    devices = Counter(
+        text(each, "deviceName") for kind in ("gpus", "hostDevices") for each in mappings(domain, "devices", kind)
+    )
+    return {"cpu": f"{millicores}m"} | named | backed | {name: str(count) for name, count in devices.items() if name}
 
 
-def _count(cpu: JsonObject, key: str) -> int:
-    value = cpu.get(key)
-    return value if type(value) is int and value > 0 else 1
+def _count(item: JsonObject, key: str, default: int = 1) -> int:
+    value = item.get(key)
+    return value if type(value) is int and value > 0 else default

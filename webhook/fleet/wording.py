@@ -25,7 +25,6 @@ _UNSERVED = {
 _NOT_ENFORCED = (
     "a restart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor"
 )
-_UNKNOWN_START = "The next start is unknown: a field of the VM or of its pod is malformed."
 _CHECK_LONGHORN = (
     "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."
 )
@@ -157,6 +156,12 @@ def _advice_while_waiting(status: Status) -> str:
     return f"Check why the scheduler finds no node: kubectl describe pod {name} -n {machine.namespace}."
 
 
+def _unknown_start(machine: Machine) -> str:
+    if machine.missing:
+        return f"The next start is unknown: {machine.missing} is missing, or you may not read it."
+    return "The next start is unknown: a field of the VM or of its pod is malformed."
+
+
 def _missing_claim(start: Start | None) -> str:
     claims = start.decision.claims if start else ()
     missing = next((each.claim for each in claims if each.reason is Reason.CLAIM_NOT_FOUND), "")
@@ -167,7 +172,7 @@ def _missing_claim(start: Start | None) -> str:
 def _advice_before_start(status: Status) -> str:
     start = status.start
     if start is None:
-        return _UNKNOWN_START
+        return _unknown_start(status.machine)
     if missing := _missing_claim(start):
         return missing
     if reason := _never_served(start):
@@ -209,7 +214,7 @@ def _advice_to_restart(status: Status) -> str:
     if status.claim in machine.hotplugged and (start is None or not start.helps):
         return f"Live-migrate the VM to {status.storage_node}: a hotplugged disk does not decide where a VM starts."
     if start is None:
-        return _UNKNOWN_START
+        return _unknown_start(status.machine)
     if not start.enforced:
         return _sentence(_NOT_ENFORCED)
     steps = [opt_in_words(machine)] if start.stopped_by else []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from webhook import __version__
-from webhook.cluster.caches.kinds import KUBEVIRTS, RESOURCE_QUOTAS, AnyKind, all_kinds
+from webhook.cluster.caches.kinds import INSTANCE_TYPES, KUBEVIRTS, RESOURCE_QUOTAS, AnyKind, all_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
@@ -17,7 +17,11 @@ from webhook.reading.snapshot import DESCRIPTION
 
 # The resource version of a list's next page has expired: the API server keeps it for 5 to 10 minutes.
 _EXPIRED = 410
-PRODUCTS = {"longhorn.io": "Longhorn", "kubevirt.io": "KubeVirt"}  # by the group of their CRDs
+PRODUCTS = {
+    "longhorn.io": "Longhorn",
+    "kubevirt.io": "KubeVirt",
+    "instancetype.kubevirt.io": "KubeVirt",
+}  # by the group of their CRDs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ def export(
     API server can't be reached.
     """
     kept = kept_fields(opt_in)
-    for kind in (*all_kinds(longhorn), KUBEVIRTS, RESOURCE_QUOTAS):
+    for kind in (*all_kinds(longhorn), KUBEVIRTS, RESOURCE_QUOTAS, *INSTANCE_TYPES):
         product = PRODUCTS.get(kind.api_version.partition("/")[0], "")
         try:
             items = _list(cluster, kind)

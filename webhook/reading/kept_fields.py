@@ -8,6 +8,8 @@ annotations such as kubectl's last-applied-configuration.
 from collections.abc import Callable, Collection
 from typing import Any
 
+from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
+from webhook.fleet.instance_type import NAME_LABEL, REVISION
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import (
     EVICTION_SOURCE,
@@ -77,19 +79,21 @@ _CONTAINERS = _each(_fields("name", "restartPolicy", resources=_RESOURCES, ports
 _CONTAINER_STATUSES = _each(_fields("name", "allocatedResources", resources=_RESOURCES))
 # Where a pod or a VMI may run.
 _CONSTRAINTS = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "schedulerName")
+_TPM, _EFI, _DEVICES = _fields("persistent", "enabled"), _fields("persistent"), _each(_fields("name", "deviceName"))
 _DOMAIN = _fields(
     "cpu",
     machine=_fields("type"),
     resources=_fields("requests", "limits", "overcommitGuestOverhead"),
     memory=_fields("guest", "hugepages"),
-    devices=_fields(tpm=_fields("persistent", "enabled")),
+    devices=_fields(tpm=_TPM, gpus=_DEVICES, hostDevices=_DEVICES),
     features=_fields(hyperv=_fields("evmcs")),
-    firmware=_fields(bootloader=_fields(efi=_fields("persistent"))),
+    firmware=_fields(bootloader=_fields("bios", efi=_EFI)),
 )
 _VMI_SPEC = _fields(
     *_CONSTRAINTS,
     "resourceClaims",
     "evictionStrategy",
+    "architecture",
     domain=_DOMAIN,
     volumes=_claim_volumes,
     utilityVolumes=_each(_fields("name", "claimName")),
@@ -144,6 +148,19 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
     def reduced(metadata: Keep = unlabeled, **parts: Keep) -> Keep:
         return _fields("apiVersion", "kind", metadata=metadata, **parts)
 
+    blueprint = _fields(  # of instance types and preferences
+        "nodeSelector",
+        "schedulerName",
+        "cpu",
+        "memory",
+        "preferredArchitecture",
+        annotations=annotations,
+        gpus=_DEVICES,
+        hostDevices=_DEVICES,
+        machine=_fields("preferredMachineType"),
+        devices=_fields(preferredTPM=_TPM),
+        firmware=_fields(preferredEfi=_EFI),
+    )
     template = _fields(metadata=_fields("labels", annotations=annotations), spec=_VMI_SPEC)
     return {
         "PersistentVolumeClaim": reduced(
@@ -187,13 +204,27 @@ def kept_fields(opt_in: Collection[str]) -> dict[str, Keep]:
         "ShareManager": reduced(status=_fields("state", "ownerID")),
         "ResourceQuota": reduced(spec=_fields("scopes", "scopeSelector"), status=_fields("hard", "used")),
         "KubeVirt": reduced(
-            spec=_fields(configuration=_fields(developerConfiguration=_fields("nodeSelectors", "cpuAllocationRatio"))),
+            spec=_fields(
+                configuration=_fields(
+                    developerConfiguration=_fields("nodeSelectors", "cpuAllocationRatio", "memoryOvercommit")
+                )
+            ),
             status=_fields("observedKubeVirtVersion"),
         ),
+        **dict.fromkeys(INSTANCE_TYPE_KINDS, reduced(spec=blueprint)),
+        REVISION: reduced(_fields(*names, labels=_fields(NAME_LABEL)), data=_fields(spec=blueprint)),
         "VirtualMachine": reduced(
             labeled,
             spec=_fields("instancetype", "preference", "runStrategy", "running", template=template),
-            status=_fields("printableStatus", "ready", "created", "startFailure", conditions=_CONDITIONS),
+            status=_fields(
+                "printableStatus",
+                "ready",
+                "created",
+                "startFailure",
+                "instancetypeRef",
+                "preferenceRef",
+                conditions=_CONDITIONS,
+            ),
         ),
         "VirtualMachineInstance": reduced(
             labeled,

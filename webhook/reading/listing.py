@@ -7,9 +7,19 @@ from urllib.parse import quote
 
 import msgspec
 
-from webhook.cluster.caches.kinds import KUBEVIRTS, RESOURCE_QUOTAS, VIRTUAL_MACHINES, VMIS, Kind, kinds, metadata_kinds
+from webhook.cluster.caches.kinds import (
+    INSTANCE_TYPES,
+    KUBEVIRTS,
+    RESOURCE_QUOTAS,
+    VIRTUAL_MACHINES,
+    VMIS,
+    Kind,
+    kinds,
+    metadata_kinds,
+)
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.machines import Inventory
+from webhook.fleet.instance_type import has_instance_type
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import is_virt_launcher
@@ -38,15 +48,20 @@ def read_inventory(
 
 
 def read_extras(cluster: ClusterClient, inventory: Inventory, namespace: str = "") -> None:
-    """Read what only the tool uses: KubeVirt's configuration, and the ResourceQuotas. Raises ClusterError.
+    """Read what only the tool uses: KubeVirt's configuration, ResourceQuotas, and the instance types of VMs.
 
-    Without the right to list one of them, or without its CRD, the inventory lacks it.
+    Without the right to list one of them, or without its CRD, the inventory lacks it. Raises ClusterError.
     """
-    folder = f"/api/v1/namespaces/{quote(namespace, safe='')}" if namespace else "/api/v1"
-    for kind, path in ((KUBEVIRTS.name, KUBEVIRTS.path), (RESOURCE_QUOTAS.name, f"{folder}/resourcequotas")):
+    wanted = [KUBEVIRTS, RESOURCE_QUOTAS]
+    if any(map(has_instance_type, inventory.vms.values())):
+        wanted += INSTANCE_TYPES
+    for kind in wanted:
+        folder, _, plural = kind.path.rpartition("/")
+        of_cluster = not namespace or kind is KUBEVIRTS or "Cluster" in kind.name
+        path = kind.path if of_cluster else f"{folder}/namespaces/{quote(namespace, safe='')}/{plural}"
         try:
-            for item in list_objects(cluster, path):
-                inventory.keep(kind, item)
+            for item in list_objects(cluster, path, **kind.query):
+                inventory.keep(kind.name, item)
         except ClusterError as error:
             if error.code not in (403, 404):
                 raise

@@ -7,6 +7,7 @@ from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.machines import Inventory
+from webhook.fleet.instance_type import has_instance_type
 from webhook.fleet.vm_pod_template import needs_state_claim
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, text
@@ -54,8 +55,6 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
     Without the right to read the VM or the VMI, the inventory lacks it, and the result says so.
     """
     problem = ""
-    with answered():
-        read_extras(cluster, inventory, namespace)
     for kind, kind_name in _KINDS.items():
         try:
             with answered(_FORBIDDEN):
@@ -65,9 +64,11 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
             continue
         if item is not None:
             inventory.keep(kind_name, item)
+    with answered():
+        read_extras(cluster, inventory, namespace)
     if vm := inventory.vms.get((namespace, name)):
         inventory.store.put(objects.read_virtual_machine(vm))
-        if needs_state_claim(vm):
+        if has_instance_type(vm) or needs_state_claim(vm):
             claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
             for claim in _listed(cluster, claims, labelSelector=f"{STATE_CLAIM_LABEL}={name}"):
                 inventory.store.put(objects.read_claim(claim))

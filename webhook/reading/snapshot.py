@@ -7,6 +7,7 @@ from pathlib import Path
 
 from webhook.cluster.caches.kinds import KUBEVIRTS, Kind, all_kinds
 from webhook.cluster.caches.store import Store, parse_time
+from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.reading.documents import BadInput, Document, read_all
@@ -15,6 +16,7 @@ COMMAND = "kubevirt-scheduler snapshot"
 # The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
 SNAPSHOT = "Snapshot"
 DESCRIPTION = ("kubevirt-scheduler/v1", SNAPSHOT)
+_ONLY_THE_TOOLS = INSTANCE_TYPE_KINDS | {KUBEVIRTS.name}
 _KEPT = (("v1", "Pod"), ("v1", "ResourceQuota"), DESCRIPTION)
 
 Keep = Callable[[str, JsonObject], None]
@@ -56,13 +58,17 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> Loaded:
     loaded, found = Loaded(Store(), Counter(), []), 0
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
-            if version_and_kind in _KEPT or version_and_kind[0].startswith("kubevirt.io/"):
+            if (
+                version_and_kind in _KEPT
+                or version_and_kind[0].startswith("kubevirt.io/")
+                or version_and_kind[1] in INSTANCE_TYPE_KINDS
+            ):
                 keep(version_and_kind[1], item)
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
                 loaded.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
             kind = next((each for each in _KINDS if each.is_of(*version_and_kind)), None)
             if kind is None:
-                kept = version_and_kind in _KEPT or version_and_kind[1] == KUBEVIRTS.name
+                kept = version_and_kind in _KEPT or version_and_kind[1] in _ONLY_THE_TOOLS
                 loaded.ignored[version_and_kind[1]] += not kept
                 continue
             found += 1

@@ -5,7 +5,8 @@ Dropped fields can't leak: the share-manager pod of an encrypted volume carries 
 
 from msgspec.structs import replace
 
-from webhook.fleet.vm_pod_template import inherits_annotations, template_claims
+from webhook.fleet.instance_type import has_instance_type
+from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
 from webhook.placement.objects.facts import (
@@ -186,7 +187,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
         true_annotations=true,
         false_annotations=false,
         claims=claims,
-        inherits=inherits_annotations(item),
+        inherits=has_instance_type(item),
         uid=text(item, "metadata", "uid"),
     )
 

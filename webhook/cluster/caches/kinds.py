@@ -14,6 +14,7 @@ import msgspec
 from webhook.cluster import api_types
 from webhook.cluster.caches import fact_readers
 from webhook.cluster.caches.fact_readers import Fact
+from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,
@@ -61,6 +62,12 @@ class AnyKind:
 # Only the tool reads them.
 KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts")
 RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas")
+# Instance types, preferences, and the revisions of both.
+_REVISIONS = AnyKind(REVISION, "/apis/apps/v1/controllerrevisions", query={"labelSelector": NAME_LABEL})
+INSTANCE_TYPES = (
+    _REVISIONS,
+    *(AnyKind(name, f"/apis/instancetype.kubevirt.io/v1beta1/{name.lower()}s") for name in sorted(KINDS - {REVISION})),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """The checks before an installation: the versions, the claims, and the rights of the user who installs."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -8,7 +7,7 @@ from webhook.cluster.caches.kinds import KUBEVIRT_API, kinds
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.objects.facts import Claim, Volume
-from webhook.placement.objects.fields import text
+from webhook.placement.objects.fields import text, version_numbers
 
 OLDEST_KUBERNETES = (1, 30)  # as in the chart's kubeVersion: ValidatingAdmissionPolicy v1
 # Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
@@ -38,16 +37,10 @@ CHART_RESOURCES = (
 )
 
 
-def version_of(name: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as v1.36.3-eks-1; empty if it does not start with one."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", name)
-    return tuple(int(number) for number in found.groups() if number) if found else ()
-
-
 def kubernetes(inspection: Inspection) -> Iterator[Result]:
     """Check the version of Kubernetes."""
     name = text(inspection.get("/version"), "gitVersion")
-    if version_of(name) < OLDEST_KUBERNETES:
+    if version_numbers(name) < OLDEST_KUBERNETES:
         oldest = ".".join(map(str, OLDEST_KUBERNETES))
         yield failure(f"Kubernetes {name or 'of an unknown version'}", f"Upgrade to {oldest} or newer.")
     else:
@@ -63,7 +56,7 @@ def kubevirt(inspection: Inspection) -> Iterator[Result]:
     version, phase = text(found[0], "status", "observedKubeVirtVersion"), text(found[0], "status", "phase")
     name = f"KubeVirt {version or 'of an unknown version'}"
     if phase == "Deployed":
-        is_old = () < version_of(version) < MIGRATES_TO_NODE_FROM
+        is_old = () < version_numbers(version) < MIGRATES_TO_NODE_FROM
         yield ok(f"{name}, with which recolocate cannot migrate VMs to their storage" if is_old else name)
     else:
         yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is in phase Deployed.")
@@ -82,7 +75,7 @@ def longhorn(inspection: Inspection) -> Iterator[Result]:
     if not name:
         advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
         yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
-    elif KEEPS_PODS_FROM <= version_of(name) < DELETES_PODS_FROM:
+    elif KEEPS_PODS_FROM <= version_numbers(name) < DELETES_PODS_FROM:
         yield ok(f"Longhorn {name}")
     else:
         yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")

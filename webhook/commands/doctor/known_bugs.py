@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from webhook.commands.doctor.before import longhorn_version, version_of
+from webhook.commands.doctor.before import longhorn_version
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, listed, ok, warning
-from webhook.placement.objects.fields import text
+from webhook.placement.objects.fields import text, version_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ BUGS = (
 def kernels(inspection: Inspection) -> dict[str, tuple[int, ...]]:
     """Return the kernel's version of each node, without those that can't be read."""
     found = {
-        text(node, "metadata", "name"): version_of(text(node, "status", "nodeInfo", "kernelVersion"))
+        text(node, "metadata", "name"): version_numbers(text(node, "status", "nodeInfo", "kernelVersion"))
         for node in inspection.items("/api/v1/nodes")
     }
     return {name: version for name, version in found.items() if version}
@@ -52,7 +52,7 @@ def kernels(inspection: Inspection) -> dict[str, tuple[int, ...]]:
 def known_bugs(inspection: Inspection) -> Iterator[Result]:
     """Report the known bugs of the installed version."""
     name = longhorn_version(inspection)
-    version, nodes = version_of(name), kernels(inspection)
+    version, nodes = version_numbers(name), kernels(inspection)
     found = [
         (bug, exposed)
         for bug in BUGS

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from webhook.commands.doctor.admission import opted_in_vms
-from webhook.commands.doctor.before import longhorn_claims, longhorn_version, version_of
+from webhook.commands.doctor.before import longhorn_claims, longhorn_version
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.known_bugs import kernels
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
 from webhook.reading.installation import Installation
 
 # From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
@@ -45,7 +45,7 @@ def _risk(inspection: Inspection, cached: list[str]) -> Result:
 def _unprotected(inspection: Inspection) -> str:
     """Say which part lacks the protection of the server; empty if none does, or the versions are unknown."""
     name = longhorn_version(inspection)
-    if () < version_of(name) < FLUSHER_LONGHORN:
+    if () < version_numbers(name) < FLUSHER_LONGHORN:
         return f"the NFS server of Longhorn {name} does not set PR_SET_IO_FLUSHER"
     if old := sorted(node for node, kernel in kernels(inspection).items() if kernel < FLUSHER_KERNEL):
         return f"the kernel of nodes lacks PR_SET_IO_FLUSHER: {len(old)} ({listed(old)})"

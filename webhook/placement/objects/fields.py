@@ -89,3 +89,9 @@ def is_dns_subdomain(name: str) -> bool:
 def printable(value: str) -> str:
     """Return a string that is safe to print: on one line, and without terminal control characters."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in value)
+
+
+def version_numbers(name: str) -> tuple[int, ...]:
+    """Return the numbers of a version such as v1.36.3-eks-1; empty if it does not start with one."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", name)
+    return tuple(int(number) for number in found.groups() if number) if found else ()
