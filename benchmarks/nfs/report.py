@@ -91,14 +91,13 @@ def show(disks: dict[float, Results], sentences: list[str]) -> None:
 
 
 def write_docs(disks: dict[float, Results], sentences: list[str]) -> None:
-    """Write the picture, and the generated part of both pages."""
-    for file, headings, lines in (
-        ("development/measurements.md", HEADINGS, rows(disks[0])),
-        ("explanation/network-hop.md", DISK_HEADINGS, disk_rows(disks)),
-    ):
+    """Write the picture, and the generated part of the page."""
+    tables = []
+    for headings, lines in (DISK_HEADINGS, disk_rows(disks)), (HEADINGS, rows(disks[0])):
         cells = [headings, ["---", "---", *["---:"] * len(ROUND_TRIPS)], *lines]
-        text = "\n".join([*(f"| {' | '.join(row)} |" for row in cells), "", *sentences, ""])
-        Page(DOCS / file, BEGIN, END, lambda text=text: text).write()
+        tables.append("\n".join([*(f"| {' | '.join(row)} |" for row in cells), ""]))
+    text = "\n".join([*tables, *sentences, ""])
+    Page(DOCS / "development/measurements.md", BEGIN, END, lambda: text).write()
     results = disks[0]
     series = [
         Series(
