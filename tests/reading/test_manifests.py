@@ -67,8 +67,6 @@ def error_and_line(text: str) -> tuple[str, int | None]:
         ("'on'", "on"),
         ("! 1", "1"),
         ("!!str 1", "1"),
-        ("!!int 1", 1),
-        ("!!bool yes", True),
     ],
 )
 def test_a_scalar_has_the_value_and_type_that_kubernetes_reads(scalar: str, value: object) -> None:
@@ -142,7 +140,7 @@ def test_aliases_count_toward_the_nesting_limit() -> None:
 
 def test_an_alias_bomb_raises_an_error() -> None:
     lines = ["a0: &a0 [lol]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))]
-    assert error_and_line("\n".join(lines)) == ("aliases expand to more than 1,000,000 values", 7)
+    assert error_and_line("\n".join(lines)) == ("aliases expand to over 1,000,000 values", 7)
 
 
 @given(OBJECTS)

@@ -1,23 +1,30 @@
-"""Read and write YAML as Kubernetes does.
+"""Read and write YAML as Kubernetes does: a date and 12:30 are strings, `y` and `on` are booleans.
 
-The module builds values from libyaml's parser events instead of using PyYAML's loaders. Those don't read scalars as
-Kubernetes does (see `scalars`), crash on deep nesting (a segmentation fault in the C loader), and expand alias bombs
-without a limit.
+The module builds values from libyaml's parser events. PyYAML's loaders read other scalars, crash on deep nesting (a
+segmentation fault in the C loader), and expand alias bombs without a limit.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
 
-from webhook.reading import scalars
-
 MAX_DEPTH = 100  # levels; a CustomResourceDefinition, the deepest object in daily use, has about 40
 MAX_ALIAS_VALUES = 1_000_000  # values that the aliases of a document may expand to; that takes half a second
-
-_UNKNOWN_TAG = "unsupported YAML tag"
 TOO_DEEP = f"nesting exceeds {MAX_DEPTH} levels"
+_STRING = "tag:yaml.org,2002:str"
+
+# Source: sigs.k8s.io/yaml/goyaml.v2/resolve.go, which is YAML 1.1 without dates and base 60.
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys("y Y yes Yes YES true True TRUE on On ON".split(), True),
+    **dict.fromkeys("n N no No NO false False FALSE off Off OFF".split(), False),
+}
+_INTEGER = re.compile(r"[-+]?(?:0[bB][01]+|0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[0-7_]*|[1-9][0-9_]*)")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
 class InvalidYaml(ValueError):
@@ -28,8 +35,106 @@ class InvalidYaml(ValueError):
         self.line = line
 
 
-class _Parser(yaml.CSafeLoader):
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML reads this class attribute; the loop below fills it)
+def documents(text: str) -> Iterator[Any]:
+    """Yield each document of a text; an empty document is None. Raises InvalidYaml."""
+    events = _events(yaml.CSafeLoader(text))
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            yield _Document(events).value(next(events), 1)
+
+
+def _events(parser: yaml.CSafeLoader) -> Iterator[Any]:
+    try:
+        while (event := parser.get_event()) is not None:
+            yield event
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise InvalidYaml(f"invalid YAML: {error.problem}", line) from None
+    except yaml.YAMLError as error:
+        raise InvalidYaml(f"invalid YAML: {getattr(error, 'reason', 'unexpected end of file')}") from None
+
+
+class _Document:
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._anchors: dict[str, Any] = {}
+        self._alias_values = 0
+
+    def value(self, event: Any, depth: int) -> Any:
+        _require(depth <= MAX_DEPTH, event, TOO_DEEP)
+        if isinstance(event, yaml.AliasEvent):
+            _require(event.anchor in self._anchors, event, "undefined alias")
+            return self._copy(self._anchors[event.anchor], event, depth)
+        scalar = isinstance(event, yaml.ScalarEvent)
+        _require(event.tag is None or (scalar and event.tag in ("!", _STRING)), event, "unsupported YAML tag")
+        if scalar:
+            value = _plain(event) if event.implicit[0] and event.tag is None else event.value
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = [self.value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
+        else:
+            value = self._mapping(depth + 1)
+        if event.anchor:
+            self._anchors[event.anchor] = value
+        return value
+
+    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
+        return iter(lambda: None if isinstance(event := next(self._events), end) else event, None)
+
+    def _mapping(self, depth: int) -> dict[str, Any]:
+        pairs: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for event in self._until(yaml.MappingEndEvent):
+            key, value = self.value(event, depth), self.value(next(self._events), depth)
+            if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
+                for source in value if isinstance(value, list) else [value]:
+                    _require(isinstance(source, dict), event, "merge key <<: expected a mapping")
+                    merged = source | merged
+                continue
+            if not isinstance(key, str):
+                raise _error_at(event, "mapping key is not a string: put it in quotes")
+            _require(key not in pairs, event, "duplicate mapping key")
+            pairs[key] = value
+        return merged | pairs if merged else pairs
+
+    def _copy(self, value: Any, event: Any, depth: int) -> Any:
+        self._alias_values += 1
+        _require(depth <= MAX_DEPTH, event, TOO_DEEP)
+        _require(self._alias_values <= MAX_ALIAS_VALUES, event, f"aliases expand to over {MAX_ALIAS_VALUES:,} values")
+        if isinstance(value, dict):
+            return {key: self._copy(item, event, depth + 1) for key, item in value.items()}
+        return [self._copy(item, event, depth + 1) for item in value] if isinstance(value, list) else value
+
+
+def _require(holds: bool, event: Any, problem: str) -> None:
+    if not holds:
+        raise _error_at(event, problem)
+
+
+def _error_at(event: Any, problem: str) -> InvalidYaml:
+    return InvalidYaml(problem, event.start_mark.line + 1)
+
+
+def _plain(event: Any) -> Any:
+    value = _resolved(event.value)
+    _require(not isinstance(value, float) or math.isfinite(value), event, "number out of range for JSON")
+    return value
+
+
+def _resolved(scalar: str) -> Any:
+    """Return the value of a scalar without quotes; infinity for a number that JSON can't hold."""
+    if scalar in _WORDS:
+        return _WORDS[scalar]
+    if scalar[0] not in "-+.0123456789":
+        return scalar
+    digits = scalar.replace("_", "")
+    if _INTEGER.fullmatch(scalar) and len(digits) < 100:  # Python converts no more than 4,300 digits
+        number = int(re.sub(r"^([-+]?)0(?=[0-7]+$)", r"\g<1>0o", digits), 0)
+        if -(2**63) <= number < 2**64:
+            return number
+    if _FLOAT.fullmatch(scalar):
+        # 12e4567, which overflows to infinity, stays a string: a short commit hash can look like this.
+        return float(digits) if math.isfinite(float(digits)) else scalar
+    return math.inf if _INTEGER.fullmatch(scalar) or _NOT_FINITE.fullmatch(scalar) else scalar
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -37,17 +142,11 @@ class _Dumper(yaml.CSafeDumper):
         return True
 
 
-for _tag, _pattern, _first in scalars.SCALAR_PATTERNS:
-    _Parser.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
-    # In addition to PyYAML's resolvers: quote a string that any YAML parser would read as another type.
-    _Dumper.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
-
-
 def _string_node(dumper: _Dumper, value: str) -> yaml.ScalarNode:
+    # Quote a string that any YAML parser would read as another type, as kubectl does.
     resolve: Callable[..., str] = dumper.resolve
-    plain = resolve(yaml.ScalarNode, value, (True, False)) == scalars.STRING
-    style = "|" if "\n" in value else None if plain else '"'  # as kubectl writes them
-    return dumper.represent_scalar(scalars.STRING, value, style=style)
+    plain = resolve(yaml.ScalarNode, value, (True, False)) == _STRING and _resolved(value) == value
+    return dumper.represent_scalar(_STRING, value, style="|" if "\n" in value else None if plain else '"')
 
 
 _Dumper.add_representer(str, _string_node)
@@ -61,116 +160,3 @@ def to_yaml(value: Any) -> str:
     # No line folding: folded lines are hard to compare.
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=-1)
     return text
-
-
-def documents(text: str) -> Iterator[Any]:
-    """Yield each document of a text; an empty document is None. Raises InvalidYaml."""
-    parser = _Parser(text)
-    events = _events(parser)
-    for event in events:
-        if isinstance(event, yaml.DocumentStartEvent):
-            yield _Document(parser, events).value(next(events), 1)
-
-
-def _events(parser: _Parser) -> Iterator[Any]:
-    try:
-        while (event := parser.get_event()) is not None:
-            yield event
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise InvalidYaml(f"invalid YAML: {error.problem}", line) from None
-    except yaml.YAMLError as error:
-        raise InvalidYaml(f"invalid YAML: {getattr(error, 'reason', 'unexpected end of file')}") from None
-
-
-class _Document:
-    """Builds the value of one document from its parser events. Each instance works once."""
-
-    def __init__(self, parser: _Parser, events: Iterator[Any]) -> None:
-        self._resolve: Callable[[type[yaml.Node], str, tuple[bool, bool]], str] = parser.resolve
-        self._events = events
-        self._anchors: dict[str, Any] = {}
-        self._expanded_values = 0
-
-    def value(self, event: Any, depth: int) -> Any:
-        """Build the value that starts with an event."""
-        _check_depth(event, depth)
-        match event:
-            case yaml.AliasEvent():
-                return self._alias(event, depth)
-            case yaml.ScalarEvent():
-                value = self._scalar(event)
-            case yaml.SequenceStartEvent(tag=None):
-                value = [self.value(item, depth + 1) for item in self._events_until(yaml.SequenceEndEvent)]
-            case yaml.MappingStartEvent(tag=None):
-                value = self._mapping(depth)
-            case _:
-                raise _error_at(event, _UNKNOWN_TAG)
-        if event.anchor:
-            self._anchors[event.anchor] = value
-        return value
-
-    def _events_until(self, end: type[yaml.Event]) -> Iterator[Any]:
-        for event in self._events:
-            if isinstance(event, end):
-                return
-            yield event
-
-    def _scalar(self, event: Any) -> Any:
-        tag = scalars.STRING if event.tag == "!" else event.tag
-        resolved = self._resolve(yaml.ScalarNode, event.value, (True, False) if tag else event.implicit)
-        if tag not in (None, resolved, scalars.STRING):
-            raise _error_at(event, _UNKNOWN_TAG)
-        try:
-            return scalars.value_of(tag or resolved, event.value)
-        except ValueError:
-            raise _error_at(event, "number out of range for JSON") from None
-
-    def _mapping(self, depth: int) -> dict[str, Any]:
-        pairs: dict[str, Any] = {}
-        merged: dict[str, Any] = {}
-        for event in self._events_until(yaml.MappingEndEvent):
-            key = self.value(event, depth + 1)
-            value = self.value(next(self._events), depth + 1)
-            if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
-                merged = _merged_mapping(event, value) | merged
-            elif not isinstance(key, str):
-                raise _error_at(event, "mapping key is not a string: put it in quotes")
-            elif key in pairs:
-                raise _error_at(event, "duplicate mapping key")
-            else:
-                pairs[key] = value
-        return merged | pairs if merged else pairs
-
-    def _alias(self, event: Any, depth: int) -> Any:
-        if event.anchor not in self._anchors:
-            raise _error_at(event, "undefined alias")
-        return self._expanded(self._anchors[event.anchor], event, depth)
-
-    def _expanded(self, value: Any, event: Any, depth: int) -> Any:
-        _check_depth(event, depth)
-        self._expanded_values += 1
-        if self._expanded_values > MAX_ALIAS_VALUES:
-            raise _error_at(event, f"aliases expand to more than {MAX_ALIAS_VALUES:,} values")
-        match value:
-            case dict():
-                return {key: self._expanded(item, event, depth + 1) for key, item in value.items()}
-            case list():
-                return [self._expanded(item, event, depth + 1) for item in value]
-        return value
-
-
-def _error_at(event: Any, problem: str) -> InvalidYaml:
-    return InvalidYaml(problem, event.start_mark.line + 1)
-
-
-def _check_depth(event: Any, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise _error_at(event, TOO_DEEP)
-
-
-def _merged_mapping(event: Any, value: Any) -> dict[str, Any]:
-    sources = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, dict) for each in sources):
-        raise _error_at(event, "merge key <<: expected a mapping")
-    return dict(item for each in reversed(sources) for item in each.items())
