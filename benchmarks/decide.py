@@ -16,11 +16,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from webhook.cluster.caches.fact_readers import Fact
 from webhook.cluster.caches.store import Store
 from webhook.placement import patch
 from webhook.placement.injector import decide, inject
-from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, Volume
+from webhook.placement.objects.facts import Claim, Fact, Node, Pod, ShareManager, Volume
 from webhook.placement.objects.resources import amounts
 from webhook.placement.patch import patch_for
 from webhook.placement.settings import Settings

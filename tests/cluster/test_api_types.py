@@ -16,7 +16,7 @@ LONG = "x" * api_types.MAX_FIELD
 
 
 def decoded(item: Any) -> Object:
-    return api_types.decode_large(msgspec.Raw(json.dumps(item).encode()), api_types.StoredPod)
+    return api_types.decode_large(msgspec.Raw(json.dumps(item).encode()), api_types.POD)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_a_large_pod_has_the_facts_of_a_small_one() -> None:
 
 def test_what_is_not_json_raises_an_error() -> None:
     with pytest.raises(ValueError, match="malformed"):
-        api_types.decode_large(msgspec.Raw(b'{"a":' + LONG.encode()), api_types.StoredPod)
+        api_types.decode_large(msgspec.Raw(b'{"a":' + LONG.encode()), api_types.POD)

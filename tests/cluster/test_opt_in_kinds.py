@@ -1,5 +1,6 @@
 """The webhook reads only the metadata of namespaces and StorageClasses, and only if they may opt in VMs."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.caches import fact_readers as objects
+from webhook.cluster.caches.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.live import Live
 from webhook.cluster.live_backend import LiveBackend
@@ -31,7 +33,7 @@ from webhook.placement.objects.facts import Namespace, StorageClass
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
 from webhook.reading import snapshot
-from webhook.reading.kept_fields import kept_fields
+from webhook.reading.kept_fields import reduced
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
 from webhook.reading.on_demand import OnDemand
@@ -146,13 +148,13 @@ def test_the_report_reads_them_if_they_may_opt_in_vms(server: ApiServer, options
 
 
 def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
-    keep = kept_fields(())
     planted = storage_class()
     planted["metadata"]["annotations"]["example.com/token"] = "secret"
-    reduced = [keep[item["kind"]](item) for item in (labeled_namespace(), planted)]
-    assert "secret" not in str(reduced)
+    items = (NAMESPACES, labeled_namespace()), (STORAGE_CLASSES, planted)
+    kept = [reduced(kind, json.dumps(item).encode(), ()) for kind, item in items]
+    assert "secret" not in str(kept)
     file = tmp_path / "cluster.yaml"
-    file.write_text("---\n".join(map(to_yaml, reduced)))
+    file.write_text("---\n".join(map(to_yaml, kept)))
     store = snapshot.load([file])
     assert store.namespace_opt_in("default") is True
     assert store.storage_class_opts_in("longhorn-rwx") is True

@@ -42,12 +42,11 @@ from tests.support.fake_api_server import (
 from tests.support.fake_clock import FakeClock
 from tests.support.paths import REVIEWS
 from tests.support.threads import own_threads
-from webhook.cluster.caches.fact_readers import Fact
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
 from webhook.cluster.caches.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.placement.objects.facts import Claim, Node, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.objects.facts import Claim, Fact, Node, Pod, ShareManager, VirtualMachine, Volume
 
 PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"

@@ -1,17 +1,21 @@
-"""Types for decoding the API server's JSON, with only the fields that the webhook reads.
+"""The fields of each kind of object that the webhook reads and that a snapshot keeps.
 
 The decoder skips all other fields. That halves the decoding time, and a skipped field can't leak, such as a container's
-environment with a passphrase. A field is `Any` if its whole content is used, or if any type must be accepted.
+environment with a passphrase, or a VM's cloud-init data. A field is `Any` if its whole content is used.
 """
 
 from functools import lru_cache
+from types import GenericAlias
 from typing import Any, TypedDict, get_args, get_type_hints, is_typeddict
 
 import msgspec
 
+from webhook.fleet.instance_type import NAME_LABEL
 from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL
 from webhook.placement.objects.pod import UNDECODED
 from webhook.placement.objects.resources import MAX_CONTAINERS
+from webhook.placement.objects.selectors import TOPOLOGY_LABELS
 
 JSON = "application/json"
 # The API server sends only the metadata: https://kubernetes.io/docs/reference/using-api/api-concepts/#metadata-only-fetches
@@ -20,234 +24,140 @@ METADATA_LIST, METADATA = (
 )
 
 
-class Container(TypedDict, total=False):
-    """A container of a pod."""
-
-    name: Any
-    resources: Any
-    restartPolicy: Any
-    ports: Any
-
-
-class Metadata(TypedDict, total=False):
-    """The metadata of any object, without managedFields, which alone are half of a pod."""
-
-    name: Any
-    namespace: Any
-    generateName: Any
-    uid: Any
-    labels: Any
-    annotations: Any
-    ownerReferences: Any
-    creationTimestamp: Any
-    deletionTimestamp: Any
-    resourceVersion: Any
-
-
-class MetadataOnly(TypedDict, total=False):
-    """An object of which only the metadata is read."""
-
-    metadata: Metadata
-
-
-class ManagedFields(TypedDict, total=False):
-    """The fields that one client manages, without their names."""
-
-    time: Any
-
-
-class CreatedMetadata(Metadata, total=False):
-    """The metadata of an object in a review."""
-
-    managedFields: list[ManagedFields] | None
-
-
-class PodSpec(TypedDict, total=False):
-    """A pod's spec. In a bookmark, `containers` is null."""
-
-    affinity: Any
-    containers: list[Container] | None
-    initContainers: list[Container] | None
-    nodeName: Any
-    nodeSelector: Any
-    overhead: Any
-    priority: Any
-    resourceClaims: Any
-    resources: Any
-    schedulerName: Any
-    schedulingGates: Any
-    tolerations: Any
-    topologySpreadConstraints: Any
-    volumes: Any
-
-
-class PodObject(TypedDict, total=False):
-    """A pod."""
-
-    kind: Any
-    metadata: Metadata
-    spec: PodSpec
-
-
-class CreatedPod(TypedDict, total=False):
-    """A pod in a review."""
-
-    kind: Any
-    metadata: CreatedMetadata
-    spec: PodSpec
-
-
-class UserInfo(TypedDict, total=False):
-    """The user that sent a request to the API server, without the groups."""
-
-    username: Any
-
-
-class Request(TypedDict, total=False):
-    """The request of an AdmissionReview."""
-
-    uid: Any
-    kind: Any
-    namespace: Any
-    operation: Any
-    subResource: Any
-    dryRun: Any
-    userInfo: UserInfo
-    object: CreatedPod
-
-
-class Review(TypedDict, total=False):
-    """An AdmissionReview."""
-
-    kind: Any
-    apiVersion: Any
-    request: Request
-
-
-class PodStatus(TypedDict, total=False):
-    """A pod's status."""
-
-    phase: Any
-    conditions: Any
-    nominatedNodeName: Any
-    resources: Any
-    allocatedResources: Any
-    containerStatuses: list[JsonObject] | None
-    initContainerStatuses: list[JsonObject] | None
-
-
-class StoredPod(PodObject, total=False):
-    """A pod in the API server's storage, with its status."""
-
-    status: PodStatus
-
-
-class Node(TypedDict, total=False):
-    """A node, without its list of images, which is the largest part."""
-
-    metadata: Metadata
-    spec: Any
-    status: "NodeStatus"
-
-
-class NodeStatus(TypedDict, total=False):
-    """A node's status."""
-
-    conditions: Any
-    allocatable: Any
-
-
-class CSINode(TypedDict, total=False):
-    """A CSINode."""
-
-    metadata: Metadata
-    spec: Any
-
-
-class ClaimSpec(TypedDict, total=False):
-    """A PersistentVolumeClaim's spec."""
-
-    accessModes: Any
-    resources: Any
-    storageClassName: Any
-    volumeMode: Any
-    volumeName: Any
-
-
-class Claim(TypedDict, total=False):
-    """A PersistentVolumeClaim."""
-
-    metadata: Metadata
-    spec: ClaimSpec
-    status: "ClaimStatus"
-
-
-class ClaimStatus(TypedDict, total=False):
-    """A PersistentVolumeClaim's status."""
-
-    phase: Any
-
-
-class VolumeSpec(TypedDict, total=False):
-    """A PersistentVolume's spec."""
-
-    csi: Any
-    claimRef: Any
-    nodeAffinity: Any
-
-
-class Volume(TypedDict, total=False):
-    """A PersistentVolume."""
-
-    metadata: Metadata
-    spec: VolumeSpec
-
-
-class ShareManager(TypedDict, total=False):
-    """A ShareManager."""
-
-    metadata: Metadata
-    status: Any
-
-
-class TemplateVolume(TypedDict, total=False):
-    """A volume of a VM, if it is a claim. Not cloud-init data, which may hold passwords."""
-
-    dataVolume: Any
-    ephemeral: Any
-    persistentVolumeClaim: Any
-
-
-class TemplateSpec(TypedDict, total=False):
-    """The spec of a VM's next VMI, without the hardware."""
-
-    volumes: list[TemplateVolume] | None
-
-
-class VirtualMachineTemplate(TypedDict, total=False):
-    """The template of a VM's next VMI."""
-
-    metadata: Metadata
-    spec: TemplateSpec
-
-
-class VirtualMachineSpec(TypedDict, total=False):
-    """A VirtualMachine's spec."""
-
-    instancetype: Any
-    preference: Any
-    runStrategy: Any
-    running: Any
-    template: VirtualMachineTemplate
-
-
-class VirtualMachine(TypedDict, total=False):
-    """A VirtualMachine of KubeVirt."""
-
-    metadata: Metadata
-    spec: VirtualMachineSpec
-    status: Any
-
+def _fields(names: str = "", **parts: Any) -> Any:
+    """Return the type of a map with these fields: `names` of any type, and `parts`, each of its type or null."""
+    fields = dict.fromkeys(names.split(), Any) | {name: part | None for name, part in parts.items()}
+    return TypedDict("Fields", fields, total=False)  # type: ignore[operator]
+
+
+def _list_of(names: str, **parts: Any) -> Any:
+    return GenericAlias(list, (_fields(names, **parts),))
+
+
+def _metadata(names: str = "", **parts: Any) -> Any:
+    # Without managedFields, which alone are half of a pod.
+    identity = "name namespace generateName uid creationTimestamp deletionTimestamp resourceVersion"
+    return _fields(f"{identity} {names}", **parts)
+
+
+def _object(metadata: Any, names: str = "", **parts: Any) -> Any:
+    return _fields(f"apiVersion kind {names}", metadata=metadata, **parts)
+
+
+_OWNED = {"labels": Any, "annotations": Any, "ownerReferences": _list_of("apiVersion kind name uid controller")}
+_LABELED = _metadata("labels")
+_CONDITIONS = _list_of("type status reason lastTransitionTime message")
+_RESOURCES = _fields("requests limits")
+_CONTAINERS = _list_of("name restartPolicy", resources=_RESOURCES, ports=_list_of("hostPort"))
+_CONTAINER_STATUSES = _list_of("name allocatedResources", resources=_RESOURCES)
+_PVC = _fields("claimName hotpluggable")
+_VOLUMES = _list_of(
+    "name",
+    persistentVolumeClaim=_PVC,
+    dataVolume=_fields("name hotpluggable"),
+    ephemeral=_fields(persistentVolumeClaim=_PVC),
+)
+# Where a pod or a VMI may run.
+_CONSTRAINTS = "affinity nodeSelector tolerations topologySpreadConstraints schedulerName resourceClaims"
+
+# In a bookmark, `containers` is null.
+_POD_SPEC = _fields(
+    f"{_CONSTRAINTS} nodeName overhead priority schedulingGates",
+    containers=_CONTAINERS,
+    initContainers=_CONTAINERS,
+    resources=_RESOURCES,
+    volumes=_VOLUMES,
+)
+_POD_STATUS = _fields(
+    "phase nominatedNodeName allocatedResources",
+    conditions=_CONDITIONS,
+    resources=_RESOURCES,
+    containerStatuses=_CONTAINER_STATUSES,
+    initContainerStatuses=_CONTAINER_STATUSES,
+)
+_TPM, _EFI, _DEVICES = _fields("persistent enabled"), _fields("persistent"), _list_of("name deviceName")
+_DOMAIN = _fields(
+    "cpu",
+    machine=_fields("type"),
+    resources=_fields("requests limits overcommitGuestOverhead"),
+    memory=_fields("guest hugepages"),
+    devices=_fields(tpm=_TPM, gpus=_DEVICES, hostDevices=_DEVICES),
+    features=_fields(hyperv=_fields("evmcs")),
+    firmware=_fields(bootloader=_fields("bios", efi=_EFI)),
+)
+_VMI_SPEC = _fields(
+    f"{_CONSTRAINTS} evictionStrategy architecture",
+    domain=_DOMAIN,
+    volumes=_VOLUMES,
+    utilityVolumes=_list_of("name claimName"),
+)
+
+POD = _object(_metadata(**_OWNED), spec=_POD_SPEC, status=_POD_STATUS)
+NODE = _object(_LABELED, spec=_fields("unschedulable taints"), status=_fields("allocatable", conditions=_CONDITIONS))
+CSI_NODE = _object(_metadata(), spec=_fields(drivers=_list_of("name", allocatable=_fields("count"))))
+CLAIM = _object(
+    _metadata(labels=_fields(STATE_CLAIM_LABEL)),
+    spec=_fields("accessModes volumeMode volumeName storageClassName", resources=_fields(requests=_fields("storage"))),
+    status=_fields("phase"),
+)
+VOLUME = _object(
+    _metadata(labels=_fields(" ".join(TOPOLOGY_LABELS))),
+    spec=_fields(
+        "accessModes volumeMode storageClassName nodeAffinity",
+        csi=_fields("driver volumeHandle", volumeAttributes=_fields("migratable share")),
+        claimRef=_fields("namespace name uid"),
+    ),
+    status=_fields("phase"),
+)
+SHARE_MANAGER = _object(_metadata(), status=_fields("state ownerID"))
+NAMESPACE = _object(_LABELED)
+STORAGE_CLASS = _object(
+    _metadata("annotations"),
+    "provisioner volumeBindingMode allowedTopologies",
+    parameters=_fields("migratable share"),
+)
+RESOURCE_QUOTA = _object(_metadata(), spec=_fields("scopes scopeSelector"), status=_fields("hard used"))
+KUBEVIRT = _object(
+    _metadata(),
+    spec=_fields(
+        configuration=_fields(developerConfiguration=_fields("nodeSelectors cpuAllocationRatio memoryOvercommit"))
+    ),
+    status=_fields("observedKubeVirtVersion"),
+)
+VIRTUAL_MACHINE = _object(
+    _metadata(**_OWNED),
+    spec=_fields(
+        "instancetype preference runStrategy running",
+        template=_fields(metadata=_fields("labels annotations"), spec=_VMI_SPEC),
+    ),
+    status=_fields("printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS),
+)
+VIRTUAL_MACHINE_INSTANCE = _object(
+    _metadata(**_OWNED),
+    spec=_VMI_SPEC,
+    status=_fields("nodeName phase evacuationNodeName", conditions=_CONDITIONS, machine=_fields("type")),
+)
+
+_INSTANCE_TYPE_SPEC = _fields(
+    "nodeSelector schedulerName cpu memory preferredArchitecture annotations",
+    gpus=_DEVICES,
+    hostDevices=_DEVICES,
+    machine=_fields("preferredMachineType"),
+    devices=_fields(preferredTPM=_TPM),
+    firmware=_fields(preferredEfi=_EFI),
+)
+INSTANCE_TYPE = _object(_metadata(), spec=_INSTANCE_TYPE_SPEC)  # or a preference
+REVISION = _object(_metadata(labels=_fields(NAME_LABEL)), data=_fields(spec=_INSTANCE_TYPE_SPEC))
+
+# An AdmissionReview of a pod that is being created. Of the user, not the groups; of the managed fields, not the names.
+REVIEW = _fields(
+    "kind apiVersion",
+    request=_fields(
+        "uid kind namespace operation subResource dryRun",
+        userInfo=_fields("username"),
+        object=_fields("kind", metadata=_metadata(**_OWNED, managedFields=_list_of("time")), spec=_POD_SPEC),
+    ),
+)
 
 # bytes of JSON. A larger object is decoded field by field, without the fields that are larger than MAX_FIELD: 38,000
 # terms (2.3 MB) stop all threads for 70 ms, and then take 18 MB. The API server limits annotations to 256 KiB.
@@ -256,6 +166,7 @@ MAX_ANNOTATIONS = 2 * MAX_FIELD
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_NULL = b"null"
 _hints = lru_cache(maxsize=64)(get_type_hints)
 
 
@@ -288,11 +199,14 @@ def _decode_fields(raw: msgspec.Raw | bytes, shape: Any) -> tuple[JsonObject, bo
 
 
 def _decode_value(raw: msgspec.Raw, shape: Any, limit: int) -> tuple[Any, bool]:
-    if is_typeddict(shape):
-        return _decode_fields(raw, shape)
+    part = next(iter(get_args(shape)), None)  # of "a part or null"
+    if size_of(raw) == len(_NULL) and bytes(raw) == _NULL:
+        return None, False
+    if is_typeddict(part):
+        return _decode_fields(raw, part)
     if size_of(raw) <= limit:
         return msgspec.json.decode(raw, type=shape), False
-    item_shape = next((each for listed in get_args(shape) for each in get_args(listed)), None)
+    item_shape = next(iter(get_args(part)), None)
     items = _ITEMS.decode(raw) if is_typeddict(item_shape) else []
     if not 0 < len(items) <= MAX_CONTAINERS:
         return None, True

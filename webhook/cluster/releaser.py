@@ -154,7 +154,7 @@ class Releaser:
         path = f"/api/v1/namespaces/{cached.namespace}/pods"
         for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
             for item in items:
-                pod: JsonObject = msgspec.json.decode(item, type=api_types.StoredPod)
+                pod: JsonObject = msgspec.json.decode(item, type=api_types.POD)
                 if text(pod, "metadata", "uid") == cached.uid:
                     return pod
         return None

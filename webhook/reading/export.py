@@ -12,16 +12,13 @@ from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
-from webhook.reading.kept_fields import kept_fields
+from webhook.reading.kept_fields import reduced
 from webhook.reading.snapshot import DESCRIPTION
 
 # The resource version of a list's next page has expired: the API server keeps it for 5 to 10 minutes.
 _EXPIRED = 410
-PRODUCTS = {
-    "longhorn.io": "Longhorn",
-    "kubevirt.io": "KubeVirt",
-    "instancetype.kubevirt.io": "KubeVirt",
-}  # by the group of their CRDs
+# By the group of their CRDs.
+PRODUCTS = {"longhorn.io": "Longhorn", "kubevirt.io": "KubeVirt", "instancetype.kubevirt.io": "KubeVirt"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,6 @@ def export(
     Calls `omit` for each kind that the API server doesn't have or that the user may not list. Raises BadInput if the
     API server can't be reached.
     """
-    kept = kept_fields(opt_in)
     for kind in (*all_kinds(longhorn), KUBEVIRTS, RESOURCE_QUOTAS, *INSTANCE_TYPES):
         product = PRODUCTS.get(kind.api_version.partition("/")[0], "")
         try:
@@ -60,9 +56,7 @@ def export(
             denied = error.code == 403
             omit(Omission(kind.plural, str(error) if denied else f"{product} is not installed", denied))
             continue
-        for item in items:
-            # The API server omits both from the items of a list.
-            yield {"apiVersion": kind.api_version, "kind": kind.name} | kept[kind.name](msgspec.json.decode(item))
+        yield from (reduced(kind, item, opt_in) for item in items)
 
 
 def _list(cluster: ClusterClient, kind: AnyKind) -> list[msgspec.Raw]:

@@ -64,7 +64,7 @@ class _Document:
         _require(depth <= MAX_DEPTH, event, TOO_DEEP)
         if isinstance(event, yaml.AliasEvent):
             _require(event.anchor in self._anchors, event, "undefined alias")
-            return self._copy(self._anchors[event.anchor], event, depth)
+            return self._copy(self._anchors[str(event.anchor)], event, depth)
         scalar = isinstance(event, yaml.ScalarEvent)
         _require(event.tag is None or (scalar and event.tag in ("!", _STRING)), event, "unsupported YAML tag")
         if scalar:

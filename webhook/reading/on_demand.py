@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from webhook.cluster.caches.fact_readers import Fact
 from webhook.cluster.caches.kinds import (
     NAMESPACES,
     STORAGE_CLASSES,
@@ -24,6 +23,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,
+    Fact,
     Key,
     Namespace,
     Node,

@@ -49,19 +49,6 @@ LONGHORN_DRIVER = "driver.longhorn.io"
 # Longhorn parses the parameters of a volume with Go's strconv.ParseBool.
 TRUE_VALUES = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
-Fact = (
-    Claim
-    | Volume
-    | ShareManager
-    | Node
-    | CSINode
-    | Pod
-    | VirtualMachine
-    | VirtualMachineInstance
-    | Namespace
-    | StorageClass
-)
-
 
 def key_of(item: JsonObject) -> Key:
     """Return the namespace and name of a namespaced object."""

@@ -13,21 +13,9 @@ import msgspec
 
 from webhook.cluster import api_types
 from webhook.cluster.caches import fact_readers
-from webhook.cluster.caches.fact_readers import Fact
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION
-from webhook.placement.objects.facts import (
-    Claim,
-    CSINode,
-    Key,
-    Namespace,
-    Node,
-    Pod,
-    ShareManager,
-    StorageClass,
-    VirtualMachine,
-    VirtualMachineInstance,
-    Volume,
-)
+from webhook.placement.objects import facts
+from webhook.placement.objects.facts import Fact, Key
 from webhook.placement.objects.fields import JsonObject, Malformed, text
 from webhook.placement.objects.kubevirt import APP_LABEL, HOTPLUG_POD, VIRT_LAUNCHER
 from webhook.placement.settings import OptIn, Settings
@@ -35,16 +23,21 @@ from webhook.placement.settings import OptIn, Settings
 # Called with the name of a malformed object, which may be empty, and what is wrong with it.
 Skip = Callable[[str, str], None]
 
-KUBEVIRT_API = "/apis/kubevirt.io/v1"
+KUBEVIRT_API, STORAGE_API = "/apis/kubevirt.io/v1", "/apis/storage.k8s.io/v1"
 VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 
 @dataclass(frozen=True, slots=True)
 class AnyKind:
-    """A resource kind, by its `name` in manifests. `query` holds the parameters of its list and watch requests."""
+    """A resource kind, by its `name` in manifests.
+
+    The API server's JSON decodes to `shape`, and a snapshot keeps no other fields. `query` holds the parameters of its
+    list and watch requests.
+    """
 
     name: str
     path: str
+    shape: Any
     query: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
@@ -60,13 +53,19 @@ class AnyKind:
 
 
 # Only the tool reads them.
-KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts")
-RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas")
+KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", api_types.KUBEVIRT)
+RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas", api_types.RESOURCE_QUOTA)
 # Instance types, preferences, and the revisions of both.
-_REVISIONS = AnyKind(REVISION, "/apis/apps/v1/controllerrevisions", query={"labelSelector": NAME_LABEL})
+_REVISIONS = AnyKind(
+    REVISION, "/apis/apps/v1/controllerrevisions", api_types.REVISION, query={"labelSelector": NAME_LABEL}
+)
+_INSTANCE_TYPE_API = "/apis/instancetype.kubevirt.io/v1beta1"
 INSTANCE_TYPES = (
     _REVISIONS,
-    *(AnyKind(name, f"/apis/instancetype.kubevirt.io/v1beta1/{name.lower()}s") for name in sorted(KINDS - {REVISION})),
+    *(
+        AnyKind(name, f"{_INSTANCE_TYPE_API}/{name.lower()}s", api_types.INSTANCE_TYPE)
+        for name in sorted(KINDS - {REVISION})
+    ),
 )
 
 
@@ -74,13 +73,12 @@ INSTANCE_TYPES = (
 class Kind(AnyKind):
     """A resource kind of whose objects the webhook takes facts.
 
-    The API server's JSON decodes to `shape`; `read` extracts the `fact`, or returns None for an object to ignore.
+    `read` extracts the `fact`, or returns None for an object to ignore.
     `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready. Of a
     `metadata_only` kind, the API server sends nothing but the metadata.
     """
 
     fact: type[Fact]
-    shape: Any
     read: Callable[[JsonObject], Fact | None]
     optional: bool = False
     required: bool = True
@@ -154,56 +152,69 @@ def _untyped(raw: msgspec.Raw | bytes) -> JsonObject:
 VIRTUAL_MACHINES = Kind(
     "VirtualMachine",
     f"{KUBEVIRT_API}/virtualmachines",
-    VirtualMachine,
-    api_types.VirtualMachine,
+    api_types.VIRTUAL_MACHINE,
+    facts.VirtualMachine,
     fact_readers.read_virtual_machine,
     optional=True,
     required=False,
 )
-
-
 # Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
 VMIS = Kind(
     "VirtualMachineInstance",
     f"{KUBEVIRT_API}/virtualmachineinstances",
-    VirtualMachineInstance,
-    api_types.MetadataOnly,
+    api_types.VIRTUAL_MACHINE_INSTANCE,
+    facts.VirtualMachineInstance,
     fact_readers.read_virtual_machine_instance,
     optional=True,
     metadata_only=True,
 )
-
-
 # Namespace selectors of affinity terms read the namespaces. Both kinds opt in VMs, if the setting says so. A missing
 # right (an older ClusterRole) must not stop the decisions: VMs with the annotation are still placed.
 NAMESPACES = Kind(
     "Namespace",
     "/api/v1/namespaces",
-    Namespace,
-    api_types.MetadataOnly,
+    api_types.NAMESPACE,
+    facts.Namespace,
     fact_readers.read_namespace,
     required=False,
     metadata_only=True,
 )
 STORAGE_CLASSES = Kind(
     "StorageClass",
-    "/apis/storage.k8s.io/v1/storageclasses",
-    StorageClass,
-    api_types.MetadataOnly,
+    f"{STORAGE_API}/storageclasses",
+    api_types.STORAGE_CLASS,
+    facts.StorageClass,
     fact_readers.read_storage_class,
     required=False,
     metadata_only=True,
 )
-
-
 # Without the right, which an older ClusterRole lacks, no claim counts as limited.
 CSI_NODES = Kind(
     "CSINode",
-    "/apis/storage.k8s.io/v1/csinodes",
-    CSINode,
-    api_types.CSINode,
+    f"{STORAGE_API}/csinodes",
+    api_types.CSI_NODE,
+    facts.CSINode,
     fact_readers.read_csi_node,
     required=False,
+)
+CLAIMS = Kind(
+    "PersistentVolumeClaim",
+    "/api/v1/persistentvolumeclaims",
+    api_types.CLAIM,
+    facts.Claim,
+    fact_readers.read_claim,
+)
+VOLUMES = Kind(
+    "PersistentVolume", "/api/v1/persistentvolumes", api_types.VOLUME, facts.Volume, fact_readers.read_volume
+)
+NODES = Kind("Node", "/api/v1/nodes", api_types.NODE, facts.Node, fact_readers.read_node)
+PODS = Kind(
+    "Pod",
+    "/api/v1/pods",
+    api_types.POD,
+    facts.Pod,
+    fact_readers.read_pod,
+    query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"},
 )
 
 
@@ -214,26 +225,15 @@ def metadata_kinds(settings: Settings) -> tuple[Kind, ...]:
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that a decision needs; `longhorn` is Longhorn's namespace."""
-    unfinished = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-    managers = f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers"
-    return (
-        Kind(
-            "PersistentVolumeClaim", "/api/v1/persistentvolumeclaims", Claim, api_types.Claim, fact_readers.read_claim
-        ),
-        Kind("PersistentVolume", "/api/v1/persistentvolumes", Volume, api_types.Volume, fact_readers.read_volume),
-        Kind(
-            "ShareManager",
-            managers,
-            ShareManager,
-            api_types.ShareManager,
-            fact_readers.read_share_manager,
-            optional=True,
-        ),
-        Kind("Node", "/api/v1/nodes", Node, api_types.Node, fact_readers.read_node),
-        CSI_NODES,
-        Kind("Pod", "/api/v1/pods", Pod, api_types.StoredPod, fact_readers.read_pod, query=unfinished),
-        VMIS,
+    share_managers = Kind(
+        "ShareManager",
+        f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers",
+        api_types.SHARE_MANAGER,
+        facts.ShareManager,
+        fact_readers.read_share_manager,
+        optional=True,
     )
+    return (CLAIMS, VOLUMES, share_managers, NODES, CSI_NODES, PODS, VMIS)
 
 
 def all_kinds(longhorn: str) -> tuple[Kind, ...]:
@@ -244,6 +244,6 @@ def all_kinds(longhorn: str) -> tuple[Kind, ...]:
 def object_path(kind: Kind, key: Key) -> str:
     """Return the API path of one object."""
     namespace, name = (quote(part, safe="") for part in key)
-    if kind.fact in (Claim, Pod, VirtualMachine, VirtualMachineInstance):
+    if kind in (CLAIMS, PODS, VIRTUAL_MACHINES, VMIS):
         return f"{kind.path.removesuffix(kind.plural)}namespaces/{namespace}/{kind.plural}/{name}"
     return f"{kind.path}/{name}"

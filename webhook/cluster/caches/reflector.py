@@ -14,10 +14,10 @@ import msgspec
 import structlog
 
 from webhook.cluster.api_types import JSON, METADATA, METADATA_LIST
-from webhook.cluster.caches.fact_readers import Fact
 from webhook.cluster.caches.kinds import CSI_NODES, NAMESPACES, STORAGE_CLASSES, Kind
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import JsonObject, Malformed, text
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.

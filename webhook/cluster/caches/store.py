@@ -7,7 +7,6 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from webhook.cluster.caches.fact_readers import Fact
 from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, VmId
 from webhook.cluster.caches.pins import Pins
 from webhook.cluster.caches.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
@@ -16,6 +15,7 @@ from webhook.cluster.caches.tables import Table, VirtualMachineInstances, Volume
 from webhook.placement.objects.facts import (
     Claim,
     CSINode,
+    Fact,
     Key,
     Namespace,
     Node,

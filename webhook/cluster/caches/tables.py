@@ -4,8 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
-from webhook.cluster.caches.fact_readers import Fact
-from webhook.placement.objects.facts import Key, VirtualMachineInstance, Volume
+from webhook.placement.objects.facts import Fact, Key, VirtualMachineInstance, Volume
 
 F = TypeVar("F", bound=Fact)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from webhook.cluster.caches.fact_readers import Fact
 from webhook.cluster.caches.kinds import Kind
+from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.settings import Settings
 from webhook.reading.access import REQUEST_TIMEOUT, Denied, Reader, allowed

@@ -263,3 +263,17 @@ class StorageClass(_ClusterScoped, Struct, frozen=True):
 
     name: str
     opts_in: bool
+
+
+Fact = (
+    Claim
+    | Volume
+    | ShareManager
+    | Node
+    | CSINode
+    | Pod
+    | VirtualMachine
+    | VirtualMachineInstance
+    | Namespace
+    | StorageClass
+)

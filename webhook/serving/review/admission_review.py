@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from webhook.cluster.api_types import Review
+from webhook.cluster.api_types import REVIEW
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.reasons import Decision
@@ -32,7 +32,7 @@ class _ReviewUid(TypedDict, total=False):
     request: _RequestUid
 
 
-_REVIEW = msgspec.json.Decoder(Review)
+_REVIEW = msgspec.json.Decoder(REVIEW)
 _UID = msgspec.json.Decoder(_ReviewUid)
 
 
