@@ -1,4 +1,4 @@
-"""The documentation of the chart's values: the comments in values.yaml, the README's table, and the schema."""
+"""The documentation of the chart's values: the comments in values.yaml, the README's list, and the schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webhook import __version__
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
-def test_the_readme_table_is_up_to_date() -> None:
+def test_the_list_in_the_readme_is_up_to_date() -> None:
     assert README_PAGE.file.read_text() == README_PAGE.render()
 
 

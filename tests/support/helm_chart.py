@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -132,28 +133,26 @@ def default_value(path: tuple[str, ...]) -> Any:
     return value
 
 
-def first_sentence(comment: str) -> str:
-    """Return what a value does. The sentences after it are trade-offs, which `helm show values` prints."""
-    return re.split(r"(?<=[.!?]) (?=[A-Z`/])", comment)[0]
+def sections() -> dict[str, str]:
+    """Return the heading in values.yaml above each of the topmost keys."""
+    found, heading = {}, ""
+    for line in (CHART / "values.yaml").read_text().splitlines():
+        if match := re.match(r"# -{9,} (.*)", line):
+            heading = match[1]
+        elif match := re.match(r"([A-Za-z]+):", line):
+            found[match[1]] = heading
+    return found
 
 
 def value_list() -> str:
-    """Return the Markdown list of values, with the comment of each value or of its closest parent.
-
-    docs/reference/settings.md describes `settings`.
-    """
-    comments, lines = value_comments(), list[str]()
-    covered: set[tuple[str, ...]] = set()
-    for path in leaf_paths(default_values()):
-        # A map's comment covers the leaves that have none of their own: `resources`, `serviceMonitor`.
-        shown = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in comments), path)
-        if path[0] == "settings" or shown in covered:
-            continue
-        covered.add(shown)
-        value = default_value(shown)
+    """Return a Markdown list of the values with their defaults, by the headings of values.yaml."""
+    lines: dict[str, list[str]] = {}
+    for leaf in leaf_paths(default_values()):
+        path = tuple(takewhile(str.isalpha, leaf))  # a map of labels is one value
+        value = default_value(path)
         default = f" (`{json.dumps(value, ensure_ascii=False)}`)" if value not in ("", {}, []) else ""
-        lines.append(f"- `{'.'.join(shown)}`{default}: {first_sentence(comments.get(shown, ''))}")
-    return "\n".join(lines) + "\n"
+        lines.setdefault(sections()[path[0]], []).append(f"`{'.'.join(path)}`{default}")
+    return "\n".join(f"- **{heading}**: {', '.join(values)}" for heading, values in lines.items()) + "\n"
 
 
 README_PAGE = Page(CHART / "README.md", BEGIN, END, value_list)
