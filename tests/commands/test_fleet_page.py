@@ -244,12 +244,13 @@ def test_paper_shows_the_table_and_a_phone_sorts_it(browser: Page, page_file: Pa
 
 
 @pytest.mark.needs("chromium")
-def test_a_selected_vm_has_commands_that_a_shell_takes_literally(browser: Page, page_file: Path) -> None:
-    opened = Opened(browser, page_file, report(vm("a'; reboot", "Apart"), vm("b")))
+def test_a_selected_vm_has_the_commands_of_its_advice_to_copy(browser: Page, page_file: Path) -> None:
+    advised = ["kubevirt-scheduler opt-in a -n shop --yes", "virtctl restart a -n shop"]
+    opened = Opened(browser, page_file, report(vm("a'; reboot", "Apart", commands=advised), vm("b")))
     opened.do(".vm.Apart", "click()")
     assert opened.texts("#details code") == [
+        *advised,
         "kubevirt-scheduler explain vm 'a'\\''; reboot' -n shop",
-        "kubevirt-scheduler recolocate 'a'\\''; reboot' -n shop",
     ]
 
 

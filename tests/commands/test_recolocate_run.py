@@ -61,6 +61,7 @@ class Cluster:
 
     def __init__(self, server: ApiServer, client: ClusterClient) -> None:
         self.server, self.client, self.log = server, client, Log()
+        self.plans: list[list[Relocation]] = []  # the results of the next plans; after the last, nothing more to move
 
     def add(self, name: str, target: str = "node-a", **status: object) -> Relocation:
         self.server.put(*storage(name, target), vm(name), migratable(name, **status))  # type: ignore[arg-type]
@@ -73,7 +74,13 @@ class Cluster:
         presses = Steps(*steps)
         run = Run(tuple(relocations), frozenset({"fast"} if proven else ()))
         limits = limits or Limits(settle=0.0)
-        return MigrationRun(self.client, run, limits, settings(), self.log, presses, presses.clock).run()
+        return self.prepared(run, limits, presses).run()
+
+    def prepared(self, run: Run, limits: Limits, presses: "Steps") -> MigrationRun:
+        def plan() -> list[Relocation]:
+            return self.plans.pop(0) if self.plans else []
+
+        return MigrationRun(self.client, run, plan, limits, settings(), self.log, presses, presses.clock)
 
     @property
     def created(self) -> list[str]:
@@ -117,6 +124,19 @@ def test_vms_migrate_one_after_the_other(cluster: Cluster) -> None:
         ("vm2", "Migrating", ""),
         ("vm2", "Moved", ""),
     ]
+
+
+def test_the_rest_is_planned_again_after_each_migration(cluster: Cluster) -> None:
+    one, two, three, four = (cluster.add(f"vm{number}") for number in (1, 2, 3, 4))
+    # At first, vm3 and vm4 don't fit. After vm1 has moved, vm3 fits, and vm2 doesn't.
+    cluster.plans = [[one, three], [two, four], [four]]
+    steps = [cluster.set_phase(f"vm{number}", "Succeeded") for number in (1, 3, 2, 4)]
+    assert cluster.run([one, two], *steps)
+    assert [name for name, stage, _ in cluster.log.changes if stage == "Moved"] == ["vm1", "vm3", "vm2", "vm4"]
+    assert cluster.plans == []
+    cluster.plans = [[four]]
+    assert cluster.run([cluster.add("vm5")], cluster.set_phase("vm5", "Succeeded"), limits=Limits(settle=0.0, most=1))
+    assert cluster.plans == [[four]]  # --max is reached
 
 
 def test_a_failed_migration_stops_the_run_and_its_event_says_why(cluster: Cluster) -> None:
@@ -280,10 +300,8 @@ def test_a_right_that_is_withdrawn_during_the_run_stops_it(cluster: Cluster) -> 
 def test_an_api_server_that_does_not_answer_for_long_stops_the_run(cluster: Cluster) -> None:
     presses = Steps(*[nothing] * 10_000)
     cluster.server.script("list", MIGRATIONS, *[error_response(status(503, "starting"))] * 10_000)
-    log = Log()
-    run = Run((cluster.add("vm1"),))
-    assert not MigrationRun(cluster.client, run, Limits(), settings(), log, presses, presses.clock).run()
-    assert "starting" in log.run.stopped
+    assert not cluster.prepared(Run((cluster.add("vm1"),)), Limits(), presses).run()
+    assert "starting" in cluster.log.run.stopped
     assert PATIENCE < presses.slept < PATIENCE + 2
 
 

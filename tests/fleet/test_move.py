@@ -275,14 +275,14 @@ def test_a_resource_quota_is_found_before_a_migration(hard: Object, used: Object
         ({"runStrategy": "Always"}, True),
         ({"runStrategy": "RerunOnFailure"}, True),
         ({"runStrategy": "Manual"}, True),
-        ({"runStrategy": "Once"}, False),
+        ({"runStrategy": "Once"}, True),
         ({"runStrategy": "Halted"}, False),
         ({"running": True}, True),
         ({"running": False}, False),
         ({}, False),
     ],
 )
-def test_kubevirt_restarts_a_vm_depending_on_its_run_strategy(vm_spec: Object, accepted: bool) -> None:
+def test_a_vm_can_be_restarted_unless_it_is_stopped(vm_spec: Object, accepted: bool) -> None:
     assert can_restart({"spec": vm_spec}) is accepted
 
 

@@ -90,11 +90,11 @@ def test_vms_that_repel_each_other_are_not_planned_onto_one_node() -> None:
     assert [found["two"].result.word] == ["PodAffinity"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("strategy", ["Halted", "Once"])
-def test_a_vm_that_kubevirt_does_not_restart_is_not_restarted(strategy: str) -> None:
+@pytest.mark.parametrize(("strategy", "action"), [("Halted", "none"), ("Once", "restart")])
+def test_a_vm_that_is_being_stopped_is_not_restarted(strategy: str, action: str) -> None:
     fleet = apart_vm("one", 1, FIXED)
     fleet[-3]["spec"]["runStrategy"] = strategy
-    assert actions(plan(*CAPACITY_FOR_ONE, *fleet)) == {"one": "none"}
+    assert actions(plan(*CAPACITY_FOR_ONE, *fleet)) == {"one": action}
 
 
 @st.composite

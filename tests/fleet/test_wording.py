@@ -1,5 +1,6 @@
 """The report says for each VM what a start would do, and what the operator can do."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ RECOLOCATE = "Live-migrate it to node-a: kubevirt-scheduler recolocate vm1 -n de
 OPTED_OUT = {"kubevirt-scheduler/co-schedule": "false"}
 BY_HELM = "Helm (label app.kubernetes.io/managed-by) manages it"
 AT_ITS_SOURCE = f"Annotate the VM's spec.template with {ANNOTATE} at its source, because {BY_HELM}"
+ONLY_PREFERS = "A restart only prefers node-a. To have the VM pinned, remove the mode preferred."
 CHANGES = ", which changes its run strategy from Once to Always"
 RECREATE = restart_advice("default", "vm1", None)[1:]
 FIXED = migratable(conditions=[])
@@ -82,7 +84,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"{ADVICE['NodeCordoned']} P{BACKUP_KEEPS[1:]} on node-a."),
     ("apart, a backup, and the VM only prefers a node",
      [*SERVED, vm(annotations=PREFERRED_MODE), vm_pod(node="node-b"), BACKUP],
-     f"{ADVICE['ScheduledElsewhere']} P{BACKUP_KEEPS[1:]} on node-a."),
+     f"{ONLY_PREFERS} P{BACKUP_KEEPS[1:]} on node-a."),
     ("apart, a hotplugged disk, a backup",
      [*SERVED, vm(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain), BACKUP],
      "Live-migrate the VM to node-a: a hotplugged disk does not decide where a VM starts."),
@@ -102,7 +104,7 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, a VMI that is not opted in", [*SERVED, FIXED, vm_pod(node="node-b", opt_in=None), OTHER],
      f"Annotate the VMI in its manifest with {ANNOTATE}, then d{RECREATE}. {PINNED} {KEEPS}."),
     ("apart, Once", [*SERVED, strategy("Once"), vm_pod(node="node-b"), OTHER],
-     f"S{STOP_AND_START[1:]}{CHANGES}. {PINNED} {KEEPS}."),
+     f"Restart the VM: kubectl delete vmi vm1 -n default. {PINNED} {KEEPS}."),
     ("waiting, stuck, Once", [*CORDONED, strategy("Once"), pinned_vm_pod()],
      f"Pinned to node-a, but node-a is cordoned; {STOP_AND_START}{CHANGES}."),
     ("waiting, stuck, a VMI", [*CORDONED, vmi(), pinned_vm_pod()],
@@ -192,7 +194,7 @@ def test_a_vm_that_is_apart_or_stuck_never_needs_no_action() -> None:
         ("apart, live-migratable", ("kubevirt-scheduler recolocate vm1 -n default --yes",)),
         ("apart, not opted in",
          ("kubevirt-scheduler opt-in vm1 -n default --yes", "virtctl restart vm1 -n default")),
-        ("apart, Once", ("virtctl stop vm1 -n default", "virtctl start vm1 -n default")),
+        ("apart, Once", ("kubectl delete vmi vm1 -n default",)),
         ("apart, a VMI that is not opted in", ()),
         ("apart, managed by Helm", ()),
         ("apart, opted out", ()),
@@ -202,7 +204,10 @@ def test_a_vm_that_is_apart_or_stuck_never_needs_no_action() -> None:
 )  # fmt: skip
 def test_a_vm_that_is_apart_comes_with_commands(name: str, expected: tuple[str, ...]) -> None:
     (objects,) = (row[1] for row in SCRIPTED if row[0] == name)
-    assert commands(*apart(*objects)) == expected
+    found, move = apart(*objects)
+    assert commands(found, move) == expected
+    hostile = replace(found, machine=replace(found.machine, name="vm1; reboot"))
+    assert commands(hostile, move) == ()
 
 
 def test_without_the_node_guard_no_restart_is_advised_that_pins_the_vm_to_the_same_node() -> None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 Progress = Callable[[str, int, int | None], None]
 
 
-def _show_nothing(_description: str, _done: int, _total: int | None) -> None:
-    pass
+def no_progress(_description: str, _done: int, _total: int | None) -> None:
+    """Show nothing."""
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def progress_bar(*, shown: bool = True, redirected: bool = True) -> Iterator[Pro
     If `redirected`, lines that the block prints to standard output appear above the bar, on standard error.
     """
     if not (shown and sys.stderr.isatty()):
-        yield _show_nothing
+        yield no_progress
         return
     from rich.console import Console  # noqa: PLC0415 (only a terminal needs rich)
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn  # noqa: PLC0415

@@ -276,11 +276,8 @@ _RULES: tuple[Callable[[VmView], Refusal | None], ...] = (
 
 
 def can_restart(vm: JsonObject) -> bool:
-    """Return whether KubeVirt accepts a request to restart a running VM.
-
-    KubeVirt's source: `RestartVMRequestHandler` in pkg/virt-api/rest/lifecycle.go.
-    """
-    return run_strategy(vm) not in ("", "Halted", "Once") and condition(vm, "VolumesChange").get("status") != "True"
+    """Return whether a running VM can be restarted (`restart_command`)."""
+    return run_strategy(vm) not in ("", "Halted") and condition(vm, "VolumesChange").get("status") != "True"
 
 
 def gain(status: Status, catalog: Catalog, *, restarted: bool) -> int:

@@ -269,6 +269,20 @@ def updated(run: Run, changed: Relocation) -> Run:
     return replace(run, relocations=relocations)
 
 
+def replanned(run: Run, plan: Iterable[Relocation]) -> Run:
+    """Return the run with what is left in the order of a new plan, which may add VMs.
+
+    A VM that waits, but that the new plan doesn't move, comes last: its turn may come, and then it is checked again.
+    """
+    begun = [each for each in run.relocations if each.stage is not Stage.WAITING]
+    taken = {each.move.key for each in begun}
+    planned = [each for each in plan if each.move.key not in taken]
+    taken |= {each.move.key for each in planned}
+    return replace(
+        run, relocations=(*begun, *planned, *(each for each in run.relocations if each.move.key not in taken))
+    )
+
+
 def advance(run: Run, view: View, limits: Limits) -> Run:
     """Return the run after the cluster was read again. A failed migration stops the run."""
     for relocation in run.in_flight:

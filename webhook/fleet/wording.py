@@ -4,7 +4,7 @@ from webhook.fleet.gitops import managed_by
 from webhook.fleet.move import TRANSIENT, Move, Refusal
 from webhook.fleet.states import Future, Machine, Start, State, Status
 from webhook.fleet.volume_users import keep_running
-from webhook.placement.objects.fields import text
+from webhook.placement.objects.fields import is_dns_subdomain, text
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
@@ -72,12 +72,14 @@ def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
     machine, start = status.machine, status.start
     if status.state is not State.APART or status.opted_out or machine.migrating:
         return ()
+    if not all(map(is_dns_subdomain, machine.key)):  # from a hand-written file; a shell may take it for a command
+        return ()
     if isinstance(move, Move):
-        return (f"kubevirt-scheduler recolocate {machine.name} -n {machine.namespace} --yes",)
+        return (f"kubevirt-scheduler recolocate {_named(machine)} --yes",)
     if start is None or not start.helps or _ends_by_itself(status, move):
         return ()
     managed = start.stopped_by is not None and (managed_by(machine.vm) or not machine.is_vm)
-    return () if managed else (*([opt_in_command(machine)] if start.stopped_by else []), *restart_commands(machine))
+    return () if managed else (*([opt_in_command(machine)] if start.stopped_by else []), restart_command(machine))
 
 
 def _ends_by_itself(status: Status, refusal: Refusal) -> bool:
@@ -86,27 +88,28 @@ def _ends_by_itself(status: Status, refusal: Refusal) -> bool:
 
 def opt_in_command(machine: Machine) -> str:
     """Return the command that opts a VM in."""
-    return f"kubevirt-scheduler opt-in {machine.name} -n {machine.namespace} --yes"
+    return f"kubevirt-scheduler opt-in {_named(machine)} --yes"
 
 
-def restart_commands(machine: Machine) -> tuple[str, ...]:
-    """Return the commands that restart a VM, or the one that deletes a VMI without a VM.
+def restart_command(machine: Machine) -> str:
+    """Return the command that restarts a VM, or deletes a VMI without a VM.
 
-    KubeVirt's source: `RestartVMRequestHandler` and others in pkg/virt-api/rest/lifecycle.go.
+    KubeVirt refuses to restart a VM with run strategy Once, and starts it again when its VMI is gone: `syncRunStrategy`
+    in pkg/virt-controller/watch/vm/vm.go, `RestartVMRequestHandler` in pkg/virt-api/rest/lifecycle.go.
     """
-    name = f"{machine.name} -n {machine.namespace}"
-    if not machine.is_vm:
-        return (f"kubectl delete vmi {name}",)
-    if machine.strategy in ("Once", "Halted"):
-        return f"virtctl stop {name}", f"virtctl start {name}"
-    return (f"virtctl restart {name}",)
+    verbs = {None: "kubectl delete vmi", "Once": "kubectl delete vmi", "Halted": "virtctl start"}
+    return f"{verbs.get(machine.strategy, 'virtctl restart')} {_named(machine)}"
+
+
+def _named(machine: Machine) -> str:
+    return f"{machine.name} -n {machine.namespace}"
 
 
 def restart_words(machine: Machine) -> str:
     """Return a clause that says how to restart a VM, such as "restart the VM: virtctl restart vm1 -n shop"."""
-    if machine.strategy in (None, "Once", "Halted"):
+    if machine.strategy in (None, "Halted"):
         return restart_advice(machine.namespace, machine.name, machine.strategy)
-    return f"restart the VM: {restart_commands(machine)[0]}"
+    return f"restart the VM: {restart_command(machine)}"
 
 
 def opt_in_words(machine: Machine) -> str:
@@ -219,7 +222,12 @@ def _advice_to_restart(status: Status) -> str:
         return _sentence(_NOT_ENFORCED)
     steps = [opt_in_words(machine)] if start.stopped_by else []
     if not start.helps:
-        return " ".join([*map(_sentence, steps), ADVICE[_hindrance(start)], *_other_users(start, status)])
+        hindrance = ADVICE[start.decision.reason]
+        if start.decision.reason is Reason.CO_SCHEDULED:
+            hindrance = (
+                f"A restart only prefers {start.decision.node}. To have the VM pinned, remove the mode preferred."
+            )
+        return " ".join([*map(_sentence, steps), hindrance, *_other_users(start, status)])
     if start.future is Future.PINNED:
         result = f"its pod is then pinned to {start.decision.node}, where {keep_running(start.users)}"
     elif start.cold:
@@ -227,12 +235,6 @@ def _advice_to_restart(status: Status) -> str:
     else:
         result = "the share-manager of its disk then follows it"
     return f"{_sentence(', then '.join([*steps, restart_words(machine)]))} {_sentence(result)}"
-
-
-def _hindrance(start: Start) -> Reason:
-    """Return why a start does not help. A VM that only prefers the node has no reason but the scheduler's choice."""
-    reason = start.decision.reason
-    return Reason.SCHEDULED_ELSEWHERE if reason is Reason.CO_SCHEDULED else reason
 
 
 def _other_users(start: Start, status: Status) -> list[str]:

@@ -80,7 +80,7 @@ ADVICE = {
     Reason.NOT_SCHEDULED: "Run the scheduler that the pod names, or change the VM's schedulerName and start it again.",
     Reason.NOT_REVIEWED: "Restart the VM: its pod is older than the opt-in, or the webhook did not answer in time.",
     Reason.VOTES_CHANGED: "Restart the VM: another node serves more of its claims by now.",
-    Reason.SCHEDULED_ELSEWHERE: "Restart the VM. To have it pinned, remove the mode preferred.",
+    Reason.SCHEDULED_ELSEWHERE: "Follow the advice of report. A VM with the mode preferred is never pinned.",
     Reason.NOT_FROM_LONGHORN: "If Longhorn created the pod, check CO_SCHEDULE_LONGHORN_NAMESPACE.",
     Reason.STEERING_OFF: "Set CO_SCHEDULE_STEERING=true to have share-manager pods follow their VMs.",
     Reason.NO_CONSUMER: "No action needed unless an opted-in VM uses the volume; then check its PV's spec.claimRef.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -22,15 +21,18 @@ from webhook.commands.options import (
     show_settings,
     wants_color,
 )
-from webhook.commands.progress import Progress, progress_bar
-from webhook.commands.recolocate.plan_output import describe, propose, relocations, render, restart_list
+from webhook.commands.progress import Progress, no_progress, progress_bar
+from webhook.commands.recolocate.plan_output import describe, propose, propose_again, relocations, render, restart_list
 from webhook.fleet.plan import Proposal
-from webhook.fleet.run import Limits
+from webhook.fleet.run import Limits, Relocation
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
+    from webhook.cluster.machines import Inventory
+    from webhook.commands.recolocate.run import Plan
+    from webhook.fleet.move import Surroundings
 
 EXIT_FAILED = 1
 STORAGE_WARNING = (
@@ -43,20 +45,6 @@ TOO_OLD = (
     "its target node. Upgrade to KubeVirt 1.6 or newer, or restart VMs: kubevirt-scheduler recolocate --restart-list"
 )
 NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.kubevirt.io not found"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The VMs that the user selected."""
-
-    all_namespaces: bool
-    namespace: str | None
-    selector: str
-    names: tuple[str, ...]
-
-    def scope(self, default: str) -> Scope:
-        """Return the scope; `default` is the namespace of the context."""
-        return Scope(None if self.all_namespaces else self.namespace or default, parse_selector(self.selector))
 
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
@@ -119,17 +107,24 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     cluster = connect(live["kubeconfig"], live["context"])
     webhook = live_webhook(cluster)
     settings = webhook.predicting
-    selection = Selection(all_namespaces, namespace, selector, names)
     supported = _is_supported(cluster)
     if not (supported or restart_list):
         raise BadInput(TOO_OLD)
+    scope = Scope(None if all_namespaces else namespace or cluster.namespace, parse_selector(selector))
     with progress_bar() as progress:
-        proposals = _propose(cluster, selection, settings, progress, supported=supported)
+        inventory, around = _read(cluster, settings, progress, supported=supported)
+        proposals = propose(inventory, scope, names, around, progress)
     show_settings(webhook)
     if restart_list:
         _print_restarts(proposals)
     elif yes:
-        _migrate(cluster, proposals, Limits(parallel, settle=settle, most=most), settings, as_json=output == "json")
+
+        def plan() -> tuple[Relocation, ...]:
+            inventory, around = _read(cluster, settings, no_progress, supported=True)
+            return relocations(propose_again(inventory, scope, names, around))
+
+        limits = Limits(parallel, settle=settle, most=most)
+        _migrate(cluster, relocations(proposals), plan, limits, settings, as_json=output == "json")
     elif output == "json":
         for each in proposals:
             click.echo(json.dumps(describe(each)))
@@ -149,9 +144,9 @@ def _is_supported(cluster: ClusterClient) -> bool:
     return supported
 
 
-def _propose(
-    cluster: ClusterClient, selection: Selection, settings: Settings, progress: Progress, *, supported: bool
-) -> list[Proposal]:
+def _read(
+    cluster: ClusterClient, settings: Settings, progress: Progress, *, supported: bool
+) -> tuple[Inventory, Surroundings]:
     from webhook.commands.recolocate.migrations import list_migrations  # noqa: PLC0415
     from webhook.reading.api import answered  # noqa: PLC0415
     from webhook.reading.listing import read_inventory  # noqa: PLC0415
@@ -160,8 +155,7 @@ def _propose(
     with answered():
         migrations = list_migrations(cluster)
     unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
-    around = inventory.surroundings(settings, unfinished, supported=supported)
-    return propose(inventory, selection.scope(cluster.namespace), selection.names, around, progress)
+    return inventory, inventory.surroundings(settings, unfinished, supported=supported)
 
 
 def _print_restarts(proposals: Sequence[Proposal]) -> None:
@@ -172,13 +166,18 @@ def _print_restarts(proposals: Sequence[Proposal]) -> None:
         click.echo("No VM needs a restart.", err=True)
 
 
-def _migrate(
-    cluster: ClusterClient, proposals: Sequence[Proposal], limits: Limits, settings: Settings, *, as_json: bool
+def _migrate(  # noqa: PLR0913 (what the command knows)
+    cluster: ClusterClient,
+    moves: Sequence[Relocation],
+    plan: Plan,
+    limits: Limits,
+    settings: Settings,
+    *,
+    as_json: bool,
 ) -> None:
     from webhook.commands.recolocate.run import migrate  # noqa: PLC0415
 
-    moves = relocations(proposals)
     if moves:
         click.echo(STORAGE_WARNING.format(settle=limits.settle), err=True)
-    if not migrate(cluster, moves, limits, settings, as_json=as_json):
+    if not migrate(cluster, moves, plan, limits, settings, as_json=as_json):
         raise SystemExit(EXIT_FAILED)

@@ -6,7 +6,7 @@ import click
 
 from webhook.cluster.machines import Inventory
 from webhook.commands.fleet_source import Scope, assess_all
-from webhook.commands.progress import Progress
+from webhook.commands.progress import Progress, no_progress
 from webhook.fleet.move import Move, Surroundings, describe_gain
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.run import Relocation, ordered
@@ -33,6 +33,13 @@ def propose(
         advice = ". To select all namespaces, add -A" if scope.namespace else ""
         click.echo(printable(scope.not_found + advice), err=True)
     chosen = [each for each in statuses if names or each.state is State.APART]
+    return make_plan(chosen, inventory.store, around)
+
+
+def propose_again(inventory: Inventory, scope: Scope, names: Sequence[str], around: Surroundings) -> list[Proposal]:
+    """Return a proposal for each VM that is still apart. Named VMs may be gone."""
+    statuses = assess_all(inventory, scope, around.settings, no_progress)
+    chosen = [each for each in statuses if each.state is State.APART and _is_named(each, names)]
     return make_plan(chosen, inventory.store, around)
 
 

@@ -13,7 +13,7 @@ from webhook.commands.recolocate.interrupts import Presses, interrupts
 from webhook.commands.recolocate.run_output import Reporter, reporter
 from webhook.fleet import run as runs
 from webhook.fleet.move import Hindrance, Move, Refusal, VmView, plan_move
-from webhook.fleet.run import RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
+from webhook.fleet.run import IN_FLIGHT, RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
 from webhook.fleet.states import Status, assess
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import Malformed
@@ -25,6 +25,7 @@ from webhook.reading.one_vm import read_one_vm
 POLL = 0.5  # seconds between two reads of the cluster
 LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
 PATIENCE = 300.0  # seconds to wait for an unreachable API server: it may restart, for example in an upgrade
+PLAN_INTERVAL = 10.0  # seconds between two plans while migrations run: a plan reads the whole cluster
 LONGEST_NAME = 200  # characters; a name of Kubernetes has at most 253
 SERVER_ERRORS = (0, 429)  # and 5xx: the request may have been executed, or can be repeated
 # An API server that has just started refuses requests until it has read its roles, for some seconds.
@@ -38,12 +39,21 @@ FEWER_SLOTS = (
 )
 
 
-def migrate(
-    cluster: ClusterClient, moves: Sequence[Relocation], limits: Limits, settings: Settings, *, as_json: bool
+Plan = Callable[[], Sequence[Relocation]]  # reads the cluster, and plans the moves again
+
+
+def migrate(  # noqa: PLR0913 (what the command knows)
+    cluster: ClusterClient,
+    moves: Sequence[Relocation],
+    plan: Plan,
+    limits: Limits,
+    settings: Settings,
+    *,
+    as_json: bool,
 ) -> bool:
     """Migrate the VMs. Return whether no migration failed and the user did not interrupt the run.
 
-    Raises BadInput if KubeVirt's limits can't be read.
+    `plan` reads the cluster, and plans the moves again. Raises BadInput if KubeVirt's limits can't be read.
     """
     with answered():
         own = migrations.read_limits(cluster)
@@ -51,7 +61,7 @@ def migrate(
     with interrupts() as presses, reporter(len(moves), as_json=as_json) as report:
         if moves and limits.parallel > limits.slots:
             report.note(FEWER_SLOTS.format(limits=limits, reserved=RESERVED_SLOTS))
-        return MigrationRun(cluster, Run(tuple(moves)), limits, settings, report, presses).run()
+        return MigrationRun(cluster, Run(tuple(moves)), plan, limits, settings, report, presses).run()
 
 
 class MigrationRun:
@@ -61,6 +71,7 @@ class MigrationRun:
         self,
         cluster: ClusterClient,
         run: Run,
+        plan: Plan,
         limits: Limits,
         settings: Settings,
         report: Reporter,
@@ -68,7 +79,8 @@ class MigrationRun:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster, self._limits, self._settings = cluster, limits, settings
-        self._run, self._report, self._presses = run, report, presses
+        self._run, self._plan, self._report, self._presses = run, plan, report, presses
+        self._outdated, self._plan_at = False, 0.0
         self._clock, self._suffix = clock, secrets.token_hex(3)
         # By the namespace and name of a migration: the source node of another client's, and when it was seen first.
         self._sources: dict[Key, str] = {}
@@ -106,9 +118,18 @@ class MigrationRun:
         for each in self._run.relocations:
             if each.stage is Stage.MOVED and each.move.key in moving:
                 self._check_arrival(each.move)
+        self._outdated |= any(each.move.key in moving and each.stage not in IN_FLIGHT for each in self._run.relocations)
+        self._plan_again()
         # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
         if runs.next_move(self._run, view, self._limits) and self._clock() >= self._list_at:
             self._create(self._look(migrations.list_migrations(self._cluster)))
+
+    def _plan_again(self) -> None:
+        """Plan the VMs that are left after a migration: it may have freed capacity, or taken it."""
+        may_go_on = not (self._run.stopped or self._presses.count or self._run.begun == self._limits.most)
+        if self._outdated and may_go_on and (not self._run.in_flight or self._clock() >= self._plan_at):
+            self._change(runs.replanned(self._run, self._plan()))
+            self._outdated, self._plan_at = False, self._clock() + PLAN_INTERVAL
 
     def _create(self, view: View) -> None:
         self._withdraw(view)  # migrations of an earlier run
@@ -216,5 +237,5 @@ class MigrationRun:
         previous, self._run = self._run, run
         stages = {each.move.key: each.stage for each in previous.relocations}
         for each in run.relocations:
-            if each.stage is not stages[each.move.key]:
+            if each.stage is not stages.get(each.move.key, Stage.WAITING):
                 self._report.changed(each, self._clock())

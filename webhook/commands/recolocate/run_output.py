@@ -67,7 +67,7 @@ class Reporter:
             _write(sys.stdout, json.dumps({"summary": summary, "stopped": run.stopped or None, "left": names}))
             return
         numbers = [f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage]]
-        _write(sys.stdout, f"{self._total} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
+        _write(sys.stdout, f"{len(run.relocations)} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
         if run.stopped:
             _write(sys.stderr, f"Stopped: {run.stopped}")
         for each in left:

@@ -137,9 +137,8 @@ function select(vm) {
 }
 
 function commandsFor(vm) {
-  const of = `${quoted(vm.name)} -n ${quoted(vm.namespace)}`;
-  const explain = `kubevirt-scheduler explain vm ${of}`;
-  return vm.state === "Apart" ? [explain, `kubevirt-scheduler recolocate ${of}`] : [explain];
+  const explain = `kubevirt-scheduler explain vm ${quoted(vm.name)} -n ${quoted(vm.namespace)}`;
+  return [...(vm.commands || []), explain]; // the commands of the advice
 }
 
 // As a shell reads it. Kubernetes' names need no quotes, but a report may come from a file.
