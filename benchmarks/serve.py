@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rounds import MODES, Round, idle_memory, measure_starts, ratios, require_equal_answers, rounds, start_sides
-from sides import CLAIMS, NODES, OURS, PEER, STOCK, Setup, Side, start_setup, write_snapshot
+from sides import CLAIMS, NODES, OURS, PEER, Setup, Side, start_setup, write_snapshot
 
 # The title with the unit, the key in the result of a round, and the number of decimal places.
 FIGURES = {
@@ -124,13 +124,10 @@ def find_doubts(found: list[Round], setup: Setup) -> list[str]:
 @click.option(
     "--live/--snapshot", default=True, show_default=True, help="Let ours follow a cluster, or read a snapshot."
 )
-@click.option(
-    "--stock", is_flag=True, help="Also measure our decision in plain Flask behind gunicorn's own gthread worker."
-)
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all rounds to this file.")
-def main(number: int, seconds: float, live: bool, stock: bool, file: Path | None) -> None:
+def main(number: int, seconds: float, live: bool, file: Path | None) -> None:
     """Measure reviews over TLS, beside the peer in Go."""
-    names, console = (OURS, PEER, *[STOCK] * stock), Console()
+    names, console = (OURS, PEER), Console()
     before = os.getloadavg()[0]
     try:
         with start_setup(live=live) as setup:

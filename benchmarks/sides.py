@@ -1,4 +1,4 @@
-"""The sides that the server benchmarks compare (this webhook, the Go peer, stock gunicorn), their core and cluster.
+"""The sides that the server benchmarks compare (this webhook, the Go peer), their core and cluster.
 
 This module measures nothing: run as a script, it prints nothing.
 """
@@ -43,7 +43,7 @@ REVIEW = Path(__file__).parent.parent / "tests/data/reviews/vm-start.json"
 CLAIMS, NODES = 10_000, 500
 ANTI_AFFINITY_PODS = 1_000  # at most; pods with a required anti-affinity, which the node guard has to evaluate
 TIMEOUT = 30.0  # seconds for one start
-OURS, PEER, STOCK = "ours", "peer", "stock"
+OURS, PEER = "ours", "peer"
 
 LABELS = {"kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true", "machine-type.node.kubevirt.io/q35": "true"}
 DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
@@ -197,7 +197,7 @@ class Setup:
     @contextmanager
     def serving(self, name: str, snapshot: Path) -> Iterator[Side]:
         """Run a side on the cluster of the snapshot during the block."""
-        commands: dict[str, Callable[[Path], list[str]]] = {PEER: self._peer, STOCK: self._stock, OURS: self._ours}
+        commands: dict[str, Callable[[Path], list[str]]] = {PEER: self._peer, OURS: self._ours}
         with ExitStack() as stack:
             if name == OURS and self.live:
                 cluster = [str(self.tools["cluster"]), "-snapshot", str(snapshot)]
@@ -214,9 +214,6 @@ class Setup:
 
     def _peer(self, snapshot: Path) -> list[str]:
         return peer_command(self.tools["peer"], snapshot, self.folder, *free_ports(2))
-
-    def _stock(self, snapshot: Path) -> list[str]:
-        return [sys.executable, str(Path(__file__).parent / "peer/stock.py"), str(snapshot), str(self.folder)]
 
     def _kubeconfig(self, url: str) -> Path:
         content = {

@@ -1,5 +1,6 @@
 """The controller of one replica: it repeats passes, writes the served files, and records problems."""
 
+import logging
 import random
 import threading
 from collections import Counter
@@ -7,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-import structlog
 
 from certs import files
 from certs import secret as bundles
@@ -134,7 +133,7 @@ FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
 MOUNT_DELAY = timedelta(minutes=2)
 NOT_READ = "the caBundle is not read yet"
 
-log = structlog.get_logger("certs")
+log = logging.getLogger("certs")
 
 
 class CertificateController:
@@ -203,10 +202,10 @@ class CertificateController:
         passed = run_pass(self._objects, self._policy, self._now, served_ca=served_ca)
         if passed.invalid and passed.invalid.cause is Cause.DAMAGED:
             self.failures[Cause.DAMAGED] += 1
-            log.warning("damaged Secret replaced", reason=str(passed.invalid))
+            log.warning("damaged Secret replaced", extra={"reason": str(passed.invalid)})
         if passed.due and passed.step.step not in (Step.NOTHING, Step.PUBLISH):
             self.steps[passed.step.step] += 1
-            log.info("certificate step taken", step=passed.step.step, reason=passed.step.why)
+            log.info("certificate step taken", extra={"step": passed.step.step, "reason": passed.step.why})
         if passed.repaired:
             self._record_repair()
         # API servers don't trust a new CA before it is published, and see it a little later. They still trust the old
@@ -240,7 +239,7 @@ class CertificateController:
 
     def _record_repair(self) -> None:
         self.repairs += 1
-        log.info("caBundle repaired", configuration=self._objects.configuration)
+        log.info("caBundle repaired", extra={"configuration": self._objects.configuration})
 
     def _record_failure(self, error: CertificateError, unexpected: Exception | None = None) -> float:
         self.failures[error.cause] += 1
@@ -251,7 +250,9 @@ class CertificateController:
         self.problem, self.untrusted = str(error), ""  # an unready replica would not help
         if to_log != self._last_logged:
             self._last_logged = to_log
-            log.warning("certificate pass failed", cause=error.cause, reason=self.problem, exc_info=unexpected)
+            log.warning(
+                "certificate pass failed", extra={"cause": error.cause, "reason": self.problem}, exc_info=unexpected
+            )
         # A recreated Secret gets another CA. A replica that reads it later is trusted later, so don't back off.
         wait = min(self._backoff, PASS_INTERVAL) if error.cause is Cause.MISSING else self._backoff
         self._backoff = min(self._backoff * 2, MAX_BACKOFF)

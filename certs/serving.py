@@ -1,6 +1,7 @@
 """Load a folder's serving certificate into a TLS context, reload it when its files change, or create it for one run."""
 
 import fcntl
+import logging
 import os
 import shutil
 import ssl
@@ -10,8 +11,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-
-import structlog
 
 from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read, split, trust_anchor
 from certs.files import UnusableCertificate, identity, read_file
@@ -25,7 +24,7 @@ PREFIX = "kubevirt-scheduler.keys-"  # older versions use `kubevirt-scheduler-`,
 UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise another start could remove it
 MEMORY_FOLDER_ADVICE = "mount writable memory at {}, as container runtimes do"
 
-log = structlog.get_logger("certs")
+log = logging.getLogger("certs")
 BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -55,11 +54,11 @@ class ClientCa:
         except UnusableCertificate as error:
             # Each connection retries, because the file may be half written. Log it once.
             if str(error) != self.problem:
-                log.warning("client CA unusable, keeping the old one", reason=str(error))
+                log.warning("client CA unusable, keeping the old one", extra={"reason": str(error)})
             self.problem = str(error)
             return
         self._seen, self.problem = found, ""
-        log.info("client CA reloaded", file=str(self._file))
+        log.info("client CA reloaded", extra={"file": str(self._file)})
 
 
 class ServingCertificate:
@@ -121,12 +120,12 @@ class ServingCertificate:
         except UnusableCertificate as error:
             # Each connection retries, because the cause may be a temporary lack of file descriptors. Log it once.
             if str(error) != self.problem:
-                log.warning("serving certificate unusable, keeping the old one", reason=str(error))
+                log.warning("serving certificate unusable, keeping the old one", extra={"reason": str(error)})
             # A change of the client CA waits for a usable pair: the old key is no longer in a file.
             self.problem = str(error)
             return
         if found != self._seen:
-            log.info("serving certificate reloaded", folder=str(self._folder))
+            log.info("serving certificate reloaded", extra={"folder": str(self._folder)})
         self._seen, self.problem = found, ""
 
     def _load(self, trusted: str) -> None:
@@ -228,7 +227,7 @@ def _remove_abandoned(parent: Path) -> None:
             descriptor = _lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(descriptor)
-            log.info("keys of a killed process removed", folder=str(folder))
+            log.info("keys of a killed process removed", extra={"folder": str(folder)})
 
 
 def _create_folder(place: str | None, memory: str, disk: str | None) -> Path:
@@ -241,7 +240,9 @@ def _create_folder(place: str | None, memory: str, disk: str | None) -> Path:
             f"cannot create a folder for private keys: {error.strerror}; {MEMORY_FOLDER_ADVICE.format(memory)}"
         ) from None
     if not place:
-        log.warning("private keys are on disk", folder=str(folder), advice=MEMORY_FOLDER_ADVICE.format(memory))
+        log.warning(
+            "private keys are on disk", extra={"folder": str(folder), "advice": MEMORY_FOLDER_ADVICE.format(memory)}
+        )
     return folder
 
 

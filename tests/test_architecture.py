@@ -49,7 +49,6 @@ PLANTED = {
     laws.one_door: [
         ("webhook/cluster/caches/store.py", "import kubernetes.client"),
         ("certs/controller.py", "from kubernetes import watch"),
-        ("webhook/serving/worker.py", "from flask import Flask"),
         ("webhook/placement/affinity.py", "import jsonpatch"),
         ("webhook/serving/worker.py", "from cryptography import x509"),
         ("webhook/serving/app.py", "from gunicorn.app.base import BaseApplication"),
@@ -84,8 +83,8 @@ PLANTED = {
         ("webhook/serving/app.py", "async def _process_review(): ..."),
         ("webhook/serving/app.py", "class App:\n    def handle_review(self): ..."),
     ],
-    laws.door_sign: [("webhook/serving/app.py", "import flask"), ("certs/__init__.py", "")],
-    laws.short_files: [("webhook/serving/app.py", "import flask\n" * (laws.MAX_FILE_LINES + 1))],
+    laws.door_sign: [("webhook/serving/http/parser.py", "import httptools"), ("certs/__init__.py", "")],
+    laws.short_files: [("webhook/serving/app.py", "import json\n" * (laws.MAX_FILE_LINES + 1))],
     laws.fakes_not_patches: [
         ("tests/test_app.py", "mock.patch('webhook.serving.app.inject')"),
         ("tests/test_app.py", "@patch('webhook.serving.app.inject')\ndef test_it(): ..."),

@@ -5,12 +5,12 @@ import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from structlog.testing import capture_logs
 
 from certs.authority import issue_ca, issue_leaf
 from certs.files import UnusableCertificate
 from certs.serving import ClientCa, ServingCertificate, load_context
 from tests.support.client_certificates import issue_client, replace
+from tests.support.log_capture import capture_logs
 from tests.support.tls_client import write_certificate_files
 
 NOW = datetime.now(UTC)

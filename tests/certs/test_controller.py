@@ -11,7 +11,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from structlog.testing import capture_logs
 
 from certs import secret as bundles
 from certs.authority import BadCertificate, Issued, issue_ca, issue_leaf, read, signed_by, split
@@ -40,6 +39,7 @@ from tests.support.fake_certificate_cluster import (
     FakeCertificateCluster,
 )
 from tests.support.fake_clock import CertificateClock
+from tests.support.log_capture import capture_logs
 
 POLICY = Policy(NAMES)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)

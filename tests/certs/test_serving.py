@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from structlog.testing import capture_logs
 
 from certs.authority import issue_ca, issue_leaf
 from certs.files import UnusableCertificate
@@ -25,6 +24,7 @@ from certs.serving import (
     self_signed_folder,
     temporary_folder,
 )
+from tests.support.log_capture import capture_logs
 from tests.support.own_process import run_in_child_process
 
 NOW = datetime.now(UTC)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
-from structlog.testing import capture_logs
 
 from tests.support.builders import Object
 from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
+from tests.support.log_capture import capture_logs
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.election import LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL, Election
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from structlog.testing import capture_logs
 
 from tests.support.builders import (
     claim,
@@ -24,6 +23,7 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_clock import FakeClock
+from tests.support.log_capture import capture_logs
 from tests.support.memory import traced_memory
 from tests.support.paths import REVIEWS
 from tests.support.webhook_process import create_service_account

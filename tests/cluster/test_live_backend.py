@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
-from structlog.testing import capture_logs
 
+from tests.serving.review_client import ReviewClient
 from tests.support.builders import node, pinned_vm_pod, settings, storage, virtual_machine
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod
+from tests.support.log_capture import capture_logs
 from tests.support.threads import own_threads
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.live_backend import LiveBackend
 from webhook.fleet.release import RELEASE_REASONS
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action
-from webhook.serving.app import create_probes
+from webhook.serving.app import probe_port
 from webhook.serving.telemetry.collectors import cluster_metrics, fleet_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
@@ -141,10 +142,10 @@ def test_a_replica_is_ready_without_the_cache_of_vms_and_reports_its_problem(mak
     for each in backend.live.reflectors:
         each.health.synced = each is not vms
     vms.health.problem, vms.health.code = "virtualmachines is forbidden", 403
-    probes = create_probes(Metrics(), backend.caches, dict, str, lambda: 0.0).test_client()
+    probes = ReviewClient(probe_port(Metrics(), backend.caches, dict, str, lambda: 0.0))
     response = probes.get("/readyz")
     assert response.status_code == 200
-    assert response.get_json()["problems"] == {"virtualmachines": "virtualmachines is forbidden"}
+    assert response.json["problems"] == {"virtualmachines": "virtualmachines is forbidden"}
     assert samples(backend)['kubevirt_scheduler_cache_forbidden{resource="virtualmachines"}'] == 1
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
-from structlog.testing import capture_logs
 
 from tests.support.builders import (
     Object,
@@ -40,6 +39,7 @@ from tests.support.fake_api_server import (
     stream,
 )
 from tests.support.fake_clock import FakeClock
+from tests.support.log_capture import capture_logs
 from tests.support.paths import REVIEWS
 from tests.support.threads import own_threads
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
@@ -556,7 +556,7 @@ def test_a_pod_with_an_invalid_request_is_removed_and_logged(server: ApiServer) 
     with capture_logs() as logs:
         cache.follow(stream(event("MODIFIED", pod("one", node="node-a", requests={"cpu": PASSPHRASE}))))
     assert cache.names == []
-    assert [(entry["event"], entry.get("name")) for entry in logs] == [
+    assert [(entry["event"], entry.get("object")) for entry in logs] == [
         ("synced", None),
         ("malformed object skipped", "one"),
     ]

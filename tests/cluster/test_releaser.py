@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from kubernetes.client import Configuration
-from structlog.testing import capture_logs
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import Object, node, pinned_vm_pod, pod, settings, storage, virtual_machine, vmi
 from tests.support.fake_api_server import ApiServer, Responder, body, error_response, event, forbidden, status
 from tests.support.fake_clock import FakeClock
+from tests.support.log_capture import capture_logs
 from webhook.cluster.caches.fact_readers import read_pod
 from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES

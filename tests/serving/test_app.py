@@ -10,8 +10,6 @@ from types import FunctionType, ModuleType
 
 import jsonpatch
 import pytest
-import structlog
-from structlog.testing import capture_logs
 
 from tests.serving.review_client import ReviewClient
 from tests.support import paths
@@ -30,14 +28,15 @@ from tests.support.builders import (
 )
 from tests.support.fake_clock import FakeClock
 from tests.support.large_reviews import large_review
+from tests.support.log_capture import capture_logs
 from webhook.cluster.backend import Backend, Cache, from_snapshot
 from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.store import Store
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
-from webhook.serving.app import create_probes, make_reviewer, review_port
+from webhook.serving.app import probe_port, review_port
 from webhook.serving.review.admission_review import REVIEW_LIMIT
-from webhook.serving.review.reviewer import Call
+from webhook.serving.review.reviewer import Call, Reviewer
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.logs import LogLimit
 from webhook.serving.telemetry.metrics import Metrics
@@ -73,7 +72,7 @@ def client_for(store=None, *, synced=lambda: True, metrics=None, clock=None, **o
 
 def client_of(backend, metrics=None, clock=None, **options):
     clock = clock or FakeClock()
-    reviewer = make_reviewer(backend, settings(**options), metrics or Metrics(), clock)
+    reviewer = Reviewer(backend, settings(**options), metrics or Metrics(), clock)
     return ReviewClient(review_port(reviewer), clock)
 
 
@@ -200,7 +199,6 @@ def test_a_decision_is_logged_as_one_line():
             "opted_in_by": "annotation",
             "ms": 0.0,
             "dry_run": True,
-            "exc_info": None,
         }
     ]
 
@@ -325,7 +323,7 @@ def test_a_request_without_enough_time_is_allowed_without_a_decision(timeout):
 )
 def test_the_timeout_starts_at_the_first_byte_of_the_request(elapsed, expected):
     clock = FakeClock()
-    reviewer = make_reviewer(from_snapshot(catalog(*CLUSTER), settings()), settings(), Metrics(), clock)
+    reviewer = Reviewer(from_snapshot(catalog(*CLUSTER), settings()), settings(), Metrics(), clock)
     response = reviewer.answer(json.dumps(review()).encode(), Call(clock.now - elapsed, 3.0))
     assert json.loads(response.body)["response"]["auditAnnotations"]["reason"] == expected
 
@@ -377,7 +375,6 @@ def captured_log():
     logs.configure(settings(log_level="debug"), stream, LogLimit())
     yield stream
     logs.configure(settings(), io.StringIO(), LogLimit())
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
@@ -441,9 +438,10 @@ def test_the_store_keeps_no_passphrase():
 
 
 def probes_client(ready=True, metrics=None, stuck=0.0, problems_of=dict, caches=()):
-    return create_probes(
-        metrics or Metrics(), lambda: list(caches), problems_of, lambda: "" if ready else "shutting down", lambda: stuck
-    ).test_client()
+    not_ready = "" if ready else "shutting down"
+    return ReviewClient(
+        probe_port(metrics or Metrics(), lambda: list(caches), problems_of, lambda: not_ready, lambda: stuck)
+    )
 
 
 def test_liveness_is_ok_even_when_unready():
@@ -491,7 +489,7 @@ def test_the_tls_port_serves_no_probes(path):
 
 
 def test_the_plain_port_accepts_no_reviews():
-    response = probes_client().post("/mutate", json=review())
+    response = probes_client().post("/mutate", json.dumps(review()).encode())
     assert (response.status_code, response.json) == (404, {"error": "no such path"})
 
 
@@ -542,7 +540,7 @@ def test_a_review_with_a_claim_that_the_caches_lack_is_retried_at_once_and_then_
 
 def test_another_replica_knows_from_the_pod_that_the_call_has_waited():
     now = datetime(2026, 8, 1, 12, 0, 0, 500_000, UTC).timestamp()
-    reviewer = make_reviewer(from_snapshot(catalog(*STARTING), settings()), settings(), Metrics(), FakeClock())
+    reviewer = Reviewer(from_snapshot(catalog(*STARTING), settings()), settings(), Metrics(), FakeClock())
     client = ReviewClient(review_port(replace(reviewer, wall_clock=lambda: now)), reviewer.clock)
     codes = []
     for uid, begun in (("a", "2026-08-01T12:00:00Z"), ("b", "2026-08-01T11:59:59Z")):

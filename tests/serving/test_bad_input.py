@@ -22,8 +22,9 @@ from tests.support.builders import (
     virt_launcher,
 )
 from webhook.cluster.backend import from_snapshot
-from webhook.serving.app import make_reviewer, review_port
+from webhook.serving.app import review_port
 from webhook.serving.review.admission_review import REVIEW_LIMIT
+from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import Metrics
 
 UID = "00000000-0000-0000-0000-000000000001"
@@ -33,7 +34,7 @@ JSON = "application/json"
 @pytest.fixture(scope="module")
 def client():
     cluster = catalog(*storage(), claim("disk2"), node())
-    return ReviewClient(review_port(make_reviewer(from_snapshot(cluster, settings()), settings(), Metrics())))
+    return ReviewClient(review_port(Reviewer(from_snapshot(cluster, settings()), settings(), Metrics())))
 
 
 def review(**overrides):

@@ -9,12 +9,12 @@ from threading import Event, Thread
 
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from structlog.testing import capture_logs
 
 from certs.authority import issue_ca
 from certs.serving import trust_clients
 from tests.serving.loop_driver import POST, drive_loop
 from tests.support.client_certificates import client_context, issue_client, replace, write_client
+from tests.support.log_capture import capture_logs
 from tests.support.server_process import JSON, TIMEOUT, VM_START, run_server, run_to_exit, until, write_cluster
 from tests.support.tls_client import closed_by_server, write_certificate_files
 from webhook.serving.http.connection import Phase

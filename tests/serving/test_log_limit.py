@@ -1,7 +1,8 @@
 """A flood of failed requests writes a bounded number of log lines, and the dropped ones are counted."""
 
+import logging
+
 import pytest
-import structlog
 
 from tests.support.fake_clock import FakeClock
 from tests.support.server_process import JSON, run_server
@@ -19,14 +20,9 @@ def limit(clock):
 
 
 def passed(limit, times, event="error response", **fields):
-    """The lines that pass the limit."""
-    lines = []
-    for _ in range(times):
-        try:
-            lines.append(limit(None, "warning", {"event": event} | fields))
-        except structlog.DropEvent:
-            continue
-    return lines
+    """The records that pass the limit, as dicts."""
+    records = (logging.makeLogRecord({"msg": event} | fields) for _ in range(times))
+    return [vars(record) for record in records if limit.filter(record)]
 
 
 @pytest.mark.parametrize("event", LIMITED_EVENTS)
@@ -40,7 +36,7 @@ def test_the_next_line_has_the_number_of_dropped_lines(limit, clock):
     assert not any("suppressed" in line for line in passed(limit, 1000, code=400))
     clock.now += 1
     first, second, *_ = passed(limit, 1000, code=400)
-    assert first == {"event": "error response", "code": 400, "suppressed": 1000 - MAX_BURST}
+    assert first["suppressed"] == 1000 - MAX_BURST
     assert "suppressed" not in second
     assert limit.suppressed == 2000 - MAX_BURST - LINES_PER_SECOND
 

@@ -5,7 +5,6 @@ import json
 import logging
 
 import pytest
-import structlog
 
 from tests.support.builders import settings
 from webhook.placement.settings import LogFormat, LogLevel
@@ -23,16 +22,18 @@ def _restore_logging():
         (logging.getLogger(name), logging.getLogger(name).handlers, logging.getLogger(name).level) for name in names
     ]
     yield
-    structlog.reset_defaults()
     for logger, handlers, level in saved:
         logger.handlers = handlers
         logger.setLevel(level)
 
 
 def configured_stream(**options):
+    return configured(**options)[0]
+
+
+def configured(**options):
     stream = io.StringIO()
-    logs.configure(settings(**options), stream, LogLimit())
-    return stream
+    return stream, logs.configure(settings(**options), stream, LogLimit())
 
 
 def lines(stream):
@@ -42,7 +43,7 @@ def lines(stream):
 def test_a_flood_of_failed_requests_writes_a_bounded_number_of_lines():
     stream = configured_stream()
     for _ in range(1000):
-        structlog.get_logger("webhook").warning("error response", code=400)
+        logging.getLogger("webhook").warning("error response", extra={"code": 400})
     assert len(lines(stream)) < 100
 
 
@@ -51,23 +52,29 @@ def fail():
 
 
 def test_a_json_line_contains_time_level_and_fields():
-    stream = configured_stream()
-    structlog.get_logger("webhook").info("decided", pod="vm1", claims=2, dry_run=False, node=None)
-    [line] = lines(stream)
-    assert line.pop("time").endswith("Z")
-    assert line == {"event": "decided", "level": "info", "pod": "vm1", "claims": 2, "dry_run": False, "node": None}
+    stream, handler = configured()
+    fields = {"pod": "vm1", "claims": 2, "dry_run": False, "node": None}
+    logging.getLogger("webhook").info("decided", extra=fields)
+    handler.info("decided", fields)
+    written = lines(stream)
+    assert all(line.pop("time").endswith("Z") for line in written)
+    assert written == [{"event": "decided", "level": "info"} | fields] * 2
 
 
 def test_the_text_format_writes_key_value_pairs():
     stream = configured_stream(log_format=LogFormat.TEXT)
-    structlog.get_logger("webhook").info("decided", pod="vm1", dry_run=False, node=None)
-    assert stream.getvalue().rstrip().partition(" ")[2] == "level=info event=decided pod=vm1 dry_run=false node="
+    fields = {"pod": "vm1", "vm": 'a "b" c', "dry_run": False, "node": None}
+    logging.getLogger("webhook").info("decided", extra=fields)
+    assert stream.getvalue().rstrip().partition(" ")[2] == (
+        'level=info event=decided pod=vm1 vm="a \\"b\\" c" dry_run=false node='
+    )
 
 
 @pytest.mark.parametrize("log_format", LogFormat)
 def test_control_characters_do_not_split_a_line(log_format):
     stream = configured_stream(log_format=log_format)
-    structlog.get_logger("webhook").info("decided", pod='vm1\nlevel=error event="forged"', uid="a\rb\x1b[2Jc")
+    fields = {"pod": 'vm1\nlevel=error event="forged"', "uid": "a\rb\x1b[2Jc"}
+    logging.getLogger("webhook").info("decided", extra=fields)
     (line,) = stream.getvalue().splitlines()
     assert line.isprintable()
 
@@ -87,15 +94,15 @@ def test_library_loggers_use_the_configured_format(name, log_format):
 
 @pytest.mark.parametrize("name", ["webhook", "gunicorn.error"])
 def test_lines_below_the_log_level_are_dropped(name):
-    stream = configured_stream(log_level=LogLevel.WARNING)
-    structlog.get_logger(name).info("dropped")
+    stream, handler = configured(log_level=LogLevel.WARNING)
     logging.getLogger(name).info("dropped")
-    structlog.get_logger(name).warning("written")
+    handler.info("dropped", {})
+    logging.getLogger(name).warning("written")
     assert [line["event"] for line in lines(stream)] == ["written"]
 
 
 @pytest.mark.parametrize("log_format", LogFormat)
-@pytest.mark.parametrize("logger", [structlog.get_logger("webhook"), logging.getLogger("gunicorn.error")])
+@pytest.mark.parametrize("logger", [logging.getLogger("webhook"), logging.getLogger("gunicorn.error")])
 def test_an_exception_is_logged_with_type_and_frames_without_its_message(logger, log_format):
     stream = configured_stream(log_format=log_format)
     try:
@@ -114,7 +121,7 @@ def test_an_exception_passed_as_exc_info_is_logged_outside_its_handler():
         fail()
     except ValueError as error:
         caught = error
-    structlog.get_logger("webhook").error("request failed", exc_info=caught)
+    logging.getLogger("webhook").error("request failed", exc_info=caught)
     [line] = lines(stream)
     assert line["error"] == "ValueError"
     assert line["traceback"].endswith(" fail")
@@ -128,7 +135,7 @@ def test_the_cause_of_an_exception_is_logged_by_type():
         except ValueError as error:
             raise json.JSONDecodeError(SECRET, SECRET, 0) from error
     except ValueError:
-        structlog.get_logger("webhook").exception("request failed")
+        logging.getLogger("webhook").exception("request failed")
     [line] = lines(stream)
     assert SECRET not in json.dumps(line)
     assert line["error"] == "json.decoder.JSONDecodeError"
@@ -138,5 +145,5 @@ def test_the_cause_of_an_exception_is_logged_by_type():
 @pytest.mark.parametrize("value", ["\ud800", object(), {1, 2}])
 def test_a_line_with_a_value_that_is_not_json_is_still_logged(value):
     stream = configured_stream()
-    structlog.get_logger("webhook").info("decided", pod=value, vm="vm1")
+    logging.getLogger("webhook").info("decided", extra={"pod": value, "vm": "vm1"})
     assert lines(stream)[0]["vm"] == "vm1"

@@ -11,17 +11,17 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.serving.loop_driver import POST, drive_loop
 from tests.support.builders import catalog, request, virt_launcher
+from tests.support.log_capture import capture_logs
 from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
 from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files
 from tests.support.tls_records import handshake
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
-from webhook.serving.app import make_reviewer, review_port
+from webhook.serving.app import review_port
 from webhook.serving.http.connection import RECORDS_PER_TURN, Connection
 from webhook.serving.http.loop import (
     DRAIN_TIMEOUT,
@@ -35,6 +35,7 @@ from webhook.serving.http.loop import (
 from webhook.serving.http.messages import Response
 from webhook.serving.http.parser import BODY_LIMIT, RequestParser
 from webhook.serving.http.tls_channel import MAX_USELESS_RECORDS
+from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.collectors import loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
@@ -323,7 +324,7 @@ REVIEW_HEAD = HEAD.replace(b"/mutate", b"/mutate?timeout=10s") + b"Content-Lengt
 def reviewer(driver):
     """Respond as the TLS port of an empty cluster does, on the fake clock."""
     defaults = Settings()
-    reviewer = make_reviewer(from_snapshot(catalog(), defaults), defaults, Metrics(), lambda: driver.now)
+    reviewer = Reviewer(from_snapshot(catalog(), defaults), defaults, Metrics(), lambda: driver.now)
     driver.handler.respond = review_port(reviewer)
 
 

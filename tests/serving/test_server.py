@@ -98,7 +98,7 @@ def test_each_decision_is_logged_as_a_json_line(server):
     assert {"event": "decided", "vm": "vm1", "reason": "CoScheduled", "node": "node-a"}.items() <= line.items()
 
 
-# Invalid requests that Flask's test client cannot send
+# Invalid requests
 
 
 def test_a_body_over_4_mib_is_rejected_before_it_is_read(server):

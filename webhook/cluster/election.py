@@ -1,5 +1,6 @@
 """Elect one replica with a Lease. Only the elected replica deletes pods."""
 
+import logging
 import os
 import threading
 import time
@@ -9,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-import structlog
 
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import Key
@@ -20,7 +20,7 @@ from webhook.placement.objects.fields import JsonObject, mapping, text
 LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL = 15, 10.0, 2.0
 REQUEST_TIMEOUT, FAREWELL_TIMEOUT = 3.0, 1.0  # seconds
 
-log = structlog.get_logger("webhook.election")
+log = logging.getLogger("webhook.election")
 
 
 class Election:
@@ -62,9 +62,11 @@ class Election:
         except ClusterError as error:
             self._report(error.code, str(error))
         except Exception:
-            log.exception("unexpected error", resource="leases")
+            log.exception("unexpected error", extra={"resource": "leases"})
         if self.leads() is not led:
-            log.info("became leader" if self.leads() else "stopped leading", lease=self._path.rpartition("/")[2])
+            log.info(
+                "became leader" if self.leads() else "stopped leading", extra={"lease": self._path.rpartition("/")[2]}
+            )
 
     def resign(self) -> None:
         """Give up the Lease, so that another replica leads without a wait. Never raises."""
@@ -75,7 +77,7 @@ class Election:
         try:
             self._cluster.send("PUT", self._path, self._lease | {"spec": spec}, FAREWELL_TIMEOUT)
         except ClusterError as error:
-            log.info("lease not released", code=error.code, error=str(error))
+            log.info("lease not released", extra={"code": error.code, "error": str(error)})
 
     def _try_to_lead(self) -> None:
         started = self._clock()
@@ -107,5 +109,5 @@ class Election:
     def _report(self, code: int, error: str) -> None:
         # After a conflict another replica leads: that is no problem.
         if code != 409 and error != self._last_error:
-            log.warning("lease not renewed", resource="leases", code=code, error=error)
+            log.warning("lease not renewed", extra={"resource": "leases", "code": code, "error": error})
         self._last_error = error

@@ -3,6 +3,7 @@
 Only this module creates objects. `releaser` deletes pods, and `election` updates one Lease.
 """
 
+import logging
 import secrets
 import threading
 import time
@@ -10,7 +11,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-import structlog
 from msgspec.structs import replace
 
 from webhook.cluster.client import ClusterError
@@ -36,7 +36,7 @@ MESSAGE_SIZE, NAME_LENGTH, INSTANCE_LENGTH, UID_LENGTH = 1024, 253, 128, 63
 
 MAX_CLAIMS = 16  # more than a VM has disks
 
-log = structlog.get_logger("webhook.events")
+log = logging.getLogger("webhook.events")
 
 
 class Subject(NamedTuple):
@@ -165,7 +165,7 @@ class EventRecorder:
         unwritten = sum(pending.times for pending in self._queue.values()) + (self._retry[2] if self._retry else 0)
         if unwritten:
             self._drop("failed", unwritten)
-            log.warning("events dropped at shutdown", resource="events", number=unwritten)
+            log.warning("events dropped at shutdown", extra={"resource": "events", "number": unwritten})
 
     def step(self, deadline: float = WRITE_TIMEOUT, pause: float = MIN_WRITE_INTERVAL) -> bool:
         """Write one event, first the one to retry. Return False if there was nothing to write yet.
@@ -227,7 +227,10 @@ class EventRecorder:
             # Log each error once. The text of a 403 names the missing right and the service account.
             if (method, error.code) not in self._logged_errors:
                 self._logged_errors.add((method, error.code))
-                log.warning("event write failed", resource="events", method=method, code=error.code, error=str(error))
+                log.warning(
+                    "event write failed",
+                    extra={"resource": "events", "method": method, "code": error.code, "error": str(error)},
+                )
             raise
         return True
 

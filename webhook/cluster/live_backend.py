@@ -1,10 +1,9 @@
 """The backend of a live cluster: its caches, its Event recorder, and their threads."""
 
+import logging
 import os
 import threading
 import time
-
-import structlog
 
 from webhook.cluster.backend import Backend, Cache
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
@@ -19,7 +18,7 @@ from webhook.placement.objects.fields import JsonObject
 from webhook.placement.reasons import Decision
 from webhook.placement.settings import Action, Settings
 
-log = structlog.get_logger("webhook.live")
+log = logging.getLogger("webhook.live")
 
 
 class LiveBackend:

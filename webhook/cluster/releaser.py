@@ -1,5 +1,6 @@
 """Release VMs from pins that can't hold: delete their Pending pods, or report those that must not be deleted."""
 
+import logging
 import threading
 import time
 from collections import Counter, defaultdict
@@ -8,7 +9,6 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 
 import msgspec
-import structlog
 
 from webhook.cluster import api_types
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
@@ -32,7 +32,7 @@ NEVER = float("-inf")
 GONE_OR_CHANGED = (404, 409)
 FORBIDDEN = (403, 422)  # by a missing right, and by a ValidatingAdmissionPolicy
 
-log = structlog.get_logger("webhook.releaser")
+log = logging.getLogger("webhook.releaser")
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Releaser:
                 except ClusterError as error:
                     self._report_error("list", error)
                 except Exception:
-                    log.exception("unexpected error", namespace=stuck.pod.namespace, pod=stuck.pod.name)
+                    log.exception("unexpected error", extra={"namespace": stuck.pod.namespace, "pod": stuck.pod.name})
         reasons = (stuck.reason for stuck in self._stuck.values() if stuck.reason)
         self.pending = Counter(reasons) if self.leads() else Counter()
 
@@ -183,7 +183,7 @@ class Releaser:
         stuck.reason, cached, pin = None, stuck.pod, stuck.pin
         self.released[obstacle.reason] += 1
         names = {"namespace": cached.namespace, "vm": pin.vm, "pod": cached.name, "node": pin.node}
-        log.info("released", **names, reason=obstacle.reason.value)
+        log.info("released", extra={**names, "reason": obstacle.reason.value})
         # Now, before the watch reports it: otherwise this pass might release more pods than necessary.
         self._live.query(lambda store: store.remove(Pod, cached.key))
         self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
@@ -213,4 +213,6 @@ class Releaser:
         # Log each error once. The text of a 403 names the missing right and the service account.
         if (verb, error.code) not in self._logged_errors:
             self._logged_errors.add((verb, error.code))
-            log.warning("release failed", resource="pods", verb=verb, code=error.code, error=str(error))
+            log.warning(
+                "release failed", extra={"resource": "pods", "verb": verb, "code": error.code, "error": str(error)}
+            )

@@ -1,7 +1,7 @@
 """The webhook server: HTTPS for AdmissionReviews, plain HTTP for probes and metrics.
 
-`server` runs the process, `app` has the routes of both ports. `http` serves connections, `review` responds to reviews,
+`worker` runs the process, `app` has the routes of both ports. `http` serves connections, `review` responds to reviews,
 `telemetry` reports what the server does.
 
-Only this package imports `flask`, `gunicorn` and `httptools`. It may import `cluster` and `placement`.
+Only this package imports `gunicorn` and `httptools`. It may import `cluster` and `placement`.
 """

@@ -1,5 +1,6 @@
 """Mirror one resource kind with list and watch, and relist after any error."""
 
+import logging
 import random
 import threading
 import time
@@ -11,7 +12,6 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-import structlog
 
 from webhook.cluster.api_types import JSON, METADATA, METADATA_LIST
 from webhook.cluster.caches.kinds import CSI_NODES, NAMESPACES, STORAGE_CLASSES, Kind
@@ -32,7 +32,7 @@ MIN_WATCH, STABLE_WATCH = 1.0, 10.0
 
 CRD_MISSING = "the CRD is not installed; checking again every 30 s"
 
-log = structlog.get_logger("webhook.reflector")
+log = logging.getLogger("webhook.reflector")
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Reflector:
             except ClusterError as error:
                 stop.wait(self._record_failure(error))
             except Exception as error:
-                log.exception("unexpected error", resource=self.kind.plural)
+                log.exception("unexpected error", extra={"resource": self.kind.plural})
                 stop.wait(self._record_failure(ClusterError(0, f"{type(error).__name__} in {self.kind.plural}")))
 
     def follow(self, stop: threading.Event) -> None:
@@ -104,7 +104,7 @@ class Reflector:
             facts += map(self._known, self.kind.read_all(items, self._skip))
         self._replace_table(facts)
         if not self.health.synced:
-            log.info("synced", resource=self.kind.plural, objects=len(facts))
+            log.info("synced", extra={"resource": self.kind.plural, "objects": len(facts)})
         self.health.synced = True
         return version
 
@@ -165,7 +165,7 @@ class Reflector:
 
     def _skip(self, name: str, error: str) -> None:
         self.health.skipped += 1
-        log.warning("malformed object skipped", resource=self.kind.plural, name=name, error=error)
+        log.warning("malformed object skipped", extra={"resource": self.kind.plural, "object": name, "error": error})
 
     def _record_failure(self, error: ClusterError) -> float:
         """Record the failure and return the backoff in seconds."""
@@ -193,5 +193,6 @@ class Reflector:
         self.health.problem, self.health.code = str(error), error.code
         if self._last_error != str(error):
             emit = log.info if error.code == 410 else log.warning
-            emit("list or watch failed, relisting", resource=self.kind.plural, code=error.code, error=str(error))
+            fields = {"resource": self.kind.plural, "code": error.code, "error": str(error)}
+            emit("list or watch failed, relisting", extra=fields)
         self._last_error = str(error)

@@ -18,9 +18,10 @@ from webhook.commands.serve.certificate_options import TlsOptions, certificate_p
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings, read_settings
 from webhook.reading import snapshot
-from webhook.serving.app import create_probes, make_reviewer, probe_port, review_port
+from webhook.serving.app import probe_port, review_port
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import CannotListen, listening
+from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
 from webhook.serving.telemetry.logs import LogLimit, LogStream
@@ -93,14 +94,15 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if snapshots and lease_key:
         raise click.UsageError("--lease requires a live cluster: a snapshot has no pods to release")
     log_stream, log_limit = LogStream(STDERR), LogLimit()
-    logs.configure(settings, log_stream, log_limit)
+    log_handler = logs.configure(settings, log_stream, log_limit)
     metrics = Metrics(settings.action)
     metrics.add(partial(log_metrics, log_stream, log_limit))
     if snapshots:
         backend = from_snapshot(snapshot.load(snapshots), settings)
     else:
         backend = _live_backend(connect(kubeconfig, context), settings, lease_key, metrics)
-    handler = RequestHandler(review_port(make_reviewer(backend, settings, metrics)), metrics.count_response)
+    reviewer = Reviewer(backend, settings, metrics, log_info=log_handler.info)
+    handler = RequestHandler(review_port(reviewer), metrics.count_response)
     try:
         with ExitStack() as stack:
             listeners = stack.enter_context(listening(bind, https_port, http_port))
@@ -111,7 +113,8 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
 
             def probes(not_ready_reason: Callable[[], str], stalled_seconds: Callable[[], float]) -> RequestHandler:
                 problems = partial(certificate_problems, certificate, controller)
-                return probe_port(create_probes(metrics, backend.caches, problems, not_ready_reason, stalled_seconds))
+                respond = probe_port(metrics, backend.caches, problems, not_ready_reason, stalled_seconds)
+                return RequestHandler(respond, body_limit=0)
 
             Server(handler, probes, listeners, certificate, settings, backend, metrics, controller).run()
     except (CannotListen, UnusableCertificate) as error:

@@ -4,6 +4,7 @@ A turn is one iteration: poll, serve requests, then continue handshakes and acce
 requests itself, so nothing on the way of a request may wait.
 """
 
+import logging
 import selectors
 import socket
 import time
@@ -11,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-
-import structlog
 
 from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
 from webhook.serving.http.connection import Connection, Phase, RequestHandler
@@ -94,7 +93,7 @@ FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
 # label values of connections_dropped
 DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "evicted", "error"
 
-log = structlog.get_logger("webhook")
+log = logging.getLogger("webhook")
 
 
 class Loop:
@@ -215,7 +214,7 @@ class Loop:
         try:
             action(self.turns.last_begin)
         except ClientCertificateRejected as error:
-            log.warning("client certificate rejected", peer=connection.peer.address, reason=error.reason)
+            log.warning("client certificate rejected", extra={"peer": connection.peer.address, "reason": error.reason})
             self.dropped[str(error)] += 1
             connection.start_closing(self.turns.last_begin)  # an immediate close could overtake the alert with a reset
         except ConnectionLost as error:
@@ -246,7 +245,7 @@ class Loop:
 
     def _drop(self, connection: Connection, cause: str) -> None:
         self.dropped[cause] += 1
-        log.debug("connection dropped", peer=connection.peer.address, cause=cause)
+        log.debug("connection dropped", extra={"peer": connection.peer.address, "cause": cause})
         # If the peer closed the connection, flush pending data; if we close it, discard.
         closed_by_peer = cause in ("tls", "reset")
         self._remove(connection, connection.channel.close if closed_by_peer else connection.channel.reset)

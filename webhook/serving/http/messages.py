@@ -1,19 +1,19 @@
 """HTTP messages: a complete request, a response, and the response as bytes."""
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
 from functools import cached_property, lru_cache
 from http import HTTPStatus
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 Headers = Sequence[tuple[str, str]]
 
-log = structlog.get_logger("webhook")
+log = logging.getLogger("webhook")
 
 
 class Head(Struct, frozen=True, dict=True):  # cached_property needs a __dict__
@@ -65,7 +65,7 @@ class Response(Struct, frozen=True):
 
 def error_response(status: HTTPStatus, sentence: str, uid: str | None = None, headers: Headers = ()) -> Response:
     """Return an error as a JSON response, and log it."""
-    log.warning("error response", code=status.value, error=sentence, **({"uid": uid[:64]} if uid else {}))
+    log.warning("error response", extra={"code": status.value, "error": sentence} | ({"uid": uid[:64]} if uid else {}))
     body = json.dumps({"error": sentence} | ({"uid": uid} if uid else {}))
     plain = Response(status, body.encode() + b"\n")
     return replace(plain, headers=[*plain.headers, *headers])

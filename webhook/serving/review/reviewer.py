@@ -1,12 +1,13 @@
 """Decides a review: calls the placement engine, and adds the deadline, retries, logging, metrics and events."""
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -32,7 +33,7 @@ from webhook.serving.review.admission_review import (
 from webhook.serving.review.deadlines import MARGIN, RetryBudget, Wait
 from webhook.serving.telemetry.metrics import Metrics
 
-log = structlog.get_logger("webhook")
+log = logging.getLogger("webhook")
 
 _NOT_IN_NAMES = re.compile(r"[^-A-Za-z0-9._:= ]")
 
@@ -44,17 +45,27 @@ class Call(Struct, frozen=True):
     timeout: float
 
 
+LogInfo = Callable[[str, dict[str, Any]], None]
+
+
+def _log_info(event: str, fields: dict[str, Any]) -> None:
+    log.info(event, extra=fields)
+
+
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Responds to reviews from a backend. `clock` is monotonic, `wall_clock` counts from the epoch, both in seconds."""
+    """Responds to reviews from a backend. `clock` is monotonic, `wall_clock` counts from the epoch, both in seconds.
+
+    Until the backend has synced, it responds with 503 if the API server can retry in time.
+    """
 
     backend: Backend
     settings: Settings
     metrics: Metrics
-    retries: RetryBudget
-    clock: Callable[[], float]
+    clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
-    log: structlog.typing.FilteringBoundLogger = field(default_factory=lambda: structlog.get_logger("webhook").bind())
+    log_info: LogInfo = _log_info
+    retries: RetryBudget = field(default_factory=RetryBudget)
 
     def answer(self, body: bytes, call: Call) -> Response:
         """Respond to a review. Never raises. If an error occurs after the uid was read, the pod continues unchanged."""
@@ -126,22 +137,23 @@ class Reviewer:
     def _log(self, admission: JsonObject, injection: Injection, seconds: float) -> None:
         """Log the decision and the names of the pod and the VM, but never the pod's spec."""
         decision, pod = injection.decision, mapping(admission, "object")
-        write = self.log.info if injection.error is None else self.log.error
-        write(
-            "decided",
-            uid=_printed(admission["uid"], 64),
-            namespace=_printed(text(admission, "namespace"), 63),
-            pod=_printed(text(pod, "metadata", "name") or text(pod, "metadata", "generateName"), 128),
-            vm=_printed(vmi_name(pod), 128),
-            outcome=decision.outcome,
-            reason=decision.reason,
-            node=decision.node,
-            claims=_printed(claims_line(decision), MAX_CLAIMS_LINE),
-            opted_in_by=decision.opted_in_by,
-            ms=round(seconds * 1000, 3),
-            dry_run=_is_dry_run(admission),
-            exc_info=injection.error,
-        )
+        fields = {
+            "uid": _printed(admission["uid"], 64),
+            "namespace": _printed(text(admission, "namespace"), 63),
+            "pod": _printed(text(pod, "metadata", "name") or text(pod, "metadata", "generateName"), 128),
+            "vm": _printed(vmi_name(pod), 128),
+            "outcome": decision.outcome,
+            "reason": decision.reason,
+            "node": decision.node,
+            "claims": _printed(claims_line(decision), MAX_CLAIMS_LINE),
+            "opted_in_by": decision.opted_in_by,
+            "ms": round(seconds * 1000, 3),
+            "dry_run": _is_dry_run(admission),
+        }
+        if injection.error is None:
+            self.log_info("decided", fields)
+        else:
+            log.error("decided", extra=fields, exc_info=injection.error)
 
 
 def _is_dry_run(admission: JsonObject) -> bool:

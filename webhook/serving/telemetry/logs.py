@@ -1,20 +1,18 @@
-"""Structured logging: one format for the logs of this program and of gunicorn, one line per event."""
+"""Structured logging: one line per event, in one format for this program and for gunicorn."""
 
 import json
 import logging
 import os
 import select
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from threading import Lock
 from types import TracebackType
 from typing import Any, TextIO
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
 
 from webhook.cluster.token_bucket import TokenBucket
 from webhook.placement.objects.fields import printable
@@ -53,43 +51,77 @@ class LogStream:
         except OSError:  # the reader is gone, or the disk is full
             return False
 
-    def flush(self) -> None:
-        """Do nothing: writes are unbuffered."""
-
 
 # The lines that a client causes without a valid review. Decisions are never dropped: each is the record of one pod.
 LIMITED_EVENTS = ("error response", "request failed", "connection failed", "client certificate rejected")
 LINES_PER_SECOND, MAX_BURST = 10.0, 50
 
 
-class LogLimit:
-    """A structlog processor that drops lines about failed requests beyond LINES_PER_SECOND.
+class LogLimit(logging.Filter):
+    """Drops lines about failed requests beyond LINES_PER_SECOND.
 
     Each event and HTTP status has its own limit, so that a flood of 400s hides no 503. `suppressed` counts the dropped
     lines. The next line of the same kind has the number of lines dropped before it, in the field `suppressed`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self.suppressed = 0
         self._clock, self._lock = clock, Lock()
         self._buckets: dict[tuple[str, int | None], TokenBucket] = {}
         self._unreported: Counter[tuple[str, int | None]] = Counter()
 
-    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
-        """Return the event, or raise DropEvent."""
-        if event["event"] not in LIMITED_EVENTS:
-            return event
-        kind = event["event"], event.get("code")
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write the record."""
+        if record.msg not in LIMITED_EVENTS:
+            return True
+        kind = record.msg, getattr(record, "code", None)
         with self._lock:
             if kind not in self._buckets:
                 self._buckets[kind] = TokenBucket(LINES_PER_SECOND, MAX_BURST, self._clock)
             if not self._buckets[kind].take():
                 self.suppressed += 1
                 self._unreported[kind] += 1
-                raise structlog.DropEvent
+                return False
             if suppressed := self._unreported.pop(kind, 0):
-                event["suppressed"] = suppressed
-        return event
+                record.suppressed = suppressed
+        return True
+
+
+# The attributes of a record that are no fields of the event.
+_OF_EACH_RECORD = vars(logging.makeLogRecord({})).keys() | {"taskName"}
+_OUR_LOGGERS = ("webhook", "certs")
+
+
+class LogHandler(logging.Handler):
+    """Writes each record as one line, with the fields that `extra` passed.
+
+    It never writes the message of an exception: the message may quote the pod, and a pod may contain a passphrase.
+    """
+
+    def __init__(self, stream: TextIO | LogStream, log_format: LogFormat) -> None:
+        super().__init__()
+        self._stream = stream
+        self._render = _json if log_format is LogFormat.JSON else _logfmt
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        fields = {name: value for name, value in vars(record).items() if name not in _OF_EACH_RECORD}
+        if record.name.partition(".")[0] not in _OUR_LOGGERS:
+            fields["logger"] = record.name
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            fields |= {"error": _type_name(error), "traceback": " > ".join(_locations(error))}
+        self._write(record.levelname, record.getMessage(), fields)
+
+    def info(self, event: str, fields: dict[str, Any]) -> None:
+        """Write an event of the level INFO. To make a record of it first would take four times as long."""
+        if self.level <= logging.INFO:
+            self._write("INFO", event, fields)
+
+    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        line = {"time": datetime.now(UTC), "level": level.lower(), "event": event} | fields
+        self._stream.write(self._render(line) + "\n")
 
 
 # gunicorn disables propagation of its logger, so the logger needs its own handler. `configure` disables it as well:
@@ -97,71 +129,41 @@ class LogLimit:
 _LOGGERS = (None, "gunicorn.error")
 
 
-def configure(settings: Settings, stream: TextIO | LogStream, limit: LogLimit) -> None:
+def configure(settings: Settings, stream: TextIO | LogStream, limit: LogLimit) -> LogHandler:
     """Configure all logs of the process. A second call replaces the first configuration."""
-    file: Any = stream  # LogStream has the file methods that logging and structlog call
-    shared: list[Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
-        drop_exception_messages,
-    ]
-    # Our own events bypass `logging`, which would render each line twice.
-    structlog.configure(
-        processors=[limit, *shared, _renderer(settings.log_format)],
-        logger_factory=structlog.WriteLoggerFactory(file),
-        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
-    )
-    handler = logging.StreamHandler(file)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _renderer(settings.log_format)],
-        )
-    )
+    handler = LogHandler(stream, settings.log_format)
+    handler.addFilter(limit)
+    handler.setLevel(settings.log_level.upper())
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(settings.log_level.upper())
+    return handler
 
 
-def _renderer(log_format: LogFormat) -> Processor:
-    if log_format is LogFormat.JSON:
-        return structlog.processors.JSONRenderer(_json)
-    render = structlog.processors.LogfmtRenderer(key_order=["time", "level", "event"], bool_as_flag=False)
-    # A name or uid may contain terminal control characters.
-    return lambda *line: printable(render(*line))
-
-
-def _json(event: EventDict, **_: Any) -> str:
+def _json(line: dict[str, Any]) -> str:
     try:
-        return msgspec.json.encode(event).decode()
+        return msgspec.json.encode(line).decode()
     except (TypeError, ValueError):  # half a surrogate pair, or a type that JSON does not have
-        return json.dumps(event, default=repr)
+        return json.dumps(line, default=str)
 
 
-def drop_exception_messages(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Replace an exception with its type and its stack locations; a structlog processor.
-
-    The message is never logged: it may quote the pod, and a pod may contain a passphrase.
-    """
-    exc_info = event.pop("exc_info", None)
-    error = _exception(exc_info)
-    if error is not None:
-        event["error"] = _type_name(error)
-        event["traceback"] = " > ".join(_locations(error))
-    return event
+def _logfmt(line: dict[str, Any]) -> str:
+    # A name or uid may contain terminal control characters.
+    return printable(" ".join(f"{name}={_logfmt_value(value)}" for name, value in line.items()))
 
 
-def _exception(exc_info: Any) -> BaseException | None:
-    match exc_info:
-        case BaseException():
-            return exc_info
-        case (_, BaseException() as error, _):
-            return error
-        case None | False | ():
-            return None
-    return sys.exc_info()[1]
+def _logfmt_value(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            return value.isoformat()
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if set(text) & set(' ="') else text
 
 
 def _type_name(error: BaseException) -> str:

@@ -1,0 +1,38 @@
+"""Capture the events that the product logs, as dicts."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.builders import Object
+
+_OF_EACH_RECORD = vars(logging.makeLogRecord({})).keys()
+
+
+class _Capture(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Object] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields: dict[str, Any] = {k: v for k, v in vars(record).items() if k not in _OF_EACH_RECORD}
+        if record.exc_info:
+            fields["exc_info"] = record.exc_info[1]
+        # Libraries log too: urllib3 each connection.
+        if record.name.partition(".")[0] in {"webhook", "certs"}:
+            self.events.append({"event": record.getMessage(), "log_level": record.levelname.lower()} | fields)
+
+
+@contextmanager
+def capture_logs() -> Iterator[list[Object]]:
+    """Capture all events during the block, of any level; nothing is written."""
+    root, capture = logging.getLogger(), _Capture()
+    before = root.handlers, root.level
+    root.handlers = [capture]
+    root.setLevel(logging.DEBUG)
+    try:
+        yield capture.events
+    finally:
+        root.handlers = before[0]
+        root.setLevel(before[1])
