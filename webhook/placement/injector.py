@@ -18,7 +18,14 @@ from webhook.placement.eligibility import (
     username,
 )
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
-from webhook.placement.guard.feasibility import CHECKS, FailedCheck, checks_in_force, contest, first_failed_check
+from webhook.placement.guard.feasibility import (
+    CHECKS,
+    Check,
+    FailedCheck,
+    checks_in_force,
+    contest,
+    first_failed_check,
+)
 from webhook.placement.migration_nodes import leads_elsewhere
 from webhook.placement.objects.claims import deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
@@ -167,12 +174,9 @@ def place_virt_launcher(
     replicas, releases = pinning_replicas(catalog, settings), releases_pins(settings)
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog, replicas, releases=releases)
     checks = checks_in_force(required=mode is Mode.REQUIRED, certain=choice.certain, node_guard=settings.node_guard)
-    obstacle = first_failed_check(candidate, checks)
+    obstacle, contested = _checked(candidate, checks, settings, record, prefers=mode is Mode.PREFERRED)
     if obstacle or mode is Mode.PREFERRED:
-        contested = contest(candidate) if settings.node_guard else None
-        record(NodeChecked(candidate, checks, contested.detail if contested else None))
         return _reserving(_prefer(claims, choice, obstacle, contested, mode), candidate, settings)
-    record(NodeChecked(candidate, checks))
     return Decision(
         Outcome.PINNED,
         Reason.CO_SCHEDULED,
@@ -213,9 +217,18 @@ def place_migration_target(
         return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog)
     checks = checks_in_force(required=False, certain=choice.certain, node_guard=settings.node_guard)
-    contested = contest(candidate) if settings.node_guard else None
+    obstacle, contested = _checked(candidate, checks, settings, record, prefers=True)
+    return _prefer(claims, choice, obstacle, contested, Mode.PREFERRED)
+
+
+def _checked(
+    candidate: Candidate, checks: tuple[Check, ...], settings: Settings, record: Record, *, prefers: bool
+) -> tuple[FailedCheck | None, FailedCheck | None]:
+    """Return the check that fails, and for a pod that then only prefers the node, why pinned pods need the node."""
+    obstacle = first_failed_check(candidate, checks)
+    contested = contest(candidate) if settings.node_guard and (obstacle or prefers) else None
     record(NodeChecked(candidate, checks, contested.detail if contested else None))
-    return _prefer(claims, choice, first_failed_check(candidate, checks), contested, Mode.PREFERRED)
+    return obstacle, contested
 
 
 def _prefer(

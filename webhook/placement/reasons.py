@@ -120,42 +120,19 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
 
 
-CLAIM_REASONS = frozenset(
-    {
-        Reason.CLAIM_NOT_FOUND,
-        Reason.CLAIM_NOT_RWX,
-        Reason.CLAIM_NOT_BOUND,
-        Reason.NOT_LONGHORN,
-        Reason.NO_SHARE_MANAGER_EVER,
-        Reason.SHARE_MANAGER_STARTING,
-        Reason.SHARE_MANAGER_STOPPED,
-        Reason.SHARE_MANAGER_FAILED,
-        Reason.SHARE_MANAGER_UNASSIGNED,
-        Reason.NO_SHARE_MANAGER,
-    }
-)
+def _reasons(first: Reason, last: Reason) -> tuple[Reason, ...]:
+    reasons = tuple(Reason)
+    return reasons[reasons.index(first) : reasons.index(last) + 1]
+
+
+CLAIM_REASONS = frozenset(_reasons(Reason.CLAIM_NOT_FOUND, Reason.NO_SHARE_MANAGER))
+GUARD_REASONS = _reasons(Reason.CACHE_STALE, Reason.UNJUDGED)
 
 # Nobody serves such a claim now. Its share-manager starts after the VM, and follows the VM.
 COLD_REASONS = frozenset({Reason.SHARE_MANAGER_STOPPED, Reason.SHARE_MANAGER_UNASSIGNED, Reason.NO_SHARE_MANAGER})
 
 # No share-manager ever serves such a claim, so the VM may run anywhere.
 NEVER_SERVED_REASONS = frozenset({Reason.CLAIM_NOT_RWX, Reason.NOT_LONGHORN, Reason.NO_SHARE_MANAGER_EVER})
-
-GUARD_REASONS = (
-    Reason.CACHE_STALE,
-    Reason.NODE_NOT_FOUND,
-    Reason.NODE_NOT_READY,
-    Reason.NODE_CORDONED,
-    Reason.NODE_TAINTED,
-    Reason.NODE_MISMATCH,
-    Reason.VOLUME_MISMATCH,
-    Reason.NODE_FULL,
-    Reason.NODE_SCARCE,
-    Reason.POD_AFFINITY,
-    Reason.RELEASED,
-    Reason.START_FAILED,
-    Reason.UNJUDGED,
-)
 
 # The reasons of a pod that only prefers a node, but may be bound there.
 MAY_FIT_REASONS = frozenset(
