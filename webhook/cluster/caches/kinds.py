@@ -51,6 +51,11 @@ class AnyKind:
         root, *parts = self.path.split("/")[1:]
         return parts[0] if root == "api" else "/".join(parts[:2])
 
+    @property
+    def group(self) -> str:
+        """Return the group of the API, empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
 
 # Only the tool reads them.
 KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", api_types.KUBEVIRT)

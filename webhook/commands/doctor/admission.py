@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from certs.cluster import CONFIGURATIONS
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, kinds, metadata_kinds
+from webhook.cluster.caches.kinds import CLAIMS, VIRTUAL_MACHINES, metadata_kinds
 from webhook.cluster.caches.store import Store
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
-from webhook.placement.objects.facts import Claim, VirtualMachine
+from webhook.placement.objects.facts import VirtualMachine
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
@@ -50,7 +50,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
 def opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMachine]:
     """List the VMs that an annotation, a namespace or a StorageClass opts in."""
     sources = metadata_kinds(settings) if settings.opt_in is OptIn.NAMESPACE else ()
-    claims = [kind for kind in kinds(settings.longhorn_namespace) if kind.fact is Claim and sources]
+    claims = (CLAIMS,) if sources else ()
     store = Store(fact for kind in (VIRTUAL_MACHINES, *sources, *claims) for fact in inspection.facts(kind))
     vms = filter(None, (store.virtual_machine(*key) for key in sorted(store.virtual_machines)))
     return [vm for vm in vms if opted_in_by(_applicant(vm), store, settings) is not OptedInBy.NOTHING]

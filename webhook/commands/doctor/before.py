@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
-from webhook.cluster.caches.kinds import KUBEVIRT_API, kinds
+from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, VOLUMES
+from webhook.cluster.caches.store import Store
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
-from webhook.placement.objects.facts import Claim, Volume
+from webhook.placement.objects.facts import Claim
 from webhook.placement.objects.fields import text, version_numbers
 
 OLDEST_KUBERNETES = (1, 30)  # as in the chart's kubeVersion: ValidatingAdmissionPolicy v1
@@ -62,6 +64,7 @@ def kubevirt(inspection: Inspection) -> Iterator[Result]:
         yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is in phase Deployed.")
 
 
+@cache
 def longhorn_version(inspection: Inspection) -> str:
     """Return the version of Longhorn, such as v1.11.3; empty if it isn't installed in its namespace."""
     namespace = inspection.settings.longhorn_namespace
@@ -81,18 +84,12 @@ def longhorn(inspection: Inspection) -> Iterator[Result]:
         yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
 
 
+@cache
 def longhorn_claims(inspection: Inspection) -> list[Claim]:
     """List the claims with ReadWriteMany whose volume is Longhorn's."""
-    volumes: dict[str, Volume] = {}
-    found: list[Claim] = []
-    for kind in kinds(inspection.settings.longhorn_namespace):
-        if kind.fact in (Claim, Volume):
-            for fact in inspection.facts(kind):
-                if isinstance(fact, Volume):
-                    volumes[fact.name] = fact
-                elif isinstance(fact, Claim):
-                    found.append(fact)
-    return [claim for claim in found if claim.shared and _is_longhorn(volumes.get(claim.volume_name))]
+    store = Store(fact for kind in (CLAIMS, VOLUMES) for fact in inspection.facts(kind))
+    shared = (claim for claim in store.claims.values() if claim.shared)
+    return [claim for claim in shared if (volume := store.volume(claim.volume_name)) and volume.handle]
 
 
 def claims(inspection: Inspection) -> Iterator[Result]:
@@ -105,10 +102,6 @@ def claims(inspection: Inspection) -> Iterator[Result]:
             f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: {modes['Block']})",
             "Only such claims have a share-manager. Without them, the webhook places no VM.",
         )
-
-
-def _is_longhorn(volume: Volume | None) -> bool:
-    return bool(volume and volume.handle)
 
 
 def install_rights(inspection: Inspection) -> Iterator[Result]:

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from webhook.cluster.caches.kinds import KUBEVIRT_API, VM_POD_SELECTOR, kinds, metadata_kinds
+from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, PODS, VM_POD_SELECTOR, VMIS, metadata_kinds
 from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import is_undecided
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.probe import attempt, retry
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
-from webhook.placement.objects.facts import Claim, Pod, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.settings import Action, OptIn
 from webhook.reading.documents import BadInput
@@ -91,14 +90,9 @@ def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
     settings, installed = found.settings, text(found.configuration, "metadata", "creationTimestamp")
     if settings.action is Action.OBSERVE:
         return
-    by_namespace = settings.opt_in is OptIn.NAMESPACE
-    facts = (Pod, VirtualMachineInstance, Claim) if by_namespace else (Pod, VirtualMachineInstance)
-    read = [kind for kind in kinds(settings.longhorn_namespace) if kind.fact in facts]
-    store = Store()
-    for kind in (*read, *(metadata_kinds(settings) if by_namespace else ())):
-        of_vms = replace(kind, query=kind.query | {"labelSelector": VM_POD_SELECTOR}) if kind.fact is Pod else kind
-        for fact in inspection.facts(of_vms):
-            store.put(fact)
+    pods_of_vms = replace(PODS, query=PODS.query | {"labelSelector": VM_POD_SELECTOR})
+    sources = (CLAIMS, *metadata_kinds(settings)) if settings.opt_in is OptIn.NAMESPACE else ()
+    store = Store(fact for kind in (pods_of_vms, VMIS, *sources) for fact in inspection.facts(kind))
     pods = [pod for pod in store.pods.launchers() if pod.created >= installed and is_undecided(pod, store, settings)]
     names = sorted(f"{pod.namespace}/{pod.vm or pod.name}" for pod in pods)
     if names:

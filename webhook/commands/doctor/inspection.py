@@ -7,12 +7,12 @@ from webhook.cluster.caches.kinds import Kind
 from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.settings import Settings
-from webhook.reading.access import REQUEST_TIMEOUT, Denied, Reader, allowed
+from webhook.reading.api import REQUEST_TIMEOUT, Denied, Reader, allowed
 
 __all__ = ["Denied", "Inspection"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # each one is a key of the caches of what several checks read
 class Inspection(Reader):
     """The cluster to check.
 

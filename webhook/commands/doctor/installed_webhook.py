@@ -8,12 +8,12 @@ from certs.health import status
 from certs.rotation import Policy
 from certs.secret import Cause, CertificateError
 from webhook import __version__
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, kinds, metadata_kinds
 from webhook.commands.doctor.inspection import Denied, Inspection
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.settings import OptIn
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
 
@@ -139,24 +139,13 @@ def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
 
 def needed_rights(inspection: Inspection, found: Installation) -> Iterator[dict[str, str]]:
     """Yield the resource attributes of each right that the replicas need with their settings."""
-    reads = ("list", "watch")
-    releases = found.settings.release and "--lease" in found.arguments
-    rules = [
-        ("", "persistentvolumeclaims", reads),
-        ("", "persistentvolumes", reads),
-        ("", "nodes", reads),
-        ("storage.k8s.io", "csinodes", reads),
-        ("", "pods", (*reads, *(["delete"] if releases else []))),
-        ("kubevirt.io", "virtualmachines", reads),
-        ("kubevirt.io", "virtualmachineinstances", reads),
-        ("", "namespaces", reads),
-        ("longhorn.io", "sharemanagers", reads),
-        ("", "events", ("create", "patch")),
-    ]
-    if found.settings.opt_in is OptIn.NAMESPACE:
-        rules.append(("storage.k8s.io", "storageclasses", reads))
-    for group, resource, verbs in rules:
-        yield from ({"group": group, "resource": resource, "verb": verb} for verb in verbs)
+    settings = found.settings
+    cached = (*kinds(settings.longhorn_namespace), VIRTUAL_MACHINES, *metadata_kinds(settings))
+    rules = [(kind.group, kind.plural, verb) for kind in cached for verb in ("list", "watch")]
+    rules += [("", "pods", "delete")] if settings.release and "--lease" in found.arguments else []
+    rules += [("", "events", "create"), ("", "events", "patch")]
+    for group, resource, verb in rules:
+        yield {"group": group, "resource": resource, "verb": verb}
     own = [("--tls-secret", "", "secrets"), ("--lease", "coordination.k8s.io", "leases")]
     for option, group, resource in own:
         if target := found.arguments.get(option):

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
+from webhook.cluster.caches.kinds import NODES
 from webhook.commands.doctor.before import longhorn_version
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, listed, ok, warning
@@ -40,11 +42,12 @@ BUGS = (
 )
 
 
+@cache
 def kernels(inspection: Inspection) -> dict[str, tuple[int, ...]]:
     """Return the kernel's version of each node, without those that can't be read."""
     found = {
         text(node, "metadata", "name"): version_numbers(text(node, "status", "nodeInfo", "kernelVersion"))
-        for node in inspection.items("/api/v1/nodes")
+        for node in inspection.items(NODES.path)
     }
     return {name: version for name, version in found.items() if version}
 

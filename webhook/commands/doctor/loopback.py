@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from webhook.cluster.caches.kinds import VMIS
 from webhook.commands.doctor.admission import opted_in_vms
 from webhook.commands.doctor.before import longhorn_claims, longhorn_version
 from webhook.commands.doctor.inspection import Inspection
@@ -12,7 +13,6 @@ from webhook.reading.installation import Installation
 
 # From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
 FLUSHER_LONGHORN, FLUSHER_KERNEL = (1, 7, 3), (5, 6)
-VMIS = "/apis/kubevirt.io/v1/virtualmachineinstances"
 _CACHED = frozenset({"writethrough", "writeback"})
 
 
@@ -57,7 +57,7 @@ def _cached_vms(inspection: Inspection) -> list[str]:
     claims = {(claim.namespace, claim.name) for claim in longhorn_claims(inspection) if not claim.block}
     return sorted(
         f"{namespace}/{text(vmi, 'metadata', 'name')}"
-        for vmi in inspection.items(VMIS)
+        for vmi in inspection.items(VMIS.path)
         if (namespace := text(vmi, "metadata", "namespace"))
         and any((namespace, claim) in claims for claim in _cached(vmi))
     )

@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from webhook.cluster.caches.kinds import kinds
+from webhook.cluster.caches.kinds import NODES, PODS
 from webhook.cluster.caches.store import NO_KEY, Store
 from webhook.cluster.machines import seconds_since_creation
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, listed, ok, warning
 from webhook.fleet.release import why_not_scheduled
-from webhook.placement.objects.facts import Node, Pod
+from webhook.placement.objects.facts import Node
 from webhook.placement.objects.fields import text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER, vmi_name
-from webhook.placement.objects.resources import PODS
+from webhook.placement.objects.resources import PODS as POD_COUNT
 from webhook.placement.reasons import Reason
 from webhook.placement.wording import ADVICE
 from webhook.reading.installation import Installation
@@ -24,8 +24,7 @@ PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 def read_nodes(inspection: Inspection) -> Store:
     """Read the nodes and the pods."""
-    found = [kind for kind in kinds(inspection.settings.longhorn_namespace) if kind.fact in (Node, Pod)]
-    return Store(fact for kind in found for fact in inspection.facts(kind))
+    return Store(fact for kind in (NODES, PODS) for fact in inspection.facts(kind))
 
 
 def nodes(inspection: Inspection, _: Installation) -> Iterator[Result]:
@@ -58,8 +57,8 @@ def _taints(found: list[Node]) -> Iterator[Result]:
 def _pod_capacity(found: list[Node], store: Store) -> Iterator[Result]:
     crowded = []
     for node in found:
-        allocatable = (node.allocatable or {}).get(PODS, 0)
-        free = allocatable - store.requested(node.name, NO_KEY).get(PODS, 0)
+        allocatable = (node.allocatable or {}).get(POD_COUNT, 0)
+        free = allocatable - store.requested(node.name, NO_KEY).get(POD_COUNT, 0)
         if allocatable and free <= allocatable * LOW_SHARE:
             crowded.append(f"{node.name}: {free} of {allocatable} free")
     if crowded:
