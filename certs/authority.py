@@ -223,13 +223,11 @@ def _subject(common_name: str) -> x509.Name:
 
 
 def _general_name(name: str) -> x509.IPAddress | x509.DNSName:
+    found = canonical(name)
     try:
-        return x509.IPAddress(ip_address(name))
+        return x509.IPAddress(ip_address(found))
     except ValueError:
-        try:
-            return x509.DNSName(name.lower())
-        except ValueError:
-            raise BadCertificate(f"{name!a} is neither a DNS name nor an IP address") from None
+        return x509.DNSName(found)
 
 
 def _name_values(names: Iterable[Any] | None) -> tuple[str, ...]:
@@ -252,12 +250,8 @@ _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _DNS = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")  # a numeric last label means a malformed IP address
 
 
-class BadName(ValueError):
-    """A name that a certificate can't hold, or that no client can call. The message is one line."""
-
-
 def canonical(name: str) -> str:
-    """Return a DNS name or an IP address in the form that a certificate holds. Raises BadName for anything else."""
+    """Return a DNS name or an IP address as a certificate holds it. Raises BadCertificate for anything else."""
     try:
         address = ip_address(name)
     except ValueError:
@@ -281,13 +275,13 @@ def service_domains(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(".".join(parts[1:]) for parts in labels))
 
 
-def _bad_name(name: str) -> BadName:
+def _bad_name(name: str) -> BadCertificate:
     shown = (
         ascii(name)
         if len(name) <= MAX_QUOTED_LENGTH
         else f"{name[:MAX_QUOTED_LENGTH]!a} and {len(name) - MAX_QUOTED_LENGTH} more characters"
     )
-    return BadName(
+    return BadCertificate(
         f"{shown} is neither a DNS name nor an IP address; omit scheme, port and path, for example webhook.shop.svc, "
         "10.0.0.1 or ::1"
     )

@@ -7,12 +7,11 @@ from datetime import datetime, timedelta
 from certs import secret as bundles
 from certs.authority import BadCertificate, Certificate, Issued, key_matches, read, split, trust_anchor, valid_cas
 from certs.cluster import CertificateObjects, ca_bundles, hosts
-from certs.rotation import PlannedStep, Policy, Step, next_step
+from certs.rotation import PlannedStep, Policy, next_step
 from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError, InvalidBundle
 
 # A replica takes a due step within seconds, and retries a failed pass within half a minute.
 OVERDUE = timedelta(minutes=5)
-SIGN_OVERDUE = timedelta(days=1)  # the maximum of --tls-spread, which only the replicas know
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def _foreign_rows(leaf: bytes, ca_bundle: bytes) -> list[tuple[str, Certificate]
 
 
 def _overdue_problem(step: PlannedStep, leaf: Certificate, now: datetime) -> str:
-    if leaf.is_valid(now) and now - step.due < (SIGN_OVERDUE if step.step is Step.SIGN else OVERDUE):
+    if leaf.is_valid(now) and now - step.due < OVERDUE:
         return ""
     return f"step {step.step} is overdue ({step.why}); /readyz?verbose of each replica shows the cause"
 

@@ -52,7 +52,7 @@ class Policy:
     spread: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
-        """Normalize the names and remove duplicates. Raises BadName."""
+        """Normalize the names and remove duplicates. Raises BadCertificate."""
         object.__setattr__(self, "names", tuple(dict.fromkeys(map(canonical, self.names))))
 
     def missing_names(self, leaf: Certificate) -> list[str]:

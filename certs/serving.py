@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Lock
 
 from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read, split, trust_anchor
-from certs.files import UnusableCertificate, identity, read_file
-from certs.secret import CA, CERTIFICATE, KEY
+from certs.files import UnusableCertificate, identity, read_file, write
+from certs.secret import CA, CERTIFICATE, KEY, Bundle, CertificateError
 
 # The TLS 1.2 cipher suites with forward secrecy and authenticated encryption. All suites of TLS 1.3 have both.
 CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -142,8 +142,8 @@ class ServingCertificate:
 
 def load_context(folder: Path) -> ssl.SSLContext:
     """Load a folder's certificate and key into a TLS context for a server. Raises UnusableCertificate."""
-    certificate, key = _readable_file(folder / CERTIFICATE), _readable_file(folder / KEY)
-    _certificate_file(certificate)
+    certificate, key = _certificate_file(folder / CERTIFICATE), folder / KEY
+    read_file(key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHER_SUITES)
@@ -163,18 +163,11 @@ def load_context(folder: Path) -> ssl.SSLContext:
 
 def ca_file(folder: Path) -> Path:
     """Return the path of `ca.crt`, which clients use to verify the server. Raises UnusableCertificate."""
-    return _certificate_file(_readable_file(folder / CA))
-
-
-def _readable_file(file: Path) -> Path:
-    try:
-        file.open("rb").close()
-    except OSError as error:
-        raise UnusableCertificate(f"{file}: {error.strerror}") from None
-    return file
+    return _certificate_file(folder / CA)
 
 
 def _certificate_file(file: Path) -> Path:
+    read_file(file)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
     except ssl.SSLError:
@@ -251,18 +244,11 @@ def self_signed_folder(names: Sequence[str], now: datetime) -> Iterator[Path]:
     """Create a temporary folder with a CA and a serving certificate. Nothing renews them."""
     with temporary_folder() as folder:
         ca = issue_ca(now)
-        leaf = issue_leaf(ca, names, now, CA_LIFETIME)
-        for name, content in ((CA, ca.certificate), (CERTIFICATE, leaf.certificate), (KEY, leaf.key)):
-            _write(folder / name, content)
+        try:
+            write(folder, Bundle(ca, issue_leaf(ca, names, now, CA_LIFETIME)))
+        except CertificateError as error:
+            raise UnusableCertificate(str(error)) from None
         yield folder
-
-
-def _write(file: Path, content: bytes) -> None:
-    try:
-        file.touch(mode=0o600)
-        file.write_bytes(content)
-    except OSError as error:
-        raise UnusableCertificate(f"{file}: {error.strerror}; three small files must fit there") from None
 
 
 def trust_clients(context: ssl.SSLContext, pem: str) -> None:

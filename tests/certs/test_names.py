@@ -2,7 +2,7 @@
 
 import pytest
 
-from certs.authority import MAX_NAME_LENGTH, BadName, canonical, issue_ca, issue_leaf, read, service_domains
+from certs.authority import MAX_NAME_LENGTH, BadCertificate, canonical, issue_ca, issue_leaf, read, service_domains
 from tests.support.fake_certificate_cluster import NAMES
 from tests.support.fake_clock import START
 
@@ -54,7 +54,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED.values(), ids=REFUSED)
 def test_an_invalid_name_raises_a_one_line_error(name):
-    with pytest.raises(BadName) as raised:
+    with pytest.raises(BadCertificate) as raised:
         canonical(name)
     assert "is neither a DNS name nor an IP address; omit scheme, port and path" in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from certs.authority import BadCertificate, BadName, issue_ca, issue_leaf, read, signed_by
+from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by
 from certs.rotation import MAX_RETIRING, NEVER, READ_BY_ALL, PlannedStep, Policy, Step, apply_step, next_step
 from certs.secret import Bundle, Cause, InvalidBundle, RetiringCA
 from tests.support.fake_certificate_cluster import NAMES
@@ -247,7 +247,7 @@ def test_the_next_step_has_a_reason(bundle, changes, why):
 
 def test_a_policy_normalizes_and_deduplicates_its_names():
     assert Policy(("A.ns.svc", "a.ns.svc", "0:0::1")).names == ("a.ns.svc", "::1")
-    with pytest.raises(BadName, match="neither a DNS name nor an IP address"):
+    with pytest.raises(BadCertificate, match="neither a DNS name nor an IP address"):
         Policy(("bücher.example",))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from certs.authority import BadName
+from certs.authority import BadCertificate
 from certs.cluster import ApiClient
 from certs.controller import CertificateController
 from certs.rotation import Policy
@@ -126,5 +126,5 @@ class TlsOptions:
     def _policy(self) -> Policy:
         try:
             return Policy(self.tls_names)
-        except BadName as error:
+        except BadCertificate as error:
             raise click.UsageError(f"--tls-name: {error}") from None
