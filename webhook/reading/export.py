@@ -47,7 +47,7 @@ def export(
     API server can't be reached.
     """
     for kind in (*all_kinds(longhorn), KUBEVIRTS, RESOURCE_QUOTAS, *INSTANCE_TYPES):
-        product = PRODUCTS.get(kind.api_version.partition("/")[0], "")
+        product = PRODUCTS.get(kind.group, "")
         try:
             items = _list(cluster, kind)
         except ClusterError as error:

@@ -9,7 +9,7 @@ from webhook.fleet.webhook import VM_WEBHOOK, Activity, Webhook
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.settings import PREFIX, Settings, SettingsError, read_settings
-from webhook.reading.access import Denied, Reader
+from webhook.reading.api import Denied, Reader
 
 VERSION_LABEL = "app.kubernetes.io/version"
 
