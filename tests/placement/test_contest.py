@@ -94,13 +94,6 @@ def test_a_contested_vm_prefers_all_nodes_but_the_contested_one_once() -> None:
         ),
         pytest.param(vm(resourceClaims=[{"name": "gpu"}]), [pinned("3")], {}, Reason.UNJUDGED, id="capacity for both"),
         pytest.param(vm("1"), [pinned("4", node="node-a")], {}, Reason.NODE_FULL, id="a pinned pod that is bound"),
-        pytest.param(
-            vm("2", annotations={"kubevirt-scheduler/co-schedule-mode": "preferred"}),
-            [pinned("3")],
-            {"node_guard": False},
-            Reason.CO_SCHEDULED,
-            id="the guard is off",
-        ),
     ],
 )
 def test_a_vm_prefers_a_node_whose_room_no_pinned_pod_needs(

@@ -62,10 +62,6 @@ def test_a_migration_that_leads_elsewhere_is_left_alone(created: Object, objects
     assert injection.patch is None
 
 
-def test_by_default_a_migration_target_is_left_alone() -> None:
-    assert injection_for(target(), *CLUSTER).decision.reason is Reason.MIGRATION_TARGET
-
-
 def test_a_migration_target_never_competes_with_a_pinned_vm() -> None:
     full = node(allocatable={"cpu": "1", "memory": "1Gi", "pods": "10"})
     pinned = virt_launcher("vm2", requests={"cpu": "1"}, **pinned_fields("node-a"))

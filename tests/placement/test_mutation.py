@@ -7,13 +7,11 @@ import pytest
 
 from tests.support.builders import (
     OPT_IN,
-    PREFERRED,
     REQUIRED,
     Object,
     apply_injection,
     claim,
     injection_for,
-    name_requirement,
     node,
     pinned_fields,
     pod,
@@ -25,28 +23,15 @@ from tests.support.builders import (
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.patch import MAX_ANNOTATIONS_SIZE, patch_for
 from webhook.placement.reasons import Decision, Mode, Outcome, Reason
-from webhook.placement.settings import Action, Settings
+from webhook.placement.settings import Settings
 
 NODE = "kubevirt-scheduler/co-scheduled-node"
 DECISION = "kubevirt-scheduler/decision"
 CO_SCHEDULED = "CoScheduled: pinned to node-a, which serves claim disk1"
-MIGRATION_TARGET = {"labels": {"kubevirt.io/migrationJobUID": "uid"}}
 
 
 def add(path: str, value: Any) -> Object:
     return {"op": "add", "path": path, "value": value}
-
-
-def test_a_pin_adds_two_annotations_and_two_terms() -> None:
-    original = virt_launcher(schedulerName="my-scheduler")
-    injection = injection_for(original, *storage(), node())
-    field = {"matchFields": [name_requirement("node-a")]}
-    preferred = [{"weight": 100, "preference": field}]
-    assert injection.patch == [
-        add("/metadata/annotations/kubevirt-scheduler~1decision", CO_SCHEDULED),
-        add("/metadata/annotations/kubevirt-scheduler~1co-scheduled-node", "node-a"),
-        add("/spec/affinity", {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [field]}, PREFERRED: preferred}}),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -78,13 +63,10 @@ def test_an_unpinned_pod_gets_the_reason_and_loses_a_stale_node_annotation() -> 
 @pytest.mark.parametrize(
     "original",
     [
-        pytest.param(virt_launcher(), id="a pinned pod"),
-        pytest.param(virt_launcher(affinity=pinned_fields("node-a")["affinity"]), id="a pod that the user pinned"),
         pytest.param(
             virt_launcher(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}),
             id="a preference instead of a pin",
         ),
-        pytest.param(virt_launcher(claims=["gone"]), id="a claim without a node"),
         pytest.param(
             virt_launcher(annotations={"x": "y" * (MAX_ANNOTATIONS_SIZE - 100)}), id="annotations near the size limit"
         ),
@@ -103,14 +85,6 @@ def test_a_second_call_returns_no_patch(original: Object, overrides: Object) -> 
     assert second.decision.reason in (Reason.ALREADY_INJECTED, first.decision.reason)
 
 
-def test_an_identical_user_pin_is_not_repeated() -> None:
-    injection = injection_for(virt_launcher(affinity=pinned_fields("node-a")["affinity"]), *storage())
-    assert [operation["path"] for operation in injection.patch] == [
-        "/metadata/annotations/kubevirt-scheduler~1decision",
-        "/metadata/annotations/kubevirt-scheduler~1co-scheduled-node",
-    ]
-
-
 SCHEDULER_NAMES = {"kubevirt-scheduler": "default-scheduler", "a": "a"}
 DEFAULT_TO_SECOND = {"default-scheduler": "second"}
 
@@ -125,36 +99,15 @@ DEFAULT_TO_SECOND = {"default-scheduler": "second"}
             id="a mapped name is replaced",
         ),
         pytest.param({"schedulerName": "other"}, SCHEDULER_NAMES, "other", id="an unmapped name stays"),
-        pytest.param({"schedulerName": "a"}, SCHEDULER_NAMES, "a", id="a name mapped to itself stays"),
-        pytest.param({"schedulerName": "kubevirt-scheduler"}, {}, "kubevirt-scheduler", id="no map leaves the name"),
         pytest.param(
             {"schedulerName": "default-scheduler"}, DEFAULT_TO_SECOND, "second", id="the default scheduler is mapped"
         ),
         pytest.param({}, DEFAULT_TO_SECOND, "second", id="an absent name is the default scheduler"),
-        pytest.param({"schedulerName": ""}, DEFAULT_TO_SECOND, "second", id="an empty name is the default scheduler"),
-        pytest.param(
-            {"schedulerName": "kubevirt-scheduler"} | MIGRATION_TARGET,
-            SCHEDULER_NAMES,
-            "default-scheduler",
-            id="a migration target is renamed",
-        ),
-        pytest.param(
-            {"schedulerName": "kubevirt-scheduler", "claims": []},
-            SCHEDULER_NAMES,
-            "default-scheduler",
-            id="a VM without claims is renamed",
-        ),
         pytest.param(
             {"schedulerName": "kubevirt-scheduler", "claims": ["x"]},
             SCHEDULER_NAMES,
             "default-scheduler",
             id="a VM whose claim has no node is renamed",
-        ),
-        pytest.param(
-            {"schedulerName": "kubevirt-scheduler"} | pinned_fields("b"),
-            SCHEDULER_NAMES,
-            "default-scheduler",
-            id="an injected VM is renamed",
         ),
         pytest.param(
             {"schedulerName": "kubevirt-scheduler", "opt_in": None},
@@ -182,23 +135,6 @@ def test_the_scheduler_name_of_other_pods_is_not_mapped() -> None:
     opted_in = {"annotations": {OPT_IN: "true"}, "schedulerName": "kubevirt-scheduler"}
     assert injection_for(pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
     assert injection_for(share_manager_pod(**opted_in), scheduler_names=SCHEDULER_NAMES).patch is None
-
-
-def test_only_the_scheduler_name_of_a_migration_target_changes() -> None:
-    injection = injection_for(
-        virt_launcher(schedulerName="kubevirt-scheduler", **MIGRATION_TARGET),
-        *storage(),
-        scheduler_names=SCHEDULER_NAMES,
-    )
-    assert injection.patch == [{"op": "replace", "path": "/spec/schedulerName", "value": "default-scheduler"}]
-    assert injection.decision.reason is Reason.MIGRATION_TARGET
-
-
-def test_observe_decides_without_a_patch() -> None:
-    overrides = {"action": Action.OBSERVE, "scheduler_names": DEFAULT_TO_SECOND}
-    injection = injection_for(virt_launcher(), *storage(), **overrides)
-    assert (injection.decision.outcome, injection.decision.reason) == (Outcome.PINNED, Reason.CO_SCHEDULED)
-    assert injection.patch is None
 
 
 @pytest.mark.parametrize(
@@ -229,11 +165,6 @@ def test_missing_annotations_are_added(annotations: Object) -> None:
 
 def test_an_unrecorded_decision_adds_no_annotation() -> None:
     assert patch_for(decision(Outcome.UNCHANGED, recorded=False), virt_launcher(), Settings()) == []
-
-
-def test_an_affinity_of_the_wrong_type_raises_malformed() -> None:
-    with pytest.raises(Malformed):
-        patch_for(decision(Outcome.PREFERRED), virt_launcher(affinity="ssd"), Settings())
 
 
 def test_an_affinity_of_the_wrong_type_is_an_internal_error_without_a_patch() -> None:

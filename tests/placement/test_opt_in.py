@@ -37,37 +37,16 @@ BY_NAMESPACE: Object = {"opt_in": OptIn.NAMESPACE}
 OBSERVE: Object = {"action": Action.OBSERVE}
 IN, OUT, UNSET = "true", "false", None
 
-# What the annotation, the namespace's label and the StorageClass's annotation say, and what opts the VM in.
-TABLE: list[tuple[str | None, str | None, str | None, OptedInBy]] = [
-    (IN, IN, IN, OptedInBy.ANNOTATION),
-    (IN, IN, OUT, OptedInBy.ANNOTATION),
-    (IN, IN, UNSET, OptedInBy.ANNOTATION),
-    (IN, OUT, IN, OptedInBy.ANNOTATION),
-    (IN, OUT, OUT, OptedInBy.ANNOTATION),
-    (IN, OUT, UNSET, OptedInBy.ANNOTATION),
-    (IN, UNSET, IN, OptedInBy.ANNOTATION),
-    (IN, UNSET, OUT, OptedInBy.ANNOTATION),
-    (IN, UNSET, UNSET, OptedInBy.ANNOTATION),
-    (OUT, IN, IN, OptedInBy.NOTHING),
-    (OUT, IN, OUT, OptedInBy.NOTHING),
-    (OUT, IN, UNSET, OptedInBy.NOTHING),
-    (OUT, OUT, IN, OptedInBy.NOTHING),
-    (OUT, OUT, OUT, OptedInBy.NOTHING),
-    (OUT, OUT, UNSET, OptedInBy.NOTHING),
-    (OUT, UNSET, IN, OptedInBy.NOTHING),
-    (OUT, UNSET, OUT, OptedInBy.NOTHING),
-    (OUT, UNSET, UNSET, OptedInBy.NOTHING),
-    (UNSET, IN, IN, OptedInBy.NAMESPACE),
-    (UNSET, IN, OUT, OptedInBy.NAMESPACE),
-    (UNSET, IN, UNSET, OptedInBy.NAMESPACE),
-    (UNSET, OUT, IN, OptedInBy.NOTHING),
-    (UNSET, OUT, OUT, OptedInBy.NOTHING),
-    (UNSET, OUT, UNSET, OptedInBy.NOTHING),
-    (UNSET, UNSET, IN, OptedInBy.STORAGE_CLASS),
-    (UNSET, UNSET, OUT, OptedInBy.NOTHING),
-    (UNSET, UNSET, UNSET, OptedInBy.NOTHING),
-]
+# What the annotation, the namespace's label and the StorageClass's annotation say. The first that is set decides.
+TABLE = list(product((IN, OUT, UNSET), repeat=3))
 IDS = [f"annotation {row[0]}, namespace {row[1]}, StorageClass {row[2]}" for row in TABLE]
+
+
+def decider(*sayings: str | None) -> OptedInBy:
+    """Return what opts a VM in; a StorageClass can't opt out."""
+    kinds = OptedInBy.ANNOTATION, OptedInBy.NAMESPACE, OptedInBy.STORAGE_CLASS
+    first = next(((saying, kind) for saying, kind in zip(sayings, kinds, strict=True) if saying), None)
+    return first[1] if first and first[0] == IN else OptedInBy.NOTHING
 
 
 def cluster(label: str | None = UNSET, annotation: str | None = UNSET) -> list[Object]:
@@ -77,23 +56,15 @@ def cluster(label: str | None = UNSET, annotation: str | None = UNSET) -> list[O
     return [made_from, *served, labeled_namespace(opt_in=label), storage_class(opt_in=annotation), node()]
 
 
-def test_the_table_has_every_combination() -> None:
-    assert [row[:3] for row in TABLE] == list(product((IN, OUT, UNSET), repeat=3))
-
-
-@pytest.mark.parametrize(("annotation", "label", "of_class", "by"), TABLE, ids=IDS)
-def test_the_first_that_is_set_decides(
-    annotation: str | None, label: str | None, of_class: str | None, by: OptedInBy
+@pytest.mark.parametrize(("annotation", "label", "of_class"), TABLE, ids=IDS)
+def test_the_first_that_is_set_decides_on_a_new_a_stored_and_a_stopped_vm(
+    annotation: str | None, label: str | None, of_class: str | None
 ) -> None:
+    by = decider(annotation, label, of_class)
     decision = decision_for(virt_launcher(opt_in=annotation), *cluster(label, of_class), **BY_NAMESPACE)
     assert decision.opted_in_by is by
     assert decision.reason is (Reason.NOT_OPTED_IN if by is OptedInBy.NOTHING else Reason.CO_SCHEDULED)
 
-
-@pytest.mark.parametrize(("annotation", "label", "of_class", "by"), TABLE, ids=IDS)
-def test_the_facts_of_a_stored_pod_and_of_a_vm_give_the_same_answer(
-    annotation: str | None, label: str | None, of_class: str | None, by: OptedInBy
-) -> None:
     running, chosen = vm_pod(opt_in=annotation), settings(**BY_NAMESPACE)
     own = {} if annotation is None else {OPT_IN: annotation}
     owner = vm(opt_in=False, annotations=own, volumes=[{"dataVolume": {"name": "disk1"}}])
@@ -106,12 +77,9 @@ def test_the_facts_of_a_stored_pod_and_of_a_vm_give_the_same_answer(
         assert assess(machine, found.store, chosen).opted_in_by is by
 
 
-@pytest.mark.parametrize(("annotation", "label", "of_class", "_"), TABLE, ids=IDS)
-def test_by_default_only_the_annotation_opts_in(
-    annotation: str | None, label: str | None, of_class: str | None, _: OptedInBy
-) -> None:
-    decision = decision_for(virt_launcher(opt_in=annotation), *cluster(label, of_class))
-    assert decision.opted_in_by is (OptedInBy.ANNOTATION if annotation == IN else OptedInBy.NOTHING)
+def test_by_default_only_the_annotation_opts_in() -> None:
+    for annotation, by in (IN, OptedInBy.ANNOTATION), (OUT, OptedInBy.NOTHING), (UNSET, OptedInBy.NOTHING):
+        assert decision_for(virt_launcher(opt_in=annotation), *cluster(IN, IN)).opted_in_by is by
 
 
 @pytest.mark.parametrize("value", ["True", "yes", "", "1"])
@@ -177,10 +145,6 @@ def test_the_message_says_what_opted_the_vm_in(label: str | None, annotation: st
     assert decide(admission, catalog(*objects), settings(**BY_NAMESPACE)).message.endswith(words)
 
 
-def test_the_message_of_an_annotated_vm_stays_as_it_is() -> None:
-    assert decision_for(virt_launcher(), *cluster(IN, IN), **BY_NAMESPACE).message.endswith("serves claim disk1")
-
-
 def test_the_second_call_for_a_vm_opted_in_by_its_namespace_changes_nothing() -> None:
     vm_pod_, store = virt_launcher(opt_in=None), catalog(*cluster(IN))
     first = inject(request(vm_pod_), store, settings(**BY_NAMESPACE))
@@ -213,14 +177,6 @@ def test_a_vm_that_is_older_than_the_label_of_its_namespace_was_not_reviewed() -
 
 
 # --- the action observe ---
-
-
-@pytest.mark.parametrize("opt_in", [None, OUT, "True"])
-def test_an_observer_decides_on_every_vm_as_if_it_were_opted_in(opt_in: str | None) -> None:
-    injection = injection_for(virt_launcher(opt_in=opt_in), *cluster(), **OBSERVE)
-    decision = injection.decision
-    assert (decision.reason, decision.outcome, decision.node) == (Reason.CO_SCHEDULED, Outcome.PINNED, "node-a")
-    assert (decision.opted_in_by, injection.patch, injection.warnings) == (OptedInBy.NOTHING, None, ())
 
 
 def test_an_observer_still_says_what_opts_a_vm_in() -> None:

@@ -16,10 +16,8 @@ def add(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("before", "after", "operations"),
     [
-        pytest.param({}, {}, [], id="empty objects need no patch"),
         pytest.param({"a": {"b": [1]}}, {"a": {"b": [1]}}, [], id="equal objects need no patch"),
         pytest.param({}, {"a": {"b": 1}}, [add("/a", {"b": 1})], id="a missing parent is added with its content"),
-        pytest.param({"a": {}}, {"a": {"b": 1}}, [add("/a/b", 1)], id="a missing key is added"),
         pytest.param({"a": None}, {"a": {"b": 1}}, [add("/a", {"b": 1})], id="a null is replaced by an add"),
         pytest.param({"a": {"b": 1}}, {"a": {}}, [{"op": "remove", "path": "/a/b"}], id="a dropped key is removed"),
         pytest.param(
@@ -31,18 +29,11 @@ def add(path: str, value: Any) -> dict[str, Any]:
         pytest.param(
             {"a": [1]}, {"a": [1, 2, 3]}, [add("/a/-", 2), add("/a/-", 3)], id="new items are appended to a list"
         ),
-        pytest.param({"a": []}, {"a": [None]}, [add("/a/-", None)], id="a null is appended to a list"),
         pytest.param(
             {"a": [None, {"b": []}, {"c": 1}]},
             {"a": [None, {"b": [1]}, {"c": 1}]},
             [add("/a/1/b/-", 1)],
             id="an item of a list is changed in place",
-        ),
-        pytest.param(
-            {"a": [{}]},
-            {"a": [{"b": 1}, {}]},
-            [add("/a/0/b", 1), add("/a/-", {})],
-            id="a list is changed in place and appended",
         ),
         pytest.param(
             {"a": [1, 2]}, {"a": [1]}, [{"op": "replace", "path": "/a", "value": [1]}], id="a shorter list is replaced"
@@ -52,13 +43,6 @@ def add(path: str, value: Any) -> dict[str, Any]:
             {"a": {"b": 1}},
             [{"op": "replace", "path": "/a", "value": {"b": 1}}],
             id="a value of another type is replaced",
-        ),
-        pytest.param({"a": {}}, {"a": {"x/y~z": 1}}, [add("/a/x~1y~0z", 1)], id="a key is escaped"),
-        pytest.param(
-            {"a": {"~1": {}}},
-            {"a": {"~1": {"": 1}}},
-            [add("/a/~01/", 1)],
-            id="an empty key is added below an escaped key",
         ),
         pytest.param(
             {"a": {"x": 1, "y": 2}, "b": {}},

@@ -19,7 +19,7 @@ from tests.support.builders import (
 )
 from webhook.placement.objects.claims import MAX_CLAIMS
 from webhook.placement.reasons import ClaimFinding, Outcome, Reason, Source
-from webhook.placement.resolve import known_volumes, resolve, resolve_all
+from webhook.placement.resolve import resolve, resolve_all
 from webhook.placement.settings import Settings
 
 CLAIM_AND_PV = [claim(), volume()]
@@ -37,60 +37,17 @@ def resolved(*objects: Object) -> ClaimFinding:
             [claim(namespace="other"), volume()], None, Reason.CLAIM_NOT_FOUND, id="a claim in another namespace"
         ),
         pytest.param([claim(modes=["ReadWriteOnce"])], None, Reason.CLAIM_NOT_RWX, id="ReadWriteOnce"),
-        pytest.param(
-            [claim(modes=["ReadWriteOncePod", "ReadOnlyMany"])], None, Reason.CLAIM_NOT_RWX, id="other access modes"
-        ),
         pytest.param([claim(modes=[])], None, Reason.CLAIM_NOT_RWX, id="no access mode"),
-        pytest.param(
-            [claim(modes=["ReadWriteOnce"], volume="")],
-            None,
-            Reason.CLAIM_NOT_RWX,
-            id="neither ReadWriteMany nor bound",
-        ),
         pytest.param([claim(volume="")], None, Reason.CLAIM_NOT_BOUND, id="an unbound claim"),
-        pytest.param(
-            [claim(), volume(driver="nfs.csi.k8s.io")], None, Reason.NOT_LONGHORN, id="a PV of another driver"
-        ),
         pytest.param([claim(), volume(handle="")], None, Reason.NOT_LONGHORN, id="a PV without a handle"),
-        pytest.param(
-            [claim(), volume() | {"spec": {"nfs": {"server": "x"}, "claimRef": volume()["spec"]["claimRef"]}}],
-            None,
-            Reason.NOT_LONGHORN,
-            id="a PV without CSI",
-        ),
-        pytest.param([claim(), volume() | {"spec": None}], None, Reason.CLAIM_NOT_BOUND, id="a PV without a spec"),
-        pytest.param(
-            [claim(), volume("other", name="pvc-disk1"), share_manager("vol-other")],
-            None,
-            Reason.CLAIM_NOT_BOUND,
-            id="a PV of another claim",
-        ),
         pytest.param(
             [claim(), volume(namespace="victim"), share_manager()],
             None,
             Reason.CLAIM_NOT_BOUND,
             id="a PV of another namespace's claim",
         ),
-        pytest.param(
-            [claim() | {"status": {"phase": "Pending"}}, share_manager("pvc-disk1")],
-            None,
-            Reason.CLAIM_NOT_BOUND,
-            id="an unknown PV that only the claim names",
-        ),
         pytest.param(CLAIM_AND_PV, "vol-disk1", Reason.NO_SHARE_MANAGER, id="no share-manager"),
         pytest.param([claim()], "pvc-disk1", Reason.NO_SHARE_MANAGER, id="an unknown PV is resolved by its name"),
-        pytest.param(
-            [*CLAIM_AND_PV, share_manager("pvc-disk1")],
-            "vol-disk1",
-            Reason.NO_SHARE_MANAGER,
-            id="a share-manager named after the PV",
-        ),
-        pytest.param(
-            [*CLAIM_AND_PV, share_manager(namespace="default")],
-            "vol-disk1",
-            Reason.NO_SHARE_MANAGER,
-            id="a share-manager in another namespace",
-        ),
         *(
             pytest.param(
                 [*CLAIM_AND_PV, share_manager(state=s)], "vol-disk1", Reason.SHARE_MANAGER_STOPPED, id=f"state {s}"
@@ -126,19 +83,10 @@ def resolved(*objects: Object) -> ClaimFinding:
         ),
         pytest.param([claim(volumeMode="Block"), volume()], None, Reason.NO_SHARE_MANAGER_EVER, id="a Block claim"),
         pytest.param(
-            [claim(volumeMode="Block", volume="")], None, Reason.NO_SHARE_MANAGER_EVER, id="an unbound Block claim"
-        ),
-        pytest.param(
             [claim(), volume(parameters={"migratable": "true"})],
             None,
             Reason.NO_SHARE_MANAGER_EVER,
             id="a migratable volume",
-        ),
-        pytest.param(
-            [claim(modes=["ReadWriteOnce"], volumeMode="Block"), volume()],
-            None,
-            Reason.CLAIM_NOT_RWX,
-            id="a Block claim that is not shared",
         ),
         pytest.param(
             [claim(volumeMode="Block"), volume(driver="rbd.csi.ceph.com", parameters={"migratable": "true"})],
@@ -155,22 +103,10 @@ def resolved(*objects: Object) -> ClaimFinding:
             )
         ),
         pytest.param(
-            [claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"}), share_manager(state="stopped")],
-            "vol-disk1",
-            Reason.SHARE_MANAGER_STOPPED,
-            id="share: true with a stopped share-manager",
-        ),
-        pytest.param(
             [*CLAIM_AND_PV, share_manager(deleting=True)],
             "vol-disk1",
             Reason.SHARE_MANAGER_STOPPED,
             id="a ShareManager being deleted",
-        ),
-        pytest.param(
-            [*CLAIM_AND_PV, share_manager(state="stopped", owner="")],
-            "vol-disk1",
-            Reason.SHARE_MANAGER_STOPPED,
-            id="a stopped ShareManager without an owner",
         ),
         *(
             pytest.param(
@@ -196,19 +132,7 @@ RUNNING_POD = share_manager_pod(node="node-b")
     [
         pytest.param([RUNNING_POD], "node-b", Source.SHARE_MANAGER_POD, id="the pod's node"),
         pytest.param(
-            [share_manager_pod(node="node-b", phase="Pending")],
-            "node-b",
-            Source.SHARE_MANAGER_POD,
-            id="a Pending pod's node",
-        ),
-        pytest.param(
             [RUNNING_POD, share_manager()], "node-b", Source.SHARE_MANAGER_POD, id="the pod's node before the owner"
-        ),
-        pytest.param(
-            [RUNNING_POD, share_manager(state="stopped")],
-            "node-b",
-            Source.SHARE_MANAGER_POD,
-            id="the pod's node in any state",
         ),
         pytest.param([share_manager()], "node-a", Source.SHARE_MANAGER, id="the owner of a running ShareManager"),
         *(
@@ -232,12 +156,6 @@ RUNNING_POD = share_manager_pod(node="node-b")
             Source.SHARE_MANAGER,
             id="the owner beside a pod in another namespace",
         ),
-        pytest.param(
-            [share_manager_pod("vol-disk2", node="node-b"), share_manager()],
-            "node-a",
-            Source.SHARE_MANAGER,
-            id="the owner beside another volume's pod",
-        ),
     ],
 )
 def test_a_claim_resolves_to_the_node_of_its_share_manager(
@@ -250,7 +168,6 @@ def test_a_claim_resolves_to_the_node_of_its_share_manager(
     "objects",
     [
         pytest.param([claim(modes=["ReadOnlyMany"]), volume()], id="ReadOnlyMany"),
-        pytest.param([claim(modes=["ReadOnlyMany"])], id="ReadOnlyMany with an unknown PV"),
         pytest.param([claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"})], id="share: true"),
     ],
 )
@@ -334,14 +251,6 @@ def named(claim_name: str) -> Object:
     return virt_launcher(claims=["disk1", "disk2", "disk3"], annotations=annotations)
 
 
-def test_the_claim_that_the_vm_names_decides_alone() -> None:
-    objects = [*storage(), *storage("disk2"), *storage("disk3", "node-b"), node("node-b"), node()]
-    injection = injection_for(named("disk3"), *objects)
-    decision = injection.decision
-    assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, "node-b", False)
-    assert injection.warnings == ()
-
-
 COLD, BLOCK = [claim("own"), volume("own")], [claim("own", volumeMode="Block"), volume("own")]
 RWO = [claim("own", modes=["ReadWriteOnce"]), volume("own", driver="local")]
 STATE = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-b")[1:]]
@@ -405,13 +314,7 @@ def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
     ("objects", "handle"),
     [
         pytest.param([claim(), volume(handle="restored")], "restored", id="a restored PV's handle"),
-        pytest.param(
-            [claim(volume="static"), volume(name="static", handle="by-hand")], "by-hand", id="a static PV's handle"
-        ),
         pytest.param([claim(volume="vol-9")], "vol-9", id="an unknown PV's name"),
-        pytest.param(
-            [claim(modes=["ReadWriteOnce", "ReadWriteMany"]), volume()], "vol-disk1", id="several access modes"
-        ),
     ],
 )
 def test_the_longhorn_volume_is_the_pvs_handle(objects: list[Object], handle: str) -> None:
@@ -427,26 +330,6 @@ def test_claims_are_resolved_in_volume_order_and_once() -> None:
         ("a", "node-a", None),
         ("gone", None, Reason.CLAIM_NOT_FOUND),
     ]
-
-
-def test_known_volumes_include_the_pvs_of_every_driver() -> None:
-    store = catalog(*storage("a"), claim("b", modes=["ReadWriteOnce"]), volume("b", driver="local"), claim("c"))
-    findings = resolve_all(virt_launcher(claims=["a", "b", "c", "gone"]), "default", store, Settings())
-    assert [pv.name for pv in known_volumes(findings, "default", store)] == ["pvc-a", "pvc-b"]
-
-
-def test_conflicting_claims_are_reported_and_the_majority_wins() -> None:
-    objects = [*storage("a", "node-a"), *storage("b", "node-b"), *storage("c", "node-b")]
-    decision = decision_for(virt_launcher(claims=["a", "b", "c"]), *objects, node("node-a"), node("node-b"))
-    assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, "node-b", True)
-    assert decision.message == "pinned to node-b, which serves claims b and c; node-a serves claim a"
-
-
-def test_a_persistent_state_on_another_node_is_not_a_conflict() -> None:
-    state = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-b")[1:]]
-    decision = decision_for(virt_launcher(claims=["state", "disk1"]), *storage(), *state)
-    assert (decision.node, decision.conflict) == ("node-a", False)
-    assert [finding.node for finding in decision.claims] == ["node-b", "node-a"]
 
 
 FOLLOWS = "the VM starts on any node, and the share-manager of claim disk1 follows it"

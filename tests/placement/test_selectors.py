@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import Object, name_requirement
-from webhook.placement.objects.selectors import is_empty_term, labels_match, node_matches
+from webhook.placement.objects.selectors import labels_match, node_matches
 
 LABELS = {"disk": "ssd", "rank": "5", "empty": ""}
 
@@ -18,6 +18,7 @@ REQUIREMENTS = [
     (requirement("disk", "In", "ssd"), True),
     (requirement("disk", "In", "hdd", "ssd"), True),
     (requirement("disk", "In", "hdd"), False),
+    (requirement("disk", "In", *"abcdefgh", "ssd"), True),
     (requirement("absent", "In", "ssd"), False),
     (requirement("absent", "In", ""), False),
     (requirement("empty", "In", ""), True),
@@ -97,14 +98,8 @@ def test_a_value_that_go_does_not_parse_as_a_number_matches_nothing(label: str, 
         pytest.param(
             {"matchLabels": None, "matchExpressions": None}, True, id="a selector of nulls selects everything"
         ),
-        pytest.param({"matchLabels": {"disk": "ssd"}}, True, id="a matching label"),
         pytest.param({"matchLabels": {"disk": "ssd", "rank": "6"}}, False, id="every label must match"),
         pytest.param({"matchLabels": {"absent": ""}}, False, id="an absent label does not match an empty value"),
-        pytest.param(
-            {"matchLabels": {"disk": "ssd"}, "matchExpressions": [requirement("rank", "Exists")]},
-            True,
-            id="labels and expressions that match",
-        ),
         pytest.param(
             {"matchLabels": {"disk": "hdd"}, "matchExpressions": [requirement("rank", "Exists")]},
             False,
@@ -130,14 +125,10 @@ NODE_A, NODE_B = ({"matchFields": [name_requirement(name)]} for name in ("node-a
     [
         pytest.param(None, False, id="null terms match nothing"),
         pytest.param([], False, id="an empty list of terms matches nothing"),
-        pytest.param("ssd", False, id="terms of the wrong type match nothing"),
-        pytest.param([None], False, id="a null term matches nothing"),
         pytest.param([{}], False, id="an empty term matches nothing"),
         pytest.param(
             [{"matchExpressions": [], "matchFields": None}], False, id="a term of empty lists matches nothing"
         ),
-        pytest.param([SSD], True, id="a matching label"),
-        pytest.param([HDD], False, id="another label value does not match"),
         pytest.param([HDD, SSD], True, id="terms are ORed"),
         pytest.param([None, {}, SSD], True, id="terms that match nothing are ignored"),
         pytest.param(
@@ -145,12 +136,8 @@ NODE_A, NODE_B = ({"matchFields": [name_requirement(name)]} for name in ("node-a
             False,
             id="expressions in one term are ANDed",
         ),
-        pytest.param([NODE_A], True, id="the node's name matches"),
-        pytest.param([NODE_B], False, id="another node's name does not match"),
         pytest.param([SSD | NODE_B], False, id="a matching label with another name does not match"),
-        pytest.param([HDD | NODE_A], False, id="another label with the matching name does not match"),
         pytest.param([SSD | NODE_A], True, id="a matching label with the matching name matches"),
-        pytest.param([{"matchFields": [name_requirement("node-b", "NotIn")]}], True, id="NotIn another name matches"),
         pytest.param(
             [{"matchFields": [name_requirement("node-a", "NotIn")]}], False, id="NotIn the node's name does not match"
         ),
@@ -169,19 +156,3 @@ NODE_A, NODE_B = ({"matchFields": [name_requirement(name)]} for name in ("node-a
 )
 def test_a_node_selector_selects_a_node(terms: Any, expected: bool) -> None:
     assert node_matches({"nodeSelectorTerms": terms}, "node-a", LABELS) is expected
-
-
-@pytest.mark.parametrize(
-    "term", [None, {}, "x", 7, [], {"matchExpressions": [], "matchFields": []}, {"matchFields": None}], ids=repr
-)
-def test_a_term_without_requirements_is_empty(term: Any) -> None:
-    assert is_empty_term(term)
-
-
-@pytest.mark.parametrize(
-    "term",
-    [SSD, NODE_A, SSD | NODE_A, SSD | {"matchFields": None}],
-    ids=["a label", "a name", "a label and a name", "a label and null matchFields"],
-)
-def test_a_term_with_a_requirement_is_not_empty(term: Object) -> None:
-    assert not is_empty_term(term)

@@ -22,29 +22,6 @@ from webhook.placement.settings import (
 DEFAULTS = Settings()
 
 
-def test_without_variables_the_settings_are_the_defaults() -> None:
-    assert (
-        read_settings({})
-        == DEFAULTS
-        == Settings(
-            opt_in_annotations=("kubevirt-scheduler/co-schedule", "scheduler.kubevirt-scheduler.io/co-schedule"),
-            opt_in=OptIn.ANNOTATION,
-            affinity_mode=Mode.REQUIRED,
-            node_guard=True,
-            steering=True,
-            longhorn_namespace="longhorn-system",
-            action=Action.INJECT,
-            migration_targets=MigrationTargets.IGNORE,
-            replicas=1,
-            release=True,
-            release_after=30,
-            scheduler_names={},
-            log_format=LogFormat.JSON,
-            log_level=LogLevel.INFO,
-        )
-    )
-
-
 ACCOUNT = "system:serviceaccount:vms:kubevirt-controller"
 VALID = [
     ("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "a", ("a",)),
@@ -186,18 +163,6 @@ def test_variables_with_other_prefixes_are_ignored() -> None:
         read_settings({"PATH": "/bin", "KUBEVIRT_SCHEDULER_PORT": "tcp://10.0.0.1:443", "co_schedule_x": "y"})
         == DEFAULTS
     )
-
-
-def test_all_settings_are_read_together() -> None:
-    settings = read_settings(
-        {"CO_SCHEDULE_NODE_GUARD": "false", "CO_SCHEDULE_ACTION": "observe", "CO_SCHEDULE_STEERING": ""}
-    )
-    assert settings == dataclasses.replace(DEFAULTS, node_guard=False, action=Action.OBSERVE)
-
-
-def test_settings_are_immutable() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        DEFAULTS.node_guard = False  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", ["a", "a-b", "a.b", "0", "n" * 253, "ip-10-0-0-1.ec2.internal"])

@@ -1,5 +1,6 @@
 """A decision is described in one sentence, and only an actionable decision causes a warning."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from tests.support.builders import (
     Object,
     claim,
-    decision_for,
     injection_for,
     node,
     share_manager,
@@ -17,7 +17,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement import wording
-from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Decision, Mode, Outcome, Reason
+from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Mode, Outcome, Reason
 from webhook.placement.votes import Choice
 
 # These sentences contain names and amounts, so functions build them.
@@ -41,6 +41,11 @@ def test_every_reason_has_a_sentence_or_a_function() -> None:
     assert set(Reason) - set(wording.SENTENCES) == WORDED_BY_FUNCTIONS
 
 
+def test_every_reason_is_one_camel_case_word() -> None:
+    assert [each for each in Reason if not re.fullmatch(r"([A-Z][a-z]*)+(RWX)?", each)] == []
+    assert [each for each in Reason if each.name.replace("_", "") != each.upper()] == []
+
+
 def test_every_reason_comes_with_advice() -> None:
     assert set(wording.ADVICE) == set(Reason)
 
@@ -62,15 +67,10 @@ def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [
-        (wording.placed((A,), Choice("node-a"), Mode.REQUIRED), "pinned to node-a, which serves claim a"),
         (wording.placed((A,), Choice("node-a"), Mode.PREFERRED), "prefers node-a, which serves claim a"),
         (
             wording.placed((B, A, C), Choice("node-b", ("node-a",)), Mode.REQUIRED),
             "pinned to node-b, which serves claims b and c; node-a serves claim a",
-        ),
-        (
-            wording.softened((A,), Choice("node-a"), "is cordoned", Outcome.PREFERRED),
-            "node-a serves claim a but is cordoned, so it is preferred instead of required",
         ),
         (
             wording.softened((A,), Choice("node-a"), "does not exist", Outcome.UNCHANGED),
@@ -94,11 +94,6 @@ def test_a_sentence_names_the_nodes_and_claims(sentence: str, expected: str) -> 
     assert sentence == expected
 
 
-def test_three_claims_are_joined_with_a_comma_and_an_and() -> None:
-    claims = [ClaimFinding(name, node="node-a") for name in ("a", "b", "c")]
-    assert wording.placed(tuple(claims), Choice("node-a"), Mode.REQUIRED).endswith("serves claims a, b and c")
-
-
 @pytest.mark.parametrize(("length", "kept_length"), [(119, 119), (120, 120), (121, 120), (1000, 120)])
 def test_a_warning_is_cut_to_120_characters(length: int, kept_length: int) -> None:
     cut = wording.truncated("x" * length)
@@ -113,7 +108,6 @@ CLAIM_AND_PV = [claim(), volume()]
 @pytest.mark.parametrize(
     ("new_pod", "objects", "expected"),
     [
-        pytest.param(virt_launcher(), [*storage(), node()], [], id="a pin does not warn"),
         pytest.param(
             virt_launcher(**UNKNOWN_MODE),
             storage(),
@@ -125,12 +119,6 @@ CLAIM_AND_PV = [claim(), volume()]
             [*storage("a", "node-a"), *storage("b", "node-b")],
             ["several nodes serve the claims: node-a is the target node, not node-b"],
             id="conflicting claims warn",
-        ),
-        pytest.param(
-            virt_launcher(),
-            [*storage(), node(ready="False")],
-            ["NodeNotReady: node-a serves claim disk1 but is not Ready, so it is preferred instead of required"],
-            id="a rejected pin warns",
         ),
         *(
             pytest.param(virt_launcher(), objects, [f"no node serves claim disk1 ({reason})"], id=f"{reason} warns")
@@ -221,12 +209,3 @@ def test_a_conflict_warning_names_only_the_nodes_that_got_votes() -> None:
     assert injection.warnings == (
         "kubevirt-scheduler: several nodes serve the claims: node-a is the target node, not node-b",
     )
-
-
-def test_a_decision_without_claims_does_not_warn() -> None:
-    assert wording.warnings(Decision(Outcome.UNCHANGED, Reason.NO_CLAIMS, "", Mode.REQUIRED), None) == ()
-
-
-def test_the_decision_annotation_is_the_reason_and_the_sentence() -> None:
-    decision = decision_for(virt_launcher(), *storage())
-    assert f"{decision.reason}: {decision.message}" == "CoScheduled: pinned to node-a, which serves claim disk1"
