@@ -23,7 +23,6 @@ from certs.controller import (
     PASS_INTERVAL,
     PROPAGATION_DELAY,
     CertificateController,
-    run_pass,
 )
 from certs.rotation import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT, Policy, Step
 from certs.secret import ANNOTATION, Cause
@@ -195,19 +194,6 @@ def test_a_controller_with_a_secret_requires_names(new_controller):
 # Rotation
 
 
-def rotate(controller, clock, api):
-    """Run a rotation from its due date until one CA is left. Returns the published CA bundles in order."""
-    seen = [api.ca_bundles()[0]]
-    clock.advance(244 * DAY)
-    for advance in (*[timedelta()] * 3, 5 * MINUTE, *[10 * DAY] * 4, timedelta()):
-        clock.advance(advance)
-        run_passes(controller, 2)
-        assert is_healthy(controller, api, clock)
-        if api.ca_bundles()[0] != seen[-1]:
-            seen.append(api.ca_bundles()[0])
-    return seen
-
-
 def start_rotation(controller, clock):
     controller.run_pass()
     clock.advance(244 * DAY)
@@ -229,23 +215,6 @@ def test_the_next_ca_does_not_sign_before_the_spread_is_over(api, clock, new_con
     clock.advance(timedelta(seconds=1))
     controller.run_pass()
     assert controller.steps[Step.SIGN] == 1
-
-
-def test_emptying_a_ca_bundle_during_the_spread_restarts_the_wait(api, clock, new_controller):
-    controller = new_controller()
-    start_rotation(controller, clock)
-    controller.run_pass()
-    clock.advance(4 * MINUTE)
-    api.publish(b"")
-    controller.run_pass()
-    assert len(split(api.ca_bundles()[0])) == 2
-    clock.advance(4 * MINUTE)
-    run_passes(controller, 2)
-    assert controller.steps[Step.SIGN] == 0
-    clock.advance(5 * MINUTE)
-    controller.run_pass()
-    assert controller.steps[Step.SIGN] == 1
-    assert (controller.steps[Step.WITHDRAWN], controller.repairs) == (1, 1)
 
 
 def handshake(certificate, ca_bundle):
@@ -609,36 +578,6 @@ def test_the_slower_of_two_replicas_has_at_most_one_conflict_and_converges(api, 
     assert api.conflicts <= 1
 
 
-@pytest.mark.parametrize("call", range(3))
-@pytest.mark.parametrize("emptied", [False, True])
-def test_a_slow_replica_does_not_publish_an_older_bundle_over_a_newer_one(api, clock, new_controller, call, emptied):
-    slow = new_controller()
-    slow.run_pass()
-    if emptied:
-        api.publish(b"")
-    first = len(api.calls)
-
-    def rotate_in_between(_method, _path):
-        if len(api.calls) == first + call:
-            api.on_request = lambda _method, _path: None
-            run_pass(CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION), POLICY, clock, Step.INTRODUCE)
-
-    api.on_request = rotate_in_between
-    slow.run_pass()
-    rotate_in_between("", "")  # if the pass sent fewer requests
-    assert api.ca_bundles() == [api.data()["ca.crt"]] * 2
-    assert len(split(api.ca_bundles()[0])) == 2
-
-
-def test_replicas_with_different_names_serve_the_same_leaf_after_one_renewal(new_controller):
-    old, fresh = new_controller(), new_controller(policy=Policy((*NAMES, "added.kubevirt-scheduler.svc")))
-    for _ in range(4):
-        old.run_pass()
-        fresh.run_pass()
-    assert fresh.steps == {Step.RENEW: 1}
-    assert content(old) == content(fresh)
-
-
 # Crashes
 
 
@@ -812,9 +751,3 @@ def test_an_unusable_provided_ca_is_reported(api, new_controller, provided, text
     assert api.writes == []
     assert controller.failures == {cause: 1}
     assert controller.problem.startswith(f"{folder / 'ca.crt'}: ")
-
-
-def test_no_request_is_sent_without_a_secret_and_a_configuration(api, new_controller, provided):
-    controller = new_controller(provided[0], secret=None, configuration=None, policy=Policy())
-    controller.run_pass()
-    assert api.calls == []

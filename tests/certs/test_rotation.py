@@ -15,7 +15,8 @@ DAY, MINUTE, TICK = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1
 HOUR = timedelta(hours=1)
 
 CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
-UNCONSTRAINED = issue_ca(START)
+
+
 SETTLED = Bundle(CA, issue_leaf(CA, NAMES, START))
 WITH_NEXT_CA = replace(SETTLED, next_ca=OTHER)
 PUBLISHED = replace(WITH_NEXT_CA, published=START)
@@ -54,12 +55,6 @@ FUTURE_CA = issue_ca(START + 400 * DAY, NAMES)
 TABLE = {
     # The lifetime of a bundle.
     "new bundle: renew is next": (SETTLED, {}, Step.RENEW, RENEWAL_TIME),
-    "just before a third of the leaf's lifetime is left": (
-        SETTLED,
-        {"now": RENEWAL_TIME - TICK},
-        Step.RENEW,
-        RENEWAL_TIME,
-    ),
     "a third of the leaf's lifetime is left": (SETTLED, {"now": RENEWAL_TIME}, Step.RENEW, RENEWAL_TIME),
     "the leaf expired while the machine was suspended": (
         SETTLED,
@@ -114,12 +109,6 @@ TABLE = {
     "longer spread": (PUBLISHED, {"policy": Policy(NAMES, spread=HOUR)}, Step.SIGN, START + HOUR),
     "all caBundles emptied during the spread": (PUBLISHED, {"published_cas": ALL_EMPTY}, Step.WITHDRAWN, START),
     "one caBundle emptied during the spread": (PUBLISHED, {"published_cas": ONE_EMPTY}, Step.WITHDRAWN, START),
-    "caBundles emptied when sign is due": (
-        PUBLISHED,
-        {"now": SIGN_TIME, "published_cas": ALL_EMPTY},
-        Step.WITHDRAWN,
-        SIGN_TIME,
-    ),
     "caBundles emptied when renew is due": (
         PUBLISHED,
         {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
@@ -127,12 +116,6 @@ TABLE = {
         RENEWAL_TIME,
     ),
     "published over an hour in the future": (PUBLISHED_IN_FUTURE, {}, Step.WITHDRAWN, START),
-    "published an hour in the future": (
-        replace(WITH_NEXT_CA, published=START + HOUR),
-        {},
-        Step.SIGN,
-        SIGN_TIME + HOUR,
-    ),
     "leaf is due before the next CA is published": (
         WITH_NEXT_CA,
         {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
@@ -175,12 +158,6 @@ TABLE = {
         WITH_NEXT_CA,
         {"policy": NAME_OUTSIDE_CONSTRAINTS},
         Step.PUBLISHED,
-        START,
-    ),
-    "leaf lacks a name, CA without constraints": (
-        Bundle(UNCONSTRAINED, issue_leaf(UNCONSTRAINED, NAMES, START)),
-        {"policy": NAME_OUTSIDE_CONSTRAINTS},
-        Step.RENEW,
         START,
     ),
     "CA may sign for none of the names (restored in another namespace)": (
@@ -226,23 +203,6 @@ def test_an_empty_or_damaged_secret_is_filled_now(cause):
     assert step(InvalidBundle(cause, "data", "it is empty"), published_cas=None) == PlannedStep(
         Step.START, "it is empty", START
     )
-
-
-REASONS = {
-    "expired leaf": (SETTLED, {"now": START + 31 * DAY}, "the certificate has expired"),
-    "leaf is not yet valid": (
-        with_leaf_issued_at(START + DAY),
-        {},
-        "the certificate is not valid yet: the clock was set back",
-    ),
-    "leaf lacks a name": (SETTLED, {"policy": ONE_MORE_NAME}, "the certificate lacks other.kubevirt-scheduler.svc"),
-    "configuration unreadable": (WITH_NEXT_CA, {"published_cas": None}, "the published CAs cannot be read"),
-}
-
-
-@pytest.mark.parametrize(("bundle", "changes", "why"), REASONS.values(), ids=REASONS)
-def test_the_next_step_has_a_reason(bundle, changes, why):
-    assert step(bundle, **changes).why == why
 
 
 def test_a_policy_normalizes_and_deduplicates_its_names():

@@ -41,11 +41,6 @@ def write(folder, leaf=None):
     return folder
 
 
-def test_unchanged_files_return_the_same_context(tmp_path):
-    certificate = ServingCertificate(write(tmp_path))
-    assert certificate.context() is certificate.context()
-
-
 def test_changed_files_are_reloaded_once(tmp_path):
     certificate = ServingCertificate(write(tmp_path))
     before = certificate.context()
@@ -224,10 +219,6 @@ def test_an_encrypted_key_raises_an_error_without_a_prompt_for_the_passphrase(tm
         load_context(tmp_path)
 
 
-def test_ca_file_returns_the_path_of_ca_crt(tmp_path):
-    assert ca_file(write(tmp_path)) == tmp_path / "ca.crt"
-
-
 @pytest.mark.parametrize("content", [None, b"", b"nothing"])
 def test_an_unusable_ca_file_is_named_in_the_error(tmp_path, content):
     ca = write(tmp_path) / "ca.crt"
@@ -307,19 +298,6 @@ def test_a_start_removes_the_keys_of_a_killed_process_and_no_others(tmp_path):
             assert {path.name for path in tmp_path.iterdir()} == {live.name, newest.name, "another program"}
         assert not killed.exists()
         assert (live / "tls.key").exists()
-
-
-def test_a_self_signed_folder_is_removed_after_an_exception():
-    folders = []
-
-    def fail():
-        with self_signed_folder(["localhost"], NOW) as folder:
-            folders.append(folder)
-            raise SystemExit
-
-    with pytest.raises(SystemExit):
-        fail()
-    assert not folders[0].exists()
 
 
 # Runs in a separate process: this one has threads of other tests, and a fork of those may hang (Python 3.12 warns).
