@@ -1,12 +1,11 @@
 """Tests of decisions on a live cluster: objects that the caches lack, and reservations of pinned pods."""
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from tests.support.builders import (
     Object,
     apply_injection,
     claim,
-    hotplug_pod,
     node,
     pinned_vm_pod,
     pod,
@@ -26,19 +24,16 @@ from tests.support.builders import (
     request,
     settings,
     share_manager,
-    share_manager_pod,
     storage,
     virt_launcher,
     vmi,
     volume,
 )
 from tests.support.fake_api_server import (
-    CUT,
     ApiServer,
     event,
 )
 from tests.support.fake_clock import FakeClock
-from tests.support.threads import own_threads
 from webhook.cluster.caches.fact_readers import read_pod
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.caches.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
@@ -152,12 +147,6 @@ def test_a_burst_of_thirty_vms_pins_the_ten_that_fit(small_live: Live) -> None:
     assert burst(small_live, range(30)) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
 
 
-def test_concurrent_decisions_pin_only_the_ten_vms_that_fit(small_live: Live) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        decided = list(pool.map(lambda number: decision(small_live, vm(number, requests={"cpu": "1"})), range(200)))
-    assert Counter(each.reason for each in decided) == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 190}
-
-
 def test_concurrent_decisions_and_pod_events_pin_only_the_ten_vms_that_fit(small_live: Live) -> None:
     """Each pinned pod counts once: as a reservation or as a pod from the watch."""
     pods = reflector(small_live, "pods")
@@ -260,24 +249,6 @@ def test_a_vm_that_only_prefers_the_node_counts_as_no_pin(small_live: Live) -> N
     assert (found.outcome, found.reason) == (Outcome.PREFERRED, Reason.NODE_FULL)  # no other node is preferred
 
 
-def test_a_relist_with_the_pod_ends_its_reservation(server: ApiServer, small_live: Live) -> None:
-    created = vm(requests={"cpu": "4"})
-    injection = small_live.inject(request(created))
-    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
-    server.put(stored_pod(created, injection, "virt-launcher-vm1-abcde"))
-    follow(small_live, server, "pods")
-    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
-    assert len(small_live.store.reservations) == 0
-
-
-def test_a_watch_event_for_the_pod_ends_its_reservation(server: ApiServer, small_live: Live) -> None:
-    created = vm(requests={"cpu": "4"})
-    stored = stored_pod(created, small_live.inject(request(created)), "virt-launcher-vm1-abcde")
-    follow(small_live, server, "pods", json.dumps({"type": "ADDED", "object": stored}).encode())
-    assert small_live.store.requested("node-a", ("", ""))["cpu"] == 4000
-    assert len(small_live.store.reservations) == 0
-
-
 def test_a_full_node_is_preferred_only_after_its_pinned_pods_are_bound(small_live: Live, clock: FakeClock) -> None:
     assert burst(small_live, range(10))[Reason.CO_SCHEDULED] == 10
     refused = decision(small_live, vm(11, requests={"cpu": "1"}))
@@ -299,18 +270,6 @@ def test_a_node_is_contested_for_a_moment_after_the_cache_showed_a_pin_even_if_t
     clock.now += MIN_RECENT_SECONDS
     quiet = decision(one_of_two, large)
     assert (quiet.outcome, quiet.reason) == (Outcome.PREFERRED, Reason.NODE_SCARCE)
-
-
-def test_two_replicas_that_do_not_see_each_other_never_pin_more_than_fits(server: ApiServer) -> None:
-    replicas = []
-    for _ in range(2):
-        replica = make_live(server, FakeClock(), replicas=2)
-        server.put(*storage(), node(allocatable={"cpu": "10", "pods": "110", "memory": "64Gi"}))
-        sync_caches(replica, server)
-        replicas.append(replica)
-    found = [burst(replica, range(start, start + 20)) for replica, start in zip(replicas, (0, 100), strict=True)]
-    assert [each[Reason.CO_SCHEDULED] for each in found] == [5, 5]
-    assert [each[Reason.NODE_SCARCE] for each in found] == [15, 15]
 
 
 def test_with_session_affinity_a_replica_fills_the_node_until_it_sees_a_pin_of_another_replica(
@@ -451,13 +410,6 @@ def test_the_resources_of_expired_reservations_are_forgotten(small_live: Live, c
     assert dict(small_live.store.requested("node-a", ("", ""))) == in_use
 
 
-def test_a_reservation_survives_a_relist_without_its_pod(server: ApiServer, small_live: Live) -> None:
-    burst(small_live, range(10))
-    server.put(pod("another", "kube-system", node="node-b"))
-    follow(small_live, server, "pods")
-    assert burst(small_live, range(10, 11)) == {Reason.NODE_FULL: 1}
-
-
 def test_a_retried_pod_is_not_blocked_by_its_own_reservation(small_live: Live) -> None:
     whole_node = vm(requests={"cpu": "10"})
     assert [decision(small_live, whole_node).reason for _ in range(3)] == [Reason.CO_SCHEDULED] * 3
@@ -506,35 +458,6 @@ def test_live_is_synced_after_every_kind_is_listed(server: ApiServer, live: Live
         assert not live.synced()
         follow(live, server, each.kind.plural)
     assert live.synced()
-
-
-def wait_until(condition: Any) -> None:
-    deadline = monotonic() + LONG_TIMEOUT
-    while not condition():
-        assert monotonic() < deadline, "the condition was not met in time"
-        sleep(0.005)
-
-
-def test_reflector_threads_recover_from_the_loss_of_the_api_server(server: ApiServer) -> None:
-    """Only this test has real reflector threads and a real clock. Decisions are right before and after the loss."""
-    server.put(*storage(), node(), hotplug_pod(virt_launcher("vm0")))
-    live, stop, before = make_live(server), threading.Event(), own_threads()
-    live.start(stop)
-    wait_until(live.synced)
-    assert decision(live, vm(1)).node == "node-a"
-    wait_until(lambda: server.watching == 8)
-    moved = share_manager_pod("vol-disk1", node="node-b")
-    server.put(node("node-b"), moved)
-    wait_until(lambda: decision(live, vm(2), dryRun=True).node == "node-b")
-    server.end_watches(CUT)
-    server.compact()
-    server.put(share_manager_pod("vol-disk1", node="node-a"))
-    wait_until(lambda: decision(live, vm(3), dryRun=True).node == "node-a")
-    wait_until(lambda: server.watching == 8)
-    assert sum(each.health.watch_errors for each in live.reflectors) >= 8
-    stop.set()
-    server.end_watches()
-    wait_until(lambda: own_threads() <= before)
 
 
 # VMs whose pinned pod went away

@@ -312,15 +312,6 @@ def test_a_kept_pod_is_reported_once_in_ten_minutes(server: ApiServer) -> None:
     assert len(harness.events) == 2
 
 
-def test_a_pod_that_is_schedulable_again_is_pending_no_longer(server: ApiServer) -> None:
-    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine(strategy="Manual"))
-    harness.step()
-    assert harness.releaser.pending == {Reason.NODE_CORDONED: 1}
-    harness.watch(("MODIFIED", BOUND))
-    harness.releaser.step()
-    assert harness.releaser.pending == {}
-
-
 def test_a_vm_is_released_at_most_twice_within_an_hour_from_all_nodes_together(server: ApiServer) -> None:
     nodes = [node(name, unschedulable=True) for name in ("node-a", "node-b", "node-c")]
     harness = Harness(server, *storage(), *nodes, virtual_machine())

@@ -88,7 +88,7 @@ def test_every_vm_runs_when_the_calls_move_to_another_replica(
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_the_escrow_leaves_few_places_empty(replicas: int) -> None:
     used = []
-    for seed in range(20):
+    for seed in range(10):
         model = Model(Random(seed), replicas, 100, 40)
         model.run()
         used.append(min(model.pinned(), 40))

@@ -93,13 +93,6 @@ def test_a_pv_is_found_by_its_name_and_its_volume_handle() -> None:
     assert not store.volumes_by_handle("x")
 
 
-def test_share_manager_pods_are_sorted_by_name() -> None:
-    second, first = share_manager_pod(), share_manager_pod()
-    second["metadata"]["name"], first["metadata"]["name"] = "b", "a"
-    store = catalog(second, first, share_manager_pod("vol-disk2"))
-    assert [found.name for found in store.share_manager_pods("longhorn-system", "vol-disk1")] == ["a", "b"]
-
-
 def test_node_load_is_the_sum_of_pods_bound_or_pinned_to_the_node() -> None:
     store = catalog(
         pod("bound", node="node-a", requests={"cpu": "1"}),
@@ -182,19 +175,6 @@ def test_a_removed_pod_leaves_no_index_entries(item: Object) -> None:
     assert index_entries(table)
     table.remove(fact.key)
     assert index_entries(table) == {}
-
-
-@pytest.mark.parametrize("item", POD_KINDS)
-def test_a_pod_put_twice_is_indexed_once(item: Object) -> None:
-    assert index_entries(pod_table(item, item)) == index_entries(pod_table(item))
-
-
-def test_removing_an_unknown_pod_changes_nothing() -> None:
-    table = pod_table(pod("one", node="node-a"))
-    before = index_entries(table)
-    table.remove(("default", "two"))
-    table.remove(("other", "one"))
-    assert index_entries(table) == before
 
 
 def test_a_pod_with_the_same_name_replaces_the_first() -> None:
@@ -338,8 +318,3 @@ def test_a_reservation_adds_to_the_node_load() -> None:
         decide(request(virt_launcher(requests={"cpu": "1"})), store_with_reservation(), settings()).reason
         is Reason.NODE_FULL
     )
-
-
-def test_a_reservation_does_not_count_against_a_retry_of_the_same_vm() -> None:
-    """The API server retries after a lost response, virt-controller after another webhook rejects the pod."""
-    assert decide(request(VM_POD), store_with_reservation(), settings()).reason is Reason.CO_SCHEDULED
