@@ -112,9 +112,10 @@ def test_vms_are_selected_by_name_label_and_number(run: Any) -> None:
     assert labeled.endswith("1 apart: 1 would migrate\n")
     assert run("--max", "1").stdout.splitlines()[-1].startswith("4 apart: 1 of 2 would migrate")
     assert run("together").stdout.endswith("No VM is apart from its storage.\n")
-    missing = run("none", "big")
+    missing = run("bigg", "big")
     assert missing.exit_code == 2
-    assert without_settings(missing.stderr) == 'Error: VirtualMachine "none" not found in namespace "default"\n'
+    problem = 'Error: VirtualMachine "bigg" not found in namespace "default"; did you mean "big"?\n'
+    assert without_settings(missing.stderr) == problem
 
 
 @pytest.mark.parametrize("arguments", [("-A", "-n", "shop"), ("-A", "vm1")])

@@ -20,7 +20,7 @@ from tests.support.fleet import installation, vm, vm_pod, vmi
 from webhook.cli import commands
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.progress import progress_bar
-from webhook.commands.report.table import render_report, summary_line
+from webhook.commands.report.table import summary_line
 from webhook.placement.objects.selectors import labels_match
 from webhook.reading.kubernetes_yaml import to_yaml
 
@@ -71,34 +71,67 @@ def names(report: Any) -> list[str]:
     return [vm["name"] for vm in report["vms"]]
 
 
-def test_the_table_lists_vms_a_summary_and_nodes(snapshot: Path) -> None:
-    result = run_report("--snapshot", snapshot)
+ROWS = [
+    ["default", "apart", "Apart", "node-b", "node-a", "restart"],
+    ["default", "foreign", "Apart", "node-b", "node-a", "opt in, then restart"],
+    ["default", "off", "Stopped", "-", "-", "-"],
+    ["default", "together", "Together", "node-b", "node-b", "-"],
+]
+NODE_ROWS = [
+    ["node-a", "Ready", "0", "0", "1", "0%", "0%", "1%"],
+    ["node-b", "Ready", "3", "2", "1", "25%", "25%", "4%"],
+]
+
+
+def rows_of(result: Result) -> list[list[str]]:
     assert (result.exit_code, result.stderr) == (0, "")
-    lines = [re.split(r" {3,}", line) for line in result.stdout.splitlines()]
+    return [re.split(r" {3,}", line) for line in result.stdout.splitlines()]
+
+
+def test_the_table_lists_vms_and_a_summary_and_another_one_nodes(snapshot: Path) -> None:
+    heads, *rows, empty, first, second = rows_of(run_report("--snapshot", snapshot))
+    assert heads == ["NAMESPACE", "VM", "STATE", "NODE", "STORAGE", "WHAT TO DO"]
+    assert rows == ROWS
     helped = "2 of 2 would be together after a restart (1 only after opt-in)"
-    assert lines == [
-        ["NAMESPACE", "VM", "OPT-IN", "NODE", "STORAGE", "STATE", "IF STARTED", "WHAT TO DO"],
-        ["default", "apart", "yes", "node-b", "node-a", "Apart", "pinned to node-a",
-         "restart"],
-        ["default", "foreign", "no", "node-b", "node-a", "Apart", "anywhere; if opted in: pinned to node-a",
-         "opt in, then restart"],
-        ["default", "off", "yes", "-", "-", "Stopped", "anywhere (NoClaims)", "-"],
-        ["default", "together", "yes", "node-b", "node-b", "Together", "follows (cold start)",
-         "-"],
-        [""],
-        [f"4 VMs: 1 together, 2 apart, 1 stopped; {helped}"],
-        [""],
-        ["NODE", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS"],
-        ["node-a", "0", "0", "1", "0%", "0%", "1%"],
-        ["node-b", "3", "2", "1", "25%", "25%", "4%"],
-    ]  # fmt: skip
+    assert [empty, f"{first[0]} {second[0]}"] == [[""], f"4 VMs: 1 together, 2 apart, 1 stopped; {helped}"]
+    in_one = run_report("--snapshot", snapshot, "-n", "default", "--no-headers")
+    assert rows_of(in_one) == [row[1:] for row in ROWS]
+    nodes = rows_of(run_report("nodes", "--snapshot", snapshot))
+    assert nodes == [["NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS"], *NODE_ROWS]
 
 
-def test_the_wide_table_adds_claims_and_reasons(snapshot: Path) -> None:
+def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(snapshot: Path) -> None:
     lines = run_report("--snapshot", snapshot, "-o", "wide").stdout.splitlines()
     assert lines[0].split()[6:8] == ["CLAIM", "REASON"]
     assert lines[1].split()[5:8] == ["Apart", "disk1", "NodeFull"]
+    assert "anywhere; if opted in: pinned to node-a   Opt the VM in: kubevirt-scheduler opt-in foreign" in lines[2]
     assert "Together (paused)   disk2   CoScheduled" in lines[4]
+    assert (len(lines), lines[5]) == (7, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "column"),
+    [
+        (["--sort-by", "state"], ["apart", "foreign", "off", "together"]),
+        (["--sort-by", "storage"], ["off", "apart", "foreign", "together"]),
+        (["nodes", "--sort-by", "vms"], ["node-b", "node-a"]),
+        (["--apart", "-o", "name"], ["virtualmachine.kubevirt.io/apart", "virtualmachine.kubevirt.io/foreign"]),
+        (["nodes", "-o", "name", "--sort-by", "cpu"], ["node/node-b", "node/node-a"]),
+    ],
+)
+def test_programs_get_sorted_rows_and_names(snapshot: Path, arguments: list[str], column: list[str]) -> None:
+    rows = rows_of(run_report("--snapshot", snapshot, "-n", "default", "--no-headers", *arguments))
+    assert [row[0] for row in rows] == column
+
+
+def test_the_table_names_the_state_of_each_node(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    nodes = node("node-a", unschedulable=True), node("node-b", ready="False")
+    file.write_text("---\n".join(map(to_yaml, [*storage(), *nodes, vm(), vm_pod(node="node-b")])))
+    (row,) = rows_of(run_report("--snapshot", file, "-n", "default", "--no-headers"))
+    assert row[2:4] == ["node-b (NotReady)", "node-a (cordoned)"]
+    statuses = [row[1] for row in rows_of(run_report("nodes", "--snapshot", file, "--no-headers"))]
+    assert statuses == ["Ready, cordoned", "NotReady"]
 
 
 def test_json_has_the_documented_keys(snapshot: Path) -> None:
@@ -106,6 +139,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
     assert report["vms"][1] == {
         "namespace": "default",
         "name": "foreign",
+        "kind": "VirtualMachine",
         "optedIn": False,
         "optedInBy": None,
         "optedOut": False,
@@ -189,6 +223,7 @@ def test_the_exit_status_reports_vms_that_are_apart(snapshot: Path, more: tuple[
     [
         (["-A", "-n", "shop"], "specify either -A or -n, not both"),
         (["-w", "-o", "json"], "-w prints tables"),
+        (["--sort-by", "cpu"], "--sort-by of vms is one of: name, state, node, storage"),
         (["-w", "--fail-on", "apart"], "-w never ends with an exit status"),
         (["-l", "a=b=c"], "invalid label selector 'a=b=c'"),
     ],
@@ -272,13 +307,27 @@ def test_an_invalid_selector_is_rejected(selector: str) -> None:
         parse_selector(selector)
 
 
-def test_sentences_wrap_on_a_narrow_terminal_and_names_do_not(snapshot: Path) -> None:
-    report = report_on("--snapshot", snapshot, "--apart")
-    lines = render_report(report, wide=False, color=False, columns=120).splitlines()
-    assert max(map(len, lines[:-5])) <= 120
-    assert lines[1].split()[:6] == ["default", "apart", "yes", "node-b", "node-a", "Apart"]
-    colored = render_report(report, wide=False, color=True, columns=120)
-    assert click.style("Apart", fg="red") in colored
+LONG = "customer-portal-database-replica-of-0001"
+
+
+@pytest.mark.parametrize(("namespace", "worker"), [("shop", "node-b"), (LONG, LONG.replace("replica", "workers"))])
+def test_the_table_fits_in_100_columns_with_names_of_40_characters(tmp_path: Path, namespace: str, worker: str) -> None:
+    cluster = [*storage(), node("node-a"), node(worker), vm(LONG), vm_pod(LONG, worker)]
+    for item in cluster:
+        if "namespace" in item["metadata"]:
+            item["metadata"]["namespace"] = namespace
+    file = tmp_path / "cluster.yaml"
+    file.write_text("---\n".join(map(to_yaml, cluster)))
+    for scope in (["-A"], ["-n", namespace]):
+        lines = run_report("--snapshot", file, *scope).stdout.splitlines()
+        assert max(map(len, lines)) <= 100
+    if namespace == "shop":
+        assert lines[1].startswith(f"{LONG}   ")  # a name that fits is not wrapped, so it can be copied
+
+
+def test_the_states_have_colors_on_a_terminal(snapshot: Path) -> None:
+    result = CliRunner(env={"FORCE_COLOR": "1"}).invoke(commands, ["report", "--snapshot", str(snapshot)], color=True)
+    assert click.style("Apart", fg="red") in result.stdout
 
 
 class WatchEnded(Exception):

@@ -23,6 +23,7 @@ from webhook.commands.options import (
 )
 from webhook.commands.progress import Progress, no_progress, progress_bar
 from webhook.commands.recolocate.plan_output import describe, propose, propose_again, relocations, render, restart_list
+from webhook.commands.suggestions import complete_vms
 from webhook.fleet.plan import Proposal
 from webhook.fleet.run import Limits, Relocation
 from webhook.placement.settings import Settings
@@ -48,7 +49,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 
 
 @click.command(short_help="live-migrate VMs to the node of their storage")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_vms)
 @all_namespaces_option("Select the VMs of all namespaces.")
 @namespace_option
 @selector_option

@@ -7,6 +7,8 @@ import click
 from webhook.cluster.machines import Inventory
 from webhook.commands.fleet_source import Scope, assess_all
 from webhook.commands.progress import Progress, no_progress
+from webhook.commands.suggestions import close_match
+from webhook.commands.tables import NO_VALUE, render_table
 from webhook.fleet.move import Move, Surroundings, describe_gain
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.run import Relocation, ordered
@@ -16,19 +18,18 @@ from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading.documents import BadInput
 
 HEADS = ("NAMESPACE", "VM", "NODE", "STORAGE", "ACTION", "WHY")
-NO_VALUE = "-"
-GAP = 3  # columns between two cells
 
 
 def propose(
     inventory: Inventory, scope: Scope, names: Sequence[str], around: Surroundings, progress: Progress
 ) -> list[Proposal]:
     """Return a proposal for each VM that is apart or named, the largest gain first. Raises BadInput."""
-    statuses = [each for each in assess_all(inventory, scope, around.settings, progress) if _is_named(each, names)]
-    missing = set(names) - {each.machine.name for each in statuses}
-    if missing:
-        names = ", ".join(f'"{name}"' for name in sorted(missing))
-        raise BadInput(f'VirtualMachine {names} not found in namespace "{scope.namespace}"')
+    found = list(assess_all(inventory, scope, around.settings, progress))
+    known = {each.machine.name for each in found}
+    if missing := min(set(names) - known, default=""):
+        problem = f'VirtualMachine "{missing}" not found in namespace "{scope.namespace}"'
+        raise BadInput("; ".join(filter(None, [problem, close_match(missing, known)])))
+    statuses = [each for each in found if _is_named(each, names)]
     if not statuses:
         advice = ". To select all namespaces, add -A" if scope.namespace else ""
         click.echo(printable(scope.not_found + advice), err=True)
@@ -72,10 +73,9 @@ def describe(proposal: Proposal) -> JsonObject:
 
 def render(proposals: Sequence[Proposal], most: int | None, *, color: bool) -> str:
     """Return the table of a dry run."""
-    rows = [tuple(map(printable, _cells(each))) for each in proposals]
-    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-    lines = [_line(row, widths, color=color) for row in (HEADS, *rows)] if rows else []
-    return "".join(f"{line}\n" for line in (*lines, *([""] if rows else []), _summary(proposals, most)))
+    colors = {"migrate": "green", "restart": "yellow"} if color else {}
+    table = render_table(HEADS, [list(_cells(each)) for each in proposals], colors=colors)
+    return "\n".join(filter(None, (table, f"{_summary(proposals, most)}\n")))
 
 
 def _cells(proposal: Proposal) -> Iterator[str]:
@@ -86,12 +86,6 @@ def _cells(proposal: Proposal) -> Iterator[str]:
         yield from ("migrate", describe_gain(proposal.gain))
     else:
         yield from ("restart" if proposal.restart else "none", f"{result.word}: {result.detail}")
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], *, color: bool) -> str:
-    padded = [(cell, " " * (width - len(cell) + GAP)) for cell, width in zip(cells, widths, strict=True)]
-    colors = {"migrate": "green", "restart": "yellow"} if color else {}
-    return "".join(f"{click.style(cell, fg=colors.get(cell)) if color else cell}{gap}" for cell, gap in padded).rstrip()
 
 
 def _summary(proposals: Sequence[Proposal], most: int | None) -> str:

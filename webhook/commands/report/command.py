@@ -1,7 +1,6 @@
 """`kubevirt-scheduler report`: list the VMs that are apart from their storage, and the effect of a restart."""
 
 import itertools
-import os
 import shutil
 import sys
 import time
@@ -24,18 +23,20 @@ from webhook.commands.options import (
 )
 from webhook.commands.progress import progress_bar
 from webhook.commands.report.document import build_report
-from webhook.commands.report.table import render_report
+from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading import kubernetes_yaml
 
 TABLES = ("table", "wide")
 WATCH_SECONDS = 5
+COLUMNS = 100  # without a terminal
 EXIT_APART = 1
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")
+@click.argument("what", type=click.Choice(["vms", "nodes"]), default="vms", metavar="[vms|nodes]")
 @all_namespaces_option("Report on all namespaces. The default for a snapshot.")
 @namespace_option
 @selector_option
@@ -43,26 +44,39 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 @snapshot_option
 @output_option(
     *TABLES,
+    "name",
     "json",
     "yaml",
     "html",
-    text="The output format. wide adds claims and reasons to the table. html prints a page for a browser.",
+    text="The output format. wide prints one line per VM, with claims, reasons and predictions. html prints a page for "
+    "a browser.",
 )
+@click.option(
+    "--sort-by",
+    type=click.Choice(list(dict.fromkeys(itertools.chain(*SORTS.values())))),
+    help=f"Sort by this. VMs: {', '.join(SORTS['vms'])}. Nodes: {', '.join(SORTS['nodes'])}.",
+)
+@click.option("--no-headers", is_flag=True, help="Print only the rows of the table.")
 @click.option("-w", "--watch", is_flag=True, help=f"Print the table again every {WATCH_SECONDS} seconds.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
 @live_options
 def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
+    what: str,
     all_namespaces: bool,
     namespace: str | None,
     selector: str,
     only_apart: bool,
     snapshots: tuple[Path, ...],
     output: str,
+    sort_by: str | None,
+    no_headers: bool,
     watch: bool,
     fail_on: str | None,
     **live: str | None,
 ) -> None:
-    """List the node of each VM, the node of its storage, and the decision if the VM started now.
+    """List the node of each VM, the node of its storage, and what to do. `report nodes` lists the nodes.
+
+    The table is as wide as the terminal, or 100 columns.
 
     The exit status is 1 if a VM is apart and --fail-on apart is given, and 2 if the cluster can't be read.
 
@@ -70,6 +84,7 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     Examples:
       kubevirt-scheduler report -A
       kubevirt-scheduler report -n shop -l app=db --apart
+      kubevirt-scheduler report nodes --sort-by apart
       kubevirt-scheduler report --snapshot cluster.json -o wide
       kubevirt-scheduler report -A -o html > fleet.html
       kubevirt-scheduler report -A --fail-on apart -o json
@@ -80,12 +95,15 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("-w prints tables: specify -o table or -o wide, or omit -w")
     if watch and fail_on:
         raise click.UsageError("-w never ends with an exit status: omit --fail-on or -w")
+    if sort_by not in (None, *SORTS[what]):
+        raise click.UsageError(f"--sort-by of {what} is one of: {', '.join(SORTS[what])}")
     wanted = parse_selector(selector)
     for number in itertools.count() if watch else range(1):
         if number:
             time.sleep(WATCH_SECONDS)
-        found = _survey(snapshots, live, namespace, wanted, all_namespaces=all_namespaces, watch=watch)
-        text = _rendered(found, output, only_apart=only_apart, color=wants_color())
+        found, scope = _survey(snapshots, live, namespace, wanted, all_namespaces=all_namespaces, watch=watch)
+        listed = _listed(found, what, sort_by, only_apart=only_apart)
+        text = _rendered(listed, what, output, everywhere=scope.namespace is None, headers=not no_headers)
         click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "").encode() + text.encode(), nl=False)
     if fail_on and found["summary"]["apart"]:
         raise SystemExit(EXIT_APART)
@@ -99,7 +117,7 @@ def _survey(  # noqa: PLR0913 (the options of the command)
     *,
     all_namespaces: bool,
     watch: bool,
-) -> JsonObject:
+) -> tuple[JsonObject, Scope]:
     with progress_bar(shown=not watch) as progress:
         fleet = read_files(snapshots) if snapshots else read_live(live["kubeconfig"], live["context"], progress)
         scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, selector)
@@ -108,12 +126,16 @@ def _survey(  # noqa: PLR0913 (the options of the command)
         click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
     loads = node_loads(fleet.inventory.store, fleet.webhook.settings)
     around = fleet.inventory.surroundings(fleet.webhook.predicting)
-    return fleet.origin() | build_report(statuses, fleet.inventory.store, around, loads)
+    return fleet.origin() | build_report(statuses, fleet.inventory.store, around, loads), scope
 
 
-def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) -> str:
+def _listed(found: JsonObject, what: str, sort_by: str | None, *, only_apart: bool) -> JsonObject:
     vms = [vm for vm in found["vms"] if not only_apart or vm["state"] == State.APART]
     listed = found | {"vms": vms}
+    return listed | {what: sorted(listed[what], key=SORTS[what][sort_by])} if sort_by else listed
+
+
+def _rendered(listed: JsonObject, what: str, output: str, *, everywhere: bool, headers: bool) -> str:
     match output:
         case "json":
             return msgspec.json.format(msgspec.json.encode(listed), indent=2).decode() + "\n"
@@ -123,6 +145,11 @@ def _rendered(found: JsonObject, output: str, *, only_apart: bool, color: bool) 
             from webhook.commands.report.page import render  # noqa: PLC0415 (only a page needs the template)
 
             return render(listed)
-    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS")  # a pipe has none, and a program reads whole lines
-    columns = shutil.get_terminal_size().columns if has_width else None
-    return render_report(listed, wide=output == "wide", color=color, columns=columns)
+        case "name":
+            return render_names(listed, what)
+    color = wants_color()
+    if what == "nodes":
+        return render_nodes(listed, color=color, headers=headers)
+    columns = shutil.get_terminal_size((COLUMNS, 24)).columns
+    wide = output == "wide"
+    return render_vms(listed, wide=wide, everywhere=everywhere, color=color, columns=columns, headers=headers)

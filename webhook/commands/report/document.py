@@ -54,6 +54,7 @@ def describe(status: Status, move: Move | Refusal) -> JsonObject:
     return {
         "namespace": machine.namespace,
         "name": machine.name,
+        "kind": "VirtualMachine" if machine.is_vm else "VirtualMachineInstance",
         "optedIn": status.opted_in,
         "optedInBy": status.opted_in_by.value if status.opted_in else None,
         "optedOut": status.opted_out,

@@ -1,19 +1,17 @@
-"""Render the report on the fleet as text: a table of VMs, a summary line, and a table of nodes."""
+"""Render the report on the fleet as text: a table of VMs with a summary, or a table of nodes."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterator
+from typing import Any
 
-import click
-
+from webhook.commands.tables import NO_VALUE, render_table
 from webhook.placement.objects.fields import JsonObject, mapping, printable
 
-COLORS = {"Together": "green", "Apart": "red", "Unserved": "yellow", "Waiting": "yellow"}
-NODE_HEADS = ("NODE", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS")
-NO_VALUE = "-"
-GAP = 3  # columns between two cells
-MIN_PROSE_WIDTH = 24  # columns; narrower sentences are hard to read
-_PROSE = 2  # the last columns of a VM are sentences, which may wrap; a wrapped name could not be copied
+COLORS = {"Together": "green", "Apart": "red", "Unserved": "yellow", "Waiting": "yellow", "NotReady": "red"}
+HEADS = ("VM", "STATE", "NODE", "STORAGE", "WHAT TO DO")
+WIDE_HEADS = ("VM", "OPT-IN", "NODE", "STORAGE", "STATE", "CLAIM", "REASON", "IF STARTED", "WHAT TO DO")
+NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS")
+RESOURCES = ("cpu", "memory", "pods")
 _OPTED_IN = {None: "no", "annotation": "yes", "namespace": "by namespace", "storage-class": "by StorageClass"}
 _COUNTED = (
     ("together", "together"),
@@ -23,19 +21,58 @@ _COUNTED = (
     ("stopped", "stopped"),
     ("notConcerned", "not concerned"),
 )
+# The keys of --sort-by for VMs and for nodes. The largest number comes first.
+SORTS: dict[str, dict[str, Callable[[JsonObject], Any]]] = {
+    "vms": {
+        "name": lambda vm: vm["name"],
+        "state": lambda vm: vm["state"],
+        "node": lambda vm: vm["node"] or "",
+        "storage": lambda vm: vm["storageNode"] or "",
+    },
+    "nodes": {
+        "name": lambda node: node["name"],
+        "vms": lambda node: -node["vms"],
+        "apart": lambda node: -node["states"]["apart"],
+    }
+    | {resource: lambda node, of=resource: -(node["requested"].get(of) or 0) for resource in RESOURCES},
+}
 
 
-def render_report(report: JsonObject, *, wide: bool, color: bool, columns: int | None) -> str:
-    """Return the report as text. With `columns`, the width of a terminal, long sentences wrap."""
-    head = mapping(report, "webhook").get("text")
-    parts = [f"{printable(head)}\n"] if head else []
-    if report["vms"]:
-        rows = [list(_vm_cells(vm, wide=wide)) for vm in report["vms"]]
-        parts.append(_table(_vm_heads(wide=wide), rows, color=color, columns=columns, prose=_PROSE))
-    parts.append(f"{summary_line(report['summary'])}\n")
-    if report["nodes"]:
-        parts.append(_table(NODE_HEADS, [list(_node_cells(node)) for node in report["nodes"]], color=color))
-    return "\n".join(parts)
+def render_vms(  # noqa: PLR0913 (what a table may vary in)
+    report: JsonObject, *, wide: bool, everywhere: bool, color: bool, columns: int, headers: bool
+) -> str:
+    """Return the settings, a table of VMs and the summary, or without `headers` only the rows of the table.
+
+    `everywhere` adds the namespaces. `wide` prints one line per VM, otherwise nothing is wider than `columns`.
+    """
+    marks = {node["name"]: _problems(node) for node in report["nodes"]}
+    rows = [[*([vm["namespace"]] * everywhere), *_vm_cells(vm, marks, wide=wide)] for vm in report["vms"]]
+    heads = ["NAMESPACE"] * everywhere + [*(WIDE_HEADS if wide else HEADS)]
+    width = None if wide else columns
+    table = render_table(heads, rows, colors=COLORS if color else {}, columns=width, prose=1, headers=headers)
+    if not headers:
+        return table
+    lines = (printable(mapping(report, "webhook").get("text") or ""), summary_line(report["summary"]))
+    head, summary = (
+        f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else "" for line in lines
+    )
+    return "\n".join(filter(None, (head, table, summary)))
+
+
+def render_nodes(report: JsonObject, *, color: bool, headers: bool) -> str:
+    """Return the table of nodes, empty without nodes."""
+    rows = [list(_node_cells(node)) for node in report["nodes"]]
+    return render_table(NODE_HEADS, rows, colors=COLORS if color else {}, headers=headers)
+
+
+def render_names(report: JsonObject, what: str) -> str:
+    """Return the VMs or the nodes as `kubectl get -o name` does."""
+    kinds = {"VirtualMachine": "virtualmachine", "VirtualMachineInstance": "virtualmachineinstance"}
+    if what == "nodes":
+        names = [f"node/{node['name']}" for node in report["nodes"]]
+    else:
+        names = [f"{kinds[vm['kind']]}.kubevirt.io/{vm['name']}" for vm in report["vms"]]
+    return "".join(f"{name}\n" for name in names)
 
 
 def summary_line(summary: JsonObject) -> str:
@@ -52,46 +89,27 @@ def summary_line(summary: JsonObject) -> str:
     return f"{line} ({to_opt_in} only after opt-in)" if to_opt_in else line
 
 
-def _vm_heads(*, wide: bool) -> Sequence[str]:
-    more = ("CLAIM", "REASON") if wide else ()
-    return ("NAMESPACE", "VM", "OPT-IN", "NODE", "STORAGE", "STATE", *more, "IF STARTED", "WHAT TO DO")
+def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]:
+    nodes = [f"{node}{marks.get(node, '')}" if node else NO_VALUE for node in (vm["node"], vm["storageNode"])]
+    yield vm["name"]
+    if not wide:
+        yield from (vm["state"], *nodes, vm["nextStep"] or NO_VALUE)
+        return
+    changes = [mark for mark in ("paused", "migrating") if vm[mark]]
+    state = f"{vm['state']} ({', '.join(changes)})" if changes else vm["state"]
+    yield from ("opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]], *nodes, state)
+    yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
+    yield from (mapping(vm, "ifStarted").get("text") or NO_VALUE, vm["advice"] or NO_VALUE)
 
 
-def _vm_cells(vm: JsonObject, *, wide: bool) -> Iterator[str]:
-    yield from (vm["namespace"], vm["name"], "opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]])
-    yield from (vm["node"] or NO_VALUE, vm["storageNode"] or NO_VALUE)
-    marks = [mark for mark in ("paused", "migrating") if wide and vm[mark]]
-    yield f"{vm['state']} ({', '.join(marks)})" if marks else vm["state"]
-    if wide:
-        yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
-    yield mapping(vm, "ifStarted").get("text") or NO_VALUE
-    yield (vm["advice"] if wide else vm["nextStep"]) or NO_VALUE
+def _problems(node: JsonObject) -> str:
+    found = ["NotReady"] * (not node["ready"]) + ["cordoned"] * node["cordoned"]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _node_cells(node: JsonObject) -> Iterator[str]:
-    yield from (node["name"], str(node["vms"]), str(node["states"]["apart"]), str(node["shareManagers"]))
-    for resource in ("cpu", "memory", "pods"):
+    yield from (node["name"], ("Ready" if node["ready"] else "NotReady") + ", cordoned" * node["cordoned"])
+    yield from (str(node["vms"]), str(node["states"]["apart"]), str(node["shareManagers"]))
+    for resource in RESOURCES:
         share = node["requested"].get(resource)
         yield NO_VALUE if share is None else f"{share:.0%}"
-
-
-# Not rich: a table of 5,000 rows takes it 12 seconds.
-def _table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool, columns: int | None = None, prose: int = 0
-) -> str:
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    if columns and prose:
-        left = columns - sum(widths[:-prose]) - GAP * (len(heads) - 1)
-        widths[-prose:] = [min(width, max(left // prose, MIN_PROSE_WIDTH)) for width in widths[-prose:]]
-    lines = [_line(heads, widths, color=False)]
-    for row in cells:
-        wrapped = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
-        lines.extend(_line(parts, widths, color=color) for parts in zip_longest(*wrapped, fillvalue=""))
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _line(cells: Iterable[str], widths: Sequence[int], *, color: bool) -> str:
-    padded = [(cell, " " * (width - len(cell) + GAP)) for cell, width in zip(cells, widths, strict=True)]
-    styled = (click.style(cell, fg=COLORS.get(cell.partition(" ")[0])) if color else cell for cell, _ in padded)
-    return "".join(f"{cell}{space}" for cell, (_, space) in zip(styled, padded, strict=True)).rstrip()
