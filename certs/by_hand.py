@@ -19,7 +19,7 @@ Wait = Callable[[float], None]
 
 def renew(objects: CertificateObjects, policy: Policy, now: Clock, wait: Wait) -> PassResult:
     """Issue a new serving certificate under the same CA. Raises CertificateError."""
-    _read_bundle(objects)
+    read_bundle(objects)
     while True:
         passed = _run_pass(objects, policy, now, wait, Step.RENEW)
         if passed.step.step in (Step.RENEW, Step.START):
@@ -33,7 +33,7 @@ def rotate(objects: CertificateObjects, policy: Policy, now: Clock, wait: Wait, 
     that existed before. The caller may stop at any time: the Secret stores the state of the rotation, and the replicas
     continue it.
     """
-    bundle, last_wait = _read_bundle(objects), ""
+    bundle, last_wait = read_bundle(objects), ""
     # Fail before the first write. Otherwise, replicas would continue a rotation that this command reports as failed.
     objects.read_configuration()
     old = _old_cas(bundle, drop_old=drop_old)
@@ -97,10 +97,11 @@ def plan(found: Bundle, now: datetime, policy: Policy, *, drop_old: bool) -> Ite
 
 def rotation_plan(objects: CertificateObjects, now: datetime, policy: Policy, *, drop_old: bool) -> list[PlannedStep]:
     """Return the steps that a rotation would take from the current bundle. Raises CertificateError."""
-    return list(plan(_read_bundle(objects), now, policy, drop_old=drop_old))
+    return list(plan(read_bundle(objects), now, policy, drop_old=drop_old))
 
 
-def _read_bundle(objects: CertificateObjects) -> Bundle:
+def read_bundle(objects: CertificateObjects) -> Bundle:
+    """Read the certificates of the Secret. Raises CertificateError if they aren't the webhook's own."""
     found = bundles.read(objects.read_secret())
     if isinstance(found, InvalidBundle):
         raise found

@@ -42,6 +42,7 @@ from tests.support.fake_certificate_cluster import (
 from tests.support.fake_clock import START, CertificateClock
 from tests.support.paths import CHART, DOCS
 from webhook.cli import commands
+from webhook.commands.options import DRY_RUN
 
 PAGE = (DOCS / "guides/certificates.md").read_text(encoding="utf-8")
 INSIDE = (DOCS / "development/certificates.md").read_text(encoding="utf-8")
@@ -387,7 +388,7 @@ def test_an_invalid_ca_bundle_does_not_trust_the_certificate(api, objects, new_r
 
 def test_each_command_reports_a_missing_secret_in_one_line(api, invoke):
     del api.objects[SECRET_PATH]
-    for command in (["status"], ["renew"], ["rotate-ca"], ["rotate-ca", "--dry-run"]):
+    for command in (["status"], ["renew"], ["rotate-ca"], ["rotate-ca", "--yes"]):
         result = invoke(*command)
         assert result.exit_code == 2
         assert result.stderr == f"Error: Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it\n"
@@ -402,7 +403,7 @@ def test_a_command_does_not_announce_a_retry(api, invoke):
 def test_commands_do_not_write_a_foreign_secret(api, invoke, command):
     ca = issue_ca(START)
     put_foreign_secret(api, ca=ca, leaf=issue_leaf(ca, NAMES, START))
-    result = invoke(command)
+    result = invoke(command, "--yes")
     assert result.exit_code == 2
     assert "the webhook does not overwrite it" in result.stderr
     assert api.writes == []
@@ -445,7 +446,12 @@ def test_renew_fails_if_the_secret_is_emptied_in_between(api, objects, new_repli
 def test_renew_issues_a_new_leaf_under_the_same_ca(api, invoke, new_replica):
     replica = new_replica()
     before, published = api.data()["tls.crt"], api.ca_bundles()
-    assert invoke("renew").stdout.startswith(f"Secret {NAMESPACE}/{NAME} has a new serving certificate, valid until ")
+    planned = invoke("renew")
+    assert planned.stdout.startswith(f"Secret {NAMESPACE}/{NAME} would get a new serving certificate.")
+    assert (planned.stderr, api.data()["tls.crt"]) == (f"{DRY_RUN}\n", before)
+    assert invoke("renew", "--yes").stdout.startswith(
+        f"Secret {NAMESPACE}/{NAME} has a new serving certificate, valid until "
+    )
     after = api.data()["tls.crt"]
     assert after != before
     assert read(after).names == NAMES
@@ -457,7 +463,7 @@ def test_renew_issues_a_new_leaf_under_the_same_ca(api, invoke, new_replica):
 def test_renew_warns_if_the_configuration_can_not_be_read(api, invoke, new_replica):
     new_replica()
     del api.objects[CONFIGURATION_PATH]
-    result = invoke("renew")
+    result = invoke("renew", "--yes")
     assert result.exit_code == 0
     assert result.stderr.startswith("Warning: MutatingWebhookConfiguration kubevirt-scheduler not found")
 
@@ -722,7 +728,7 @@ def test_rotate_without_a_readable_configuration_writes_nothing(api, objects, ne
 def test_rotate_ca_prints_each_step_and_replaces_the_ca(api, invoke, new_replica):
     replica = new_replica()
     old = api.ca_bundles()[0]
-    shown = invoke("rotate-ca", "--spread", "0").stdout
+    shown = invoke("rotate-ca", "--yes", "--spread", "0").stdout
     assert [line.partition(":")[0].partition(" until")[0] for line in shown.splitlines()] == [
         "introduce",
         "published",
@@ -733,10 +739,10 @@ def test_rotate_ca_prints_each_step_and_replaces_the_ca(api, invoke, new_replica
     assert not signed_by(replica._folder.joinpath("tls.crt").read_bytes(), old)
 
 
-def test_rotate_ca_dry_run_prints_each_step_and_writes_nothing(api, invoke, new_replica):
+def test_rotate_ca_without_yes_prints_each_step_and_writes_nothing(api, invoke, new_replica):
     new_replica()
     writes = len(api.writes)
-    shown = invoke("rotate-ca", "--dry-run").stdout.splitlines()
+    shown = invoke("rotate-ca").stdout.splitlines()
     assert [line.split("  ")[1].partition(":")[0] for line in shown] == [
         "introduce",
         "published",
@@ -750,7 +756,7 @@ def test_rotate_ca_dry_run_prints_each_step_and_writes_nothing(api, invoke, new_
 def test_rotate_ca_reports_an_interruption_and_leaves_the_rotation_in_progress(api, kubeconfig, new_replica):
     new_replica()
     # A background job of a shell ignores SIGINT, and so do its children, unless `env` restores the default.
-    command = ["env", "--default-signal=INT", PROGRAM, "certs", "rotate-ca", "--kubeconfig", kubeconfig]
+    command = ["env", "--default-signal=INT", PROGRAM, "certs", "rotate-ca", "--yes", "--kubeconfig", kubeconfig]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         lines = iter(process.stdout.readline, "")
         assert any(line.startswith("waiting for sign,") for line in lines)

@@ -44,7 +44,7 @@ def unknown_words(arguments: str) -> list[str]:
 
 def test_unknown_commands_and_options_are_found() -> None:
     assert unknown_words("explain vm vm1 -n shop --snapshot=c.yaml  # a comment") == []
-    assert unknown_words("certs rotate-ca --dry-run | less -R") == []
+    assert unknown_words("certs rotate-ca --yes | less -R") == []
     assert unknown_words("describe vm vm1") == ["describe"]
     assert unknown_words("certs rotate") == ["rotate"]
     assert unknown_words("report --everything") == ["--everything"]

@@ -122,7 +122,7 @@ def test_a_ca_rotation_fails_no_pod_creation_while_a_replica_is_killed(
     (old,) = split(installation.secret_field("ca.crt"))
     with History(plane, REGISTRATIONS) as published, PodStream.of_installation(installation) as stream:
         stream.wait_for_more(50)
-        output = run_program(plane, "rotate-ca", f"--spread={SPREAD}")
+        output = run_program(plane, "rotate-ca", "--yes", f"--spread={SPREAD}")
         group.standby.crash_and_restart()
         plane.wait(group.called_serve_the_secret, 20, "the called replicas serve the leaf of the new CA")
         before = group.connections_opened()
@@ -149,7 +149,7 @@ def test_a_renewal_fails_no_pod_creation(plane: ControlPlane, group: ReplicaGrou
     with PodStream.of_installation(installation) as stream:
         stream.wait_for_more(50)
         began = time.monotonic()
-        output = run_program(plane, "renew")
+        output = run_program(plane, "renew", "--yes")
         leaf = installation.secret_field("tls.crt")
         plane.wait(group.all_serve_the_secret, 20, "all replicas serve the new leaf")
         took = time.monotonic() - began

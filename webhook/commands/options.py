@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from webhook.cluster.caches.store import Store
+from webhook.commands.suggestions import complete_contexts, complete_namespaces
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading import snapshot
@@ -45,7 +46,11 @@ snapshot_option = click.option(
 )
 
 namespace_option = click.option(
-    "-n", "--namespace", metavar="NAME", help="The namespace. Default: that of the kubeconfig context."
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    shell_complete=complete_namespaces,
+    help="The namespace. Default: that of the kubeconfig context.",
 )
 
 selector_option = click.option(
@@ -60,6 +65,10 @@ SECRETS_WARNING = (
     "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
     "kubevirt-scheduler snapshot -o FILE"
 )
+
+
+yes_option = click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them.")
+DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
 
 
 def wants_color() -> bool:
@@ -82,8 +91,18 @@ def output_option(*formats: str, text: str = "The output format.") -> Decorator:
 def live_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that select a live cluster."""
     for option in (
-        click.option("--context", metavar="NAME", help="The kubeconfig context. Default: the current context."),
-        click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file. Default: the same as for kubectl."),
+        click.option(
+            "--context",
+            metavar="NAME",
+            shell_complete=complete_contexts,
+            help="The kubeconfig context. Default: the current context.",
+        ),
+        click.option(
+            "--kubeconfig",
+            type=click.Path(),
+            metavar="FILE",
+            help="The kubeconfig file. Default: the same as for kubectl.",
+        ),
     ):
         command = option(command)
     return command

@@ -16,7 +16,14 @@ from certs.cluster import RETRY_NOTE, ApiError, CertificateObjects
 from certs.rotation import Policy
 from certs.secret import CertificateError
 from webhook.commands.certs.status import format_time, render_status, status_as_json
-from webhook.commands.options import live_options, namespace_and_name, output_option, wants_color
+from webhook.commands.options import (
+    DRY_RUN,
+    live_options,
+    namespace_and_name,
+    output_option,
+    wants_color,
+    yes_option,
+)
 from webhook.placement.objects.fields import printable
 from webhook.reading.documents import BadInput
 
@@ -33,7 +40,7 @@ def certs() -> None:
     \b
     Examples:
       kubevirt-scheduler certs status
-      kubevirt-scheduler certs rotate-ca --dry-run
+      kubevirt-scheduler certs rotate-ca
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
 
 
@@ -90,16 +97,25 @@ def status(output: str, secret: str, configuration: str, **live: str | None) -> 
 
 
 @certs.command(short_help="issue a new serving certificate now")
+@yes_option
 @_certificate_options
-def renew(secret: str, configuration: str, **live: str | None) -> None:
+def renew(yes: bool, secret: str, configuration: str, **live: str | None) -> None:
     """Issue a new serving certificate from the current CA. The replicas serve it within seconds.
 
     \b
     Example:
-      kubevirt-scheduler certs renew
+      kubevirt-scheduler certs renew --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    objects = _certificate_objects(secret, configuration, live)
     with _certificate_errors_as_bad_input():
-        result = by_hand.renew(_certificate_objects(secret, configuration, live), Policy(), _now, time.sleep)
+        if not yes:
+            end = read(by_hand.read_bundle(objects).leaf.certificate).not_after
+            click.echo(
+                f"Secret {secret} would get a new serving certificate. The old one is valid until {format_time(end)}"
+            )
+            click.echo(DRY_RUN, err=True)
+            return
+        result = by_hand.renew(objects, Policy(), _now, time.sleep)
     end = read(result.bundle.leaf.certificate).not_after
     click.echo(f"Secret {secret} has a new serving certificate, valid until {format_time(end)}")
     if result.configuration_error:
@@ -107,7 +123,7 @@ def renew(secret: str, configuration: str, **live: str | None) -> None:
 
 
 @certs.command("rotate-ca", short_help="replace the CA, step by step")
-@click.option("--dry-run", is_flag=True, help="Print each step and its time, and change nothing.")
+@yes_option
 @click.option(
     "--drop-old",
     is_flag=True,
@@ -124,21 +140,23 @@ def renew(secret: str, configuration: str, **live: str | None) -> None:
     "after that, the replicas sign.",
 )
 @_certificate_options
-def rotate_ca(dry_run: bool, drop_old: bool, spread: int, secret: str, configuration: str, **live: str | None) -> None:
+def rotate_ca(yes: bool, drop_old: bool, spread: int, secret: str, configuration: str, **live: str | None) -> None:
     """Replace the CA: publish both CAs, wait for all API servers, sign with the new CA, then drop the old CA.
 
-    You can interrupt the command: the replicas or the next run of this command continue the rotation.
+    Without --yes, the command prints each step and its time. You can interrupt it: the replicas or the next run of this
+    command continue the rotation.
 
     \b
     Examples:
-      kubevirt-scheduler certs rotate-ca --dry-run
-      kubevirt-scheduler certs rotate-ca --drop-old --dry-run
+      kubevirt-scheduler certs rotate-ca
+      kubevirt-scheduler certs rotate-ca --drop-old --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     objects, policy = _certificate_objects(secret, configuration, live), Policy(spread=timedelta(seconds=spread))
     with _certificate_errors_as_bad_input():
-        if dry_run:
+        if not yes:
             for step in by_hand.rotation_plan(objects, _now(), policy, drop_old=drop_old):
                 click.echo(f"{format_time(step.due)}  {step.step}: {step.why}")
+            click.echo(DRY_RUN, err=True)
             return
         try:
             for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
