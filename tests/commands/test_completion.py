@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builders import labeled_namespace, virtual_machine
 from tests.support.controlplane import build
+from tests.support.fake_api_server import ApiServer
 
 SCRIPTS = Path(sys.executable).parent
 # What each script prints for a word: the shells' own completion systems need a terminal, so these call the function.
@@ -96,6 +98,30 @@ def test_the_plugin_uses_its_own_name_in_usage_and_examples() -> None:
         assert not [line for line in examples if "kubevirt-scheduler" in line]
         assert "Usage: kubevirt-scheduler" in run("kubevirt-scheduler", *arguments, "--help").stdout
     assert "Try 'kubectl coschedule inject --help' for help." in run("kubectl-coschedule", "inject", "--guess").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["report", "--context", ""], ["x"]),
+        (["report", "-n", "s"], ["shop"]),
+        (["explain", ""], ["vm", "vmi", "pod"]),
+        (["explain", "-n", "shop", "vm", ""], ["db-1"]),
+        (["explain", "-A", "vm", "d"], ["db-1", "db-2"]),
+        (["opt-in", ""], ["db-2"]),
+        (["recolocate", "-n", "shop", "x"], []),
+        (["explain", "--context", "gone", "vm", ""], []),
+    ],
+)
+def test_names_are_completed_from_the_kubeconfig_and_the_cluster(
+    tmp_path: Path, arguments: list[str], found: list[str]
+) -> None:
+    with ApiServer() as server:
+        first, second = virtual_machine("db-1"), virtual_machine("db-2")
+        first["metadata"]["namespace"] = "shop"
+        server.put(labeled_namespace("shop"), labeled_namespace("default"), first, second)
+        result = run("kubectl_complete-coschedule", *arguments, KUBECONFIG=server.kubeconfig(tmp_path))
+    assert (result.stdout.splitlines(), result.stderr) == ([*found, ":4"], "")
 
 
 @pytest.mark.controlplane

@@ -206,16 +206,17 @@ NOT_FOUND = 'not found in namespace "default"; to list all: kubectl get'
         (["vm", "gone"], f'VirtualMachine "gone" {NOT_FOUND} vm -n default'),
         (["vmi", "off"], f'VirtualMachineInstance "off" {NOT_FOUND} vmi -n default'),
         (["pod", "gone"], f'Pod "gone" {NOT_FOUND} pods -n default'),
+        (["vm", "offf"], 'VirtualMachine "offf" not found in namespace "default"; did you mean "off"?'),
         (["vm", "gone", "-A"], 'VirtualMachine "gone" not found in any namespace; to list all: kubectl get vm -A'),
     ],
-    ids=["vm", "vmi", "pod", "everywhere"],
+    ids=["vm", "vmi", "pod", "misspelt", "everywhere"],
 )
 def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: list[str], problem: str) -> None:
     server.put(*SERVED, vm("off"))
     result = run_explain(*words, "--kubeconfig", server.kubeconfig(tmp_path))
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {problem}\n")
     in_snapshot = run_explain(
-        *words, *(["-n", "default"] * ("-A" not in words)), "--snapshot", snapshot(tmp_path, *SERVED)
+        *words, *(["-n", "default"] * ("-A" not in words)), "--snapshot", snapshot(tmp_path, *SERVED, vm("off"))
     )
     assert (in_snapshot.exit_code, in_snapshot.stderr) == (2, f"Error: {problem}\n")
 

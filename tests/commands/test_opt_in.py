@@ -1,5 +1,6 @@
 """`opt-in` and `opt-out` annotate the templates of VMs, and leave alone what another program manages."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,8 @@ def test_the_api_server_selects_the_vms_by_their_labels(server: ApiServer, run: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["vm1", "typo", "--yes"], 'VirtualMachine "typo" not found in namespace "default"'),
+        (["vm1", "typo", "--yes"], 'VirtualMachine "typo" not found in namespace "default"; to list all: kubectl'),
+        (["-A", "-n", "shop"], "-A cannot be combined with -n or names"),
         (["-n", "empty/", "--yes"], "the VM is missing"),
         (["vm1", "-l", "a=b"], "specify either names or -l, not both"),
         (["-l", "a b"], "invalid label selector"),
@@ -219,6 +221,25 @@ def test_a_wrong_selection_changes_nothing(server: ApiServer, run: Run, argument
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
     assert server.count("patch", PLURAL) == 0
+
+
+def test_all_namespaces_are_opted_in_and_reported_as_json(server: ApiServer, run: Run) -> None:
+    other = virtual_machine("vm2")
+    other["metadata"]["namespace"] = "shop"
+    server.put(virtual_machine(), other)
+    result = run("opt-in", "-A", "-o", "json")
+    detail = 'kubevirt-scheduler/co-schedule: "true"'
+    assert json.loads(result.stdout) == [
+        {"namespace": namespace, "name": name, "result": "would change", "detail": detail}
+        for namespace, name in (("default", "vm1"), ("shop", "vm2"))
+    ]
+    assert [each["result"] for each in json.loads(run("opt-in", "-A", "-o", "json", "--yes").stdout)] == ["changed"] * 2
+    assert server.stored(PLURAL, ("shop", "vm2"))["spec"]["template"]["metadata"]["annotations"] == {OPT_IN: "true"}
+
+
+def test_a_misspelt_name_is_corrected(server: ApiServer, run: Run) -> None:
+    server.put(virtual_machine("database"))
+    assert run("opt-in", "databse").stderr.endswith('not found in namespace "default"; did you mean "database"?\n')
 
 
 def test_an_empty_namespace_is_reported(run: Run) -> None:

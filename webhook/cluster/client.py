@@ -91,6 +91,8 @@ _PAGE = msgspec.json.Decoder(Page)
 _EVENT = msgspec.json.Decoder(Event)
 _STATUS = msgspec.json.Decoder(Status)
 _OBJECT = msgspec.json.Decoder(JsonObject)
+# A kubeconfig that the library can't read.
+_UNUSABLE = config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError
 _REQUEST_ERRORS = (ApiException, config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError)
 
 
@@ -246,8 +248,17 @@ def _context(files: str, context: str | None) -> tuple[str, str]:
         contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
         chosen = next((each for each in contexts if each["name"] == context), current)
         return str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
-    except (config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError):
+    except _UNUSABLE:
         return "", "default"  # loading the credentials from the same file reports the error
+
+
+def context_names(kubeconfig: str | None) -> list[str]:
+    """List the contexts of a kubeconfig, by default the user's; empty if it can't be read."""
+    try:
+        contexts, _ = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
+        return [str(each["name"]) for each in contexts]
+    except _UNUSABLE:
+        return []
 
 
 def _load_configuration(source: str, load: Any, *arguments: str | None) -> Configuration:

@@ -14,6 +14,7 @@ from webhook.cluster.caches.store import Store
 from webhook.cluster.machines import Inventory, seconds_since_creation
 from webhook.commands.fleet_source import read_files, utc_now
 from webhook.commands.options import connect, live_webhook
+from webhook.commands.suggestions import close_match
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Machine
 from webhook.fleet.webhook import Webhook
@@ -42,13 +43,12 @@ class Subject:
     kind: str
     name: str
 
-    def not_found(self, namespace: str | None) -> BadInput:
-        """Return the error for a subject that doesn't exist."""
+    def not_found(self, namespace: str | None, known: Iterable[str]) -> BadInput:
+        """Return the error for a subject that doesn't exist. `known` are the names of the objects that do."""
         where, option = (f'in namespace "{namespace}"', f"-n {namespace}") if namespace else ("in any namespace", "-A")
         plural = f"{self.kind}s" if self.kind == "pod" else self.kind
-        return BadInput(
-            f'{NAMES[self.kind]} "{self.name}" not found {where}; to list all: kubectl get {plural} {option}'
-        )
+        question = close_match(self.name, known) or f"to list all: kubectl get {plural} {option}"
+        return BadInput(f'{NAMES[self.kind]} "{self.name}" not found {where}; {question}')
 
 
 def parse_subject(words: Iterable[str]) -> Subject | None:
@@ -117,15 +117,19 @@ class _Snapshot:
 
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:  # noqa: ARG002 (a snapshot has no default namespace)
         if subject.kind == "pod":
-            named = [pod for pod in self.pods if text(pod, "metadata", "name") == subject.name]
-            wanted = [pod for pod in named if namespace in (None, text(pod, "metadata", "namespace") or "default")]
-            found = [self.existing_pod(pod) for pod in wanted]
+            known = [(text(pod, "metadata", "name"), pod) for pod in self.pods if _is_in(namespace, pod)]
+            found = [self.existing_pod(pod) for name, pod in known if name == subject.name]
+            names = [name for name, _ in known]
         else:
-            named_so = [each for each in self.inventory.machines(self.webhook.predicting) if each.name == subject.name]
-            wanted_so = [each for each in named_so if namespace in (None, each.namespace)]
-            found = [Found(each) for each in wanted_so if _is_of_kind(subject.kind, each, self.inventory)]
+            machines = [
+                each
+                for each in self.inventory.machines(self.webhook.predicting)
+                if namespace in (None, each.namespace) and _is_of_kind(subject.kind, each, self.inventory)
+            ]
+            found = [Found(each) for each in machines if each.name == subject.name]
+            names = [each.name for each in machines]
         if not found:
-            raise subject.not_found(namespace)
+            raise subject.not_found(namespace, names)
         return found
 
     def around(self) -> Surroundings:
@@ -150,7 +154,7 @@ class _Live:
         if everywhere:
             namespaces = find_namespaces(self._cluster, subject.kind, subject.name)
             if not namespaces:
-                raise subject.not_found(None)
+                raise self._not_found(subject, "")
         find = self._find_pod if subject.kind == "pod" else self._find_vm
         return [find(subject, each) for each in namespaces]
 
@@ -162,7 +166,7 @@ class _Live:
 
         pod = find_pod(self._cluster, namespace, subject.name)
         if pod is None:
-            raise subject.not_found(namespace)
+            raise self._not_found(subject, namespace)
         return self.existing_pod(pod)
 
     def _find_vm(self, subject: Subject, namespace: str) -> Found:
@@ -172,7 +176,12 @@ class _Live:
             named = (machine.namespace, machine.name) == (namespace, subject.name)
             if named and _is_of_kind(subject.kind, machine, self._inventory):
                 return Found(machine)
-        raise BadInput(problem) if problem else subject.not_found(namespace)
+        raise BadInput(problem) if problem else self._not_found(subject, namespace)
+
+    def _not_found(self, subject: Subject, namespace: str) -> BadInput:
+        from webhook.reading.one_vm import list_names  # noqa: PLC0415 (as above)
+
+        return subject.not_found(namespace or None, list_names(self._cluster, subject.kind, namespace))
 
     def _read_vm(self, namespace: str, name: str) -> str:
         from webhook.reading.one_vm import read_vm  # noqa: PLC0415 (as above)
@@ -184,6 +193,10 @@ class _Live:
             namespace = text(pod, "metadata", "namespace") or "default"
             self._read_vm(namespace, _vm_name(pod))
         return _of_pod(pod, self._inventory, self._settings)
+
+
+def _is_in(namespace: str | None, pod: JsonObject) -> bool:
+    return namespace in (None, text(pod, "metadata", "namespace") or "default")
 
 
 def _vm_name(pod: JsonObject) -> str:

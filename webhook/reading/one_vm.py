@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import quote
 
+from webhook.cluster.api_types import METADATA_LIST
 from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -21,6 +22,7 @@ PATHS = {
     "vm": VIRTUAL_MACHINES.path,
     "vmi": VMIS.path,
     "pod": "/api/v1/pods",
+    "namespace": "/api/v1/namespaces",
 }
 _KINDS = {"vm": "VirtualMachine", "vmi": "VirtualMachineInstance"}
 _FORBIDDEN, _MISSING = 403, 404
@@ -30,6 +32,15 @@ def find_namespaces(cluster: ClusterClient, kind: str, name: str) -> list[str]:
     """List the namespaces that have a VM, a VMI or a pod of this name. Raises BadInput if the request fails."""
     found = _listed(cluster, PATHS[kind], fieldSelector=f"metadata.name={name}")
     return sorted(text(item, "metadata", "namespace") for item in found if text(item, "metadata", "name") == name)
+
+
+def list_names(cluster: ClusterClient, kind: str, namespace: str) -> list[str]:
+    """List the names of the objects of a namespace, empty for all namespaces. Empty if the request fails."""
+    path = _path(kind, namespace, "").rstrip("/") if namespace else PATHS[kind]
+    try:
+        return sorted({text(each, "metadata", "name") for each in list_objects(cluster, path, accept=METADATA_LIST)})
+    except ClusterError:
+        return []
 
 
 def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject | None:

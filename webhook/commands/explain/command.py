@@ -23,6 +23,7 @@ from webhook.commands.options import (
     wants_color,
 )
 from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
+from webhook.commands.suggestions import complete_subjects
 from webhook.fleet.next_pod import before_scheduling, creation_request
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
 from webhook.reading import documents, kubernetes_yaml
@@ -33,7 +34,7 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
 
 
 @click.command(short_help="explain where a VM runs and why")
-@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]")
+@click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]", shell_complete=complete_subjects)
 @namespace_option
 @all_namespaces_option("Explain every object of this name in all namespaces.")
 @optional_file_option

@@ -6,10 +6,12 @@ from enum import StrEnum
 
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, object_path
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.commands.suggestions import close_match
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.reading.api import answered, list_objects, read_object
 from webhook.reading.documents import BadInput
+from webhook.reading.one_vm import list_names
 
 MAX_ATTEMPTS = 5  # KubeVirt writes a VM's status a few times while it starts, and each write changes the version
 WRITE_TIMEOUT = 15.0  # seconds
@@ -53,19 +55,24 @@ class DesiredOptIn:
 
 
 def find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], selector: str) -> list[JsonObject]:
-    """Read the VMs of these names, or those of a namespace with these labels. Raises BadInput if a name is unknown."""
+    """Read the VMs of these names, or those of a namespace with these labels; an empty namespace stands for all.
+
+    Raises BadInput if a name is unknown.
+    """
     with answered():
         if names:
             return [_named(cluster, namespace, name) for name in dict.fromkeys(names)]
         query = {"labelSelector": selector} if selector else {}
-        return list(list_objects(cluster, object_path(VIRTUAL_MACHINES, (namespace, "")).rstrip("/"), **query))
+        path = object_path(VIRTUAL_MACHINES, (namespace, "")).rstrip("/") if namespace else VIRTUAL_MACHINES.path
+        return list(list_objects(cluster, path, **query))
 
 
 def _named(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
     vm = read_object(cluster, object_path(VIRTUAL_MACHINES, (namespace, name)))
     if vm is None:
         found = f'VirtualMachine "{name}" not found in namespace "{namespace}"'
-        raise BadInput(f"{found}; to list all: kubectl get vm -n {namespace}")
+        question = close_match(name, list_names(cluster, "vm", namespace))
+        raise BadInput(f"{found}; {question or f'to list all: kubectl get vm -n {namespace}'}")
     return vm
 
 

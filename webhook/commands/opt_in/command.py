@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-import os
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from webhook.commands.label_selector import parse_selector
-from webhook.commands.options import connect, live_options, namespace_option, selector_option
-from webhook.placement.objects.fields import printable
-from webhook.placement.settings import read_settings
+from webhook.commands.options import (
+    DRY_RUN,
+    all_namespaces_option,
+    connect,
+    live_options,
+    live_webhook,
+    namespace_option,
+    output_option,
+    selector_option,
+    yes_option,
+)
+from webhook.commands.suggestions import complete_vms
+from webhook.commands.tables import render_table
+from webhook.placement.objects.fields import JsonObject, printable
 
 if TYPE_CHECKING:
     from webhook.commands.opt_in.annotation import Outcome
 
 EXIT_INCOMPLETE = 1
 HEADS = ("NAMESPACE", "VM", "RESULT", "DETAIL")
-GAP = "   "
 
 
 def vm_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the arguments and options that select VMs, and `--yes`."""
     decorators = (
-        click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them."),
+        yes_option,
+        output_option("table", "json"),
         selector_option,
+        all_namespaces_option("Select the VMs of all namespaces."),
         namespace_option,
-        click.argument("names", nargs=-1, metavar="[NAME]..."),
+        click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_vms),
     )
     for decorate in (live_options, *decorators):
         command = decorate(command)
@@ -37,7 +49,7 @@ def vm_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("opt-in", short_help="opt VMs in: annotate their templates")
 @vm_options
-def opt_in(names: tuple[str, ...], namespace: str | None, selector: str, yes: bool, **live: str | None) -> None:
+def opt_in(**options: Any) -> None:
     """Opt VMs in: set the annotation kubevirt-scheduler/co-schedule: "true" in their templates.
 
     Without NAME and -l, the command selects all VMs of the namespace. The annotation takes effect at a VM's next start.
@@ -48,15 +60,16 @@ def opt_in(names: tuple[str, ...], namespace: str | None, selector: str, yes: bo
     \b
     Examples:
       kubevirt-scheduler opt-in -n shop
+      kubevirt-scheduler opt-in -A -o json
       kubevirt-scheduler opt-in -n shop -l app=db --yes
       kubevirt-scheduler opt-in -n shop vm1 --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    _run(names, namespace, selector, live, opts_in=True, yes=yes)
+    _run(opts_in=True, **options)
 
 
 @click.command("opt-out", short_help="opt VMs out: annotate their templates")
 @vm_options
-def opt_out(names: tuple[str, ...], namespace: str | None, selector: str, yes: bool, **live: str | None) -> None:
+def opt_out(**options: Any) -> None:
     """Opt VMs out: set the annotation kubevirt-scheduler/co-schedule: "false" in their templates.
 
     "false" overrides the label of the namespace and the StorageClasses. The command removes other annotations that opt
@@ -67,45 +80,47 @@ def opt_out(names: tuple[str, ...], namespace: str | None, selector: str, yes: b
       kubevirt-scheduler opt-out -n shop
       kubevirt-scheduler opt-out -n shop vm1 --yes
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    _run(names, namespace, selector, live, opts_in=False, yes=yes)
+    _run(opts_in=False, **options)
 
 
 def _run(  # noqa: PLR0913 (the options of both commands)
-    names: Sequence[str],
-    namespace: str | None,
-    selector: str,
-    live: dict[str, str | None],
     *,
     opts_in: bool,
+    names: Sequence[str],
+    namespace: str | None,
+    all_namespaces: bool,
+    selector: str,
+    output: str,
     yes: bool,
+    **live: str | None,
 ) -> None:
     from webhook.commands.opt_in.annotation import DesiredOptIn, Result, apply, find_vms, plan  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
 
     if names and selector:
         raise click.UsageError("specify either names or -l, not both")
+    if all_namespaces and (namespace or names):
+        raise click.UsageError("-A cannot be combined with -n or names")
     parse_selector(selector)
-    desired = DesiredOptIn(opts_in, read_settings(os.environ).opt_in_annotations)
-    cluster = connect(live["kubeconfig"], live["context"])
-    found = find_vms(cluster, namespace or cluster.namespace, names, selector)
-    if not found:
-        click.echo(
-            printable(f"No VM found in namespace {namespace or cluster.namespace}. To select another, use -n"), err=True
-        )
-        return
+    cluster = connect(**live)
+    desired = DesiredOptIn(opts_in, live_webhook(cluster).settings.opt_in_annotations)
+    found = find_vms(cluster, "" if all_namespaces else namespace or cluster.namespace, names, selector)
     outcomes = [apply(cluster, vm, desired) if yes else plan(vm, desired) for vm in found]
-    click.echo(printable_table(outcomes, done=yes), nl=False)
+    if output == "json":
+        click.echo(json.dumps([_as_json(each, done=yes) for each in outcomes], indent=2))
+    else:
+        rows = [tuple(map(str, _as_json(each, done=yes).values())) for each in outcomes]
+        click.echo(render_table(HEADS, rows), nl=False)
+    if not found:
+        where = "" if all_namespaces else f" in namespace {namespace or cluster.namespace}. To select all, use -A"
+        click.echo(printable(f"No VM found{where}"), err=True)
     counts = Counter(outcome.result for outcome in outcomes)
     if not yes and counts[Result.CHANGED]:
-        click.echo("Dry run: nothing changed. To apply the changes, add --yes", err=True)
+        click.echo(DRY_RUN, err=True)
     if counts[Result.SKIPPED] or counts[Result.FAILED]:
         raise SystemExit(EXIT_INCOMPLETE)
 
 
-def printable_table(outcomes: Iterable[Outcome], *, done: bool) -> str:
-    """Return the outcomes as a table. `done` is False for a plan."""
-    would = {} if done else {"changed": "would change"}
-    rows = [(each.namespace, each.name, would.get(each.result, each.result.value), each.detail) for each in outcomes]
-    cells = [HEADS, *(tuple(map(printable, row)) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = (GAP.join(map(str.ljust, row, widths)).rstrip() for row in cells)
-    return "".join(f"{line}\n" for line in lines)
+def _as_json(outcome: Outcome, *, done: bool) -> JsonObject:
+    """Return an outcome; `done` is False for a plan."""
+    result = outcome.result.value if done or outcome.result != "changed" else "would change"
+    return {"namespace": outcome.namespace, "name": outcome.name, "result": result, "detail": outcome.detail}
