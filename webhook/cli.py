@@ -3,6 +3,7 @@
 import copy
 import os
 import re
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -15,21 +16,23 @@ from webhook.placement.settings import SettingsError
 from webhook.reading.documents import BadInput
 
 NAME, PLUGIN = "kubevirt-scheduler", "kubectl coschedule"
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as a shell reports a program that the signal ended
 
 # Module names, so that each command imports only its own libraries: `inject` takes a quarter of a second in total, and
 # importing the server's libraries alone takes half a second.
-COMMANDS = {
-    "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
-    "explain": "webhook.commands.explain.command",  # explain where a pod is placed
+COMMANDS = {  # in the order of an operator's work
+    "doctor": "webhook.commands.doctor.command",  # check the cluster and the installed webhook
     "report": "webhook.commands.report.command",  # list the VMs that are apart from their storage
-    "recolocate": "webhook.commands.recolocate.command",  # live-migrate VMs to the node of their storage
+    "explain": "webhook.commands.explain.command",  # explain where a pod is placed
     "opt-in": "webhook.commands.opt_in.command",  # opt VMs in: annotate their templates
     "opt-out": "webhook.commands.opt_in.command",  # opt VMs out
+    "recolocate": "webhook.commands.recolocate.command",  # live-migrate VMs to the node of their storage
+    "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
-    "serve": "webhook.commands.serve.command",  # answer the API server's admission reviews
     "certs": "webhook.commands.certs.command",  # show and renew the certificates
-    "doctor": "webhook.commands.doctor.command",  # check the cluster and the installed webhook
+    "version": "webhook.commands.version",  # print the versions of this command and of the webhook
     "completion": "webhook.commands.completion",  # print the completion script of a shell
+    "serve": "webhook.commands.serve.command",  # answer the API server's admission reviews
 }
 _EXAMPLE = re.compile(rf"\b{NAME} (?={'|'.join(COMMANDS)})")
 
@@ -55,34 +58,38 @@ class LazyGroup(click.Group):
         return _renamed(command, PLUGIN) if ctx.find_root().info_name == PLUGIN else command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand. Raises InvalidInput for unusable files and settings."""
+        """Run the subcommand. Raises InvalidInput for unusable files and settings, and Exit after Ctrl-C."""
         try:
             return super().invoke(ctx)
         except (BadInput, SettingsError) as error:
             raise InvalidInput(printable(str(error))) from None
+        except KeyboardInterrupt:
+            click.echo("Interrupted", err=True)
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
 
 def _renamed(command: click.Command, name: str) -> click.Command:
     """Return a copy of a command whose examples call the program by this name."""
     renamed = copy.copy(command)
     renamed.help = _EXAMPLE.sub(f"{name} ", command.help or "")
-    if isinstance(renamed, click.Group):
+    if isinstance(renamed, click.Group) and not isinstance(renamed, LazyGroup):
         renamed.commands = {key: _renamed(each, name) for key, each in renamed.commands.items()}
     return renamed
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+# Click suggests the keys of `commands` for an unknown name.
+@click.group(cls=LazyGroup, commands=dict.fromkeys(COMMANDS), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
 def commands() -> None:
     """Place KubeVirt VMs on the node that serves their storage.
 
     \b
     Examples:
-      kubevirt-scheduler snapshot -o cluster.json
-      kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json -o diff
-      kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
+      kubevirt-scheduler doctor --pre
+      kubevirt-scheduler report -A
+      kubevirt-scheduler explain vm vm1 -n shop
 
-    Environment variables (CO_SCHEDULE_...) configure the webhook and the decisions of all commands.
+    The commands use the settings of the installed webhook. Without one, set environment variables (CO_SCHEDULE_...).
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
 
 

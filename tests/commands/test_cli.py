@@ -1,6 +1,7 @@
 """The command line as a whole: help, exit codes, streams, and arbitrary input, which never causes a traceback."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook import __version__
-from webhook.cli import commands
+from webhook.cli import COMMANDS, commands
 from webhook.reading.kubernetes_yaml import documents, to_yaml
 from webhook.serving.review.admission_review import API_VERSION, KIND
 
@@ -67,7 +68,7 @@ def write_yaml(folder: Path, name: str, *contents: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", [[], ["inject"], ["explain"]])
+@pytest.mark.parametrize("command", [["inject"], ["explain"]])
 def test_help_prints_each_example_on_a_separate_line(command: list[str]) -> None:
     result = run_cli(*command, "--help")
     assert result.exit_code == 0
@@ -76,10 +77,12 @@ def test_help_prints_each_example_on_a_separate_line(command: list[str]) -> None
     assert [line for line in lines if line.startswith(name) and "--snapshot cluster." in line]
 
 
-def test_help_lists_the_commands_and_an_unknown_command_exits_with_2() -> None:
+def test_help_lists_the_commands_in_the_order_of_the_work_and_an_unknown_one_is_corrected() -> None:
     names = [line.split()[0] for line in run_cli("--help").stdout.split("Commands:\n")[1].splitlines()]
-    assert names[:2] == ["inject", "explain"]
-    assert run_cli("guess").exit_code == 2
+    assert names == list(COMMANDS)
+    assert names[:3] == ["doctor", "report", "explain"]
+    unknown = run_cli("reprot")
+    assert (unknown.exit_code, "Did you mean 'report'?" in unknown.stderr) == (2, True)
 
 
 def test_the_version_option_prints_the_version() -> None:
@@ -176,6 +179,17 @@ def test_invalid_input_exits_with_2_and_prints_one_line(folder: Path) -> None:
     process = shell("head -c 300 /dev/zero | kubevirt-scheduler inject -f - --snapshot cluster.yaml", folder)
     assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr == "Error: standard input: document 1: invalid YAML: control characters are not allowed\n"
+
+
+def test_ctrl_c_exits_with_130_and_prints_one_line(folder: Path) -> None:
+    # A background job of a shell ignores SIGINT, and so do its children, unless `env` restores the default.
+    command = ["env", "--default-signal=INT", SCRIPT, "report", "-w", "--snapshot", folder / "cluster.yaml"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "Interrupted\n")
 
 
 def test_a_broken_pipe_prints_no_error(folder: Path) -> None:

@@ -12,6 +12,7 @@ from tests.support.builders import Object, labeled_namespace, node, storage
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod
 from tests.support.migrations import kubevirt, migratable, migration_crd
+from webhook import __version__
 from webhook.cli import commands
 
 # The VM is apart. Only its namespace opts it in, and another VM keeps its share-manager running.
@@ -78,7 +79,7 @@ def test_the_settings_are_those_of_the_cluster(server: ApiServer, tmp_path: Path
         assert reported["optedInBy"] == opted_in_by
         assert found["summary"]["togetherAfterRestart"] == helped
         assert (found["cluster"], found["version"] != "") == ("x", True)
-        assert run("report -A", *source, variables=variables).stdout.startswith(head)
+        assert run("report -A -o wide", *source, variables=variables).stdout.startswith(head)
         (explained,) = json.loads(run("explain vm vm1 -n default -o json", *source, variables=variables).stdout)
         assert explained["vm"] == {key: value for key, value in reported.items() if key != "plan"}
         assert explained["webhook"]["text"].startswith(head)
@@ -86,3 +87,20 @@ def test_the_settings_are_those_of_the_cluster(server: ApiServer, tmp_path: Path
             assert found["settings"] == {each["name"]: each["value"] for each in objects[2]["env"]}
     for command in ("recolocate -A", "explain vm vm1 -n default"):
         assert run(command, *live, variables=variables).stderr.startswith(head)
+
+
+@pytest.mark.parametrize(
+    ("objects", "line", "known"),
+    [
+        (INSTALLED, f"1.2.3 ({DEPLOYMENT}, called)", "1.2.3"),
+        ([], "unknown (not-installed)", ""),
+    ],
+)
+def test_the_version_is_that_of_both_sides(
+    server: ApiServer, tmp_path: Path, objects: list[Object], line: str, known: str
+) -> None:
+    server.put(*objects)
+    live = "--kubeconfig", server.kubeconfig(tmp_path)
+    assert run("version", *live, variables={}).stdout == f"command   {__version__}\nwebhook   {line}\n"
+    found = json.loads(run("version -o json", *live, variables={}).stdout)
+    assert (found["command"], found["webhook"]["version"]) == (__version__, known)

@@ -1,0 +1,32 @@
+"""`kubevirt-scheduler version`: print the versions of this command and of the installed webhook."""
+
+import json
+
+import click
+
+from webhook import __version__
+from webhook.commands.options import connect, live_options, live_webhook, output_option
+from webhook.placement.objects.fields import printable
+
+
+@click.command(short_help="print the versions of this command and of the installed webhook")
+@output_option("text", "json")
+@live_options
+def version(output: str, **live: str | None) -> None:
+    """Print the versions of this command and of the webhook in the cluster.
+
+    \b
+    Examples:
+      kubevirt-scheduler version
+      kubevirt-scheduler version -o json
+    """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    if output == "text":
+        click.echo(f"command   {__version__}")  # before the cluster is read, which may fail
+    webhook = live_webhook(connect(**live))
+    if output == "json":
+        found = webhook.as_json()
+        known = {key: found[key] for key in ("version", "activity", "source", "detail")}
+        click.echo(json.dumps({"command": __version__, "webhook": known}, indent=2))
+        return
+    details = ", ".join(each for each in (webhook.source, webhook.activity.value, webhook.detail) if each)
+    click.echo(printable(f"webhook   {webhook.version or 'unknown'} ({details})"))
