@@ -209,7 +209,7 @@ NOT_FOUND = 'not found in namespace "default"; to list all: kubectl get'
         (["vm", "offf"], 'VirtualMachine "offf" not found in namespace "default"; did you mean "off"?'),
         (["vm", "gone", "-A"], 'VirtualMachine "gone" not found in any namespace; to list all: kubectl get vm -A'),
     ],
-    ids=["vm", "vmi", "pod", "misspelt", "everywhere"],
+    ids=["vm", "vmi", "pod", "misspelled", "everywhere"],
 )
 def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: list[str], problem: str) -> None:
     server.put(*SERVED, vm("off"))

@@ -237,7 +237,7 @@ def test_all_namespaces_are_opted_in_and_reported_as_json(server: ApiServer, run
     assert server.stored(PLURAL, ("shop", "vm2"))["spec"]["template"]["metadata"]["annotations"] == {OPT_IN: "true"}
 
 
-def test_a_misspelt_name_is_corrected(server: ApiServer, run: Run) -> None:
+def test_a_misspelled_name_is_corrected(server: ApiServer, run: Run) -> None:
     server.put(virtual_machine("database"))
     assert run("opt-in", "databse").stderr.endswith('not found in namespace "default"; did you mean "database"?\n')
 

@@ -7,7 +7,7 @@ import click
 
 
 def close_match(name: str, known: Iterable[str]) -> str:
-    """Return a question that corrects a misspelt name, such as 'did you mean "vm1"?'; empty if no name is close."""
+    """Return a question that corrects a misspelled name, such as 'did you mean "vm1"?'; empty if no name is close."""
     found = difflib.get_close_matches(name, sorted(known), n=1)
     return f'did you mean "{found[0]}"?' if found else ""
 
