@@ -239,7 +239,7 @@ def test_all_namespaces_are_opted_in_and_reported_as_json(server: ApiServer, run
 
 def test_a_misspelled_name_is_corrected(server: ApiServer, run: Run) -> None:
     server.put(virtual_machine("database"))
-    assert run("opt-in", "databse").stderr.endswith('not found in namespace "default"; did you mean "database"?\n')
+    assert run("opt-in", "data-base").stderr.endswith('not found in namespace "default"; did you mean "database"?\n')
 
 
 def test_an_empty_namespace_is_reported(run: Run) -> None:
