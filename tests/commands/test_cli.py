@@ -81,7 +81,7 @@ def test_help_lists_the_commands_in_the_order_of_the_work_and_an_unknown_one_is_
     names = [line.split()[0] for line in run_cli("--help").stdout.split("Commands:\n")[1].splitlines()]
     assert names == list(COMMANDS)
     assert names[:3] == ["doctor", "report", "explain"]
-    unknown = run_cli("reports")
+    unknown = run_cli("raport")
     assert (unknown.exit_code, "Did you mean 'report'?" in unknown.stderr) == (2, True)
 
 
