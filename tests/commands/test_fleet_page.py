@@ -221,6 +221,28 @@ def test_the_vms_of_many_nodes_are_a_matrix_whose_cells_list_them(browser: Page,
 
 
 @pytest.mark.needs("chromium")
+def test_traffic_orders_the_table_and_deepens_the_cells(browser: Page, page_file: Path) -> None:
+    vms = [vm(f"local-{number}", node=f"node-{number}") for number in range(13)]
+    vms += [vm("slow-1", "Apart", "node-3"), vm("slow-2", "Apart", "node-3"), vm("fast", "Apart", "node-4")]
+    rates = {"slow-1": 1, "slow-2": 2, "fast": 60}
+    content = report(
+        *(each | {"traffic": {"operations": 9, "bytes": rates.get(each["name"], 0) * 10**6}} for each in vms)
+    )
+    content["summary"]["traffic"] = {"text": "63.0 MB per second cross the network"}
+    opened = Opened(browser, page_file, content)
+    assert opened.texts("#summary")[0].endswith(". 63.0 MB per second cross the network.")
+    depths = browser.evaluate("[...document.querySelectorAll('.cell.Apart')].map((e) => [e.dataset.depth, e.title])")
+    assert sorted(depths) == [
+        ["1", "2 VMs on node-3, storage on node-b, 3.0 MB/s"],
+        ["5", "1 VM on node-4, storage on node-b, 60.0 MB/s"],
+    ]
+    opened.do("#tab-table", "click()")
+    assert opened.texts("tbody th")[:3] == ["fast", "slow-2", "slow-1"]
+    assert opened.texts('tbody tr:first-child [data-label="MB/s"]') == ["60.0"]
+    assert browser.errors == []
+
+
+@pytest.mark.needs("chromium")
 def test_a_box_counts_what_the_filters_leave_and_marks_a_failing_node(browser: Page, page_file: Path) -> None:
     content = report(vm("a", "Apart"), vm("b", namespace="other"))
     content["nodes"][1] |= {"ready": False, "cordoned": True}

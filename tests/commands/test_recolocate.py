@@ -100,6 +100,7 @@ def test_json_has_one_line_for_each_vm(run: Any) -> None:
         "restartHelps": False,
         "gainBytes": 40 * 1024**3,
         "storageClasses": ["fast"],
+        "traffic": None,
     }
     assert (lines[2]["action"], lines[2]["reason"], lines[2]["restartHelps"]) == ("none", "NotLiveMigratable", True)
 

@@ -167,6 +167,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
         "share-manager running.",
         "commands": ["kubevirt-scheduler opt-in foreign -n default --yes", "virtctl restart foreign -n default"],
         "plan": {"action": "none", "reason": "NotRunning", "detail": "the VM has no VMI", "gainBytes": 0},
+        "traffic": None,
     }
     assert report["nodes"][1] == {
         "name": "node-b",
@@ -188,6 +189,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
         "togetherAfterRestart": 2,
         "togetherAfterRestartNotOptedIn": 1,
         "togetherAfterRecolocate": 0,
+        "traffic": None,
     }
 
 

@@ -14,6 +14,7 @@ from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Surroundings
 from webhook.fleet.next_pod import next_pod, rendered_pod
 from webhook.fleet.states import Machine
+from webhook.fleet.traffic import Rates
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
 from webhook.placement.objects.facts import Key, Pod, VirtualMachine
 from webhook.placement.objects.fields import (
@@ -136,13 +137,13 @@ class Inventory:
             table[key_of(item)] = item
 
     def surroundings(
-        self, settings: Settings, unfinished: Collection[Key] = (), supported: bool = True
+        self, settings: Settings, unfinished: Collection[Key] = (), supported: bool = True, rates: Rates | None = None
     ) -> Surroundings:
         """Return what the plan reads besides the store."""
         quotas = defaultdict[str, list[JsonObject]](list)
         for (namespace, _), quota in self.quotas.items():
             quotas[namespace].append(quota)
-        return Surroundings(settings, quotas, unfinished, supported)
+        return Surroundings(settings, quotas, unfinished, supported, rates or {})
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""

@@ -12,6 +12,8 @@ import click
 
 from webhook.cluster.caches.store import Store
 from webhook.commands.suggestions import complete_contexts, complete_namespaces
+from webhook.fleet import traffic
+from webhook.fleet.traffic import Rates
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading import snapshot
@@ -106,6 +108,45 @@ def live_options(command: Callable[..., None]) -> Callable[..., None]:
     ):
         command = option(command)
     return command
+
+
+def prometheus_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select a Prometheus."""
+    for option in (
+        click.option(
+            "--prometheus-token",
+            envvar="PROMETHEUS_TOKEN",
+            default="",
+            metavar="TOKEN",
+            help="The bearer token for Prometheus. Default: the environment variable PROMETHEUS_TOKEN.",
+        ),
+        click.option(
+            "--prometheus",
+            metavar="URL",
+            default="",
+            help="Read the disk traffic of VMs from this Prometheus, and sort by what crosses the network.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def read_rates(url: str, token: str) -> Rates:
+    """Return the disk traffic of all VMs. Without it, warn, and return nothing. Raises UsageError for another URL."""
+    if not url:
+        return {}
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--prometheus {url}: expected a URL such as http://localhost:9090")
+    from webhook.reading.prometheus import PrometheusError, ask  # noqa: PLC0415 (only with this option)
+
+    try:
+        found = traffic.read_rates(ask(url, token, traffic.query()))
+        problem = "" if found else f"it has no {traffic.EXAMPLE} of the last {traffic.WINDOW}"
+    except PrometheusError as error:
+        found, problem = {}, str(error)
+    if problem:
+        click.echo(f"Warning: no traffic from Prometheus {printable(url)}: {problem}", err=True)
+    return found
 
 
 def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:

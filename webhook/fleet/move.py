@@ -7,6 +7,7 @@ from enum import StrEnum
 from webhook.fleet.next_pod import target_pod
 from webhook.fleet.quota import exceeded_quota
 from webhook.fleet.states import State, Status
+from webhook.fleet.traffic import Rates
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
@@ -100,13 +101,14 @@ class Surroundings:
     """What the rules read besides the catalog.
 
     `quotas` are the ResourceQuotas, by namespace. `unfinished` are the VMs that have an unfinished migration. Only if
-    `supported` can KubeVirt migrate a VM to a chosen node.
+    `supported` can KubeVirt migrate a VM to a chosen node. `rates` are empty if they are unknown.
     """
 
     settings: Settings
     quotas: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
     unfinished: Collection[Key] = ()
     supported: bool = True
+    rates: Rates = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

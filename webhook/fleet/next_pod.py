@@ -6,9 +6,15 @@ gets more: `createTargetPod` in pkg/virt-controller/watch/migration/migration.go
 
 from collections.abc import Iterable, Mapping
 
-from webhook.fleet.cpu_selectors import MIGRATION_SELECTORS, lasting_selectors, target_selectors
 from webhook.fleet.instance_type import has_instance_type
-from webhook.fleet.vm_pod_template import MACHINE_TYPE, Rendering, rendered_spec
+from webhook.fleet.vm_pod_template import (
+    MACHINE_TYPE,
+    MIGRATION_SELECTORS,
+    Rendering,
+    lasting_selectors,
+    rendered_spec,
+    target_selectors,
+)
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
 from webhook.placement.migration_nodes import HOSTNAME, source_anti_affinity

@@ -1,13 +1,13 @@
 """The plan for all VMs together: each planned move or restart takes its place before the next one is evaluated."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, replace
 
 from webhook.fleet.forecast import forecast
 from webhook.fleet.move import TRANSIENT, Hindrance, Move, Refusal, Surroundings, VmView, can_restart, gain, plan_move
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.states import Future, State, Status
+from webhook.fleet.traffic import Traffic, crossing
 from webhook.placement.catalog import Catalog
 from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Pod
@@ -19,7 +19,8 @@ from webhook.placement.reasons import Decision, Outcome
 class Proposal:
     """The plan for one VM: a move, or the reason for none, and whether a restart helps instead.
 
-    `gain` is the number of bytes that become local. `classes` are the StorageClasses of the VM's claims.
+    `gain` is the number of bytes that become local. `classes` are the StorageClasses of the VM's claims. `traffic`
+    crosses the network; None if it is unknown.
     """
 
     status: Status
@@ -27,6 +28,12 @@ class Proposal:
     gain: int
     restart: bool = False
     classes: frozenset[str] = frozenset()
+    traffic: Traffic | None = None
+
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        """Return the place in the plan: the VM whose storage causes most traffic comes first, then the largest gain."""
+        return *(self.traffic or Traffic()).rank, self.gain
 
     @property
     def action(self) -> str:
@@ -35,25 +42,34 @@ class Proposal:
 
 
 def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings) -> list[Proposal]:
-    """Return a proposal for each VM, the largest gain first.
+    """Return a proposal for each VM, in the order of their `rank`.
 
     A pod that leaves a node doesn't free its resources there: it may leave later, or not at all.
     """
     placed: list[Pod] = []
-    found, refused = list[Proposal](), list[tuple[Status, Refusal, int]]()
-    gains = ((gain(each, catalog, restarted=False), each) for each in statuses)
-    ranked = sorted(gains, key=itemgetter(0), reverse=True)
-    for gained, status in ranked:
-        result = plan_move(VmView(status, around), forecast(catalog, placed=placed))
-        if isinstance(result, Refusal):
-            refused.append((status, result, gain(status, catalog, restarted=True)))
-            continue
-        placed += [result.pod] if result.pod else []
-        found.append(Proposal(status, result, gained, classes=_classes(status, catalog)))
-    for status, refusal, gained in sorted(refused, key=lambda each: each[2], reverse=True):
-        restart = gained >= 0 and _may_restart(status, refusal) and _takes_place(status, catalog, around, placed)
-        found.append(Proposal(status, refusal, gained, restart, _classes(status, catalog)))
-    return sorted(found, key=lambda each: each.gain, reverse=True)
+    found, refused = list[Proposal](), list[Proposal]()
+    for proposal in _ranked(_unplanned(each, catalog, around) for each in statuses):
+        result = plan_move(VmView(proposal.status, around), forecast(catalog, placed=placed))
+        if isinstance(result, Move):
+            placed += [result.pod] if result.pod else []
+            found.append(replace(proposal, result=result))
+        else:
+            gained = gain(proposal.status, catalog, restarted=True)
+            refused.append(replace(proposal, result=result, gain=gained))
+    for proposal in _ranked(refused):
+        restart = _may_restart(proposal) and _takes_place(proposal.status, catalog, around, placed)
+        found.append(replace(proposal, restart=restart))
+    return _ranked(found)
+
+
+def _ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
+    return sorted(proposals, key=lambda each: each.rank, reverse=True)
+
+
+def _unplanned(status: Status, catalog: Catalog, around: Surroundings) -> Proposal:
+    none, gained = Refusal(Hindrance.NOT_APART, ""), gain(status, catalog, restarted=False)
+    traffic = crossing(status, around.rates) if around.rates else None
+    return Proposal(status, none, gained, classes=_classes(status, catalog), traffic=traffic)
 
 
 def _classes(status: Status, catalog: Catalog) -> frozenset[str]:
@@ -61,8 +77,11 @@ def _classes(status: Status, catalog: Catalog) -> frozenset[str]:
     return frozenset(claim.storage_class for claim in claims if claim)
 
 
-def _may_restart(status: Status, refusal: Refusal) -> bool:
-    if status.state is not State.APART or refusal.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
+def _may_restart(proposal: Proposal) -> bool:
+    status, refusal = proposal.status, proposal.result
+    if status.state is not State.APART or proposal.gain < 0 or isinstance(refusal, Move):
+        return False
+    if refusal.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
         return False
     return status.start_helps and can_restart(status.machine.vm)
 

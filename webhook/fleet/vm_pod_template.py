@@ -1,6 +1,7 @@
 """Render the spec of a VM's pod, as far as a decision reads it: claims, requests, and where the pod may run.
 
-Source: KubeVirt, pkg/virt-controller/services/template.go and renderresources.go (`GetMemoryOverhead`).
+Source: KubeVirt, pkg/virt-controller/services/template.go, renderresources.go (`GetMemoryOverhead`) and
+nodeselectorrenderer.go, and `createTargetPod` in pkg/virt-controller/watch/migration/migration.go.
 """
 
 from collections import Counter
@@ -8,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from webhook.fleet.cpu_selectors import CPU_FEATURE, required_features
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
 from webhook.placement.objects.kubevirt import SCHEDULABLE_NODE
 from webhook.placement.objects.resources import amounts
@@ -19,6 +19,16 @@ STATIC_OVERHEAD = (25 + 100 + 25 + 40 + 30 + 16) * MEBIBYTE  # bytes
 OVERHEAD_PER_CPU = 8 * MEBIBYTE  # bytes
 PAGE_TABLE_SHARE = 512  # the page tables take a 512th of the guest's memory
 MACHINE_TYPE = "machine-type.node.kubevirt.io/"
+_VENDOR = "cpu-vendor.node.kubevirt.io/"
+CPU_FEATURE = "cpu-feature.node.kubevirt.io/"
+_MODEL = "cpu-model-migration.node.kubevirt.io/"
+# KubeVirt adds selectors with these prefixes to a migration target, so that it runs on a CPU like the source's.
+MIGRATION_SELECTORS = (_VENDOR, CPU_FEATURE, _MODEL)
+# The labels of a source node, and the selectors of a `host-model` VM that KubeVirt derives from them.
+_FROM_SOURCE = {
+    "host-model-cpu.node.kubevirt.io/": _MODEL,
+    "host-model-required-features.node.kubevirt.io/": CPU_FEATURE,
+}
 _COPIED = ("affinity", "tolerations", "topologySpreadConstraints", "schedulerName", "resourceClaims")
 
 
@@ -75,12 +85,15 @@ def _selector(vmi_spec: JsonObject, rendering: Rendering) -> JsonObject:
 def template_claims(vmi_spec: JsonObject) -> Iterator[str]:
     """Yield the claims that the pod of a VMI mounts, in volume order."""
     for volume in mappings(vmi_spec, "volumes"):
-        claim = mapping(volume, "persistentVolumeClaim") or mapping(volume, "ephemeral", "persistentVolumeClaim")
-        data_volume = mapping(volume, "dataVolume")  # its claim has its name
-        if claim.get("hotpluggable") or data_volume.get("hotpluggable"):  # a pod of its own mounts it
-            continue
-        if name := text(claim, "claimName") or text(data_volume, "name"):
-            yield name
+        sources = mapping(volume, "persistentVolumeClaim"), mapping(volume, "dataVolume")
+        if not any(source.get("hotpluggable") for source in sources) and (name := claim_of(volume)):
+            yield name  # a pod of its own mounts a hotplugged claim
+
+
+def claim_of(volume: JsonObject) -> str:
+    """Return the claim of a volume of a VMI, empty if it has none. The claim of a DataVolume has its name."""
+    claim = mapping(volume, "persistentVolumeClaim") or mapping(volume, "ephemeral", "persistentVolumeClaim")
+    return text(claim, "claimName") or text(volume, "dataVolume", "name")
 
 
 def needs_state_claim(vm: JsonObject) -> bool:
@@ -116,3 +129,53 @@ def _requests(domain: JsonObject, rendering: Rendering) -> JsonObject:
 def _count(item: JsonObject, key: str, default: int = 1) -> int:
     value = item.get(key)
     return value if type(value) is int and value > 0 else default
+
+
+def lasting_selectors(vmi: JsonObject) -> frozenset[str]:
+    """Return the migration selectors that every pod of a VMI has, because the VMI's spec asks for them."""
+    domain = mapping(vmi, "spec", "domain")
+    # Without a CPU model, KubeVirt ignores the features.
+    keys = {CPU_FEATURE + name for name in required_features(domain)} if text(domain, "cpu", "model") else set[str]()
+    evmcs = mapping(domain, "features", "hyperv").get("evmcs")  # a feature of Hyper-V that only Intel's CPUs have
+    if isinstance(evmcs, dict) and evmcs.get("enabled") is not False:
+        keys.add(f"{_VENDOR}Intel")
+    return frozenset(keys)
+
+
+def required_features(domain: JsonObject) -> list[str]:
+    """Return the CPU features that a VM requires. A new VMI always has a CPU model: the default is host-model."""
+    features = mappings(domain, "cpu", "features")
+    return [text(each, "name") for each in features if text(each, "policy") in ("", "require")]
+
+
+def target_selectors(
+    current: JsonObject, vmi: JsonObject, selector: JsonObject, source_labels: Mapping[str, str]
+) -> JsonObject:
+    """Return what KubeVirt adds to the node selector of a migration target.
+
+    `current` is the pod that runs the VM, `selector` the target's node selector so far, and `source_labels` the labels
+    of the source node.
+    """
+    added = _of_host_model(current, vmi, source_labels)
+    return added | _of_vendor(selector | added, source_labels)
+
+
+def _of_host_model(current: JsonObject, vmi: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:
+    if text(vmi, "spec", "domain", "cpu", "model") != "host-model":
+        return {}
+    selector = mapping(current, "spec", "nodeSelector")
+    if kept := {key: value for key, value in selector.items() if key.startswith((CPU_FEATURE, _MODEL))}:
+        return kept  # the VM has migrated before
+    return {
+        selected + key.removeprefix(prefix): value
+        for key, value in source_labels.items()
+        for prefix, selected in _FROM_SOURCE.items()
+        if key.startswith(prefix)
+    }
+
+
+def _of_vendor(selector: JsonObject, source_labels: Mapping[str, str]) -> JsonObject:
+    """Keep the VM on CPUs of one vendor. KubeVirt does this since version 1.8."""
+    if any(key.startswith(_VENDOR) for key in selector):
+        return {}
+    return dict([(key, "true") for key in source_labels if key.startswith(_VENDOR)][:1])

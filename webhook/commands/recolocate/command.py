@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -17,6 +18,8 @@ from webhook.commands.options import (
     live_webhook,
     namespace_option,
     output_option,
+    prometheus_options,
+    read_rates,
     selector_option,
     show_settings,
     wants_color,
@@ -73,6 +76,7 @@ NO_KUBEVIRT = "KubeVirt is not installed: CRD virtualmachineinstancemigrations.k
 )
 @click.option("--restart-list", is_flag=True, help="Print commands that restart the VMs that migration can't move.")
 @output_option("table", "json", text="The output format. json prints one JSON object per line.")
+@prometheus_options
 @live_options
 def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     names: tuple[str, ...],
@@ -85,6 +89,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     settle: float,
     restart_list: bool,
     output: str,
+    prometheus: str,
+    prometheus_token: str,
     **live: str | None,
 ) -> None:
     """Live-migrate running VMs that are apart from their storage to the node of their share-manager.
@@ -112,8 +118,10 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if not (supported or restart_list):
         raise BadInput(TOO_OLD)
     scope = Scope(None if all_namespaces else namespace or cluster.namespace, parse_selector(selector))
+    rates = read_rates(prometheus, prometheus_token)
     with progress_bar() as progress:
         inventory, around = _read(cluster, settings, progress, supported=supported)
+        around = replace(around, rates=rates)
         proposals = propose(inventory, scope, names, around, progress)
     show_settings(webhook)
     if restart_list:
@@ -122,7 +130,7 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
 
         def plan() -> tuple[Relocation, ...]:
             inventory, around = _read(cluster, settings, no_progress, supported=True)
-            return relocations(propose_again(inventory, scope, names, around))
+            return relocations(propose_again(inventory, scope, names, replace(around, rates=rates)))
 
         limits = Limits(parallel, settle=settle, most=most)
         _migrate(cluster, relocations(proposals), plan, limits, settings, as_json=output == "json")

@@ -7,6 +7,7 @@ import click
 from webhook.cluster.machines import Inventory
 from webhook.commands.fleet_source import Scope, assess_all
 from webhook.commands.progress import Progress, no_progress
+from webhook.commands.report.table import TRAFFIC_HEADS, traffic_cells
 from webhook.commands.suggestions import close_match
 from webhook.commands.tables import NO_VALUE, render_table
 from webhook.fleet.move import Move, Surroundings, describe_gain
@@ -68,13 +69,15 @@ def describe(proposal: Proposal) -> JsonObject:
         "restartHelps": proposal.restart,
         "gainBytes": proposal.gain,
         "storageClasses": sorted(proposal.classes),
+        "traffic": proposal.traffic.as_json() if proposal.traffic else None,
     }
 
 
 def render(proposals: Sequence[Proposal], most: int | None, *, color: bool) -> str:
     """Return the table of a dry run."""
     colors = {"migrate": "green", "restart": "yellow"} if color else {}
-    table = render_table(HEADS, [list(_cells(each)) for each in proposals], colors=colors)
+    heads = HEADS if not any(each.traffic for each in proposals) else (*HEADS[:-1], *TRAFFIC_HEADS, HEADS[-1])
+    table = render_table(heads, [list(_cells(each)) for each in proposals], colors=colors)
     return "\n".join(filter(None, (table, f"{_summary(proposals, most)}\n")))
 
 
@@ -82,10 +85,10 @@ def _cells(proposal: Proposal) -> Iterator[str]:
     status, result = proposal.status, proposal.result
     yield from (status.machine.namespace, status.machine.name, status.node or NO_VALUE)
     yield status.storage_node or NO_VALUE
-    if isinstance(result, Move):
-        yield from ("migrate", describe_gain(proposal.gain))
-    else:
-        yield from ("restart" if proposal.restart else "none", f"{result.word}: {result.detail}")
+    yield proposal.action
+    if proposal.traffic:
+        yield from traffic_cells(proposal.traffic.as_json())
+    yield describe_gain(proposal.gain) if isinstance(result, Move) else f"{result.word}: {result.detail}"
 
 
 def _summary(proposals: Sequence[Proposal], most: int | None) -> str:

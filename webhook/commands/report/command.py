@@ -17,6 +17,8 @@ from webhook.commands.options import (
     live_options,
     namespace_option,
     output_option,
+    prometheus_options,
+    read_rates,
     selector_option,
     snapshot_option,
     wants_color,
@@ -25,6 +27,7 @@ from webhook.commands.progress import progress_bar
 from webhook.commands.report.document import build_report
 from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
 from webhook.fleet.states import State
+from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading import kubernetes_yaml
 
@@ -59,6 +62,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 @click.option("--no-headers", is_flag=True, help="Print only the rows of the table.")
 @click.option("-w", "--watch", is_flag=True, help=f"Print the table again every {WATCH_SECONDS} seconds.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
+@prometheus_options
 @live_options
 def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     what: str,
@@ -72,6 +76,8 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     no_headers: bool,
     watch: bool,
     fail_on: str | None,
+    prometheus: str,
+    prometheus_token: str,
     **live: str | None,
 ) -> None:
     """List the node of each VM, the node of its storage, and what to do. `report nodes` lists the nodes.
@@ -101,7 +107,8 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     for number in itertools.count() if watch else range(1):
         if number:
             time.sleep(WATCH_SECONDS)
-        found, scope = _survey(snapshots, live, namespace, wanted, all_namespaces=all_namespaces, watch=watch)
+        rates = read_rates(prometheus, prometheus_token)
+        found, scope = _survey(snapshots, live, namespace, wanted, rates, all_namespaces=all_namespaces, watch=watch)
         listed = _listed(found, what, sort_by, only_apart=only_apart)
         text = _rendered(listed, what, output, everywhere=scope.namespace is None, headers=not no_headers)
         click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "").encode() + text.encode(), nl=False)
@@ -114,6 +121,7 @@ def _survey(  # noqa: PLR0913 (the options of the command)
     live: dict[str, str | None],
     namespace: str | None,
     selector: JsonObject,
+    rates: Rates,
     *,
     all_namespaces: bool,
     watch: bool,
@@ -125,7 +133,7 @@ def _survey(  # noqa: PLR0913 (the options of the command)
     if not statuses and scope.namespace:
         click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
     loads = node_loads(fleet.inventory.store, fleet.webhook.settings)
-    around = fleet.inventory.surroundings(fleet.webhook.predicting)
+    around = fleet.inventory.surroundings(fleet.webhook.predicting, rates=rates)
     return fleet.origin() | build_report(statuses, fleet.inventory.store, around, loads), scope
 
 

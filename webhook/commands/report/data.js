@@ -11,6 +11,14 @@ const STATES = {
   NotConcerned: ["–", "not concerned", "mounts no claim that a share-manager serves"],
 };
 const OPTED_IN = { annotation: "yes", namespace: "by namespace", "storage-class": "by StorageClass" };
+
+// Control characters, and those that reverse the direction of the text around them.
+const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
+
+const report = JSON.parse(byId("report").textContent, (_, value) => (typeof value === "string" ? printable(value) : value));
+const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
+const NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
+const TRAFFIC = (report.summary || {}).traffic; // what crosses the network, if it is known
 const COLUMNS = [
   ["Namespace", (vm) => vm.namespace],
   ["VM", (vm) => vm.name],
@@ -21,16 +29,11 @@ const COLUMNS = [
   ["Claim", (vm) => vm.claim],
   ["Reason", (vm) => vm.reason],
   ["If started", ifStarted],
+  ...(TRAFFIC ? [["Operations/s", (vm) => vm.traffic.operations], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
   ["What to do", (vm) => vm.advice],
 ];
-
-// Control characters, and those that reverse the direction of the text around them.
-const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
-
-const report = JSON.parse(byId("report").textContent, (_, value) => (typeof value === "string" ? printable(value) : value));
-const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
-const NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
 const chosen = { namespace: "", name: "", node: "", states: new Set(), selected: null, sort: 0, ascending: true };
+if (TRAFFIC) Object.assign(chosen, { sort: COLUMNS.findIndex(([title]) => title === "MB/s"), ascending: false });
 let shown = vms;
 
 function printable(text) {
@@ -67,6 +70,10 @@ function ifStarted(vm) {
   const { outcome, reason, node, text } = vm.ifStarted || {};
   if (text) return text;
   return outcome ? `${outcome}${node ? ` ${node}` : ""}${reason ? ` (${reason})` : ""}` : "";
+}
+
+function megabytes(bytes) {
+  return (bytes / 1e6).toFixed(1);
 }
 
 function plural(count, noun) {

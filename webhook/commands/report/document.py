@@ -1,14 +1,16 @@
 """The report on the fleet as a JSON object: its VMs, its nodes, and a summary."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from webhook.cluster.machines import NodeLoad
 from webhook.fleet.move import Move, Refusal, Surroundings, VmView, plan_move
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.states import Future, Start, State, Status
+from webhook.fleet.traffic import Traffic, crossing, describe_traffic, makers
 from webhook.fleet.wording import advice, commands, if_started, next_step
 from webhook.placement.catalog import Catalog
+from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
 
 # The keys of the summary and of a node's states, in the order of the report.
@@ -24,15 +26,27 @@ def build_report(
     for status in statuses:
         by_node[status.node][status.state] += 1
     moves = sum(each.action == "migrate" for each in plan.values())
+    traffic = {each.machine.key: crossing(each, around.rates) for each in statuses} if around.rates else {}
+    if traffic:
+        statuses = sorted(statuses, key=lambda each: traffic[each.machine.key].rank, reverse=True)
     return {
         "vms": [
             describe(status, plan_move(VmView(status, around), catalog))
             | {"plan": describe_proposal(plan.get(status.machine.key))}
+            | {"traffic": traffic[status.machine.key].as_json() if traffic else None}
             for status in statuses
         ],
         "nodes": [_node(load, by_node[load.name]) for load in loads],
-        "summary": summarize(statuses) | {"togetherAfterRecolocate": moves},
+        "summary": summarize(statuses) | {"togetherAfterRecolocate": moves, "traffic": _total(traffic)},
     }
+
+
+def _total(traffic: Mapping[Key, Traffic]) -> JsonObject | None:
+    """Return the sum, and how few of the VMs with such traffic make most of it."""
+    found = [each for each in traffic.values() if each.bytes or each.operations]
+    total = sum(found, Traffic())
+    described = {"vms": len(found), "makers": makers(found), "text": describe_traffic(found, total)}
+    return total.as_json() | described if traffic else None
 
 
 def _apart(statuses: Iterable[Status]) -> list[Status]:

@@ -86,18 +86,23 @@ function grid(names, cells, totals) {
 }
 
 function deepest(cells) {
-  const most = { together: DEPTHS, apart: DEPTHS }; // a single VM is never drawn in the deepest shade
+  const most = { together: DEPTHS, apart: TRAFFIC ? 1 : DEPTHS }; // a single VM is never drawn in the deepest shade
   for (const [row, found] of cells)
     for (const [column, of] of found) {
       const kind = row === column ? "together" : "apart";
-      most[kind] = Math.max(most[kind], of.length);
+      most[kind] = Math.max(most[kind], weight(of, row === column));
     }
   return most;
 }
 
+// The VMs of a cell, or the traffic of those that are apart, if it is known.
+function weight(of, together) {
+  return TRAFFIC && !together ? of.reduce((sum, vm) => sum + vm.traffic.bytes, 0) : of.length;
+}
+
 function cell(row, column, of, y, x, most) {
   const together = row === column;
-  const depth = Math.ceil((DEPTHS * of.length) / most[together ? "together" : "apart"]);
+  const depth = Math.max(1, Math.ceil((DEPTHS * weight(of, together)) / most[together ? "together" : "apart"]));
   const title = cellTitle(row, column, of);
   const chosenCell = MATRIX.cell && MATRIX.cell.row === row && MATRIX.cell.column === column;
   const attributes = { type: "button", class: `cell ${together ? "Together" : "Apart"}`, "data-depth": depth, title, "aria-label": title };
@@ -111,7 +116,9 @@ function cell(row, column, of, y, x, most) {
 
 function cellTitle(row, column, of) {
   if (row === ANYWHERE) return `${plural(of.length, "VM")} on any node, the share-manager follows`;
-  return row === column ? `${plural(of.length, "VM")} together on ${row}` : `${plural(of.length, "VM")} on ${row}, storage on ${column}`;
+  if (row === column) return `${plural(of.length, "VM")} together on ${row}`;
+  const traffic = TRAFFIC ? `, ${megabytes(weight(of, false))} MB/s` : "";
+  return `${plural(of.length, "VM")} on ${row}, storage on ${column}${traffic}`;
 }
 
 function nodeName(name) {

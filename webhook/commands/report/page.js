@@ -9,7 +9,8 @@ function showSummary() {
   const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
   const onlyOptedIn = toOptIn ? ` (${toOptIn} only after opt-in)` : "";
   const after = apart ? `. ${togetherAfterRestart} of ${apart} would be together after a restart${onlyOptedIn}` : "";
-  byId("summary").textContent = `${plural(summary.vms ?? vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}.`;
+  const traffic = TRAFFIC ? `. ${TRAFFIC.text[0].toUpperCase()}${TRAFFIC.text.slice(1)}` : "";
+  byId("summary").textContent = `${plural(summary.vms ?? vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}${traffic}.`;
   for (const [state, count] of counts) {
     const share = element("span", { class: state, title: `${count} ${words(state)}` });
     share.style.flexGrow = count;

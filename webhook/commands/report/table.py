@@ -11,6 +11,7 @@ COLORS = {"Together": "green", "Apart": "red", "Unserved": "yellow", "Waiting": 
 HEADS = ("VM", "STATE", "NODE", "STORAGE", "WHAT TO DO")
 WIDE_HEADS = ("VM", "OPT-IN", "NODE", "STORAGE", "STATE", "CLAIM", "REASON", "IF STARTED", "WHAT TO DO")
 NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS")
+TRAFFIC_HEADS = ("OPS/S", "MB/S")  # what crosses the network
 RESOURCES = ("cpu", "memory", "pods")
 _OPTED_IN = {None: "no", "annotation": "yes", "namespace": "by namespace", "storage-class": "by StorageClass"}
 _COUNTED = (
@@ -48,6 +49,11 @@ def render_vms(  # noqa: PLR0913 (what a table may vary in)
     marks = {node["name"]: _problems(node) for node in report["nodes"]}
     rows = [[*([vm["namespace"]] * everywhere), *_vm_cells(vm, marks, wide=wide)] for vm in report["vms"]]
     heads = ["NAMESPACE"] * everywhere + [*(WIDE_HEADS if wide else HEADS)]
+    if mapping(report["summary"], "traffic"):
+        heads[-1:] = [*TRAFFIC_HEADS, heads[-1]]
+        rows = [
+            [*row[:-1], *traffic_cells(vm["traffic"]), row[-1]] for row, vm in zip(rows, report["vms"], strict=True)
+        ]
     width = None if wide else columns
     table = render_table(heads, rows, colors=COLORS if color else {}, columns=width, prose=1, headers=headers)
     if not headers:
@@ -80,6 +86,8 @@ def summary_line(summary: JsonObject) -> str:
     vms = summary["vms"]
     counts = ", ".join(f"{summary[key]} {words}" for key, words in _COUNTED if summary[key])
     line = f"{vms} {'VM' if vms == 1 else 'VMs'}{f': {counts}' if counts else ''}"
+    if words := mapping(summary, "traffic").get("text"):
+        line += f"; {words}"
     if not summary["apart"]:
         return line
     helped, to_opt_in = summary["togetherAfterRestart"], summary["togetherAfterRestartNotOptedIn"]
@@ -100,6 +108,11 @@ def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]
     yield from ("opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]], *nodes, state)
     yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
     yield from (mapping(vm, "ifStarted").get("text") or NO_VALUE, vm["advice"] or NO_VALUE)
+
+
+def traffic_cells(traffic: JsonObject) -> Iterator[str]:
+    """Yield operations and megabytes per second."""
+    yield from (f"{traffic['operations']:,.0f}", f"{traffic['bytes'] / 1e6:,.1f}")
 
 
 def _problems(node: JsonObject) -> str:

@@ -1,0 +1,204 @@
+"""`report` and `recolocate` order VMs by the disk traffic that a Prometheus has, and say in one line if it has none."""
+
+import json
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support import needs
+from tests.support.builders import node, storage
+from tests.support.controlplane.api import LOOPBACK
+from tests.support.controlplane.process import Process, free_ports, running
+from tests.support.fake_api_server import ApiServer
+from tests.support.fleet import installation, vm, vm_pod
+from tests.support.migrations import kubevirt, migratable, migration_crd
+from webhook.cli import commands
+from webhook.fleet import traffic
+from webhook.reading.prometheus import PrometheusError, ask
+
+NAMES = ("idle", "quiet", "busy")  # of VMs, by their traffic
+METRICS = {
+    "kubevirt_vmi_storage_iops_read_total": 1,
+    "kubevirt_vmi_storage_iops_write_total": 2,
+    "kubevirt_vmi_storage_read_traffic_bytes_total": 1e6,
+    "kubevirt_vmi_storage_write_traffic_bytes_total": 3e6,
+}
+RATES = {"idle": 0, "quiet": 1, "busy": 10}  # multiples of these per second
+
+
+def samples() -> list[dict[str, Any]]:
+    return [
+        {
+            "metric": {"namespace": "default", "name": name, "drive": "vda", "metric": metric},
+            "value": [0, str(rate * factor)],
+        }
+        for name, factor in RATES.items()
+        for metric, rate in METRICS.items()
+    ]
+
+
+class FakePrometheus(ThreadingHTTPServer):
+    """Answers each query with the same status and content, and remembers the last request."""
+
+    def __init__(self) -> None:
+        super().__init__((LOOPBACK, 0), _Handler)
+        self.status, self.content = 200, self.answer(samples())
+        self.target, self.token = "", ""
+
+    @staticmethod
+    def answer(result: Any) -> bytes:
+        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakePrometheus
+
+    def do_GET(self) -> None:
+        self.server.target, self.server.token = self.path, self.headers.get("Authorization", "")
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(self.server.content)))
+        self.end_headers()
+        self.wfile.write(self.server.content)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePrometheus]:
+    with FakePrometheus() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Any]:
+    with ApiServer() as server:
+        server.put(migration_crd(), kubevirt(), node("node-a"), node("node-b"), *installation())
+        for name in NAMES:
+            server.put(*storage(name), vm(name), migratable(name), vm_pod(name, "node-b", claims=[name]))
+        kubeconfig = server.kubeconfig(tmp_path)
+
+        def run(*arguments: str) -> Result:
+            return CliRunner().invoke(commands, [*arguments, "--kubeconfig", kubeconfig])
+
+        yield run
+
+
+def test_report_and_recolocate_begin_with_the_vm_that_makes_most_traffic(run: Any, fake: FakePrometheus) -> None:
+    found = json.loads(run("report", "-o", "json", "--prometheus", fake.url, "--prometheus-token", "secret").stdout)
+    assert fake.token == "Bearer secret"
+    assert parse_qs(urlsplit(fake.target).query) == {"query": [traffic.query()]}
+    assert [(vm["name"], vm["traffic"]) for vm in found["vms"]] == [
+        ("busy", {"operations": 30.0, "bytes": 40_000_000}),
+        ("quiet", {"operations": 3.0, "bytes": 4_000_000}),
+        ("idle", {"operations": 0.0, "bytes": 0}),
+    ]
+    words = "33 operations and 44.0 MB per second cross the network; 1 of the 2 VMs make 90% of it"
+    assert found["summary"]["traffic"] == {
+        "operations": 33.0, "bytes": 44_000_000, "vms": 2, "makers": 1, "text": words
+    }  # fmt: skip
+    table = run("report", "--prometheus", fake.url).stdout
+    assert words in " ".join(table.split())
+    rows = [line.split() for line in table.splitlines() if line.startswith(NAMES)]
+    assert [(row[0], row[-3:-1]) for row in rows] == [
+        ("busy", ["30", "40.0"]), ("quiet", ["3", "4.0"]), ("idle", ["0", "0.0"])
+    ]  # fmt: skip
+    lines = run("recolocate", "--prometheus", fake.url, "-o", "json").stdout.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["busy", "quiet", "idle"]
+    rows = [line.split() for line in run("recolocate", "--prometheus", fake.url).stdout.splitlines()]
+    planned = [(row[1], *row[5:7]) for row in rows if row[:1] == ["default"]]
+    assert planned == [("busy", "30", "40.0"), ("quiet", "3", "4.0"), ("idle", "0", "0.0")]
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "problem"),
+    [
+        (401, b"Unauthorized", "status 401: no response of Prometheus' API; specify --prometheus-token"),
+        (403, b"{}", "status 403: no response of Prometheus' API; the token lacks the right to query"),
+        (302, b"", "status 302: no response of Prometheus' API"),
+        (422, b'{"status": "error", "error": "query timed out"}', "status 422: query timed out"),
+        (200, b"<html>", "status 200: no response of Prometheus' API"),
+        (200, FakePrometheus.answer([]), "it has no kubevirt_vmi_storage_iops_read_total of the last 10m"),
+    ],
+)
+def test_without_data_the_order_stays_and_one_line_says_why(
+    run: Any, fake: FakePrometheus, status: int, content: bytes, problem: str
+) -> None:
+    fake.status, fake.content = status, content
+    result = run("report", "--prometheus", fake.url)
+    assert result.exit_code == 0
+    assert result.stderr == f"Warning: no traffic from Prometheus {fake.url}: {problem}\n"
+    assert result.stdout == run("report").stdout
+
+
+def test_a_prometheus_that_cannot_be_reached_and_a_wrong_url_are_named(run: Any) -> None:
+    (port,) = free_ports(1)
+    result = run("recolocate", "--prometheus", f"http://{LOOPBACK}:{port}")
+    assert f"Prometheus http://{LOOPBACK}:{port}: cannot reach it: " in result.stderr
+    assert result.exit_code == 0
+    wrong = run("report", "--prometheus", "prometheus:9090")
+    assert (wrong.exit_code, "expected a URL such as http://" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.needs("openssl")
+def test_the_certificate_of_prometheus_is_verified(
+    tmp_path: Path, fake: FakePrometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subject = ["-subj", "/CN=prometheus", "-addext", f"subjectAltName=IP:{LOOPBACK}"]
+    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate), *subject]
+    subprocess.run([needs.find("openssl"), *request], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    fake.socket = context.wrap_socket(fake.socket, server_side=True)
+    url = fake.url.replace("http", "https")
+    with pytest.raises(PrometheusError, match="certificate verify failed"):
+        ask(url, "", "up")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert ask(url, "", "up") == samples()
+
+
+@pytest.mark.needs("prometheus", "promtool")
+def test_a_real_prometheus_computes_the_rates(run: Any, tmp_path: Path) -> None:
+    now, lines = int(time.time()), list[str]()
+    for metric, rate in METRICS.items():
+        family = metric.removesuffix("_total")
+        lines.append(f"# TYPE {family} counter")
+        for name, factor in RATES.items():
+            labels = f'namespace="default",name="{name}",node="node-b",drive="{name}"'
+            lines += [f"{metric}{{{labels}}} {rate * factor * at} {now - 600 + at}" for at in range(0, 600, 30)]
+    (tmp_path / "metrics").write_text("\n".join([*lines, "# EOF\n"]))
+    (tmp_path / "prometheus.yaml").write_text("{}")
+    blocks = ["tsdb", "create-blocks-from", "openmetrics", "metrics", "data"]
+    subprocess.run([needs.find("promtool"), *blocks], cwd=tmp_path, check=True, capture_output=True)
+    (port,) = free_ports(1)
+    options = {
+        "config.file": "prometheus.yaml",
+        "storage.tsdb.path": "data",
+        "web.listen-address": f"{LOOPBACK}:{port}",
+    }
+    command = [needs.find("prometheus"), *(f"--{name}={value}" for name, value in options.items())]
+    url = f"http://{LOOPBACK}:{port}"
+    with running(Process("prometheus", command, f"{url}/-/ready", tmp_path)):
+        found = json.loads(run("report", "-o", "json", "--prometheus", url).stdout)
+    assert [vm["name"] for vm in found["vms"]] == ["busy", "quiet", "idle"]
+    traffic_of_busy = found["vms"][0]["traffic"]
+    assert traffic_of_busy["operations"] == pytest.approx(30, rel=0.05)
+    assert traffic_of_busy["bytes"] == pytest.approx(40e6, rel=0.05)

@@ -1,0 +1,77 @@
+"""The traffic of a VM that crosses the network: the disks whose share-manager is on another node."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders import Object, claim, node, storage, volume
+from tests.support.fleet import statuses, vm, vm_pod, vmi
+from webhook.fleet.traffic import Traffic, crossing, describe_traffic, makers, read_rates
+
+READ, WRITE = "kubevirt_vmi_storage_iops_read_total", "kubevirt_vmi_storage_write_traffic_bytes_total"
+DISKS = {"remote": Traffic(1, 10), "local": Traffic(2, 20), "block": Traffic(4, 40), "config": Traffic(8, 80)}
+CLUSTER = [
+    *storage("remote", "node-a"),
+    *storage("local", "node-b"),
+    claim("block", volumeMode="Block"),
+    volume("block"),
+    node("node-a"),
+    node("node-b"),
+    vm(),
+    vm_pod(node="node-b", claims=["remote", "local", "block"]),
+]
+VOLUMES: list[Object] = [
+    {"name": "remote", "persistentVolumeClaim": {"claimName": "remote"}},
+    {"name": "local", "dataVolume": {"name": "local"}},
+    {"name": "block", "persistentVolumeClaim": {"claimName": "block"}},
+    {"name": "config", "cloudInitNoCloud": {}},
+]
+
+
+def sample(metric: str, value: Any, drive: str = "disk", name: str = "vm1") -> Object:
+    return {"metric": {"namespace": "shop", "name": name, "drive": drive, "metric": metric}, "value": [0, value]}
+
+
+def test_the_rates_of_a_disk_are_summed_and_other_samples_ignored() -> None:
+    found = read_rates([
+        sample(READ, "1.5"),
+        sample("kubevirt_vmi_storage_iops_write_total", "2"),
+        sample(WRITE, "1e6"),
+        sample(WRITE, "NaN"),
+        sample(WRITE, "much"),
+        sample("other", "1"),
+        sample(READ, "1", name="vm2") | {"value": None},
+        sample(READ, "1", name="vm3") | {"value": []},
+    ])  # fmt: skip
+    assert found == {("shop", "vm1"): {"disk": Traffic(3.5, 1e6)}, ("shop", "vm2"): {"disk": Traffic()}}
+
+
+@pytest.mark.parametrize(
+    ("drives", "volumes", "expected"),
+    [
+        (DISKS, VOLUMES, Traffic(1, 10)),
+        ({"vda": Traffic(1, 10), "vdb": Traffic(2, 20)}, VOLUMES, Traffic(3, 30)),
+        (DISKS, VOLUMES[:1], Traffic(15, 150)),
+        ({}, VOLUMES, Traffic()),
+    ],
+    ids=["named disks", "disks without names", "disks that the VMI does not name", "no rates"],
+)
+def test_only_disks_that_another_node_serves_cross_the_network(
+    drives: dict[str, Traffic], volumes: list[Object], expected: Traffic
+) -> None:
+    found = statuses(*CLUSTER, vmi(volumes=volumes))["vm1"]
+    assert crossing(found, {("default", "vm1"): drives}) == expected
+
+
+def test_nothing_of_a_stopped_vm_crosses_the_network() -> None:
+    found = statuses(*CLUSTER[:-1])["vm1"]
+    assert crossing(found, {("default", "vm1"): DISKS}) == Traffic()
+
+
+def test_the_summary_says_how_few_vms_make_most_of_the_traffic() -> None:
+    traffic = [Traffic(1, 1e6), Traffic(100, 89e6), Traffic(9, 10e6)]
+    assert describe_traffic(traffic, sum(traffic, Traffic())) == (
+        "110 operations and 100.0 MB per second cross the network; 2 of the 3 VMs make 90% of it"
+    )
+    assert makers([Traffic(1, 0)]) == 0
+    assert describe_traffic([], Traffic()) == "no disk traffic crosses the network"

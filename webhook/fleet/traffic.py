@@ -1,0 +1,111 @@
+"""The I/O of VMs that crosses the network: the rates of their disks, as far as another node serves them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from webhook.fleet.states import Status
+from webhook.fleet.vm_pod_template import claim_of
+from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
+
+# KubeVirt's source: pkg/monitoring/metrics/virt-handler/domainstats/block_metrics.go. The label `drive` is the name of
+# the disk, or the guest's device for a disk without a name.
+_METRICS = {
+    "operations": ("kubevirt_vmi_storage_iops_read_total", "kubevirt_vmi_storage_iops_write_total"),
+    "bytes": ("kubevirt_vmi_storage_read_traffic_bytes_total", "kubevirt_vmi_storage_write_traffic_bytes_total"),
+}
+EXAMPLE = _METRICS["operations"][0]
+WINDOW = "10m"
+MOST = 0.9  # the share of the traffic that the summary attributes to as few VMs as possible
+
+
+def query() -> str:
+    """Return the query for the rates of all disks. `rate` over several metrics at once would be ambiguous."""
+    return " or ".join(
+        f'label_replace(sum by (namespace, name, drive) (rate({metric}[{WINDOW}])), "metric", "{metric}", "", "")'
+        for metrics in _METRICS.values()
+        for metric in metrics
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Operations and bytes per second."""
+
+    operations: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Return the order of VMs: by bytes, then by operations."""
+        return self.bytes, self.operations
+
+    def as_json(self) -> JsonObject:
+        """Return the traffic for programs."""
+        return {"operations": round(self.operations, 1), "bytes": round(self.bytes)}
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Return the sum."""
+        return Traffic(self.operations + other.operations, self.bytes + other.bytes)
+
+
+# The rates of the disks of each VM, by the name of the disk.
+Rates = Mapping[Key, Mapping[str, Traffic]]
+
+
+def read_rates(samples: Iterable[JsonObject]) -> dict[Key, dict[str, Traffic]]:
+    """Return the rates of the samples of an instant query. Ignores samples that are not of this query."""
+    found: dict[Key, dict[str, Traffic]] = {}
+    for key, drive, rate in _rates(samples):
+        drives = found.setdefault(key, {})
+        drives[drive] = drives.get(drive, Traffic()) + rate
+    return found
+
+
+def _rates(samples: Iterable[JsonObject]) -> Iterator[tuple[Key, str, Traffic]]:
+    for sample in samples:
+        labels, value = mapping(sample, "metric"), sample.get("value")
+        try:
+            number = float(value[1]) if isinstance(value, list) else 0.0
+        except (ValueError, TypeError, IndexError):
+            continue
+        field = next((field for field, metrics in _METRICS.items() if labels.get("metric") in metrics), "")
+        if field and isfinite(number):
+            key = text(labels, "namespace"), text(labels, "name")
+            yield key, text(labels, "drive"), Traffic(**{field: number})
+
+
+def crossing(status: Status, rates: Rates) -> Traffic:
+    """Return the traffic of a VM that crosses the network.
+
+    A disk whose name is not a volume of the VM counts if a share-manager on another node decides for the VM.
+    """
+    drives = rates.get(status.machine.key, {})
+    volumes = {text(each, "name"): claim_of(each) for each in mappings(status.machine.vmi, "spec", "volumes")}
+    local = {each.claim: each.node in (None, status.node) for each in status.claims}
+    total = Traffic()
+    for drive, rate in drives.items():
+        claim = volumes.get(drive)
+        is_local = status.storage_node in (None, status.node) if claim is None else local.get(claim, True)
+        total += Traffic() if is_local or not status.node else rate
+    return total
+
+
+def makers(traffic: Iterable[Traffic]) -> int:
+    """Return how few VMs make most of the traffic, by bytes."""
+    rates = sorted((each.bytes for each in traffic), reverse=True)
+    missing, count = MOST * sum(rates), 0
+    for rate in rates:
+        if missing <= 0:
+            break
+        missing, count = missing - rate, count + 1
+    return count
+
+
+def describe_traffic(traffic: Sequence[Traffic], total: Traffic) -> str:
+    """Return a sentence about the VMs whose traffic crosses the network, and its sum."""
+    if not traffic:
+        return "no disk traffic crosses the network"
+    share = f"{makers(traffic)} of the {len(traffic)} VMs make {MOST:.0%} of it"
+    return f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network; {share}"
