@@ -168,6 +168,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
         "commands": ["kubevirt-scheduler opt-in foreign -n default --yes", "virtctl restart foreign -n default"],
         "plan": {"action": "none", "reason": "NotRunning", "detail": "the VM has no VMI", "gainBytes": 0},
         "traffic": None,
+        "nfs": {"cached": [], "exposed": False, "canLeave": [], "text": ""},
     }
     assert report["nodes"][1] == {
         "name": "node-b",
@@ -190,6 +191,7 @@ def test_json_has_the_documented_keys(snapshot: Path) -> None:
         "togetherAfterRestartNotOptedIn": 1,
         "togetherAfterRecolocate": 0,
         "traffic": None,
+        "nfs": {"exposed": 0, "canLeave": 0, "text": ""},
     }
 
 
@@ -243,7 +245,7 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     lists = [request for request in server.requests if request.verb == "list"]
     assert [request.plural for request in server.requests if request not in lists] == ["services"]
     assert all(request.query["limit"] for request in lists)
-    assert len(lists) == 14  # one page of each kind, and three for the webhook
+    assert len(lists) == 15  # one page of each kind, and three for the webhook
 
 
 def test_a_live_cluster_and_its_snapshot_give_the_same_report(

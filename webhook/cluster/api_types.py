@@ -76,12 +76,13 @@ _POD_STATUS = _fields(
     initContainerStatuses=_CONTAINER_STATUSES,
 )
 _TPM, _EFI, _DEVICES = _fields("persistent enabled"), _fields("persistent"), _list_of("name deviceName")
+_DISKS = _list_of("name cache shareable lun")
 _DOMAIN = _fields(
     "cpu",
     machine=_fields("type"),
     resources=_fields("requests limits overcommitGuestOverhead"),
     memory=_fields("guest hugepages"),
-    devices=_fields(tpm=_TPM, gpus=_DEVICES, hostDevices=_DEVICES),
+    devices=_fields(tpm=_TPM, gpus=_DEVICES, hostDevices=_DEVICES, disks=_DISKS, filesystems=_list_of("name")),
     features=_fields(hyperv=_fields("evmcs")),
     firmware=_fields(bootloader=_fields("bios", efi=_EFI)),
 )
@@ -93,7 +94,11 @@ _VMI_SPEC = _fields(
 )
 
 POD = _object(_metadata(**_OWNED), spec=_POD_SPEC, status=_POD_STATUS)
-NODE = _object(_LABELED, spec=_fields("unschedulable taints"), status=_fields("allocatable", conditions=_CONDITIONS))
+NODE = _object(
+    _LABELED,
+    spec=_fields("unschedulable taints"),
+    status=_fields("allocatable", conditions=_CONDITIONS, nodeInfo=_fields("kernelVersion")),
+)
 CSI_NODE = _object(_metadata(), spec=_fields(drivers=_list_of("name", allocatable=_fields("count"))))
 CLAIM = _object(
     _metadata(labels=_fields(STATE_CLAIM_LABEL)),
@@ -116,6 +121,7 @@ STORAGE_CLASS = _object(
     "provisioner volumeBindingMode allowedTopologies",
     parameters=_fields("migratable share"),
 )
+LONGHORN_SETTING = _object(_metadata(), "value")
 RESOURCE_QUOTA = _object(_metadata(), spec=_fields("scopes scopeSelector"), status=_fields("hard used"))
 KUBEVIRT = _object(
     _metadata(),

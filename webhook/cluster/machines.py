@@ -7,12 +7,14 @@ from datetime import datetime
 from typing import Self
 
 from webhook.cluster.caches.fact_readers import key_of
+from webhook.cluster.caches.kinds import LONGHORN_SETTINGS, LONGHORN_VERSION
 from webhook.cluster.caches.pod_tables import vm_key
 from webhook.cluster.caches.store import NO_KEY, Store
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Surroundings
 from webhook.fleet.next_pod import next_pod, rendered_pod
+from webhook.fleet.nfs import Servers
 from webhook.fleet.states import Machine
 from webhook.fleet.traffic import Rates
 from webhook.fleet.vm_pod_template import Rendering, needs_state_claim
@@ -24,6 +26,7 @@ from webhook.placement.objects.fields import (
     mapping,
     mappings,
     text,
+    version_numbers,
 )
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy
 from webhook.placement.opt_in import Applicant, stored_applicant
@@ -117,6 +120,8 @@ class Inventory:
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
     quotas: dict[Key, JsonObject] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
+    kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    longhorn_settings: dict[str, str] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     time: str = ""
 
@@ -130,11 +135,20 @@ class Inventory:
             "KubeVirt": self.kubevirts,
             "ResourceQuota": self.quotas,
         }.get(kind)
+        if kind == "Node":
+            kernel = text(item, "status", "nodeInfo", "kernelVersion")
+            self.kernels[text(item, "metadata", "name")] = version_numbers(kernel)
+        if kind == LONGHORN_SETTINGS.name:
+            self.longhorn_settings[text(item, "metadata", "name")] = text(item, "value")
         if kind in INSTANCE_TYPE_KINDS:
             metadata = mapping(item, "metadata")
             self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
         if table is not None and (kind != "Pod" or is_virt_launcher(item)):
             table[key_of(item)] = item
+
+    def servers(self) -> Servers:
+        """Return the versions of what serves NFS."""
+        return Servers(self.longhorn_settings.get(LONGHORN_VERSION, ""), self.kernels)
 
     def surroundings(
         self, settings: Settings, unfinished: Collection[Key] = (), supported: bool = True, rates: Rates | None = None

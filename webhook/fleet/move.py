@@ -1,11 +1,10 @@
 """Whether live migration can move a VM to the node of its share-manager, and the reason if it can't."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from webhook.fleet.next_pod import target_pod
-from webhook.fleet.quota import exceeded_quota
 from webhook.fleet.states import State, Status
 from webhook.fleet.traffic import Rates
 from webhook.placement.catalog import Catalog
@@ -17,6 +16,7 @@ from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import run_strategy
 from webhook.placement.objects.pod import is_terminating
+from webhook.placement.objects.resources import PODS, amounts, effective_requests, format_quantity
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
 from webhook.placement.settings import OptIn, Settings
 
@@ -57,6 +57,7 @@ TRANSIENT = frozenset({
 # pkg/virt-controller/watch/workload-updater/workload-updater.go. Of the first, any status counts.
 _OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "MigrationRequired")
 GIBIBYTE = 1024**3
+_REQUESTS, _LIMITS = "requests.", "limits."  # of a ResourceQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,3 +306,47 @@ def _size(finding: ClaimFinding, status: Status, catalog: Catalog) -> int:
 def describe_gain(gained: int) -> str:
     """Return a gain in GiB. It is negative if claims without a vote are larger, such as an image that VMs share."""
     return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"
+
+
+def exceeded_quota(pod: JsonObject, quotas: Iterable[JsonObject]) -> str:
+    """Return which quota rejects a pod, and why; empty if none does. A quota with scopes may not apply, so it passes.
+
+    Raises Malformed for a quantity that can't be parsed. Source: Kubernetes, pkg/quota/v1/evaluator/core/pods.go
+    (`PodUsageFunc`).
+    """
+    usage = _usage(pod)
+    for quota in quotas:
+        if mapping(quota, "spec").get("scopes") or mapping(quota, "spec", "scopeSelector"):
+            continue
+        hard, used = mapping(quota, "status", "hard"), mapping(quota, "status", "used")
+        for name in hard:
+            resource, wanted = _resource(name), usage.get(name, 0)
+            limit, taken = (amounts({resource: each.get(name, 0)})[resource] for each in (hard, used))
+            if wanted and taken + wanted > limit:
+                counts = (format_quantity(resource, each) for each in (wanted, taken, limit))
+                return "{}: {} (requested {}, used {} of {})".format(text(quota, "metadata", "name"), name, *counts)
+    return ""
+
+
+def _resource(name: str) -> str:
+    return name.removeprefix(_REQUESTS).removeprefix(_LIMITS).removeprefix("count/")
+
+
+def _usage(pod: JsonObject) -> Mapping[str, int]:
+    requests, limits = effective_requests(pod), effective_requests(_with_limits_as_requests(pod))
+    named = {name: amount for name, amount in requests.items() if name in ("cpu", "memory", "ephemeral-storage", PODS)}
+    return (
+        named
+        | {f"{_REQUESTS}{name}": amount for name, amount in requests.items()}
+        | {f"{_LIMITS}{name}": amount for name, amount in limits.items()}
+        | {f"count/{PODS}": 1}
+    )
+
+
+def _with_limits_as_requests(pod: JsonObject) -> JsonObject:
+    spec = mapping(pod, "spec")
+    changed: JsonObject = {"resources": {}}
+    for kind in ("containers", "initContainers"):
+        limits = ((each, mapping(each, "resources", "limits")) for each in mappings(spec, kind))
+        changed[kind] = [each | {"resources": {"requests": found}} for each, found in limits]
+    return pod | {"spec": spec | changed}

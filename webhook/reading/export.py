@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import msgspec
 
 from webhook import __version__
-from webhook.cluster.caches.kinds import INSTANCE_TYPES, KUBEVIRTS, RESOURCE_QUOTAS, AnyKind, all_kinds
+from webhook.cluster.caches.kinds import (
+    INSTANCE_TYPES,
+    KUBEVIRTS,
+    LONGHORN_SETTINGS,
+    RESOURCE_QUOTAS,
+    AnyKind,
+    all_kinds,
+)
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
@@ -46,7 +53,7 @@ def export(
     Calls `omit` for each kind that the API server doesn't have or that the user may not list. Raises BadInput if the
     API server can't be reached.
     """
-    for kind in (*all_kinds(longhorn), KUBEVIRTS, RESOURCE_QUOTAS, *INSTANCE_TYPES):
+    for kind in (*all_kinds(longhorn), KUBEVIRTS, LONGHORN_SETTINGS, RESOURCE_QUOTAS, *INSTANCE_TYPES):
         product = PRODUCTS.get(kind.group, "")
         try:
             items = _list(cluster, kind)

@@ -10,6 +10,7 @@ import msgspec
 from webhook.cluster.caches.kinds import (
     INSTANCE_TYPES,
     KUBEVIRTS,
+    LONGHORN_SETTINGS,
     RESOURCE_QUOTAS,
     VIRTUAL_MACHINES,
     VMIS,
@@ -20,7 +21,7 @@ from webhook.cluster.caches.kinds import (
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.machines import Inventory
 from webhook.fleet.instance_type import has_instance_type
-from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.facts import Node, Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
@@ -48,11 +49,11 @@ def read_inventory(
 
 
 def read_extras(cluster: ClusterClient, inventory: Inventory, namespace: str = "") -> None:
-    """Read what only the tool uses: KubeVirt's configuration, ResourceQuotas, and the instance types of VMs.
+    """Read what only the tool uses: KubeVirt's configuration, Longhorn's version, ResourceQuotas, and instance types.
 
     Without the right to list one of them, or without its CRD, the inventory lacks it. Raises ClusterError.
     """
-    wanted = [KUBEVIRTS, RESOURCE_QUOTAS]
+    wanted = [KUBEVIRTS, RESOURCE_QUOTAS, *([] if namespace else [LONGHORN_SETTINGS])]
     if any(map(has_instance_type, inventory.vms.values())):
         wanted += INSTANCE_TYPES
     for kind in wanted:
@@ -91,5 +92,7 @@ def _keep(inventory: Inventory, kind: Kind, item: Any, raw: msgspec.Raw) -> None
     if kind in (VIRTUAL_MACHINES, VMIS):
         # The whole object: the next pod of a VM is rendered from it.
         inventory.keep(kind.fact.__name__, msgspec.json.decode(raw, type=JsonObject))
+    elif kind.fact is Node:
+        inventory.keep("Node", item)
     elif kind.fact is Pod and is_virt_launcher(item):
         inventory.keep("Pod", item)

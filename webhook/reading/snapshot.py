@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from webhook.cluster.caches.kinds import KUBEVIRTS, Kind, all_kinds
+from webhook.cluster.caches.kinds import KUBEVIRTS, LONGHORN_SETTINGS, Kind, all_kinds
 from webhook.cluster.caches.store import Store, parse_time
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, printable, text
@@ -16,8 +16,8 @@ COMMAND = "kubevirt-scheduler snapshot"
 # The object by which a snapshot describes itself: its time, its cluster, and the webhook there.
 SNAPSHOT = "Snapshot"
 DESCRIPTION = ("kubevirt-scheduler/v1", SNAPSHOT)
-_ONLY_THE_TOOLS = INSTANCE_TYPE_KINDS | {KUBEVIRTS.name}
-_KEPT = (("v1", "Pod"), ("v1", "ResourceQuota"), DESCRIPTION)
+_ONLY_THE_TOOLS = INSTANCE_TYPE_KINDS | {KUBEVIRTS.name, LONGHORN_SETTINGS.name}
+_KEPT = (("v1", "Pod"), ("v1", "Node"), ("v1", "ResourceQuota"), DESCRIPTION)
 
 Keep = Callable[[str, JsonObject], None]
 
@@ -61,7 +61,7 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> Loaded:
             if (
                 version_and_kind in _KEPT
                 or version_and_kind[0].startswith("kubevirt.io/")
-                or version_and_kind[1] in INSTANCE_TYPE_KINDS
+                or version_and_kind[1] in _ONLY_THE_TOOLS
             ):
                 keep(version_and_kind[1], item)
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it

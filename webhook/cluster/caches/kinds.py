@@ -59,6 +59,13 @@ class AnyKind:
 
 # Only the tool reads them.
 KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", api_types.KUBEVIRT)
+LONGHORN_VERSION = "current-longhorn-version"
+LONGHORN_SETTINGS = AnyKind(
+    "Setting",
+    "/apis/longhorn.io/v1beta2/settings",
+    api_types.LONGHORN_SETTING,
+    query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"},
+)
 RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas", api_types.RESOURCE_QUOTA)
 # Instance types, preferences, and the revisions of both.
 _REVISIONS = AnyKind(

@@ -8,12 +8,9 @@ from webhook.commands.doctor.before import longhorn_claims, longhorn_version
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.known_bugs import kernels
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
-from webhook.placement.objects.fields import JsonObject, mapping, mappings, text, version_numbers
+from webhook.fleet.nfs import Servers, cached_claims
+from webhook.placement.objects.fields import mapping, text
 from webhook.reading.installation import Installation
-
-# From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
-FLUSHER_LONGHORN, FLUSHER_KERNEL = (1, 7, 3), (5, 6)
-_CACHED = frozenset({"writethrough", "writeback"})
 
 
 def loopback_nfs_before(inspection: Inspection) -> Iterator[Result]:
@@ -44,10 +41,10 @@ def _risk(inspection: Inspection, cached: list[str]) -> Result:
 
 def _unprotected(inspection: Inspection) -> str:
     """Say which part lacks the protection of the server; empty if none does, or the versions are unknown."""
-    name = longhorn_version(inspection)
-    if () < version_numbers(name) < FLUSHER_LONGHORN:
-        return f"the NFS server of Longhorn {name} does not set PR_SET_IO_FLUSHER"
-    if old := sorted(node for node, kernel in kernels(inspection).items() if kernel < FLUSHER_KERNEL):
+    servers = Servers(longhorn_version(inspection), kernels(inspection))
+    if servers.old_longhorn:
+        return f"the NFS server of Longhorn {servers.longhorn} does not set PR_SET_IO_FLUSHER"
+    if old := servers.old_kernels():
         return f"the kernel of nodes lacks PR_SET_IO_FLUSHER: {len(old)} ({listed(old)})"
     return ""
 
@@ -59,15 +56,5 @@ def _cached_vms(inspection: Inspection) -> list[str]:
         f"{namespace}/{text(vmi, 'metadata', 'name')}"
         for vmi in inspection.items(VMIS.path)
         if (namespace := text(vmi, "metadata", "namespace"))
-        and any((namespace, claim) in claims for claim in _cached(vmi))
+        and any((namespace, claim) in claims for claim in cached_claims(mapping(vmi, "spec")))
     )
-
-
-def _cached(vmi: JsonObject) -> Iterator[str]:
-    """Yield the claims of the cached disks, and of the file systems that virtiofs shares."""
-    devices = mapping(vmi, "spec", "domain", "devices")
-    names = {text(disk, "name") for disk in mappings(devices, "disks") if text(disk, "cache") in _CACHED}
-    names |= {text(each, "name") for each in mappings(devices, "filesystems")}
-    for volume in mappings(vmi, "spec", "volumes"):
-        if text(volume, "name") in names:
-            yield text(volume, "persistentVolumeClaim", "claimName") or text(volume, "dataVolume", "name")

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.cluster.machines import node_loads
 from webhook.commands.fleet_source import Scope, assess_all, read_files, read_live
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
@@ -132,9 +131,8 @@ def _survey(  # noqa: PLR0913 (the options of the command)
         statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting, progress))
     if not statuses and scope.namespace:
         click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
-    loads = node_loads(fleet.inventory.store, fleet.webhook.settings)
     around = fleet.inventory.surroundings(fleet.webhook.predicting, rates=rates)
-    return fleet.origin() | build_report(statuses, fleet.inventory.store, around, loads), scope
+    return fleet.origin() | build_report(statuses, fleet.inventory, around), scope
 
 
 def _listed(found: JsonObject, what: str, sort_by: str | None, *, only_apart: bool) -> JsonObject:

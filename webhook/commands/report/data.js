@@ -19,6 +19,7 @@ const report = JSON.parse(byId("report").textContent, (_, value) => (typeof valu
 const vms = (report.vms || []).map((vm) => Object.fromEntries(Object.entries(vm).map(([key, value]) => [key, value ?? ""])));
 const NODES = new Map((report.nodes || []).map((node) => [node.name, node]));
 const TRAFFIC = (report.summary || {}).traffic; // what crosses the network, if it is known
+const NFS = ((report.summary || {}).nfs || {}).text; // which VMs loopback NFS exposes, and which can leave NFS
 const COLUMNS = [
   ["Namespace", (vm) => vm.namespace],
   ["VM", (vm) => vm.name],
@@ -28,6 +29,7 @@ const COLUMNS = [
   ["Storage", (vm) => vm.storageNode],
   ["Claim", (vm) => vm.claim],
   ["Reason", (vm) => vm.reason],
+  ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
   ["If started", ifStarted],
   ...(TRAFFIC ? [["Operations/s", (vm) => vm.traffic.operations], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
   ["What to do", (vm) => vm.advice],

@@ -3,13 +3,13 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from webhook.cluster.machines import NodeLoad
+from webhook.cluster.machines import Inventory, NodeLoad, node_loads
 from webhook.fleet.move import Move, Refusal, Surroundings, VmView, plan_move
+from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.states import Future, Start, State, Status
 from webhook.fleet.traffic import Traffic, crossing, describe_traffic, makers
 from webhook.fleet.wording import advice, commands, if_started, next_step
-from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
 
@@ -17,10 +17,10 @@ from webhook.placement.objects.fields import JsonObject
 STATE_KEYS = {state: f"{state[0].lower()}{state[1:]}" for state in State}
 
 
-def build_report(
-    statuses: Sequence[Status], catalog: Catalog, around: Surroundings, loads: Iterable[NodeLoad]
-) -> JsonObject:
+def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surroundings) -> JsonObject:
     """Return the report. The nodes count the given VMs, and the plan is one for all of them."""
+    catalog = inventory.store
+    loads = node_loads(inventory.store, around.settings)
     plan = {each.status.machine.key: each for each in make_plan(_apart(statuses), catalog, around)}
     by_node: defaultdict[str | None, Counter[State]] = defaultdict(Counter)
     for status in statuses:
@@ -29,15 +29,18 @@ def build_report(
     traffic = {each.machine.key: crossing(each, around.rates) for each in statuses} if around.rates else {}
     if traffic:
         statuses = sorted(statuses, key=lambda each: traffic[each.machine.key].rank, reverse=True)
+    nfs = {each.machine.key: over_nfs(each, catalog, inventory.servers()) for each in statuses}
     return {
         "vms": [
             describe(status, plan_move(VmView(status, around), catalog))
             | {"plan": describe_proposal(plan.get(status.machine.key))}
             | {"traffic": traffic[status.machine.key].as_json() if traffic else None}
+            | {"nfs": nfs[status.machine.key].as_json()}
             for status in statuses
         ],
         "nodes": [_node(load, by_node[load.name]) for load in loads],
-        "summary": summarize(statuses) | {"togetherAfterRecolocate": moves, "traffic": _total(traffic)},
+        "summary": summarize(statuses)
+        | {"togetherAfterRecolocate": moves, "traffic": _total(traffic), "nfs": summarize_nfs(nfs)},
     }
 
 

@@ -9,8 +9,8 @@ function showSummary() {
   const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
   const onlyOptedIn = toOptIn ? ` (${toOptIn} only after opt-in)` : "";
   const after = apart ? `. ${togetherAfterRestart} of ${apart} would be together after a restart${onlyOptedIn}` : "";
-  const traffic = TRAFFIC ? `. ${TRAFFIC.text[0].toUpperCase()}${TRAFFIC.text.slice(1)}` : "";
-  byId("summary").textContent = `${plural(summary.vms ?? vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}${traffic}.`;
+  const more = [(TRAFFIC || {}).text, NFS].map((text) => (text ? `. ${text[0].toUpperCase()}${text.slice(1)}` : "")).join("");
+  byId("summary").textContent = `${plural(summary.vms ?? vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}${more}.`;
   for (const [state, count] of counts) {
     const share = element("span", { class: state, title: `${count} ${words(state)}` });
     share.style.flexGrow = count;

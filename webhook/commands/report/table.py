@@ -9,7 +9,7 @@ from webhook.placement.objects.fields import JsonObject, mapping, printable
 
 COLORS = {"Together": "green", "Apart": "red", "Unserved": "yellow", "Waiting": "yellow", "NotReady": "red"}
 HEADS = ("VM", "STATE", "NODE", "STORAGE", "WHAT TO DO")
-WIDE_HEADS = ("VM", "OPT-IN", "NODE", "STORAGE", "STATE", "CLAIM", "REASON", "IF STARTED", "WHAT TO DO")
+WIDE_HEADS = ("VM", "OPT-IN", "NODE", "STORAGE", "STATE", "CLAIM", "REASON", "NFS", "IF STARTED", "WHAT TO DO")
 NODE_HEADS = ("NODE", "STATUS", "VMS", "APART", "SHARE-MANAGERS", "CPU", "MEMORY", "PODS")
 TRAFFIC_HEADS = ("OPS/S", "MB/S")  # what crosses the network
 RESOURCES = ("cpu", "memory", "pods")
@@ -58,11 +58,15 @@ def render_vms(  # noqa: PLR0913 (what a table may vary in)
     table = render_table(heads, rows, colors=COLORS if color else {}, columns=width, prose=1, headers=headers)
     if not headers:
         return table
-    lines = (printable(mapping(report, "webhook").get("text") or ""), summary_line(report["summary"]))
-    head, summary = (
+    lines = (
+        printable(mapping(report, "webhook").get("text") or ""),
+        summary_line(report["summary"]),
+        report["summary"]["nfs"]["text"],
+    )
+    head, *below = (
         f"{line if wide else textwrap.fill(line, columns, break_on_hyphens=False)}\n" if line else "" for line in lines
     )
-    return "\n".join(filter(None, (head, table, summary)))
+    return "\n".join(filter(None, (head, table, "".join(below))))
 
 
 def render_nodes(report: JsonObject, *, color: bool, headers: bool) -> str:
@@ -106,7 +110,7 @@ def _vm_cells(vm: JsonObject, marks: JsonObject, *, wide: bool) -> Iterator[str]
     changes = [mark for mark in ("paused", "migrating") if vm[mark]]
     state = f"{vm['state']} ({', '.join(changes)})" if changes else vm["state"]
     yield from ("opted out" if vm.get("optedOut") else _OPTED_IN[vm["optedInBy"]], *nodes, state)
-    yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE)
+    yield from (vm["claim"] or NO_VALUE, vm["reason"] or NO_VALUE, vm["nfs"]["text"] or NO_VALUE)
     yield from (mapping(vm, "ifStarted").get("text") or NO_VALUE, vm["advice"] or NO_VALUE)
 
 

@@ -1,0 +1,91 @@
+"""Which VMs loopback NFS exposes, and which can leave NFS (docs/explanation/loopback-nfs.md, guides/leave-nfs.md)."""
+
+import pytest
+
+from tests.support.builders import Object, claim, node, pod, storage, volume
+from tests.support.fleet import inventory, vm, vm_pod
+from tests.support.migrations import migratable
+from webhook.fleet.nfs import OverNfs, Servers, over_nfs, summarize_nfs
+from webhook.fleet.states import assess
+from webhook.placement.settings import Settings
+
+VOLUMES = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("root", "data", "block")]
+NODES = [node("node-a"), node("node-b")]
+DISKS = [*storage("root"), *storage("data"), claim("block", volumeMode="Block"), volume("block")]
+OLD, NEW = Servers("v1.7.2", {"node-a": (6, 1, 0)}), Servers("v1.7.3", {"node-a": (6, 1, 0)})
+OLD_KERNEL = Servers("v1.9.0", {"node-a": (5, 4), "node-b": (6, 1)})
+
+
+def spec(*disks: Object, **devices: object) -> Object:
+    return {"volumes": VOLUMES, "domain": {"devices": {"disks": list(disks)} | devices}}
+
+
+def running(*disks: Object, conditions: list[Object] | None = None, **devices: object) -> list[Object]:
+    vmi = migratable(conditions=conditions) if conditions is not None else migratable()
+    vmi["spec"] = spec(*disks, **devices)
+    return [*NODES, *DISKS, vm(), vmi, vm_pod(node="node-b", claims=["root", "data", "block"])]
+
+
+def found(servers: Servers, *cluster: Object) -> OverNfs:
+    known = inventory(*cluster)
+    (machine,) = (each for each in known.machines(Settings()) if each.name == "vm1")
+    return over_nfs(assess(machine, known.store, Settings()), known.store, servers)
+
+
+ROOT, DATA, BLOCK = ({"name": name} for name in ("root", "data", "block"))
+CACHED = {"cache": "writeback"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "servers", "cached", "exposed"),
+    [
+        (running(ROOT, DATA | {"cache": "none"}), OLD, (), False),
+        (running(ROOT | CACHED), OLD, ("root",), True),
+        (running(ROOT | {"cache": "writethrough"}), OLD_KERNEL, ("root",), True),
+        (running(ROOT | CACHED), NEW, ("root",), False),
+        (running(ROOT | CACHED), Servers(), ("root",), False),
+        (running(BLOCK | CACHED), OLD, (), False),
+        (running(ROOT, filesystems=[{"name": "data"}]), OLD, ("data",), True),
+        ([*NODES, *DISKS, vm(**spec(ROOT | CACHED))], OLD, ("root",), True),
+    ],
+    ids=[
+        "no cache",
+        "a cached disk",
+        "an old kernel",
+        "a protected server",
+        "unknown versions",
+        "a Block volume",
+        "virtiofs",
+        "a stopped VM",
+    ],
+)
+def test_loopback_nfs_exposes_vms_that_write_through_the_page_cache(
+    cluster: list[Object], servers: Servers, cached: tuple[str, ...], exposed: bool
+) -> None:
+    result = found(servers, *cluster)
+    assert (result.cached, result.exposed) == (cached, exposed)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "claims"),
+    [
+        (running(ROOT, DATA, BLOCK), ("root", "data")),
+        (running(ROOT, filesystems=[DATA]), ("root",)),
+        (running(ROOT | {"shareable": True}, DATA | {"lun": {}}), ()),
+        (running(ROOT, conditions=[{"type": "LiveMigratable", "status": "False"}]), ()),
+        ([*running(ROOT, DATA), pod("backup", claims=["data"], node="node-a")], ("root",)),
+        ([*running(ROOT)[:-1], vm_pod(node="node-b", claims=["data"])], ()),
+        ([*NODES, *DISKS, vm(**spec(ROOT))], ()),
+    ],
+    ids=["disks", "virtiofs", "shareable, and a LUN", "not migratable", "a backup", "hotplugged", "a stopped VM"],
+)
+def test_disks_that_only_a_running_vm_uses_can_leave_nfs(cluster: list[Object], claims: tuple[str, ...]) -> None:
+    assert found(NEW, *cluster).can_leave == claims
+
+
+def test_the_words_name_few_vms() -> None:
+    exposed, leaving = OverNfs(("root",), True, ("root",)), OverNfs(("root",), False)
+    assert (exposed.words, leaving.words, OverNfs().words) == ("exposed, can leave", "cached", "")
+    summary = summarize_nfs({("shop", f"vm{number}"): exposed for number in range(5)})
+    assert summary["text"] == "loopback NFS exposes 5 (shop/vm0, shop/vm1, shop/vm2, 2 more); 5 can leave NFS"
+    assert summarize_nfs({("shop", "a"): OverNfs()}) == {"exposed": 0, "canLeave": 0, "text": ""}

@@ -1,0 +1,125 @@
+"""What NFS means for a VM: whether loopback NFS can block it, and which of its disks can move to Block volumes.
+
+The rules are explained in docs/explanation/loopback-nfs.md and docs/guides/leave-nfs.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from webhook.fleet.states import Status
+from webhook.fleet.vm_pod_template import claim_of
+from webhook.fleet.volume_users import other_users
+from webhook.placement.catalog import Catalog
+from webhook.placement.objects.facts import Claim, Key, Volume
+from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text, version_numbers
+
+# From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
+_FLUSHER_LONGHORN, _FLUSHER_KERNEL = (1, 7, 3), (5, 6)
+_CACHED = frozenset({"writethrough", "writeback"})
+NAMED = 3  # VMs in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The version of Longhorn, and that of the kernel of each node; empty if unknown."""
+
+    longhorn: str = ""
+    kernels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def old_longhorn(self) -> bool:
+        """Return whether Longhorn's NFS server doesn't ask for the protection."""
+        return () < version_numbers(self.longhorn) < _FLUSHER_LONGHORN
+
+    def old_kernels(self) -> list[str]:
+        """Return the nodes whose kernel doesn't have the protection, sorted."""
+        return sorted(node for node in self.kernels if self.has_old_kernel(node))
+
+    def has_old_kernel(self, node: str | None) -> bool:
+        """Return whether the kernel of a node doesn't have the protection."""
+        return () < self.kernels.get(node or "", ()) < _FLUSHER_KERNEL
+
+
+@dataclass(frozen=True, slots=True)
+class OverNfs:
+    """The claims of a VM over NFS: those that it writes through the page cache, and those that can move to Block.
+
+    `unprotected` means that the NFS server of the cached ones can block with its client.
+    """
+
+    cached: tuple[str, ...] = ()
+    unprotected: bool = False
+    can_leave: tuple[str, ...] = ()
+
+    @property
+    def exposed(self) -> bool:
+        """Return whether loopback NFS can block the VM."""
+        return bool(self.cached) and self.unprotected
+
+    @property
+    def words(self) -> str:
+        """Return the same in a few words, empty if there is nothing to say."""
+        cached = "exposed" if self.exposed else "cached" if self.cached else ""
+        return ", ".join(filter(None, (cached, "can leave" if self.can_leave else "")))
+
+    def as_json(self) -> JsonObject:
+        """Return the same for programs."""
+        found = {"cached": list(self.cached), "exposed": self.exposed, "canLeave": list(self.can_leave)}
+        return found | {"text": self.words}
+
+
+def is_over_nfs(claim: Claim | None, volume: Volume | None) -> bool:
+    """Return whether a share-manager serves the claim's volume: ReadWriteMany, Filesystem, and Longhorn's."""
+    return bool(claim and claim.shared and not claim.block and volume and volume.handle)
+
+
+def cached_claims(vmi_spec: JsonObject) -> Iterator[str]:
+    """Yield the claims of the cached disks, and of the file systems that virtiofs shares."""
+    devices = mapping(vmi_spec, "domain", "devices")
+    names = {text(disk, "name") for disk in mappings(devices, "disks") if text(disk, "cache") in _CACHED}
+    names |= {text(each, "name") for each in mappings(devices, "filesystems")}
+    return (claim_of(volume) for volume in mappings(vmi_spec, "volumes") if text(volume, "name") in names)
+
+
+def over_nfs(status: Status, catalog: Catalog, servers: Servers) -> OverNfs:
+    """Return what NFS means for a VM. A stopped VM is read from its template, and leaves NFS only when it runs."""
+    machine = status.machine
+    spec = mapping(machine.vmi, "spec") or mapping(machine.vm, "spec", "template", "spec")
+    cached = tuple(each for each in cached_claims(spec) if _serves(machine.namespace, each, catalog))
+    unprotected = servers.old_longhorn or servers.has_old_kernel(status.storage_node or status.node)
+    return OverNfs(cached, unprotected, tuple(_can_leave(status, spec, catalog)))
+
+
+def _serves(namespace: str, name: str, catalog: Catalog) -> bool:
+    claim = catalog.claim(namespace, name)
+    return is_over_nfs(claim, catalog.volume(claim.volume_name) if claim and claim.volume_name else None)
+
+
+def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[str]:
+    """Yield the claims of disks that KubeVirt can copy while the VM runs, and that only this VM uses."""
+    machine, pod = status.machine, status.machine.pod
+    if pod is None or not pod.node or not has_condition(machine.vmi, "LiveMigratable"):
+        return
+    findings = {each.claim: each for each in status.claims}
+    disks = {text(each, "name"): each for each in mappings(spec, "domain", "devices", "disks")}
+    for volume in mappings(spec, "volumes"):
+        disk, claim = disks.get(text(volume, "name")), claim_of(volume)
+        if disk is None or disk.get("shareable") is True or disk.get("lun") is not None or claim not in pod.claims:
+            continue
+        own = [findings[claim]] if claim in findings else []
+        if _serves(machine.namespace, claim, catalog) and not other_users(own, *_owner(status), catalog):
+            yield claim
+
+
+def _owner(status: Status) -> tuple[str, str]:
+    return status.machine.namespace, status.machine.pod.vmi_uid if status.machine.pod else ""
+
+
+def summarize_nfs(found: Mapping[Key, OverNfs]) -> JsonObject:
+    """Count the VMs that loopback NFS exposes and those that can leave NFS. The text is empty if there are none."""
+    exposed = sorted("/".join(key) for key, each in found.items() if each.exposed)
+    leaving = sum(bool(each.can_leave) for each in found.values())
+    more = [f"{len(exposed) - NAMED} more"] if len(exposed) > NAMED else []
+    parts = [f"loopback NFS exposes {len(exposed)} ({', '.join((*exposed[:NAMED], *more))})"] if exposed else []
+    parts += [f"{leaving} can leave NFS"] if leaving else []
+    return {"exposed": len(exposed), "canLeave": leaving, "text": "; ".join(parts)}
