@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.docs.transcripts import blocks, missing_part, strip_lines, transcripts
+from tests.support.helm_chart import default_values, leaf_paths
 from tests.support.paths import ROOT
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
 
@@ -114,5 +115,7 @@ def test_each_setting_is_documented_with_its_default() -> None:
         cells[0].strip("`"): cells[1].strip("`") for cells in rows(ROOT / "docs/reference/settings.md", "variable")
     }
     assert set(defaults) == set(variables())
+    values = {cells[2].split("`")[1] for cells in rows(ROOT / "docs/reference/settings.md", "variable")}
+    assert values <= {".".join(path) for path in leaf_paths(default_values())}
     for variable, default in defaults.items():
         assert read_settings({variable: default}) == Settings(), variable
