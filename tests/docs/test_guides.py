@@ -157,4 +157,5 @@ def test_the_commands_of_the_guide_to_block_disks_change_the_claim_of_a_vm(
         claim["metadata"]["name"],
     )
     assert (claim["spec"]["volumeMode"], claim["spec"]["resources"]) == ("Block", old["spec"]["resources"])
-    assert watch[1] == "get"
+    # The label and its value are those of pkg/virt-controller/watch/workload-updater, which creates the migration.
+    assert watch[1:5] == ["get", "virtualmachineinstancemigrations", "-l", "kubevirt.io/volume-update-migration=vm1"]
