@@ -41,8 +41,10 @@ needs_helm = pytest.mark.controlplane  # Helm is built together with the control
 
 
 def manifests(name: str) -> list[Object]:
-    """The objects of a guide's YAML blocks."""
-    return [each for block in blocks(guide(name), "yaml") for each in yaml.safe_load_all(block)]
+    """The objects of a guide's YAML blocks and of the examples that it names."""
+    named = re.findall(r"\[examples/([\w-]+\.yaml)\]", guide(name).read_text())
+    texts = [*blocks(guide(name), "yaml"), *(EXAMPLES.joinpath(file).read_text() for file in named)]
+    return [each for text in texts for each in yaml.safe_load_all(text)]
 
 
 def run_helm(folder: Path, command: str) -> str:
