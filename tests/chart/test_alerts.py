@@ -306,7 +306,6 @@ def test_the_softened_alert_covers_each_reason_of_the_guard() -> None:
 
 SOFTENED_QUERIES = (
     CHART / "dashboards" / "kubevirt-scheduler.json",
-    DOCS / "reference" / "metrics.md",
     DOCS / "runbooks" / "KubevirtSchedulerSoftened.md",
 )
 
