@@ -46,7 +46,7 @@ class _Forecast:
 
     def repelling_terms(
         self, namespace: str, labels: Mapping[str, str], *, own: bool
-    ) -> Collection[tuple[Pod, AffinityTerm]]:
+    ) -> Iterable[tuple[Pod, AffinityTerm]]:
         planned = [
             (pod, term)
             for pod in self._placed
@@ -54,4 +54,4 @@ class _Forecast:
             for term in pod.anti_affinity
             if namespace in term.namespaces or term.namespace_selector is not None
         ]
-        return [*self._catalog.repelling_terms(namespace, labels, own=own), *planned]
+        return chain(self._catalog.repelling_terms(namespace, labels, own=own), planned)

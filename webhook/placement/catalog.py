@@ -98,7 +98,7 @@ class Catalog(Protocol):
 
     def repelling_terms(
         self, namespace: str, labels: Mapping[str, str], *, own: bool
-    ) -> Collection[tuple[Pod, AffinityTerm]]:
+    ) -> Iterable[tuple[Pod, AffinityTerm]]:
         """List pods with a required anti-affinity term that may select a pod with these labels in the namespace.
 
         They have an effective node, and are those of the namespace (`own`) or of all others.

@@ -6,6 +6,7 @@ from enum import IntEnum
 from msgspec.structs import replace
 
 from webhook.placement.catalog import Catalog
+from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.objects.claims import MAX_CLAIMS, deciding_claim, is_bound, mounted_claims
 from webhook.placement.objects.facts import Claim, Key, Volume
 from webhook.placement.objects.fields import JsonObject
@@ -13,6 +14,9 @@ from webhook.placement.objects.kubevirt import vmi_uid
 from webhook.placement.reasons import ClaimFinding, Reason, Source
 from webhook.placement.settings import Settings
 from webhook.placement.volume_consumers import claims_of, consumers_of, failing_nodes, ranked_nodes
+
+# Pods of all claims together that are asked whether they are another VM's.
+MAX_USERS = 1_000
 
 
 class Rank(IntEnum):
@@ -41,7 +45,8 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
     findings = tuple(resolve(name, namespace, catalog, settings) for name in names)
     if len(findings) < 2:
         return findings
-    ranks = [_rank(finding, namespace, vmi, named, catalog) for finding in findings]
+    limit = Comparisons(MAX_USERS)
+    ranks = [_rank(finding, namespace, vmi, named, catalog, limit) for finding in findings]
     highest = min(ranks)
     return tuple(
         finding if rank is highest else replace(finding, decides=False)
@@ -49,10 +54,12 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
     )
 
 
-def _rank(finding: ClaimFinding, namespace: str, vmi: str, named: str, catalog: Catalog) -> Rank:
+def _rank(  # noqa: PLR0913, PLR0917 (a claim, its VMI, and what the ranks of all claims share)
+    finding: ClaimFinding, namespace: str, vmi: str, named: str, catalog: Catalog, limit: Comparisons
+) -> Rank:
     if finding.claim == named:
         return Rank.NAMED
-    if finding.persistent_state or _is_mounted_by_others((namespace, finding.claim), vmi, catalog):
+    if finding.persistent_state or _is_mounted_by_others((namespace, finding.claim), vmi, catalog, limit):
         return Rank.SHARED
     return Rank.OWN
 
@@ -121,15 +128,22 @@ def _interim_node(volume: str, catalog: Catalog, settings: Settings) -> str | No
     return nodes[0] if nodes else None
 
 
-def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog) -> bool:
+def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog, limit: Comparisons) -> bool:
     """Return whether the pod of another VMI mounts a claim's volume, by this claim or by another claim of the volume.
 
-    `vmi` is the UID of this VMI.
+    `vmi` is the UID of this VMI. Beyond the limit, no other VMI counts: the namespace then has hundreds of pods of this
+    VMI, or of terminating ones.
     """
     volume = _volume_of(key, catalog)
     others = claims_of(volume.handle, catalog) if volume else ()
-    pods = (pod for each in dict.fromkeys((key, *others)) for pod in catalog.mounting_pods(*each))
-    return any(pod.alive and pod.vmi_uid != vmi for pod in pods)
+    for each in dict.fromkeys((key, *others)):
+        for pod in catalog.mounting_pods(*each):
+            if limit.left <= 0:
+                return False
+            limit.left -= 1
+            if pod.alive and pod.vmi_uid != vmi:
+                return True
+    return False
 
 
 def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> Iterator[Volume]:

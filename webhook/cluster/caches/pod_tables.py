@@ -2,12 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from webhook.cluster.caches.tables import Table
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.objects.selectors import AffinityTerm, Selector
+
+# Of one claim. A user can create thousands of pods that mount it, and each takes up to 4 µs of a review.
+MAX_MOUNTING = 128
 
 
 def users_without_vm(pods: Iterable[Pod]) -> Mapping[Key, Sequence[Pod]]:
@@ -166,14 +170,15 @@ class RepellingTerms:
             if not buckets:
                 del self._terms[scope]
 
-    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> list[PodTerm]:
-        """List the terms that may select a pod, of the pods in its namespace, or else (not `own`) of all others."""
-        found: list[PodTerm] = []
+    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterator[PodTerm]:
+        """Yield the terms that may select a pod, of the pods in its namespace, or else (not `own`) of all others.
+
+        There may be many more than one review may compare.
+        """
         for scope in ((namespace, True),) if own else ((namespace, False), ("", False)):
             if (buckets := self._terms.get(scope)) is not None:
                 for label in {None, *labels.items()} & buckets.keys():
-                    found += buckets[label].values()
-        return found if own else [each for each in found if each[0].namespace != namespace]
+                    yield from (each for each in buckets[label].values() if own or each[0].namespace != namespace)
 
 
 def _scopes(pod: Pod, term: AffinityTerm) -> Iterator[tuple[str, bool]]:
@@ -239,8 +244,8 @@ class PlacedPods(Load):
         """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
         return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
 
-    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> list[PodTerm]:
-        """List the anti-affinity terms that may select a pod (see `Catalog`)."""
+    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterator[PodTerm]:
+        """Yield the anti-affinity terms that may select a pod (see `Catalog`)."""
         return self._terms.repelling(namespace, labels, own=own)
 
     def oversized(self) -> Collection[str]:
@@ -327,10 +332,13 @@ class Pods(PlacedPods):
         return (pod for key, pods in self._serving.items() if key[0] == namespace for pod in pods.values())
 
     def mounting(self, namespace: str, claim: str) -> Iterator[Pod]:
-        """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own."""
+        """List the virt-launcher pods that mount a claim, directly or through a hotplug pod that they own.
+
+        Of a claim that very many pods mount, only the first ones count.
+        """
         found: set[Key] = set()
         # A copy: between two pods, the caller's queries may add others.
-        for pod in tuple(self._by_claim.get((namespace, claim), {}).values()):
+        for pod in tuple(islice(self._by_claim.get((namespace, claim), {}).values(), MAX_MOUNTING)):
             # A terminating hotplug pod unplugs its disk.
             owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid] if pod.alive else []
             for launcher in (pod, *owners):

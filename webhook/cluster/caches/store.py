@@ -322,10 +322,10 @@ class Store:
         tables = self.pods, self.counting_pins(), self.reservations
         return chain(*(table.placed(namespace, selector) for table in tables))
 
-    def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Collection[PodTerm]:
+    def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterable[PodTerm]:
         """List the required anti-affinity terms that may select a pod (see `Catalog`)."""
         tables = self.pods, self.counting_pins(), self.reservations
-        return [found for table in tables for found in table.repelling(namespace, labels, own=own)]
+        return chain(*(table.repelling(namespace, labels, own=own) for table in tables))
 
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""

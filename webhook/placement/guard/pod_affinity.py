@@ -124,8 +124,6 @@ class InterPodAffinity:
         oversized = self.catalog.oversized_pods()
         self._passed_over |= bool(oversized) and any(namespace != self.pod.namespace for namespace in oversized)
         terms = self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=False)
-        if not terms:  # for most pods
-            return None
         kept = self.comparisons.left - self.comparisons.left // 2
         self.comparisons.left -= kept
         try:
