@@ -1,7 +1,8 @@
 """Tests of the release: which pinned pods are deleted, under which preconditions, and what is reported instead."""
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from kubernetes.client import Configuration
@@ -16,11 +17,12 @@ from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient
 from webhook.cluster.events import build_event, subject_of
+from webhook.cluster.fleet_counts import FleetCounter
 from webhook.cluster.live import Live
 from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
 from webhook.placement import wording
 from webhook.placement.reasons import Reason
-from webhook.placement.settings import Action
+from webhook.placement.settings import Action, Settings
 
 HOUR = RELEASE_SECONDS
 CORDONED = [*storage(), node(unschedulable=True)]
@@ -104,6 +106,30 @@ def test_a_stuck_pod_is_deleted_with_its_uid_and_resource_version(server: ApiSer
     assert (written["type"], written["reason"]) == ("Warning", "NodeCordoned")
     assert written["involvedObject"]["name"] == "vm1"
     assert "was pinned to node-a, but node-a is cordoned; the webhook deleted the Pending pod" in written["message"]
+
+
+class WatchedSettings(Settings):
+    """Settings that count how often they are read while a decision would have to wait (True), and otherwise."""
+
+    live: ClassVar[Live]
+    reads: ClassVar[Counter[bool]] = Counter()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "longhorn_namespace":
+            self.reads[self.live._lock.locked()] += 1
+        return super().__getattribute__(name)
+
+
+def test_no_decision_waits_while_the_release_or_the_metrics_evaluate_pods(server: ApiServer) -> None:
+    """A stuck pod of a tenant may need all comparisons that a review may make, and 20 were evaluated in a row."""
+    harness = Harness(server, *CORDONED, pinned_vm_pod(), virtual_machine())
+    WatchedSettings.live, watched = harness.live, WatchedSettings()
+    harness.releaser._settings = watched
+    counts = FleetCounter(harness.live, watched, harness.clock).counts()
+    assert counts
+    assert (counts.vms.total(), WatchedSettings.reads) == (1, {False: 2})
+    harness.step()
+    assert (len(harness.deleted), WatchedSettings.reads) == (1, {False: 3})
 
 
 def test_a_pass_without_waiting_pods_sends_no_request(server: ApiServer) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from webhook.cluster.caches.store import Store
 from webhook.cluster.machines import Facts, machines
-from webhook.fleet.states import Machine, State, assess
+from webhook.fleet.states import State, assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.opt_in import opted_in_by, stored_applicant
 from webhook.placement.reasons import OptedInBy
@@ -21,8 +21,6 @@ from webhook.placement.settings import Action, Settings
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
     from webhook.cluster.live import Live
 
-# Machines that are assessed under the lock in one go, in about 3 ms. Meanwhile, decisions wait.
-BATCH_SIZE = 100
 # Seconds for which a count is reused: a client that scrapes all the time must not take the CPU from the decisions.
 COUNT_SECONDS = 10.0
 # Only pods of the last hour count as undecided: older ones may have started before the chart was installed.
@@ -61,24 +59,22 @@ class FleetCounter:
         facts = self._live.query(Facts.of)
         found = machines(facts)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
+        catalog = self._live.catalog()
         recent = [pod for pod in facts.launchers if pod.undecided and pod.created >= since]
-        counts = Counts(undecided=self._live.query(partial(self._undecided, recent)) if recent else 0)
-        for start in range(0, len(found), BATCH_SIZE):
-            self._live.query(partial(self._add, counts, found[start : start + BATCH_SIZE]))
-        return counts
-
-    def _add(self, counts: Counts, batch: list[Machine], store: Store) -> None:
-        for machine in batch:
-            status = assess(machine, store, self._settings)
+        counts = Counts(undecided=self._undecided(recent))
+        for machine in found:
+            status = assess(machine, catalog, self._settings)
             counts.vms[status.state, status.opted_in] += 1
             # Namespace users can create a pod that names any node: each would be a few time series.
-            if status.node and store.node(status.node):
+            if status.node and catalog.node(status.node):
                 counts.by_node[status.node, status.state] += 1
+        return counts
 
-    def _undecided(self, pods: list[Pod], store: Store) -> int:
+    def _undecided(self, pods: list[Pod]) -> int:
         if self._settings.action is Action.OBSERVE:
             return 0
-        return sum(is_undecided(pod, store, self._settings) for pod in pods)
+        # One pod at a time, so that no decision waits for all.
+        return sum(self._live.query(partial(is_undecided, pod, settings=self._settings)) for pod in pods)
 
 
 def is_undecided(pod: Pod, store: Store, settings: Settings) -> bool:

@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
@@ -12,6 +13,8 @@ from webhook.cluster.caches.reflector import Reflector
 from webhook.cluster.caches.reservations import Reservations
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient
+from webhook.placement.catalog import Catalog
+from webhook.placement.guard.comparison_limit import MAX_COMPARISONS
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.injector import Injection, namespace_of, with_patch, without_patch
 from webhook.placement.objects.facts import Claim, Key, Node, Pod, ShareManager, VirtualMachineInstance, Volume
@@ -74,6 +77,14 @@ class Live:
             self.store.stale = self._stale_resources()
             return question(self.store)
 
+    def catalog(self) -> Catalog:
+        """Return the caches as a catalog each of whose queries holds the lock on its own.
+
+        No decision waits while its reader evaluates what the queries return. The objects may change in between, as they
+        do between the watches of two kinds.
+        """
+        return cast("Catalog", _LockedCatalog(self))
+
     def inject(self, request: JsonObject) -> Injection:
         """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
         vm = _vm_key_of(request)
@@ -128,6 +139,23 @@ class Live:
             for reflector in self._guarding
             if reflector.health.last_contact is not None and now - reflector.health.last_contact > STALE_SECONDS
         )
+
+
+class _LockedCatalog:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments, **options: self._live.query(
+            lambda store: _copied(getattr(store, name)(*arguments, **options))
+        )
+
+
+def _copied(found: Any) -> Any:
+    """Copy a collection, which may change once the lock is released, as far as one evaluation may compare it."""
+    if isinstance(found, Mapping):
+        return dict(found)
+    return tuple(islice(found, MAX_COMPARISONS + 1)) if isinstance(found, Iterable) else found
 
 
 def _vm_key_of(request: JsonObject) -> Key:

@@ -140,7 +140,7 @@ class Releaser:
         if not stuck.pin.unschedulable_since:
             stuck.reason = Reason.NOT_SCHEDULED if why_not_scheduled(pod, seconds) else None
             return
-        obstacle = self._live.query(lambda store: why_pin_fails(pod, namespace, store, settings, seconds))
+        obstacle = why_pin_fails(pod, namespace, self._live.catalog(), settings, seconds)
         if obstacle is None:
             return
         stuck.reason = obstacle.reason
