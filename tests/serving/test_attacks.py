@@ -13,10 +13,19 @@ from time import monotonic, sleep
 
 import pytest
 
-from tests.support.builders import REQUIRED
+from tests.support.builders import REQUIRED, pod
 from tests.support.fake_api_server import ApiServer
 from tests.support.large_reviews import SHAPES, large_review
-from tests.support.server_process import JSON, TIMEOUT, VM_START, resident_memory, run_server, until, write_cluster
+from tests.support.server_process import (
+    JSON,
+    TIMEOUT,
+    VM_START,
+    cpu_seconds,
+    resident_memory,
+    run_server,
+    until,
+    write_cluster,
+)
 from tests.support.tls_records import handshake
 from webhook.serving.http.loop import MAX_BUFFERED
 from webhook.serving.http.parser import BODY_LIMIT
@@ -39,32 +48,6 @@ def is_readable(sock):
     return bool(poll.poll(0))
 
 
-@contextmanager
-def timed_reviews(server):
-    """Send reviews in a thread until the end of the block. Yield the seconds that each took."""
-    took, stop, connection = [], threading.Event(), server.connect()
-
-    def send_reviews():
-        while not stop.is_set():
-            begin = monotonic()
-            connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
-            response = connection.getresponse()
-            response.read()
-            assert response.status == 200
-            took.append(monotonic() - begin)
-            sleep(0.01)
-
-    thread = threading.Thread(target=send_reviews)
-    thread.start()
-    try:
-        until(lambda: took)
-        yield took
-    finally:
-        stop.set()
-        thread.join()
-        connection.close()
-
-
 # Reviews take 3 ms, and at most 40 ms beside the attacks below. The limit tolerates a machine that stalls.
 LONGEST_REVIEW = 3.0  # seconds
 
@@ -76,7 +59,7 @@ def test_a_key_update_flood_does_not_delay_reviews(server, tmp_path):
     """5 MB of KeyUpdate records stopped the loop for 5 s."""
     with server.connect_tcp() as sock:
         flood = handshake(sock, server.client_context(), tmp_path).key_updates(200_000)
-        with timed_reviews(server) as took:
+        with server.timed_reviews() as took:
             with suppress(ConnectionError):
                 sock.sendall(flood)
             count = len(took)
@@ -240,7 +223,7 @@ def test_a_large_review_takes_little_memory_and_delays_no_other(shared_server, s
     pid = shared_server.worker_pid()
     reset_peak(pid)
     before = peak_memory(pid)
-    with timed_reviews(shared_server) as took:
+    with shared_server.timed_reviews() as took:
         response = shared_server.review(body)
     assert (response["uid"], response["allowed"]) == (uid, True)
     assert size < BODY_LIMIT or response["auditAnnotations"]["reason"] == "Unjudged"
@@ -270,7 +253,7 @@ def test_large_reviews_delay_no_review_of_a_live_cluster(live_server, large):
     """The patch was once built under the lock of the caches: 4 s for 8 MiB of nested lists."""
     shape, size, reason = LARGE[large]
     body, _ = large_review(shape, size)
-    with timed_reviews(live_server) as took:
+    with live_server.timed_reviews() as took:
         responses = [live_server.review(body) for _ in range(3)]
     assert [response["auditAnnotations"]["reason"] for response in responses] == [reason] * 3
     assert max(took) < LONGEST_REVIEW
@@ -348,3 +331,29 @@ def test_a_review_overtakes_those_of_another_peer(shared_server):
             sock.sendall(request)
         assert send_in_two_pieces(shared_server, VM_START.ljust(100_000)) == 200
         assert not all(is_readable(sock) for sock in others)
+
+
+def test_a_review_of_a_pod_that_kubevirt_did_not_create_costs_no_more_than_reading_it(tmp_path):
+    """Each dry run of a tenant was decided like a VM."""
+    review = json.loads(VM_START)
+    selector = {"matchExpressions": [{"key": "absent", "operator": "Exists"}]}
+    term = {"labelSelector": selector, "namespaces": ["shop"], "topologyKey": "kubernetes.io/os"}
+    review["request"]["object"]["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term] * 90}}
+    of_kubevirt = json.dumps(review).encode()
+    review["request"]["userInfo"]["username"] = "alice"
+    of_tenant = json.dumps(review).encode()
+    pods = [pod(f"web-{number}", "shop", node="node-a") for number in range(1000)]
+    with ApiServer() as api:
+        api.put(*json.loads(write_cluster(tmp_path).read_text())["items"], *pods)
+        with run_server(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path)) as server:
+            assert server.review(of_kubevirt)["auditAnnotations"]["reason"] == "Unjudged"
+            assert server.review(of_tenant)["auditAnnotations"]["reason"] == "NotFromKubeVirt"
+            costs = []
+            for body in of_kubevirt, of_tenant:
+                before = cpu_seconds(server.worker_pid())
+                with closing(server.connect()) as connection:
+                    for _ in range(300):
+                        connection.request("POST", "/mutate?timeout=10s", body, JSON)
+                        connection.getresponse().read()
+                costs.append(cpu_seconds(server.worker_pid()) - before)
+    assert costs[1] < costs[0] * 0.75

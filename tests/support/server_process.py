@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,6 +82,31 @@ class ServerProcess:
         finally:
             connection.close()
 
+    @contextmanager
+    def timed_reviews(self, pause: float = 0.01) -> Iterator[list[float]]:
+        """Send reviews in a thread until the end of the block. Yield the seconds that each took."""
+        took, stop, connection = list[float](), threading.Event(), self.connect()
+
+        def send_reviews() -> None:
+            while not stop.is_set():
+                begin = monotonic()
+                connection.request("POST", "/mutate?timeout=10s", VM_START, JSON)
+                response = connection.getresponse()
+                response.read()
+                assert response.status == 200
+                took.append(monotonic() - begin)
+                sleep(pause)
+
+        thread = threading.Thread(target=send_reviews)
+        thread.start()
+        try:
+            until(lambda: took)
+            yield took
+        finally:
+            stop.set()
+            thread.join()
+            connection.close()
+
     def served_serial(self) -> str:
         """Return the serial number of the certificate that a new connection gets."""
         with self.connect_tls() as connection:
@@ -101,6 +127,12 @@ def resident_memory(pid: int, name: str = "VmRSS:") -> float:
     """Return the memory in MB that a process has in RAM; VmHWM is the peak."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(name)]
     return int(line.split()[1]) * 1024 / 1e6
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def until(condition: Any) -> Any:
