@@ -19,11 +19,12 @@ from tests.support.builders import (
     pod,
     request,
     settings,
+    share_manager_pod,
     storage,
     virt_launcher,
 )
 from webhook.placement.eligibility import RULES, ineligible_reason, is_pod_creation, is_share_manager_pod, mode_of
-from webhook.placement.injector import inject
+from webhook.placement.injector import decide, inject
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.reasons import Mode, Outcome, Reason
 
@@ -228,6 +229,14 @@ def test_a_share_manager_pod_of_another_account_is_unchanged(user: str) -> None:
     manager_pod = pod(namespace="longhorn-system", labels=SHARE_MANAGER)
     admission_request = request(manager_pod, "longhorn-system", userInfo={"username": user})
     assert inject(admission_request, catalog(), settings()).decision.reason is Reason.NOT_FROM_LONGHORN
+
+
+@pytest.mark.parametrize("pod", [virt_launcher(), share_manager_pod()])
+def test_a_pod_of_another_creator_needs_no_look_into_the_caches(pod: Object) -> None:
+    no_catalog: Any = object()
+    namespace = pod["metadata"].get("namespace", "default")
+    found = decide(request(pod, namespace, userInfo={"username": "alice"}), no_catalog, settings())
+    assert found.reason in {Reason.NOT_FROM_KUBEVIRT, Reason.NOT_FROM_LONGHORN}
 
 
 def test_the_kubevirt_accounts_are_configurable() -> None:
