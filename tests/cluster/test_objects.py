@@ -20,6 +20,7 @@ from tests.support.builders import (
     share_manager,
     virt_launcher,
     virtual_machine,
+    vmi,
     volume,
 )
 from webhook.cluster.caches import fact_readers as objects
@@ -263,8 +264,13 @@ def test_an_oversized_pod_counts_with_its_node_and_its_requests(details: Object)
 
 
 def test_names_of_any_length_are_not_kept() -> None:
-    """The API server admits a claim that names a PV of any length, and any number of annotations of a VM."""
+    """The API server admits a PV's or an owner's name of any length, and any number of annotations of a VM."""
     assert objects.read_claim(claim(volume="x" * 254)).volume_name == ""
+    owned = vmi(owner_kind="x" * 254)
+    owned["metadata"]["ownerReferences"][0] |= {"name": "x" * 254, "uid": "x" * 254}
+    found = objects.read_virtual_machine_instance(owned)
+    assert (found.owner_kind, found.owner_name, found.owner_uid) == ("", "", "")
+    assert objects.read_virtual_machine(virtual_machine(strategy="x" * 254)).strategy == ""
     many = {f"annotation-{number}": "true" for number in range(2000)}
     assert objects.read_virtual_machine(virtual_machine(annotations=many)).true_annotations == frozenset()
 

@@ -56,7 +56,7 @@ def key_of(item: JsonObject) -> Key:
 
 
 def _limited_name(name: str) -> str:
-    # Namespace users write it, and the API server admits any length: no PV has such a name.
+    # Namespace users write it, and the API server admits any length: no object has such a name.
     return name if len(name) <= MAX_NAME else ""
 
 
@@ -169,7 +169,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
         true, false, claims = NO_STRINGS, NO_STRINGS, ()
     return VirtualMachine(
         *key_of(item),
-        strategy=run_strategy(item),
+        strategy=_limited_name(run_strategy(item)),
         start_failures=failures if isinstance(failures, int) else 0,
         true_annotations=true,
         false_annotations=false,
@@ -182,7 +182,9 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
 def read_virtual_machine_instance(item: JsonObject) -> VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
     owner, uid = controller_of(item), text(item, "metadata", "uid")
-    return VirtualMachineInstance(*key_of(item), uid, text(owner, "kind"), text(owner, "name"), text(owner, "uid"))
+    return VirtualMachineInstance(
+        *key_of(item), uid, *(_limited_name(text(owner, field)) for field in ("kind", "name", "uid"))
+    )
 
 
 def read_namespace(item: JsonObject) -> Namespace:
