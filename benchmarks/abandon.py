@@ -31,7 +31,7 @@ def soak(side: Side, seconds: float) -> dict[str, Any]:
             turn = max(turn, metric(side, "kubevirt_scheduler_loop_longest_turn_seconds"))
             os.truncate(side.log, 0)  # the log has a line for each request and would fill the disk
     return {
-        "abandoned": begun[ATTACK],
+        "abandoned": begun(),
         "idle": idle,
         "highest": max(memory),
         "last": memory[-1],

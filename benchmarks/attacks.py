@@ -1,4 +1,4 @@
-"""Attacks on the webhook without credentials, for benchmarks/faults.py. Each runs in threads until it is stopped.
+"""Attacks on the webhook without credentials, for benchmarks/faults.py. Each runs in processes until it is stopped.
 
 This module measures nothing: run as a script, it prints nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import secrets
 import socket
@@ -14,15 +15,17 @@ import ssl
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
+from itertools import cycle, islice
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from urllib.parse import urlsplit
 
-from sides import REVIEW, TIMEOUT, Side
+from sides import ANTI_AFFINITY_NAMESPACE, REVIEW, TIMEOUT, Side
 
 from tests.support.accounts import LONGHORN
 from tests.support.large_reviews import REQUIRED, large_review
@@ -36,7 +39,8 @@ HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: applicati
 MANY = 100  # requests per connection, or connections
 KEY_UPDATES = 20_000  # 0.5 MB of records
 ANNOUNCED_HELLO = b"\x16\x03\x01\x00\x06\x01" + (128 * 1024).to_bytes(3, "big") + b"\x03\x03"
-STOPPING = 2 * TIMEOUT  # seconds; one attack may wait TIMEOUT for the server, for a connection and for a response
+ATTACKER = "127.0.0.2"  # not the address of the load: the server's peers take turns
+NICENESS = 10  # of the attacking processes, which share a core with the load, whose delays are measured
 
 
 def join_within(seconds: float, *threads: Thread) -> None:
@@ -50,10 +54,7 @@ def join_within(seconds: float, *threads: Thread) -> None:
 
 def _connect(side: Side) -> socket.socket:
     parts = urlsplit(side.url)
-    # From another address than that of the load: the server's peers take turns.
-    return socket.create_connection(
-        (str(parts.hostname), int(parts.port or 0)), TIMEOUT, source_address=("127.0.0.2", 0)
-    )
+    return socket.create_connection((str(parts.hostname), int(parts.port or 0)), TIMEOUT, source_address=(ATTACKER, 0))
 
 
 def abandon_a_body(side: Side) -> None:
@@ -77,18 +78,11 @@ def _body(shape: str, size: int) -> bytes:
 
 def send_a_large_review(shape: str, size: int, side: Side) -> None:
     """Send a review of this shape and size, and read the response."""
-    parts = urlsplit(side.url)
-    context = ssl.create_default_context(cafile=str(side.ca))
-    connection = http.client.HTTPSConnection(str(parts.hostname), parts.port, timeout=TIMEOUT, context=context)
-    try:
-        connection.request("POST", "/mutate?timeout=10s", _body(shape, size), {"Content-Type": "application/json"})
-        connection.getresponse().read()
-    finally:
-        connection.close()
+    send_many([_body(shape, size)], side)
 
 
 def send_many(
-    bodies: Iterable[bytes], side: Side, content_type: str = "application/json", address: str = "127.0.0.1"
+    bodies: Iterable[bytes], side: Side, content_type: str = "application/json", address: str = ATTACKER
 ) -> None:
     """Send reviews over one connection, one after the other, from a local address."""
     parts = urlsplit(side.url)
@@ -108,11 +102,8 @@ def send_many(
 def _review_with_terms(terms: int, *, share_manager: bool = False) -> bytes:
     """Return a small review whose pod has required anti-affinity terms that no label helps to look up."""
     review = json.loads(REVIEW.read_bytes())
-    request, selector = (
-        review["request"],
-        {"matchExpressions": [{"key": "absent", "operator": "Exists"}]},
-    )
-    pod, namespaces = request["object"], [request["namespace"]]
+    request, selector = review["request"], {"matchExpressions": [{"key": "absent", "operator": "Exists"}]}
+    pod, namespaces = request["object"], [ANTI_AFFINITY_NAMESPACE, request["namespace"]]
     if share_manager:
         pod["metadata"]["labels"] = {COMPONENT_LABEL: SHARE_MANAGER, VOLUME_LABEL: "vol-disk1"}
         request |= {"namespace": "longhorn-system", "userInfo": {"username": LONGHORN}}
@@ -122,29 +113,23 @@ def _review_with_terms(terms: int, *, share_manager: bool = False) -> bytes:
     return json.dumps(review).encode()
 
 
-def send_terms(side: Side, *, share_manager: bool = False, content_type: str = "application/json") -> None:
-    """Send small reviews with 60 to 90 terms: each comparison of a term with a pod takes time."""
-    send_many(
-        (_review_with_terms(60 + number % 31, share_manager=share_manager) for number in range(MANY)),
-        side,
-        content_type,
-    )
+def send_terms(
+    least: int,
+    side: Side,
+    *,
+    share_manager: bool = False,
+    content_type: str = "application/json",
+    address: str = ATTACKER,
+) -> None:
+    """Send small reviews with `least` to 90 terms: each comparison of a term with a pod takes time."""
+    terms = cycle(range(least, 91))
+    bodies = (_review_with_terms(number, share_manager=share_manager) for number in islice(terms, MANY))
+    send_many(bodies, side, content_type, address)
 
 
-def send_terms_from_eight_addresses(side: Side) -> None:
-    """Send small reviews with 90 terms from eight addresses at once: each has its share of the server's time."""
-    bodies = [_review_with_terms(90)] * MANY
-
-    def send(address: str) -> None:
-        with suppress(OSError, http.client.HTTPException):
-            send_many(bodies, side, address=address)
-
-    threads = [
-        Thread(target=send, args=(f"127.0.0.{number}",), name="eight addresses", daemon=True) for number in range(2, 10)
-    ]
-    for thread in threads:
-        thread.start()
-    join_within(STOPPING, *threads)
+def send_reviews(side: Side) -> None:
+    """Send reviews of an ordinary VM."""
+    send_many([REVIEW.read_bytes()] * MANY, side)
 
 
 def ask_for_made_up_claims(side: Side) -> None:
@@ -207,46 +192,62 @@ def create_large_vms(side: Side) -> None:
     send_many(bodies, side)
 
 
-# The title of each row, the number of threads, and the attack that each thread repeats.
-ATTACKS: dict[str, tuple[int, Callable[[Side], None]]] = {
-    "abandoned bodies of 4 MiB": (2, abandon_a_body),
-    "KeyUpdate floods": (2, flood_with_key_updates),
-    "4 MiB of nested lists": (2, partial(send_a_large_review, "nested lists", BODY_LIMIT)),
-    "512 KiB of preferred terms": (2, partial(send_a_large_review, "preferred", REVIEW_LIMIT)),
-    "250 KB of preferred terms": (2, partial(send_a_large_review, "preferred", 250_000)),
-    "reviews of made-up claims": (2, ask_for_made_up_claims),
-    "garbage instead of reviews": (2, send_garbage),
-    "reviews of 200 connections at once": (2, partial(send_pipelined, REVIEW.read_bytes)),
-    "600 costly reviews at once": (2, partial(send_pipelined, partial(_body, "nested lists", COSTLY))),
-    "80 MiB of costly reviews": (2, fill_the_queue),
-    "announced ClientHellos": (2, announce_client_hellos),
-    "reviews of large made-up VMs": (2, create_large_vms),
-    "512 KiB of claims": (2, partial(send_a_large_review, "claims", REVIEW_LIMIT)),
-    "small reviews with 60 to 90 terms": (2, send_terms),
-    "the same of share-managers": (2, partial(send_terms, share_manager=True)),
-    "the same with a charset": (2, partial(send_terms, content_type="application/json; charset=utf-8")),
-    "90 terms from eight addresses": (1, send_terms_from_eight_addresses),
+Attack = Callable[[Side], None]
+
+OTHER_PODS = "terms of other pods"  # in a cluster that has pods with many terms
+
+# The title of each row, and the attack that each of its processes repeats.
+ATTACKS: dict[str, list[Attack]] = {
+    "abandoned bodies of 4 MiB": 2 * [abandon_a_body],
+    "KeyUpdate floods": 2 * [flood_with_key_updates],
+    "4 MiB of nested lists": 2 * [partial(send_a_large_review, "nested lists", BODY_LIMIT)],
+    "512 KiB of preferred terms": 2 * [partial(send_a_large_review, "preferred", REVIEW_LIMIT)],
+    "250 KB of preferred terms": 2 * [partial(send_a_large_review, "preferred", 250_000)],
+    "reviews of made-up claims": 2 * [ask_for_made_up_claims],
+    "garbage instead of reviews": 2 * [send_garbage],
+    "reviews of 200 connections at once": 2 * [partial(send_pipelined, REVIEW.read_bytes)],
+    "600 costly reviews at once": 2 * [partial(send_pipelined, partial(_body, "nested lists", COSTLY))],
+    "80 MiB of costly reviews": 2 * [fill_the_queue],
+    "announced ClientHellos": 2 * [announce_client_hellos],
+    "reviews of large made-up VMs": 2 * [create_large_vms],
+    "512 KiB of claims": 2 * [partial(send_a_large_review, "claims", REVIEW_LIMIT)],
+    "small reviews with 60 to 90 terms": 2 * [partial(send_terms, 60)],
+    "terms of share-managers": 2 * [partial(send_terms, 60, share_manager=True)],
+    OTHER_PODS: 2 * [send_reviews],
+    "terms with a charset": 8 * [partial(send_terms, 60, content_type="application/json; charset=utf-8")],
+    "terms from eight addresses": [partial(send_terms, 90, address=f"127.0.0.{number}") for number in range(2, 10)],
 }
 
 
+def _repeat(attack: Attack, side: Side, begun: Synchronized[int]) -> None:
+    os.nice(NICENESS)
+    while True:
+        begun.value += 1
+        with suppress(OSError, http.client.HTTPException):
+            attack(side)
+        time.sleep(0.01)
+
+
 @contextmanager
-def attacking(side: Side, name: str) -> Iterator[Counter[str]]:
-    """Repeat an attack during the block. Yields how often it was begun."""
-    threads, attack = ATTACKS[name]
-    done, begun = Event(), Counter[str]()
+def attacking(side: Side, name: str) -> Iterator[Callable[[], int]]:
+    """Repeat an attack during the block. Yields a function that returns how often it was begun.
 
-    def repeat() -> None:
-        while not done.is_set():
-            begun[name] += 1
-            with suppress(OSError, http.client.HTTPException):
-                attack(side)
-            time.sleep(0.01)
-
-    running = [Thread(target=repeat, name=name, daemon=True) for _ in range(threads)]
-    for thread in running:
-        thread.start()
+    In processes: threads would share the interpreter with each other, and attack less.
+    """
+    context = get_context("fork")  # eight new interpreters would take seconds to start
+    counters = [context.Value("i", 0) for _ in ATTACKS[name]]
+    running = [
+        context.Process(target=_repeat, args=(attack, side, begun), name=name, daemon=True)
+        for attack, begun in zip(ATTACKS[name], counters, strict=True)
+    ]
     try:
-        yield begun
+        for process in running:
+            process.start()
+        while not all(begun.value for begun in counters):
+            time.sleep(0.01)
+        yield lambda: sum(begun.value for begun in counters)
     finally:
-        done.set()
-        join_within(STOPPING, *running)
+        for process in running:
+            process.kill()
+        for process in running:
+            process.join()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,22 +27,25 @@ from urllib.parse import urlsplit
 
 import click
 from abandon import soak
-from attacks import ATTACKS, attacking
+from attacks import ATTACKS, OTHER_PODS, attacking
 from peer.build import BuildError
 from probes import probing
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rounds import command
-from sides import OURS, REVIEW, TIMEOUT, Setup, Side, start_setup, write_snapshot
+from sides import NODES, OURS, REVIEW, TIMEOUT, Setup, Side, start_setup, write_snapshot
 from swarm import KINDS, misbehaving_peers
 
 from certs.authority import Issued, issue_ca, issue_leaf
+from tests.support.builders import Object, pod, pod_anti_affinity
 
 Row = tuple[str, dict[str, Any]]  # title and result
 
 CONNECTIONS = 8
 CALL_TIMEOUT = 10.0  # seconds; that of the load for each review
+PEERS = ((), *((kind,) for kind in KINDS), tuple(KINDS))  # the kinds of misbehaving peers of each row
+PODS_WITH_TERMS, TERMS = 1_000, 27  # more terms than these are not kept
 SOAK = "soak"  # the row of --soak
 
 
@@ -102,7 +106,7 @@ def replace_certificates(side: Side, folder: Path, ca: Issued, times: int, pause
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the options choose: peers of each kind, seconds of each row, reviews per second, certificate changes."""
+    """What the options choose: peers of each kind, seconds of a row, reviews per second, certificate changes, rows."""
 
     setup: Setup
     side: Side
@@ -110,44 +114,49 @@ class Run:
     seconds: float
     rate: float
     swaps: int
+    only: str
+
+    def chosen(self, *titles: str) -> Iterator[str]:
+        """Yield the titles that match the option, and print each before its row begins."""
+        for title in titles:
+            if re.search(self.only, title):
+                progress(title)
+                yield title
 
     def beside_peers(self) -> Iterator[Row]:
         """Yield the reviews alone, and beside each kind of misbehaving peer."""
-        for kinds in ((), *((kind,) for kind in KINDS), tuple(KINDS)):
-            title = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "no other peers"
-            progress(title)
-            with misbehaving_peers(self.side, kinds, self.peers) as reconnects, self.reviews() as result:
+        kinds_of = {self._title(kinds): kinds for kinds in PEERS}
+        for title in self.chosen(*kinds_of):
+            peers = misbehaving_peers(self.side, kinds_of[title], self.peers)
+            with peers as reconnects, self.reviews() as result:
                 pass
-            yield title, result | {"begun": dict(reconnects)}
+            yield title, result | {"begun": sum(reconnects.values())}
 
     def probes_beside_peers(self) -> Iterator[Row]:
         """Yield the probes of the plain port, alone and beside the same kinds of peers of that port."""
-        for kinds in ((), *((kind,) for kind in KINDS), tuple(KINDS)):
-            peers = " + ".join(f"{self.peers} {kind}" for kind in kinds) or "no other peers"
-            title = f"probes beside {peers}"
-            progress(title)
-            with (
-                misbehaving_peers(self.side, kinds, self.peers, plain=True) as reconnects,
-                probing(self.side) as probes,
-            ):
+        kinds_of = {f"probes beside {self._title(kinds)}": kinds for kinds in PEERS}
+        for title in self.chosen(*kinds_of):
+            peers = misbehaving_peers(self.side, kinds_of[title], self.peers, plain=True)
+            with peers as reconnects, probing(self.side) as probes:
                 time.sleep(self.seconds)
-            yield title, probes.result() | {"begun": dict(reconnects)}
+            yield title, probes.result() | {"begun": sum(reconnects.values())}
 
-    def beside_attacks(self) -> Iterator[Row]:
+    def _title(self, kinds: Sequence[str]) -> str:
+        return " + ".join(f"{self.peers} {kind}" for kind in kinds) or "no other peers"
+
+    def beside_attacks(self, *titles: str) -> Iterator[Row]:
         """Yield the reviews beside each attack."""
-        for name in ATTACKS:
-            progress(name)
-            with attacking(self.side, name) as begun, self.reviews() as result:
+        for title in self.chosen(*titles):
+            with attacking(self.side, title) as begun, self.reviews() as result:
                 pass
-            yield name, result | {"begun": dict(begun)}
+            yield title, result | {"begun": begun()}
 
     def certificate_changes(self, ca: Issued) -> Iterator[Row]:
         """Yield the reviews during certificate changes."""
         pause = max(0.0, (self.seconds - 2) / self.swaps - 0.1)
-        for name, options in ("kept connections", ()), ("new connections", ("-fresh",)):
-            title = f"{self.swaps} certificates, {name}"
-            progress(title)
-            with self.reviews(*options) as result:
+        kept, new = (f"{self.swaps} certificates, {name} connections" for name in ("kept", "new"))
+        for title in self.chosen(kept, new):
+            with self.reviews(*(["-fresh"] if title == new else [])) as result:
                 slowest = replace_certificates(self.side, self.setup.folder, ca, self.swaps, pause)
             yield title, result | {"slowest": slowest}
 
@@ -156,7 +165,7 @@ class Run:
         progress(f"{SOAK} of {self.seconds:g} s")
         with self.reviews() as result:
             found = soak(self.side, self.seconds)
-        yield SOAK, result | {"begun": {SOAK: found["abandoned"]}, SOAK: found}
+        yield SOAK, result | {"begun": found["abandoned"], SOAK: found}
 
     def reviews(self, *options: str) -> AbstractContextManager[dict[str, Any]]:
         """Send reviews during the block."""
@@ -164,15 +173,35 @@ class Run:
 
 
 def measure(setup: Setup, options: Options) -> Iterator[Row]:
-    """Yield the results of all rows, or of the soak alone."""
+    """Yield the results of all chosen rows, or of the soak alone."""
     ca = issue_ca(datetime.now(UTC))
     write_certificate(setup.folder, ca)
-    progress("starting the server")
-    with setup.serving(OURS, write_snapshot(setup.folder / "cluster.json")) as side:
-        run = Run(setup, side, options.peers, options.seconds, options.rate, options.swaps)
-        parts = (run.beside_peers(), run.probes_beside_peers(), run.beside_attacks(), run.certificate_changes(ca))
+    with serving(setup, options, []) as run:
+        attacks = run.beside_attacks(*(title for title in ATTACKS if title != OTHER_PODS))
+        parts = (run.beside_peers(), run.probes_beside_peers(), attacks, run.certificate_changes(ca))
         for title, result in chain(*([run.soak()] if options.soak else parts)):
-            yield title, result | {"memory": side.own_memory()}
+            yield title, result | {"memory": run.side.own_memory()}
+    if re.search(options.only, OTHER_PODS) and not options.soak:
+        with serving(setup, options, pods_with_terms()) as run:
+            for title, result in run.beside_attacks(OTHER_PODS):
+                yield title, result | {"memory": run.side.own_memory()}
+
+
+@contextmanager
+def serving(setup: Setup, options: Options, pods: Iterable[Object]) -> Iterator[Run]:
+    """Run the server during the block, on the cluster and these pods."""
+    progress("starting the server")
+    with setup.serving(OURS, write_snapshot(setup.folder / "cluster.json", more=pods)) as side:
+        yield Run(setup, side, options.peers, options.seconds, options.rate, options.swaps, options.only)
+
+
+def pods_with_terms() -> Iterator[Object]:
+    """Yield the pods of a tenant, whose anti-affinity terms can only be compared with each VM one after the other."""
+    selector = {"matchExpressions": [{"key": "absent", "operator": "Exists"}]}
+    # A label of all nodes, so that each pod might repel the VM from each node.
+    term = {"topologyKey": "kubernetes.io/arch", "namespaceSelector": {}, "labelSelector": selector}
+    for number in range(PODS_WITH_TERMS):
+        yield pod(f"pod-{number}", "tenant", node=f"node-{number % NODES}", affinity=pod_anti_affinity(*[term] * TERMS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +213,7 @@ class Options:
     rate: float
     swaps: int
     soak: bool
+    only: str
 
 
 @click.command()
@@ -192,6 +222,7 @@ class Options:
 @click.option("--peers", default=500, show_default=True, help="Number of peers of each kind.")
 @click.option("--rate", default=100.0, show_default=True, help="Reviews per second.")
 @click.option("--swaps", default=50, show_default=True, help="Number of certificate changes.")
+@click.option("--only", default="", help="Run only the rows whose title matches this pattern.")
 @click.option("--live/--snapshot", default=True, show_default=True, help="Follow a cluster, or read a snapshot.")
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the results to this file.")
 def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
@@ -200,6 +231,7 @@ def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
     peers: int,
     rate: float,
     swaps: int,
+    only: str,
     live: bool,
     file: Path | None,
 ) -> None:
@@ -214,7 +246,7 @@ def main(  # noqa: PLR0913, PLR0917 (one parameter for each option)
     try:
         progress("building the load")
         with start_setup(live=live, needed=("load", "cluster")) as setup:
-            results.update(measure(setup, Options(duration, peers, rate, swaps, bool(soak_seconds))))
+            results.update(measure(setup, Options(duration, peers, rate, swaps, bool(soak_seconds), only)))
     except BuildError as error:
         sys.exit(str(error))
     finally:
@@ -234,7 +266,7 @@ def report(results: dict[str, dict[str, Any]], seconds: float, rate: float) -> N
         table.add_column(heading, justify="left" if heading == "beside" else "right")
     for name, result in results.items():
         times = [f"{result[key]:.1f}" for key in ("p50", "p99", "max")]
-        failed, reconnects = sum(result["failed"].values()), sum(result.get("begun", {}).values())
+        failed, reconnects = sum(result["failed"].values()), result.get("begun", 0)
         counts = [f"{result['requests']:,}", str(failed), str(result["late"])]
         table.add_row(name, *counts, *times, f"{reconnects:,}", f"{result['memory']:.0f}")
     echo = Console(width=140).print

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,6 +42,7 @@ from tests.support.controlplane.process import free_ports
 REVIEW = Path(__file__).parent.parent / "tests/data/reviews/vm-start.json"
 CLAIMS, NODES = 10_000, 500
 ANTI_AFFINITY_PODS = 1_000  # at most; pods with a required anti-affinity, which the node guard has to evaluate
+ANTI_AFFINITY_NAMESPACE = "shop"
 TIMEOUT = 30.0  # seconds for one start
 OURS, PEER = "ours", "peer"
 
@@ -63,12 +64,13 @@ def objects(claims: int, nodes: int) -> Iterator[Object]:
     for number in range(min(ANTI_AFFINITY_PODS, claims)):
         labels = {"app": f"app-{number % 50}"}
         node_name = f"node-{number % nodes}"
-        yield pod(f"web-{number}", "shop", labels=labels, node=node_name, affinity=pod_anti_affinity(pod_term(labels)))
+        spec = {"node": node_name, "affinity": pod_anti_affinity(pod_term(labels))}
+        yield pod(f"web-{number}", ANTI_AFFINITY_NAMESPACE, labels=labels, **spec)
 
 
-def write_snapshot(file: Path, claims: int = CLAIMS, nodes: int = NODES) -> Path:
+def write_snapshot(file: Path, claims: int = CLAIMS, nodes: int = NODES, more: Iterable[Object] = ()) -> Path:
     """Write the cluster as a List in JSON, like kubectl. At least one object is needed: a snapshot can't be empty."""
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects(claims, nodes))}))
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects(claims, nodes), *more]}))
     return file
 
 

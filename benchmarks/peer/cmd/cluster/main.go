@@ -16,11 +16,15 @@ import (
 )
 
 var plurals = map[string]string{
-	"Node":                  "nodes",
-	"PersistentVolume":      "persistentvolumes",
-	"PersistentVolumeClaim": "persistentvolumeclaims",
-	"Pod":                   "pods",
-	"ShareManager":          "sharemanagers",
+	"CSINode":                "csinodes",
+	"Namespace":              "namespaces",
+	"Node":                   "nodes",
+	"PersistentVolume":       "persistentvolumes",
+	"PersistentVolumeClaim":  "persistentvolumeclaims",
+	"Pod":                    "pods",
+	"ShareManager":           "sharemanagers",
+	"VirtualMachine":         "virtualmachines",
+	"VirtualMachineInstance": "virtualmachineinstances",
 }
 
 // As measured on an API server of 1.36: a quiet watch gets a bookmark once a minute. Storing a pod takes 8 to 16 ms
