@@ -17,15 +17,10 @@ from tests.support.measured import Measured
 from tests.support.replicas import Replicas
 from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
 from tests.support.virt_controller import VirtController
-from tests.support.webhook_process import RIGHTS, Right, create_service_account
+from tests.support.webhook_process import RELEASE_RIGHTS, RIGHTS, create_service_account
 
 pytestmark = pytest.mark.controlplane
 
-RELEASE_RIGHTS: tuple[Right, ...] = (
-    ("", "pods", ("get", "delete")),
-    ("kubevirt.io", "virtualmachines", ("get", "list", "watch")),
-    ("coordination.k8s.io", "leases", ("get", "update")),
-)
 LIMIT = 90  # seconds until a VM runs: 30 s unschedulable, up to 15 s for the restart, and the rest for slow machines
 PREEMPTION = 45  # seconds for which the victim of a preemption terminates, more than the 30 s before a release
 PAIRS, GAPS = 10, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds

@@ -29,7 +29,7 @@ def _crd(kind: str, short_name: str) -> Object:
 
 
 def install_crds(plane: ControlPlane) -> None:
-    """Create the CRDs of VMs and VMIs if they don't exist, and wait until the API server serves them.
+    """Create the CRDs of VMs, VMIs and their replica sets if they are missing, and wait until they are served.
 
     KubeVirt's controller may create pods, as in a cluster: `doctor` impersonates it.
     """
@@ -43,7 +43,8 @@ def install_crds(plane: ControlPlane) -> None:
     ):
         with suppress(ApiError):
             plane.request("POST", f"{RBAC}/{path}", role | body)
-    for kind, short_name in (("VirtualMachine", "vm"), ("VirtualMachineInstance", "vmi")):
+    vmi = "VirtualMachineInstance"
+    for kind, short_name in (("VirtualMachine", "vm"), (vmi, "vmi"), (f"{vmi}ReplicaSet", "vmirs")):
         with suppress(ApiError):
             plane.request("POST", CRDS, _crd(kind, short_name))
         path = f"/apis/kubevirt.io/v1/{kind.lower()}s"

@@ -217,14 +217,18 @@ class Scenario:
         """Create a pod and return its name."""
         return str(self.plane.request("POST", self.pods, self.owned(pod))["metadata"]["name"])
 
-    def owned(self, pod: Object) -> Object:
-        """Return a pod that `vm_pod` built with a new VMI as its controller. Any other pod is returned unchanged."""
+    def owned(self, pod: Object, vmi_owner: Object | None = None) -> Object:
+        """Return a pod that `vm_pod` built with a new VMI as its controller. Any other pod is returned unchanged.
+
+        `vmi_owner` is the owner reference of a VMI without a VM.
+        """
         metadata = pod["metadata"]
         if metadata.get("labels", {}).get("kubevirt.io/created-by") not in self._new_vmis:
             return pod
         owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance"}
         path = f"/apis/kubevirt.io/v1/namespaces/{self.namespace}/virtualmachineinstances"
-        vmi = owner | {"metadata": {"generateName": f"{metadata['annotations']['kubevirt.io/domain']}-"}, "spec": {}}
+        name = {"generateName": f"{metadata['annotations']['kubevirt.io/domain']}-"}
+        vmi = owner | {"metadata": name | ({"ownerReferences": [vmi_owner]} if vmi_owner else {}), "spec": {}}
         try:
             created = self.plane.request("POST", path, vmi)["metadata"]
         except ApiError as error:
@@ -235,6 +239,8 @@ class Scenario:
             self._vmis.append(f"{path}/{created['name']}")
         owner |= {"name": created["name"], "uid": created["uid"], "controller": True}
         labels = metadata["labels"] | {"kubevirt.io/created-by": created["uid"]}
+        if vmi_owner:
+            metadata |= {"annotations": metadata["annotations"] | {"kubevirt.io/domain": created["name"]}}
         return pod | {"metadata": metadata | {"labels": labels, "ownerReferences": [owner]}}
 
     def start_vm(self, name: str, *claims: str, **options: Any) -> str:

@@ -38,6 +38,11 @@ RIGHTS: tuple[Right, ...] = (
     ("longhorn.io", "sharemanagers", ("list", "watch")),
     ("", "events", ("create", "patch")),
 )
+RELEASE_RIGHTS: tuple[Right, ...] = (
+    ("", "pods", ("get", "delete")),
+    ("kubevirt.io", "virtualmachines", ("get", "list", "watch")),
+    ("coordination.k8s.io", "leases", ("get", "update")),
+)
 
 
 def rules(rights: tuple[Right, ...]) -> list[Object]:

@@ -1,0 +1,360 @@
+"""What a user of a namespace writes changes no other tenant's VM, and tells the user nothing of other tenants."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from tests.support import burst
+from tests.support.accounts import KUBEVIRT, impersonation
+from tests.support.builders import REQUIRED
+from tests.support.controlplane.api import LOOPBACK, ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import find_one, render
+from tests.support.kubevirt import install_crds, vm_of, vm_path
+from tests.support.longhorn import Longhorn
+from tests.support.measured import Measured
+from tests.support.replicas import Replicas
+from tests.support.scenario import CO_SCHEDULED, DECISION, HOSTNAME, Scenario
+from tests.support.webhook_process import REGISTRATIONS, RELEASE_RIGHTS, RIGHTS, create_service_account
+from webhook.cluster.releaser import PASS_INTERVAL
+
+pytestmark = pytest.mark.controlplane
+
+GATE = [{"name": "example.com/never"}]
+CLIENTS, VMS = 60, 9
+RELEASE_AFTER, PASSES = 5, 3  # seconds, and the passes of the release that may follow
+STUCK = 240  # pods, for 30 seconds
+
+
+@pytest.fixture(scope="module")
+def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
+    """Two replicas that each keep a reserve for the other one once that has pinned a VM. One of them releases pins.
+
+    The API server calls them only under the conditions that the chart renders.
+    """
+    install_crds(plane)
+    token = create_service_account(plane, "tenants", RIGHTS + RELEASE_RIGHTS)
+    kubeconfig = plane.write_kubeconfig(plane.folder / "tenants-kubeconfig", token)
+    settings = {"longhorn_namespace": longhorn.namespace, "session_affinity": "true"}
+    settings |= {"release_after": str(RELEASE_AFTER)}
+    with Replicas(plane, "tenants", kubeconfig, 2, settings, lease=True, share_managers=False) as replicas:
+        replicas.route_to_one()
+        conditions = find_one(render(), "MutatingWebhookConfiguration")["webhooks"][0]["matchConditions"]
+        patch = [{"op": "add", "path": "/webhooks/0/matchConditions", "value": conditions}]
+        plane.request("PATCH", f"{REGISTRATIONS}/tenants", patch)
+        yield replicas
+
+
+@pytest.fixture
+def scenario(plane: ControlPlane, longhorn: Longhorn, replicas: Replicas) -> Iterator[Scenario]:
+    """A node that serves `disk1` and has space for two VMs, and another node. A VM of the victim runs."""
+    scenario = Scenario(plane, longhorn, replicas.first)
+    scenario.add_nodes(1, "small", kvm="3")
+    scenario.add_attached_volume()
+    scenario.add_nodes(1)
+    scenario.start_vm("victim", "disk1")
+    yield scenario
+    scenario.close()
+
+
+@pytest.fixture
+def rival(plane: ControlPlane, longhorn: Longhorn, scenario: Scenario) -> Iterator[Scenario]:
+    """Another tenant, whose objects have `rival` in their names. No webhook is called for its pods."""
+    with closing(Scenario(plane, longhorn, None, f"rival-of-{scenario.namespace}")) as rival:
+        yield rival
+
+
+@pytest.fixture(scope="module")
+def tenant(plane: ControlPlane) -> str:
+    """The token of an account that may only create pods."""
+    return create_service_account(plane, "tenant", (("", "pods", ("create",)),))
+
+
+# --- copied pins ---
+
+
+def pin(pod: Object, node: str) -> Object:
+    """Add everything that the webhook writes on a pinned pod."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    preferred = [{"weight": 100, "preference": {"matchFields": [field]}}]
+    required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    pod["metadata"]["annotations"] |= {CO_SCHEDULED: node, DECISION: f"CoScheduled: pinned to {node}"}
+    affinity = {REQUIRED: required, "preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    pod["spec"]["affinity"] = {"nodeAffinity": affinity}
+    return pod
+
+
+def copied_pin(rival: Scenario, node: str, **spec: object) -> Object:
+    """Return a pod that carries everything that the webhook writes on a pinned pod, for a VMI that doesn't exist."""
+    pod = pin(rival.vm_pod("copy", opt_in=None, schedulerName="none", **spec), node)
+    uid = pod["metadata"]["labels"]["kubevirt.io/created-by"] = "00000000-0000-0000-0000-000000000000"
+    owner = {"apiVersion": "example.com/v1", "kind": "VirtualMachineInstance", "name": "copy", "uid": uid}
+    pod["metadata"]["ownerReferences"] = [owner | {"controller": True}]
+    return pod
+
+
+def with_requests(pod: Object, **resources: str) -> Object:
+    named = {key.replace("kvm", "devices.kubevirt.io/kvm"): value for key, value in resources.items()}
+    pod["spec"]["containers"][0]["resources"] = {"requests": named, "limits": named}
+    return pod
+
+
+def large_pin(rival: Scenario, node: str) -> Object:
+    return with_requests(copied_pin(rival, node), cpu="1M")
+
+
+def gated_pin(rival: Scenario, node: str) -> Object:
+    return with_requests(copied_pin(rival, node, schedulingGates=GATE), cpu="15900m")
+
+
+def hard_terms(_rival: Scenario, node: str, count: int = 1) -> Object:
+    """Return a bound pod with anti-affinity terms that the webhook can't evaluate, or not all of them."""
+    selector = {"matchExpressions": [{"key": "absent", "operator": "Exists"}]}
+    term = {"topologyKey": HOSTNAME, "namespaceSelector": selector, "labelSelector": {}}
+    spec = {"containers": [{"name": "main", "image": "none"}], "nodeName": node}
+    spec["affinity"] = {"podAntiAffinity": {REQUIRED: [term] * count}}
+    return {"metadata": {"generateName": "hard-"}, "spec": spec}
+
+
+def many_terms(rival: Scenario, node: str) -> Object:
+    return hard_terms(rival, node, 2000)
+
+
+@pytest.mark.parametrize("attack", [large_pin, gated_pin, hard_terms, many_terms])
+def test_a_pod_of_another_tenant_changes_no_decision(
+    scenario: Scenario, rival: Scenario, attack: Callable[[Scenario, str], Object]
+) -> None:
+    node = scenario.target_node("disk1")
+    fake = attack(rival, node)
+    rival.plane.request("POST", rival.pods, fake, user="")
+    scenario.wait_running(scenario.create_consumer("disk1"))  # by then, the webhook's watch has shown the fake pod
+    pod = scenario.vm_pod("vm1", "disk1")
+    # A VM that the release could not restart would only prefer the node, as long as terms can't be evaluated.
+    rival.plane.request("POST", vm_path(scenario), vm_of(pod))
+    vm = scenario.create(pod)
+    assert scenario.annotations(vm)[DECISION].startswith("CoScheduled")
+    assert scenario.wait_running(vm) == node
+
+
+def test_a_copied_pin_that_exists_for_half_a_second_switches_no_reserve_on(
+    scenario: Scenario, rival: Scenario, plane: ControlPlane
+) -> None:
+    """With the reserve, the VM that takes the last place would need the node to have space for two."""
+    node, began = scenario.target_node("disk1"), time.monotonic()
+    created = plane.request("POST", rival.pods, with_requests(copied_pin(rival, node), cpu="1"), user="")
+    plane.wait(lambda: time.monotonic() - began > 0.5, 2, "half a second")
+    rival.delete(created["metadata"]["name"])
+    for number in range(2):
+        vm = scenario.create(scenario.vm_pod(f"vm{number}", "disk1"))
+        assert scenario.annotations(vm)[DECISION].startswith("CoScheduled"), number
+        assert scenario.wait_running(vm) == node
+
+
+def test_a_pod_that_a_quota_rejects_again_and_again_reserves_for_ten_seconds(
+    scenario: Scenario, plane: ControlPlane, measured: Measured
+) -> None:
+    critical = {"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}
+    quota = {"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [critical]}}
+    path = f"/api/v1/namespaces/{scenario.namespace}/resourcequotas"
+    plane.request("POST", path, {"metadata": {"name": "none"}, "spec": quota})
+    plane.wait(lambda: plane.request("GET", f"{path}/none").get("status"), 20, "the quota")
+    pod = scenario.vm_pod("rejected", "disk1", priorityClassName="system-node-critical", priority=None)
+    rejected = scenario.owned(with_requests(pod, kvm="2"))
+    began = time.monotonic()
+
+    def reason_after_rejection() -> str:
+        with pytest.raises(ApiError, match="exceeded quota"):
+            plane.request("POST", scenario.pods, rejected)
+        return scenario.decision("disk1").partition(":")[0]
+
+    assert reason_after_rejection() == "NodeFull"
+    plane.wait(lambda: reason_after_rejection() == "CoScheduled", 20, "the end of the reservation")
+    measured(f"tenants: a pod that a quota rejects again and again reserves for {time.monotonic() - began:.0f} s")
+
+
+# --- dry runs ---
+
+
+class Client:
+    """A connection to the API server that keeps the warnings of each answer, with a token or as another user."""
+
+    def __init__(self, plane: ControlPlane, token: str = "", user: str = "") -> None:
+        trust = ssl.create_default_context(cafile=str(plane.ca))
+        self._connection = http.client.HTTPSConnection(LOOPBACK, plane.port, context=trust, timeout=60)
+        self._headers = {"Authorization": f"Bearer {token or plane.token}", "Content-Type": "application/json"}
+        self._headers |= impersonation(user)
+
+    def post(self, path: str, body: str) -> str:
+        """Return the body of the answer and its warnings."""
+        self._connection.request("POST", path, body, self._headers)
+        response = self._connection.getresponse()
+        text = response.read().decode()
+        assert response.status < 300, text
+        return "\n".join([text, *response.headers.get_all("Warning", [])])
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def flood(plane: ControlPlane, path: str, pod: Object, token: str) -> Iterator[list[str]]:
+    """Send dry runs of a pod by 60 clients until the end of the block. Yield the answers."""
+    answers, stop, body = list[str](), threading.Event(), json.dumps(pod)
+
+    def work() -> None:
+        with closing(Client(plane, token)) as client:
+            while not stop.is_set():
+                answers.append(client.post(f"{path}?dryRun=All", body))
+
+    threads = [threading.Thread(target=work) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        plane.wait(lambda: len(answers) > CLIENTS, 30, "the first answers")
+        yield answers
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_60_dry_runs_at_a_time_reach_no_replica_and_each_vm_gets_its_decision(
+    scenario: Scenario, plane: ControlPlane, replicas: Replicas, tenant: str, measured: Measured
+) -> None:
+    node = scenario.add_attached_volume("disk2", node=scenario.node_names[1])[1]
+    before = len(replicas.first.log())
+    with flood(plane, scenario.pods, scenario.vm_pod("trial", "disk2"), tenant) as answers:
+        created = burst.create(scenario, [scenario.vm_pod(f"vm{number}", "disk2") for number in range(VMS)])
+        sent = len(answers)
+    assert not any(DECISION in answer for answer in answers)
+    assert {each.reason or each.error for each in created} == {"CoScheduled"}
+    assert {scenario.wait_running(each.pod) for each in created} == {node}
+    decided = [line for line in replicas.first.log()[before:] if line.get("event") == "decided"]
+    assert {line["reason"] for line in decided} == {"CoScheduled"}
+    slowest = max(each.seconds for each in created)
+    measured(f"tenants: beside {sent} dry runs by {CLIENTS} clients, {VMS} VMs take at most {slowest:.1f} s")
+
+
+def repelling(rival: Scenario, node: str) -> None:
+    selector = {"matchLabels": {"kubevirt.io": "virt-launcher"}}
+    term = {"topologyKey": HOSTNAME, "namespaceSelector": {}, "labelSelector": selector}
+    spec = {"containers": [{"name": "main", "image": "none"}], "nodeName": node}
+    spec["affinity"] = {"podAntiAffinity": {REQUIRED: [term]}}
+    rival.create({"metadata": {"name": "rival-pod"}, "spec": spec})
+
+
+def filling(rival: Scenario, node: str) -> None:
+    rival.fill(node, cpu="15990m")  # the node has 16
+
+
+def tainting(rival: Scenario, node: str) -> None:
+    taint = {"key": "rival-key", "value": "rival-value", "effect": "NoSchedule"}
+    rival.change_node(node, {"spec": {"taints": [taint]}})
+
+
+# What another tenant does on the node, and the reason for which the VM isn't pinned there.
+ON_THE_NODE = {"PodAffinity": repelling, "NodeFull": filling, "NodeTainted": tainting}
+SECRETS = re.compile("rival|, free")
+
+
+@pytest.mark.parametrize("reason", ON_THE_NODE)
+def test_decisions_warnings_and_events_tell_nothing_of_other_tenants(
+    scenario: Scenario, rival: Scenario, plane: ControlPlane, tenant: str, reason: str
+) -> None:
+    ON_THE_NODE[reason](rival, scenario.target_node("disk1"))
+    plane.wait(lambda: scenario.decision("disk1").startswith(reason), 20, reason)
+    vm = f"vm-{scenario.namespace}"
+    pod = scenario.owned(scenario.vm_pod(vm, "disk1"))
+    path, body = f"{scenario.pods}?dryRun=All", json.dumps(pod)
+    with closing(Client(plane, tenant)) as client:
+        assert DECISION not in client.post(path, body)
+    with closing(Client(plane, user=KUBEVIRT)) as client:
+        answers = [client.post(each, body) for each in (path, scenario.pods)]
+    assert all(f"{reason}: " in answer for answer in answers)
+    events = f"/api/v1/namespaces/{scenario.namespace}/events?fieldSelector=involvedObject.name={vm}"
+    answers += plane.wait(lambda: [str(each) for each in plane.request("GET", events)["items"]], 20, "the Event")
+    assert [found for answer in answers for found in SECRETS.findall(answer)] == []
+
+
+def test_a_claim_that_names_the_volume_of_another_tenant_tells_no_node(scenario: Scenario, rival: Scenario) -> None:
+    rival.add_nodes(1)
+    volume, node = rival.add_attached_volume("disk1")
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": rival.namespace, "volumeName": f"pv-{volume}"}
+    spec["resources"] = {"requests": {"storage": "1Gi"}}
+    scenario.plane.request("POST", scenario.claims, {"metadata": {"name": "copy"}, "spec": spec})
+    stored = scenario.dry_run(scenario.vm_pod("trial", "copy"))
+    assert stored["metadata"]["annotations"][DECISION].startswith("NoShareManager")
+    assert node not in json.dumps(stored)
+
+
+# --- the release ---
+
+
+def replica_of(scenario: Scenario, replica_set: Object) -> Object:
+    """Create a VMI as the controller of its VirtualMachineInstanceReplicaSet does, and return its pod."""
+    owner = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "controller": True}
+    owner |= {key: replica_set["metadata"][key] for key in ("name", "uid")}
+    return scenario.owned(scenario.vm_pod("pool", "disk2"), owner)
+
+
+@contextmanager
+def stuck_pods(rival: Scenario, node: str) -> Iterator[list[str]]:
+    """Create pinned pods that no node can run, eight a second, each of a VMI of its own. Yield their names."""
+    pods = [pin(rival.owned(rival.vm_pod(f"stuck-{number}", opt_in=None)), node) for number in range(STUCK)]
+    names, stop = list[str](), threading.Event()
+
+    def work() -> None:
+        began = time.monotonic()
+        for number, pod in enumerate(pods):
+            if stop.wait(max(0.0, began + number / 8 - time.monotonic())):
+                break
+            names.append(rival.plane.request("POST", rival.pods, pod, user="")["metadata"]["name"])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield names
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_stuck_vm_of_a_replica_set_is_released_while_another_tenant_creates_stuck_pods(
+    scenario: Scenario, rival: Scenario, plane: ControlPlane, measured: Measured
+) -> None:
+    """In 60 passes, the webhook once examined only the newest of the other tenant's pods."""
+    small, node = scenario.node_names
+    scenario.add_attached_volume("disk2", node=node)
+    sets = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachineinstancereplicasets"
+    kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet"}
+    replica_set = plane.request("POST", sets, kind | {"metadata": {"name": "pool"}, "spec": {}})
+    with stuck_pods(rival, small) as created:
+        with plane.stopped_scheduler():
+            vm = scenario.create(replica_of(scenario, replica_set))
+            assert scenario.annotations(vm)[DECISION].startswith("CoScheduled")
+            scenario.change_node(node, {"spec": {"unschedulable": True}})
+        scenario.wait_unschedulable(vm)
+        assert len(created) < STUCK / 2
+        began = time.monotonic()
+        limit = RELEASE_AFTER + PASSES * PASS_INTERVAL
+        plane.wait(lambda: not exists(scenario, vm), limit, f"the release within {PASSES} passes")
+        seconds = time.monotonic() - began
+        scenario.change_node(node, {"spec": {"unschedulable": None}})
+        plane.wait(lambda: not scenario.decision("disk2").startswith("NodeCordoned"), 20, "the uncordoned node")
+        successor = scenario.create(replica_of(scenario, replica_set))
+    assert scenario.annotations(successor)[DECISION].startswith("Released")
+    scenario.wait_running(successor)
+    measured(f"tenants: beside {len(created)} stuck pods, a VM is released after {seconds:.0f} s")
+
+
+def exists(scenario: Scenario, pod: str) -> bool:
+    return pod in [each["metadata"]["name"] for each in scenario.plane.request("GET", scenario.pods)["items"]]
