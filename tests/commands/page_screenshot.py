@@ -13,7 +13,7 @@ from tests.support.paths import DOCS, EXAMPLES
 from webhook.cli import commands
 
 SNAPSHOTS = [EXAMPLES / "cluster.yaml", EXAMPLES / "fleet.yaml"]
-WIDTH, SCALE = 1280, 1.5  # pixels of the page, and pixels of the picture for each
+WIDTH, SCALE = 1280, 1  # pixels of the page, and pixels of the picture for each
 MARGIN = 24  # pixels below the last box
 
 

@@ -107,5 +107,5 @@ def describe_traffic(traffic: Sequence[Traffic], total: Traffic) -> str:
     """Return a sentence about the VMs whose traffic crosses the network, and its sum."""
     if not traffic:
         return "no disk traffic crosses the network"
-    share = f"{makers(traffic)} of the {len(traffic)} VMs make {MOST:.0%} of it"
+    share = f"{makers(traffic):,} of the {len(traffic):,} VMs make {MOST:.0%} of it"
     return f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network; {share}"

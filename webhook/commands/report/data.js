@@ -31,8 +31,8 @@ const COLUMNS = [
   ["Reason", (vm) => vm.reason],
   ...(NFS ? [["NFS", (vm) => vm.nfs.text]] : []),
   ["If started", ifStarted],
-  ...(TRAFFIC ? [["Operations/s", (vm) => vm.traffic.operations], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
-  ["What to do", (vm) => vm.advice],
+  ...(TRAFFIC ? [["Operations/s", (vm) => Math.round(vm.traffic.operations)], ["MB/s", (vm) => megabytes(vm.traffic.bytes)]] : []),
+  ["What to do", (vm) => vm.nextStep || vm.advice, (vm) => vm.advice], // the details have more words
 ];
 const chosen = { namespace: "", name: "", node: "", states: new Set(), selected: null, sort: 0, ascending: true };
 if (TRAFFIC) Object.assign(chosen, { sort: COLUMNS.findIndex(([title]) => title === "MB/s"), ascending: false });

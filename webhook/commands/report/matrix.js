@@ -54,7 +54,7 @@ function sortedNodes(totals) {
 function matrixHead(cells) {
   const vmsIn = (same) => [...cells].flatMap(([row, found]) => [...found].filter(([column]) => (row === column) === same).map(([, of]) => of.length));
   const sum = (numbers) => numbers.reduce((one, other) => one + other, 0);
-  const text = `On the diagonal: together, ${sum(vmsIn(true)).toLocaleString("en")}. Beside it: apart, ${sum(vmsIn(false)).toLocaleString("en")}; their traffic crosses the network.`;
+  const text = `On the diagonal: together, ${sum(vmsIn(true)).toLocaleString("en")}. Beside it: apart, ${sum(vmsIn(false)).toLocaleString("en")}; their traffic crosses the network.${TRAFFIC ? " A deeper color means more traffic." : ""}`;
   const choice = ([when, title]) => {
     const pressed = String(MATRIX.when === when);
     return element("button", { type: "button", "aria-pressed": pressed, click: () => setWhen(when) }, title);
@@ -102,7 +102,8 @@ function weight(of, together) {
 
 function cell(row, column, of, y, x, most) {
   const together = row === column;
-  const depth = Math.max(1, Math.ceil((DEPTHS * weight(of, together)) / most[together ? "together" : "apart"]));
+  const share = weight(of, together) / most[together ? "together" : "apart"];
+  const depth = Math.max(1, Math.ceil(DEPTHS * (TRAFFIC && !together ? Math.sqrt(share) : share))); // few VMs make most of the traffic
   const title = cellTitle(row, column, of);
   const chosenCell = MATRIX.cell && MATRIX.cell.row === row && MATRIX.cell.column === column;
   const attributes = { type: "button", class: `cell ${together ? "Together" : "Apart"}`, "data-depth": depth, title, "aria-label": title };

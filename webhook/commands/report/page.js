@@ -8,7 +8,7 @@ function showSummary() {
   const counts = counted(vms).map(([state, count]) => [state, summary[key(state)] ?? count]).filter(([, count]) => count);
   const listed = counts.map(([state, count]) => `${count.toLocaleString("en")} ${words(state)}`).join(", ");
   const onlyOptedIn = toOptIn ? ` (${toOptIn} only after opt-in)` : "";
-  const after = apart ? `. ${togetherAfterRestart} of ${apart} would be together after a restart${onlyOptedIn}` : "";
+  const after = apart ? `. ${togetherAfterRestart.toLocaleString("en")} of ${apart.toLocaleString("en")} would be together after a restart${onlyOptedIn}` : "";
   const more = [(TRAFFIC || {}).text, NFS].map((text) => (text ? `. ${text[0].toUpperCase()}${text.slice(1)}` : "")).join("");
   byId("summary").textContent = `${plural(summary.vms ?? vms.length, "VM")}${listed ? `: ${listed}` : ""}${after}${more}.`;
   for (const [state, count] of counts) {
@@ -74,7 +74,9 @@ function show() {
 
 // The table
 
-function showTable() {
+const LISTED_VMS = 500; // rows; each thousand more takes about a second
+
+function showTable(all = false) {
   const read = COLUMNS[chosen.sort][1];
   const order = (one, other) => String(read(one)).localeCompare(String(read(other)), "en", { numeric: true });
   const sorted = [...shown].sort((one, other) => (chosen.ascending ? order(one, other) : order(other, one)));
@@ -83,9 +85,10 @@ function showTable() {
     { role: "table" },
     element("caption", {}, "VMs, the nodes on which they run, and the nodes of their share-managers"),
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...COLUMNS.map(columnHeader))),
-    element("tbody", { role: "rowgroup" }, ...sorted.map(tableRow)),
+    element("tbody", { role: "rowgroup" }, ...sorted.slice(0, all ? Infinity : LISTED_VMS).map(tableRow)),
   );
-  byId("table").replaceChildren(sortChoice(), table);
+  const rest = element("p", { class: "hint" }, `${LISTED_VMS} of ${plural(sorted.length, "VM")}. `, element("button", { type: "button", click: () => showTable(true) }, "Show all"));
+  byId("table").replaceChildren(sortChoice(), table, ...(all || sorted.length <= LISTED_VMS ? [] : [rest]));
 }
 
 // A phone shows the rows as cards, without the column headers.
@@ -128,7 +131,7 @@ function select(vm) {
   const panel = byId("details");
   panel.hidden = !chosen.selected;
   if (chosen.selected) {
-    const facts = COLUMNS.slice(2).map(([title, read]) => [title, read(vm)]);
+    const facts = COLUMNS.slice(2).map(([title, read, detail = read]) => [title, detail(vm)]);
     const rows = facts.filter(([, value]) => value !== "").flatMap(([title, value]) => [element("dt", {}, title), element("dd", {}, value)]);
     const close = element("button", { type: "button", class: "close", "aria-label": "Close", click: closeDetails }, "×");
     const title = element("h2", {}, mark(vm.state), ` ${vm.namespace}/${vm.name}`);
@@ -186,7 +189,7 @@ function addTabs() {
   document.addEventListener("keydown", (event) => event.key === "Escape" && chosen.selected && closeDetails());
 }
 
-addEventListener("beforeprint", showTable); // paper gets the table: lines and scrolled cells would mislead
+addEventListener("beforeprint", () => showTable(true)); // paper gets the table: lines and scrolled cells would mislead
 showSource();
 showSummary();
 addFilters();
