@@ -14,6 +14,7 @@ from tests.support.fleet import installation, vm, vm_pod
 from tests.support.migrations import kubevirt, migratable, migration_crd
 from webhook import __version__
 from webhook.cli import commands
+from webhook.commands.report.document import OF_THE_FLEET
 
 # The VM is apart. Only its namespace opts it in, and another VM keeps its share-manager running.
 CLUSTER = [
@@ -81,7 +82,7 @@ def test_the_settings_are_those_of_the_cluster(server: ApiServer, tmp_path: Path
         assert (found["cluster"], found["version"] != "") == ("x", True)
         assert run("report -A -o wide", *source, variables=variables).stdout.startswith(head)
         (explained,) = json.loads(run("explain vm vm1 -n default -o json", *source, variables=variables).stdout)
-        assert explained["vm"] == {key: value for key, value in reported.items() if key != "plan"}
+        assert explained["vm"] == {key: value for key, value in reported.items() if key not in OF_THE_FLEET}
         assert explained["webhook"]["text"].startswith(head)
         if not forbidden and head.startswith(DEPLOYMENT):
             assert found["settings"] == {each["name"]: each["value"] for each in objects[2]["env"]}

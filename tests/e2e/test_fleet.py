@@ -1,16 +1,19 @@
-"""`report`, `explain` and the metrics agree about every VM of a fleet, whatever happens to it."""
+"""`report`, its page, `explain` and the metrics agree about every VM of a fleet, however the webhook is installed."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from tests.support.builders import OPT_IN
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.kubevirt import install_crds
@@ -18,21 +21,24 @@ from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.virt_controller import VirtController
-from tests.support.webhook_process import Webhook, create_service_account
+from tests.support.webhook_process import NAMESPACE, RIGHTS, Webhook, create_service_account
 from webhook.cli import commands
+from webhook.commands.report.document import OF_THE_FLEET
 
 pytestmark = pytest.mark.controlplane
 
 NODES = 8
+INSTALLED = "fleet"
+CONTAINER = {"name": "webhook", "image": "registry.test/webhook"}
 
 
 class Fleet:
     """VMs in all states, and three views of them: the report, the explanations and the metrics."""
 
-    def __init__(self, scenario: Scenario, controller: VirtController, webhook: Webhook) -> None:
+    def __init__(self, scenario: Scenario, controller: VirtController, webhook: Webhook, kubeconfig: Path) -> None:
         self.scenario, self.controller, self.plane = scenario, controller, scenario.plane
         self.nodes = scenario.add_nodes(NODES)
-        self._webhook = webhook
+        self._installed, self._kubeconfig, self._exporting = webhook, kubeconfig, [webhook]
         self._explained: dict[tuple[str, str], Object] = {}
 
     def serve(self, claim: str, node: str) -> str:
@@ -114,22 +120,67 @@ class Fleet:
         assert (result.exit_code, result.stderr) == (0, "")
         return json.loads(result.stdout)
 
-    def agreed(self, *, all_vms: bool = False) -> dict[str, Object]:
-        """Return the VMs of the report by name, once `explain` and the metrics say the same about each of them.
+    def agreed(self, *, one_of_each: bool = False) -> dict[str, Object]:
+        """Return the VMs of the report by name, once the page, `explain` and the metrics say the same about each.
 
-        Unless `all_vms`, only VMs are explained whose entry has changed since the last call.
+        Only VMs are explained whose entry has changed since the last call; with `one_of_each`, one of each kind.
         """
-        self.plane.wait(lambda: metrics_of(self._webhook) == self._counted(), 40, "metrics that agree with the report")
+        for webhook in self._exporting[-1:]:
+            self.plane.wait(
+                lambda of=webhook: metrics_of(of) == self._counted(), 40, "metrics that agree with the report"
+            )
         rows = self.rows()
+        assert self._page()["vms"] == list(rows.values())
         for (namespace, name), row in rows.items():
-            if self._explained.get((namespace, name)) == row and not all_vms:
+            if self._explained.get((namespace, name)) == row or (one_of_each and not name.endswith("-0")):
                 continue
             self._explained[namespace, name] = row
             (explained,) = self._run("explain", "vm", name, "-n", namespace)
-            assert explained["vm"] == {key: value for key, value in row.items() if key not in ("plan", "traffic")}
+            assert explained["vm"] == {key: value for key, value in row.items() if key not in OF_THE_FLEET}
             is_well = row["state"] not in ("Apart", "Waiting")
             assert is_well or not row["advice"].startswith("No action needed")
         return {name: row for (_, name), row in rows.items()}
+
+    def _page(self) -> Any:
+        """Return the report that the page shows."""
+        arguments = ["-n", self.scenario.namespace, "-o", "html", "--kubeconfig", str(self.plane.kubeconfig)]
+        page = CliRunner().invoke(commands, ["report", *arguments], catch_exceptions=False).stdout
+        found = re.search(r'<script type="application/json" id="report">(.*?)</script>', page)
+        assert found
+        return json.loads(found[1])
+
+    def install(self, webhook: Webhook | None = None) -> None:
+        """Create what `report` reads of an installation: a Deployment with settings, and a ready replica."""
+        webhook = webhook or self._installed
+        labels = {"app": webhook.name}
+        environment = [{"name": key, "value": value} for key, value in webhook.settings.items()]
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [CONTAINER | {"env": environment}]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        metadata, folder = {"name": webhook.name, "labels": labels}, f"namespaces/{NAMESPACE}"
+        self.plane.request("PATCH", f"/api/v1/{folder}/services/{INSTALLED}", {"spec": {"selector": labels}})
+        self.plane.request("POST", f"/apis/apps/v1/{folder}/deployments", {"metadata": metadata, "spec": spec})
+        pod = {"metadata": metadata, "spec": {"nodeName": self.nodes[-1], "containers": [CONTAINER]}}
+        self.plane.request("POST", f"/api/v1/{folder}/pods", pod)
+        self.plane.wait(lambda: self.head()["activity"] == "called", 20, "a ready replica")
+
+    @contextmanager
+    def serving(self, name: str, **settings: str) -> Iterator[None]:
+        """Have a replica with other settings export the metrics. It takes no reviews: nothing is created meanwhile."""
+        known = {"longhorn_namespace": self.scenario.longhorn.namespace}
+        with Webhook(self.plane, f"fleet-{name}", self._kubeconfig, known | settings) as webhook:
+            self.install(webhook)
+            self._exporting.append(webhook)
+            yield
+            self._exporting.pop()
+
+    def uninstall(self) -> None:
+        """Remove the registration, so that nothing exports metrics."""
+        self._installed.unregister()
+        self._exporting.clear()
+
+    def head(self) -> Any:
+        """Return what the report says of the webhook."""
+        return self._run("report", "-n", self.scenario.namespace)["webhook"]
 
     def _counted(self) -> tuple[Counter[Any], Counter[Any]]:
         rows = self.rows("-A").values()
@@ -159,16 +210,21 @@ def states(rows: dict[str, Object], prefix: str) -> Counter[tuple[str, str]]:
 @pytest.fixture
 def fleet(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Fleet]:
     install_crds(plane)  # a webhook that starts earlier would look for them a minute later
-    kubeconfig = plane.write_kubeconfig(plane.folder / "fleet-kubeconfig", create_service_account(plane, "fleet"))
-    with Webhook(plane, "fleet", kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
+    rights = (*RIGHTS, ("storage.k8s.io", "storageclasses", ("list", "watch")))
+    kubeconfig = plane.write_kubeconfig(
+        plane.folder / "fleet-kubeconfig", create_service_account(plane, "fleet", rights)
+    )
+    with Webhook(plane, INSTALLED, kubeconfig, {"longhorn_namespace": longhorn.namespace}) as webhook:
         scenario = Scenario(plane, longhorn, webhook.register())
         with VirtController(scenario, back_off=1) as controller:
-            yield Fleet(scenario, controller, webhook)
+            found = Fleet(scenario, controller, webhook, kubeconfig)
+            yield found
         scenario.close()
 
 
 def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured: Measured, tmp_path: Path) -> None:
     moving = populate(fleet)
+    fleet.install()
     rows = fleet.agreed()
     assert {prefix: states(rows, prefix) for prefix in EXPECTED} == EXPECTED
     assert {row["ifStarted"]["node"] for name, row in rows.items() if name.startswith("soft")} == {fleet.nodes[1]}
@@ -177,6 +233,35 @@ def test_report_explain_and_metrics_agree_about_every_vm(fleet: Fleet, measured:
     migrate(fleet)
     drain_and_restart(fleet)
     move_share_manager(fleet, moving)
+    observe(fleet)
+    opt_in_the_namespace(fleet)
+    uninstall(fleet)
+
+
+def observe(fleet: Fleet) -> None:
+    with fleet.serving("observing", action="observe"):
+        rows = fleet.agreed(one_of_each=True)
+    assert not any(row["ifStarted"]["together"] for row in rows.values())
+    assert {row["ifStarted"]["future"] for row in rows.values()} == {"anywhere"}
+    assert all("not active" in row["advice"] for name, row in rows.items() if name.startswith("moving"))
+
+
+def opt_in_the_namespace(fleet: Fleet) -> None:
+    labels = {"metadata": {"labels": {OPT_IN: "true"}}}
+    fleet.plane.request("PATCH", f"/api/v1/namespaces/{fleet.scenario.namespace}", labels)
+    with fleet.serving("by-namespace", opt_in="namespace"):
+        rows = fleet.agreed(one_of_each=True)
+    foreign = [row for name, row in rows.items() if name.startswith("foreign")]
+    assert {(row["optedInBy"], row["reason"]) for row in foreign} == {("namespace", "NotReviewed")}
+    assert {row["ifStarted"]["text"] for row in foreign} == {f"prefers {fleet.nodes[1]} (NodeMismatch)"}
+
+
+def uninstall(fleet: Fleet) -> None:
+    fleet.uninstall()
+    rows = fleet.agreed(one_of_each=True)
+    assert fleet.head()["activity"] == "not-installed"
+    assert not any(row["ifStarted"]["together"] for row in rows.values())
+    assert all(not row["commands"] for row in rows.values() if not row["plan"] or row["plan"]["action"] != "migrate")
 
 
 def back_up(fleet: Fleet, snapshot: Path) -> None:
@@ -232,7 +317,7 @@ def move_share_manager(fleet: Fleet, volume: str) -> None:
         "DELETE", f"/api/v1/namespaces/{longhorn.namespace}/pods/share-manager-{volume}?gracePeriodSeconds=0"
     )
     moved_to = longhorn.wait_running(volume, other_than=node)
-    rows = fleet.agreed(all_vms=True)
+    rows = fleet.agreed()
     assert states(rows, "moving") == {("Apart", "ShareManagerMoved"): 4}
     assert {row["storageNode"] for name, row in rows.items() if name.startswith("moving")} == {moved_to}
 
