@@ -18,17 +18,16 @@ from tests.support.builders import (
     node_terms,
     pod_anti_affinity,
     pod_term,
-    request,
     share_manager,
     share_manager_pod,
     storage,
     virt_launcher,
     volume,
 )
+from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook import __version__
 from webhook.cli import COMMANDS, commands
 from webhook.reading.kubernetes_yaml import documents, to_yaml
-from webhook.serving.review.admission_review import API_VERSION, KIND
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
 HEAVY_LIBRARIES = {"certs", "cryptography", "gunicorn", "kubernetes", "prometheus_client", "rich"}
@@ -36,7 +35,7 @@ HEAVY_LIBRARIES = {"certs", "cryptography", "gunicorn", "kubernetes", "prometheu
 # Arbitrary bytes, and arbitrary text, which may be valid YAML.
 BYTES = st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)
 
-MALFORMED = st.sampled_from([None, 1, "x", [], [None], [[1]], {}, {"a": None}, True])
+
 VM = virt_launcher(
     "vm",
     labels={"app": "vm"},
@@ -46,7 +45,8 @@ VM = virt_launcher(
     affinity=node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})
     | pod_anti_affinity(pod_term({"app": "vm"}, matchLabelKeys=["app"], namespaces=["default"])),
 )
-REVIEW = {"apiVersion": API_VERSION, "kind": KIND, "request": request(VM)}
+
+
 CLUSTER = [
     *storage("disk1", "node-a"),
     node(taints=[{"key": "a", "effect": "NoSchedule"}], allocatable={"cpu": "8"}),
@@ -110,22 +110,8 @@ def test_arbitrary_bytes_as_the_snapshot_are_rejected_in_one_line(content: bytes
         assert len(result.stderr.splitlines()) == 1
 
 
-def value_paths(content: Any, *path: str | int) -> list[tuple[str | int, ...]]:
-    """The paths to all values in an object, at every level."""
-    children = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    return [path, *(inner for key, child in children for inner in value_paths(child, *path, key))]
-
-
-def replaced(content: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = list(content) if isinstance(content, list) else dict(content)
-    copy[path[0]] = replaced(content[path[0]], path[1:], value)
-    return copy
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.sampled_from(value_paths(VM)), MALFORMED)
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from([*value_paths(VM)]), MALFORMED)
 def test_a_malformed_pod_is_decided_and_explained_or_rejected(path: tuple[str | int, ...], malformed: Any) -> None:
     with TemporaryDirectory() as folder:
         cluster, pod = (
@@ -138,8 +124,8 @@ def test_a_malformed_pod_is_decided_and_explained_or_rejected(path: tuple[str | 
             assert result.exit_code == 0 or len(result.stderr.splitlines()) == 1
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.sampled_from(value_paths(CLUSTER)[1:]), MALFORMED)
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from([*value_paths(CLUSTER)][1:]), MALFORMED)
 def test_a_malformed_cluster_is_decided_and_explained_or_rejected(path: tuple[str | int, ...], malformed: Any) -> None:
     with TemporaryDirectory() as folder:
         cluster = write_yaml(Path(folder), "cluster.yaml", *replaced(CLUSTER, path, malformed))
@@ -218,7 +204,7 @@ def test_output_is_utf_8_in_any_locale(folder: Path) -> None:
     assert "✓ opted in" in shell(command.format("explain"), folder).stdout
 
 
-@pytest.mark.parametrize("output", ["yaml", "json", "patch", "diff"])
+@pytest.mark.parametrize("output", ["yaml", "diff"])
 def test_inject_imports_no_heavy_library(folder: Path, output: str) -> None:
     options = "-f pod.yaml --snapshot cluster.yaml"
     process = shell(f"PYTHONPROFILEIMPORTTIME=1 kubevirt-scheduler inject {options} -o {output}", folder)

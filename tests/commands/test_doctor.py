@@ -1,7 +1,6 @@
 """`doctor` checks the cluster before an installation, and the installed webhook: one table row per finding."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,6 @@ from tests.support.builders import (
     pod,
     storage,
     virtual_machine,
-    volume,
 )
 from tests.support.fake_api_server import ApiServer, body, error_response, status
 from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
@@ -32,7 +30,6 @@ from tests.support.webhook_process import RIGHTS
 from webhook import __version__
 from webhook.cli import commands
 from webhook.commands.doctor.before import CHART_RESOURCES
-from webhook.commands.doctor.known_bugs import BUGS
 from webhook.commands.doctor.run import AFTER, BEFORE, CONFIGURATION
 from webhook.placement.affinity import DECISION
 
@@ -328,23 +325,11 @@ BROKEN_BEFORE: dict[str, Case] = {
         "warning",
         "Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: 1)",
     ),
-    "claims of another driver": (
-        put(volume() | {"spec": {"csi": {"driver": "nfs", "volumeHandle": "a"}}}),
-        "claims",
-        "warning",
-        "Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: 0)",
-    ),
     "no right to install": (
         deny(("create", "clusterroles"), ("create", "deployments")),
         "install-rights",
         "failure",
         "missing rights: create clusterroles, deployments",
-    ),
-    "no right to list claims": (
-        forbid("list", "persistentvolumeclaims"),
-        "claims",
-        "warning",
-        "not checked: persistentvolumeclaims is forbidden",
     ),
 }
 
@@ -545,12 +530,6 @@ BROKEN: dict[str, Case] = {
         "failure",
         "the API server does not call the webhook for opted-in VMs: 1 (shop/vm1)",
     ),
-    "VMs forbidden": (
-        forbid("list", "virtualmachines"),
-        "selection",
-        "warning",
-        "not checked: virtualmachines is forbidden",
-    ),
     "no Longhorn namespace": (
         remove(named("Namespace", "longhorn-system")),
         "selection",
@@ -571,12 +550,6 @@ BROKEN: dict[str, Case] = {
     ),
     "later webhook for others": (
         put(other_webhook("z-policy", objectSelector={"matchLabels": {"app": "web"}})),
-        "other-webhooks",
-        "ok",
-        "the API server calls no other webhook for VMs after this one",
-    ),
-    "later webhook for deployments": (
-        put(other_webhook("z-policy", rules=[POD_RULE | {"resources": ["deployments"]}])),
         "other-webhooks",
         "ok",
         "the API server calls no other webhook for VMs after this one",
@@ -749,13 +722,6 @@ def test_a_cluster_that_does_not_answer_exits_with_2(run: RunDoctor, cluster: Cl
     result = run()
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "Error: the API server responded with 500: etcd is down\n"
-
-
-def test_each_known_bug_has_a_source_and_a_cure() -> None:
-    for bug in BUGS:
-        assert bug.first < bug.fixed
-        assert all(re.fullmatch(r"https://github\.com/[\w-]+/[\w-]+/issues/\d+", each) for each in bug.sources)
-        assert bug.sources
 
 
 def test_each_check_is_described_under_its_own_heading() -> None:

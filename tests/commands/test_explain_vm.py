@@ -16,14 +16,12 @@ from tests.support.builders import (
     node,
     pinned_vm_pod,
     pod,
-    share_manager_pod,
     storage,
 )
 from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi, without_settings
 from tests.support.migrations import migratable
 from webhook.cli import commands
-from webhook.placement.wording import ADVICE
 from webhook.reading.kubernetes_yaml import to_yaml
 
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
@@ -39,12 +37,6 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
     "apart": (
         [vm(), vm_pod(node="node-b", decided="NodeFull")],
         "Apart, NodeFull: node-a serves claim disk1",
-        ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
-        RESTART,
-    ),
-    "the share-manager has moved": (
-        [vm(), vm_pod(node="node-b", decided="CoScheduled", pinned="node-b")],
-        "Apart, ShareManagerMoved: node-a serves claim disk1",
         ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
         RESTART,
     ),
@@ -94,12 +86,6 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         "Apart, NotReviewed: node-a serves claim disk1",
         ["pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
         f"Restart the VM: virtctl restart vm1 -n default. Its pod is then pinned to node-a, where {BOTH_KEEP}.",
-    ),
-    "a backup uses a volume that a cordoned node serves": (
-        [node("node-a", unschedulable=True, **ABLE), vm(), vm_pod(node="node-b"), BACKUP],
-        "Apart, NotReviewed: node-a serves claim disk1",
-        ["✗ not cordoned: node-a is cordoned"],
-        f"{ADVICE['NodeCordoned']} P{BOTH_KEEP[1:]} on node-a.",
     ),
     "waiting": (
         [
@@ -339,10 +325,3 @@ def test_a_stuck_pin_is_explained_from_a_snapshot(tmp_path: Path) -> None:
     lines = lines_of(run_explain("vm", "vm1", "--snapshot", snapshot(tmp_path, *items)))
     assert "Waiting, NodeCordoned: node-a serves claim disk1" in lines
     assert advice_of(lines).startswith("The pod is pinned to node-a, but node-a is cordoned.")
-
-
-def test_a_share_manager_pod_without_a_node_is_a_new_pod(tmp_path: Path) -> None:
-    lines = lines_of(
-        run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=to_yaml(share_manager_pod()))
-    )
-    assert not [line for line in lines if line.startswith("Where is")]

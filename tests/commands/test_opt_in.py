@@ -70,14 +70,6 @@ def test_with_yes_each_template_gets_the_annotation_and_keeps_the_others(server:
     assert server.stored(PLURAL, ("default", "vm1"))["spec"]["runStrategy"] == "Always"
 
 
-def test_a_second_run_changes_nothing(server: ApiServer, run: Run) -> None:
-    server.put(virtual_machine())
-    run("opt-in", "--yes")
-    result = run("opt-in", "--yes")
-    assert "unchanged   already opted in" in result.stdout
-    assert server.count("patch", PLURAL) == 1
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import Object, node, settings, storage
-from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
+from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
@@ -280,14 +280,6 @@ def test_a_migration_that_a_quota_blocks_is_deleted_after_a_minute(cluster: Clus
     assert cluster.run(vms, *steps), cluster.log.run
     assert cluster.stages == {"vm1": Stage.SKIPPED, "vm2": Stage.MOVED}
     assert cluster.server.count("delete", MIGRATIONS) == 1
-
-
-def test_an_api_server_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
-    vms = [cluster.add("vm1")]
-    unavailable = [error_response(status(503, "starting")), body(b"", 502)]
-    cluster.server.script("list", MIGRATIONS, *unavailable)
-    assert cluster.run(vms, nothing, nothing, cluster.set_phase("vm1", "Succeeded"))
-    assert cluster.stages == {"vm1": Stage.MOVED}
 
 
 def test_a_right_that_is_withdrawn_during_the_run_stops_it(cluster: Cluster) -> None:

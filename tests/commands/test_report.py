@@ -248,14 +248,6 @@ def test_a_live_cluster_is_read_in_lists_and_never_per_vm(server: ApiServer, tmp
     assert len(lists) == 15  # one page of each kind, and three for the webhook
 
 
-def test_a_live_cluster_and_its_snapshot_give_the_same_report(
-    server: ApiServer, tmp_path: Path, snapshot: Path
-) -> None:
-    server.put(*FLEET)
-    live, found = report_on("--kubeconfig", server.kubeconfig(tmp_path)), report_on("--snapshot", snapshot)
-    assert [live[key] for key in ("vms", "nodes", "summary")] == [found[key] for key in ("vms", "nodes", "summary")]
-
-
 def test_a_cluster_without_kubevirt_and_longhorn_has_no_vms(server: ApiServer, tmp_path: Path) -> None:
     server.missing |= {"virtualmachines", "virtualmachineinstances", "sharemanagers"}
     server.put(node())

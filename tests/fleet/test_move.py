@@ -44,7 +44,9 @@ def view_of(found: Inventory, *, unfinished: bool = False, **overrides: Any) -> 
 
 def test_a_vm_that_is_apart_moves_to_the_hostname_label_of_its_storage_node() -> None:
     nodes = [node("node-a", labels={HOSTNAME: "a.example"}), node("node-b")]
-    found = result(*SERVED, *nodes, vm(), migratable(), vm_pod(node="node-b"))
+    repels_web = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
+    own = vm_pod(node="node-b", affinity=pod_anti_affinity(pod_term(None, labelSelector=repels_web)))
+    found = result(*SERVED, *nodes, vm(), migratable(), own, vm_pod("other", claims=[]))
     assert found == Move("default", "vm1", "node-b", "node-a", "a.example", ("disk1",), ready=True)
 
 

@@ -25,7 +25,6 @@ from webhook.fleet.run import (
     withdrawn,
 )
 
-PHASES = ("", "Pending", "Scheduling", "Scheduled", "Running")
 FAST = frozenset({"fast"})
 QUOTA = "a ResourceQuota of the namespace rejects the target pod"
 

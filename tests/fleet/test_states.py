@@ -33,7 +33,8 @@ NODES = [node("node-a"), node("node-b")]
 SERVED = [*storage(), *NODES]  # disk1 is served by node-a
 OTHER_USER = vm_pod("other", "node-a")
 BACKUP = pod("backup", claims=["disk1"], node="node-b")
-CORDONED = [*storage(), node("node-a", unschedulable=True), node("node-b")]
+
+
 ABLE = {"labels": {"kubevirt.io/schedulable": "true"}}
 DISK = {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]}
 THREE_DISKS = {"volumes": [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in ("disk1", "disk2", "disk3")]}
@@ -41,7 +42,7 @@ TWO_NODES = [*storage("disk1", "node-a"), *storage("disk2", "node-b"), *storage(
 DECIDING = {"kubevirt-scheduler/co-schedule-claim": "disk2"}
 BLOCK = claim("block", volumeMode="Block")
 MIGRATED = {"kubevirt.io/migrationJobUID": "job"}
-HOSTNAME = "kubernetes.io/hostname"
+
 
 # Sentence, objects, state, reason, claim, storage node, words about the start.
 ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str]] = [
@@ -58,19 +59,10 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
      "Apart", "ScheduledElsewhere", "disk1", "node-a", "pinned to node-a"),
     ("apart after a cold start", [*SERVED, vm(), vm_pod(node="node-b", decided="ColdStart"), OTHER_USER],
      "Apart", "ScheduledElsewhere", "disk1", "node-a", "pinned to node-a"),
-    ("apart, because the node was full",
-     [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), OTHER_USER],
-     "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
     ("together, and a backup uses the volume", [*SERVED, vm(), vm_pod(decided="CoScheduled", pinned="node-a"), BACKUP],
      "Together", "CoScheduled", "disk1", "node-a", "pinned to node-a"),
     ("apart, and a backup uses the volume", [*SERVED, vm(), vm_pod(node="node-b", decided="NodeFull"), BACKUP],
      "Apart", "NodeFull", "disk1", "node-a", "pinned to node-a"),
-    ("apart from a cordoned node, and a backup uses the volume",
-     [*CORDONED, vm(), vm_pod(node="node-b", decided="NodeCordoned"), BACKUP],
-     "Apart", "NodeCordoned", "disk1", "node-a", "prefers node-a (NodeCordoned)"),
-    ("a hotplugged disk, and a backup uses it",
-     [*SERVED, vm(), (launcher := vm_pod(node="node-b", claims=[])), hotplug_pod(launcher, node="node-b"), BACKUP],
-     "Apart", "NoClaims", "disk1", "node-a", "anywhere (NoClaims)"),
     ("stopped, and a backup uses the volume", [*storage(), node("node-a", **ABLE), vm(**DISK), BACKUP],
      "Stopped", "CoScheduled", "disk1", "node-a", "pinned to node-a"),
     ("apart, and older than the webhook", [*SERVED, vm(), vm_pod(node="node-b"), OTHER_USER],
@@ -111,14 +103,10 @@ ROWS: list[tuple[str, list[Object], str, str | None, str | None, str | None, str
      "Together", "CoScheduled", "disk1", "node-a", "follows (cold start)"),
     ("a VMI without a VM", [*SERVED, vmi(), vm_pod(node="node-b"), OTHER_USER],
      "Apart", "NotReviewed", "disk1", "node-a", "pinned to node-a"),
-    ("paused", [*SERVED, vm(), vmi(paused=True), vm_pod()],
-     "Together", "CoScheduled", "disk1", "node-a", "follows (cold start)"),
     ("a Block volume", [claim(volumeMode="Block"), volume(), *NODES, vm(), vm_pod()],
      "NotConcerned", "NoShareManagerEver", "disk1", None, "anywhere (NoShareManager)"),
     ("a ReadWriteOnce volume", [claim(modes=["ReadWriteOnce"]), volume(), *NODES, vm(), vm_pod()],
      "NotConcerned", "ClaimNotRWX", "disk1", None, "anywhere (NoShareManager)"),
-    ("no volume of Longhorn", [claim(), volume(driver="nfs.csi.k8s.io"), *NODES, vm(), vm_pod()],
-     "NotConcerned", "NotLonghorn", "disk1", None, "anywhere (NoShareManager)"),
     ("no claims", [*NODES, vm(), vm_pod(claims=[])],
      "NotConcerned", "NoClaims", None, None, "anywhere (NoClaims)"),
     ("unserved", [claim(), volume(), share_manager(state="stopped"), *NODES, vm(), vm_pod()],

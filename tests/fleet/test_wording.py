@@ -80,8 +80,6 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      f"R{RESTART} {PINNED} pod default/backup and VM default/other keep the share-manager running."),
     ("apart, many users", [*SERVED, vm(), vm_pod(node="node-b"), BACKUP, OTHER, vm_pod("third", "node-a")],
      f"R{RESTART} {PINNED} pod default/backup, VM default/other and others keep the share-manager running."),
-    ("apart, cordoned, a backup", [*CORDONED, vm(), vm_pod(node="node-b"), BACKUP],
-     f"{ADVICE['NodeCordoned']} P{BACKUP_KEEPS[1:]} on node-a."),
     ("apart, a backup, and the VM only prefers a node",
      [*SERVED, vm(annotations=PREFERRED_MODE), vm_pod(node="node-b"), BACKUP],
      f"{ONLY_PREFERS} P{BACKUP_KEEPS[1:]} on node-a."),
@@ -91,8 +89,6 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, live-migratable", [*SERVED, vm(), migratable(), vm_pod(node="node-b"), OTHER], RECOLOCATE),
     ("apart, live-migratable, not opted in", [*SERVED, vm(opt_in=False), migratable(), vm_pod(node="node-b"), OTHER],
      f"{RECOLOCATE} To keep it there at its next start, o{OPT_IN}."),
-    ("apart, live-migratable, with a hotplugged disk",
-     [*SERVED, vm(), migratable(), (plain := vm_pod(node="node-b", claims=[])), hotplug_pod(plain)], RECOLOCATE),
     ("apart, and KubeVirt evacuates it",
      [*SERVED, vm(), migratable(evacuationNodeName="node-b"), vm_pod(node="node-b")],
      "Wait, and look again: KubeVirt evacuates the VM from node-b."),
@@ -140,8 +136,6 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
     ("apart, and its next disk is cold",
      [*SERVED, claim("disk2"), vm(annotations=NAMED), vm_pod(node="node-b", claims=["disk1", "disk2"]), BACKUP],
      f"R{RESTART} The share-manager of its disk then follows it."),
-    ("stopped, Block", [claim(volumeMode="Block"), vm(opt_in=False, **DISK)],
-     f"{NO_ACTION} Block and migratable volumes have no share-manager."),
     ("stopped, no claims", [vm()], f"{NO_ACTION} The VM mounts no claim."),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import PREFERRED, catalog, name_requirement, request, share_manager_pod, virt_launcher
+from tests.support.malformed import replaced, value_paths
 from tests.support.random_clusters import clusters, pods, storage
 from webhook.cluster.caches.store import Store
 from webhook.placement.injector import Injection, inject
@@ -123,23 +124,6 @@ JSON = st.recursive(
 )
 
 
-def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [prefix, *(path for key, item in children for path in paths(item, (*prefix, key)))]
-
-
-def with_replaced_field(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
-    """Return a copy in which the field at `path` is replaced, at any depth."""
-    if not path:
-        return replacement
-    copy = deepcopy(value)
-    parent = copy
-    for key in path[:-1]:
-        parent = parent[key]
-    parent[path[-1]] = replacement
-    return copy
-
-
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenario=scenarios(), data=st.data(), replacement=JSON)
 def test_a_field_of_the_wrong_type_never_produces_an_invalid_answer(
@@ -147,8 +131,8 @@ def test_a_field_of_the_wrong_type_never_produces_an_invalid_answer(
 ) -> None:
     pod, cluster, disk, _ = scenario
     admission_request = request(pod | virt_launcher()["metadata"] if data.draw(st.booleans()) else pod)
-    path = data.draw(st.sampled_from(paths(admission_request)[1:]))
-    broken = with_replaced_field(admission_request, path, replacement)
+    path = data.draw(st.sampled_from([*value_paths(admission_request)][1:]))
+    broken = replaced(admission_request, path, replacement)
     injection = inject(broken, store_of(cluster, disk), Settings())
     event(str(injection.decision.reason))
     if injection.error is not None:

@@ -1,10 +1,7 @@
 """Tests of reading Kubernetes objects from files. Errors are one line and quote no file content."""
 
-import io
 import os
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,16 +11,6 @@ from webhook.reading.documents import BadInput, Document, Kind, display_name, re
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 SECRET = "correct-horse"
-
-
-@pytest.fixture
-def stdin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that sets the bytes of standard input; None closes standard input."""
-
-    def set_content(content: bytes | None) -> None:
-        monkeypatch.setattr(sys, "stdin", content if content is None else SimpleNamespace(buffer=io.BytesIO(content)))
-
-    return set_content
 
 
 def write_file(folder: Path, content: str | bytes, name: str = "pod.yaml") -> Path:
@@ -56,13 +43,6 @@ def test_json_is_read_from_a_file_of_any_name(tmp_path: Path, name: str) -> None
     assert found.content == {"kind": "Pod", "time": "2026-11-21T11:01:53Z", "n": 1.0}
 
 
-def test_yaml_may_start_with_a_brace(tmp_path: Path) -> None:
-    assert [document.content for document in read(write_file(tmp_path, "{kind: Pod}\n---\n[1]\n"))] == [
-        {"kind": "Pod"},
-        [1],
-    ]
-
-
 @pytest.mark.parametrize(("name", "content"), [("a.yaml", ""), ("a.yaml", "# no\n---\n"), ("a.json", " \n")])
 def test_an_empty_file_has_no_documents(tmp_path: Path, name: str, content: str) -> None:
     assert read(write_file(tmp_path, content, name)) == []
@@ -71,16 +51,6 @@ def test_an_empty_file_has_no_documents(tmp_path: Path, name: str, content: str)
 def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert read(write_file(tmp_path, b"\xef\xbb\xbf{}", "a.json"))[0].content == {}
     assert read(write_file(tmp_path, b"\xef\xbb\xbfkind: Pod"))[0].content == {"kind": "Pod"}
-
-
-def test_a_dash_reads_standard_input(stdin: Any) -> None:
-    stdin(POD.encode())
-    assert read(Path("-"))[0].file == "standard input"
-
-
-def test_a_closed_standard_input_raises_an_error(stdin: Any) -> None:
-    stdin(None)
-    assert error_message(Path("-")) == "standard input: closed; specify a file, or - for standard input"
 
 
 def test_a_folder_is_read_in_name_order_without_hidden_and_other_files(tmp_path: Path) -> None:
@@ -161,13 +131,3 @@ def test_nested_lists_are_unpacked_and_items_of_a_typed_list_inherit_its_kind() 
     ]
     assert kinds({"apiVersion": "v1", "kind": "List", "items": None}) == []
     assert kinds({"apiVersion": "v1", "kind": "List"}) == []
-
-
-def test_rewriting_a_list_keeps_its_fields_in_order() -> None:
-    item = {"kind": "Pod", "apiVersion": "v1"}
-    content = {"kind": "List", "items": [item, item], "apiVersion": "v1", "metadata": {"resourceVersion": "1"}}
-    document = Document("file", 1, content)
-    changed = document.map_objects(lambda kind, one: one | {"seen": kind[1]})
-    assert list(changed) == list(content)
-    assert changed["items"] == [item | {"seen": "Pod"}] * 2
-    assert content["items"] == [item, item]

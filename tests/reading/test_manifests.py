@@ -74,11 +74,6 @@ def test_a_scalar_has_the_value_and_type_that_kubernetes_reads(scalar: str, valu
     assert (found, type(found)) == (value, type(value))
 
 
-def test_documents_are_read_in_order_and_an_empty_one_is_none() -> None:
-    assert list(documents("a: 1\n---\n---\n# only a comment\n---\n[b]\n...\n")) == [{"a": 1}, None, None, ["b"]]
-    assert list(documents("")) == []
-
-
 def test_an_alias_is_a_copy_of_its_anchored_value() -> None:
     content = read("a: &it {b: [1, &key c]}\nd: *it\n*key : e\n")
     assert content == {"a": {"b": [1, "c"]}, "d": {"b": [1, "c"]}, "c": "e"}

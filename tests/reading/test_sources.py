@@ -26,6 +26,7 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_api_server import ApiServer
+from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.caches.kinds import VMIS
 from webhook.cluster.client import ClusterClient
 from webhook.placement.injector import inject
@@ -36,7 +37,6 @@ from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
 from webhook.reading.on_demand import OnDemand
 
-MALFORMED = st.sampled_from([None, 1, "x", [], [None], [[1]], {}, {"a": None}, True])
 ZONE = node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})
 CLUSTER = [
     *storage("disk1", "node-a"),
@@ -50,23 +50,7 @@ CLUSTER = [
 SUBJECTS = (virt_launcher("new", requests={"cpu": "1"}, tolerations=[{"operator": "Exists"}]), share_manager_pod())
 
 
-def value_paths(content: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
-    """Yield the paths to all values in an object, at every level."""
-    yield path
-    children = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    for key, child in children:
-        yield from value_paths(child, *path, key)
-
-
 PATHS = [path for path in value_paths(CLUSTER) if len(path) > 1 and path[1] in ("spec", "status")]
-
-
-def replaced(content: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = list(content) if isinstance(content, list) else dict(content)
-    copy[path[0]] = replaced(content[path[0]], path[1:], value)
-    return copy
 
 
 @pytest.fixture(scope="module")
