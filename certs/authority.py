@@ -223,11 +223,13 @@ def _subject(common_name: str) -> x509.Name:
 
 
 def _general_name(name: str) -> x509.IPAddress | x509.DNSName:
-    found = canonical(name)
     try:
-        return x509.IPAddress(ip_address(found))
+        return x509.IPAddress(ip_address(name))
     except ValueError:
-        return x509.DNSName(found)
+        try:
+            return x509.DNSName(name.lower())
+        except ValueError:
+            raise _bad_name(name) from None
 
 
 def _name_values(names: Iterable[Any] | None) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ class ApiHandler(BaseHTTPRequestHandler):
         with self.server.lock:
             try:
                 if self.command == "GET":
-                    body = self.server.api.get(self.path, 5)
+                    found = self.server.api.get(self.path, 5)
+                    body = None if found is None else json.dumps(found).encode()
                 else:
                     content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                     body = json.dumps(self.server.api.send(self.command, self.path, content, 5)).encode()
@@ -334,14 +335,14 @@ def test_status_reports_an_overdue_step(objects, new_replica, later, problem, tr
     assert {trusts for _, trusts in found.webhooks.values()} == {trusted}
 
 
-def test_sign_is_overdue_only_after_a_day(objects, new_replica):
+def test_sign_is_overdue_five_minutes_after_the_replicas_wait(objects, new_replica):
     clock = CertificateClock()
     new_replica(clock)
     steps = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=False)
     assert [next(steps).partition(":")[0] for _ in range(2)] == ["introduce", "published"]
-    found = status(objects, clock() + timedelta(hours=23), POLICY)
+    found = status(objects, clock() + timedelta(minutes=9), POLICY)
     assert (found.next.step, found.problem) == (Step.SIGN, "")
-    found = status(objects, clock() + timedelta(hours=25), POLICY)
+    found = status(objects, clock() + timedelta(minutes=11), POLICY)
     assert found.problem.startswith("step sign is overdue ")
 
 
