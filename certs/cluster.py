@@ -1,7 +1,6 @@
 """Read and write one Secret and one MutatingWebhookConfiguration, as plain dicts."""
 
 import base64
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -27,7 +26,7 @@ class ApiError(Exception):
 class ApiClient(Protocol):
     """The API server requests that `certs` needs: `webhook.cluster.client.ClusterClient`, or a fake in the tests."""
 
-    def get(self, path: str, timeout: float = ...) -> bytes | None:
+    def get(self, path: str, timeout: float = ...) -> JsonObject | None:
         """Read one object; None if it does not exist. Raises ApiError."""
 
     def send(self, method: str, path: str, body: JsonObject, timeout: float) -> JsonObject:
@@ -75,13 +74,9 @@ class CertificateObjects:
         return f"MutatingWebhookConfiguration {self.configuration}"
 
     def _read(self, path: str, name: str) -> JsonObject:
-        body = _request(name, "get", lambda: self.api.get(path, TIMEOUT))
-        if body is None:
+        found = _request(name, "get", lambda: self.api.get(path, TIMEOUT))
+        if found is None:
             raise CertificateError(Cause.MISSING, f"{name} not found; helm upgrade creates it")
-        try:
-            found: JsonObject = json.loads(body)
-        except (ValueError, RecursionError):
-            raise CertificateError(Cause.UNREACHABLE, f"{name}: the response is not JSON") from None
         return found
 
     def _write(self, path: str, name: str, body: JsonObject) -> JsonObject:

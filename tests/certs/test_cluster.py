@@ -97,18 +97,6 @@ def test_a_forbidden_write_names_the_verb_update(api, objects):
     assert "the right to update it" in raised_error(objects.write_secret, secret)[1]
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[" * 100_000], ids=["empty", "the page of a proxy", "deeply nested JSON"]
-)
-def test_a_response_that_is_not_json_is_reported_as_unreachable(body):
-    class Proxy(FakeCertificateCluster):
-        def get(self, *_):
-            return body
-
-    cause, text = raised_error(CertificateObjects(Proxy(), (NAMESPACE, NAME), None).read_secret)
-    assert (cause, text) == (Cause.UNREACHABLE, f"{SECRET}: the response is not JSON")
-
-
 def test_the_error_of_the_client_is_an_api_error_of_certs():
     error = ClusterError(403, "no")
     assert isinstance(error, ApiError)

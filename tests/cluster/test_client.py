@@ -242,6 +242,16 @@ def test_get_returns_none_for_a_missing_object_or_crd(server: ApiServer, cluster
     assert cluster.get("/apis/longhorn.io/v1beta2/namespaces/longhorn-system/sharemanagers/vol-disk1") is None
 
 
+@pytest.mark.parametrize(
+    "answer", [b"", b"<html>", b"[]", b"[" * 100_000], ids=["empty", "the page of a proxy", "list", "deeply nested"]
+)
+def test_a_response_that_is_not_an_object_raises_an_error(
+    server: ApiServer, cluster: ClusterClient, answer: bytes
+) -> None:
+    server.script("get", "persistentvolumeclaims", body(answer))
+    assert str(error_from(cluster.get, CLAIM)) == "unexpected response: not a Kubernetes object"
+
+
 def test_requests_reuse_one_connection(server: ApiServer, cluster: ClusterClient) -> None:
     server.put(node(), claim(), share_manager())
     for _ in range(20):

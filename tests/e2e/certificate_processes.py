@@ -74,7 +74,7 @@ class RecordingClient:
         self.writes = 0
         self.conflicts: Counter[str] = Counter()
 
-    def get(self, path: str, timeout: float = 5) -> bytes | None:
+    def get(self, path: str, timeout: float = 5) -> Object | None:
         return self._api.get(path, timeout)
 
     def send(self, method: str, path: str, body: Object, timeout: float) -> Object:

@@ -65,12 +65,12 @@ class FakeCertificateCluster:
         stored["metadata"]["resourceVersion"] = str(self.version)
         self.objects[path] = stored
 
-    def get(self, path: str, timeout: float = 60.0) -> bytes | None:
+    def get(self, path: str, timeout: float = 60.0) -> Object | None:
         assert timeout <= 5
         raise_fault = self._record("GET", path)
         found = self.objects.get(path)
         raise_fault()
-        return None if found is None else json.dumps(found).encode()
+        return deepcopy(found)
 
     def send(self, method: str, path: str, body: Object, timeout: float) -> Object:
         assert (method, timeout <= 5) == ("PUT", True)

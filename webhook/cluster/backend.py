@@ -10,22 +10,6 @@ from webhook.placement.reasons import Decision
 from webhook.placement.settings import Settings
 
 
-def _do_nothing() -> None:
-    pass
-
-
-def _always_synced() -> bool:
-    return True
-
-
-def _lacks_nothing(_request: JsonObject, _decision: Decision) -> bool:
-    return False
-
-
-def _record_nothing(_request: JsonObject, _decision: Decision) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Cache:
     """The state of one cache of a live cluster.
@@ -53,12 +37,12 @@ class Backend:
     """
 
     decide: Callable[[JsonObject], Injection]
-    lacks_objects: Callable[[JsonObject, Decision], bool] = _lacks_nothing
-    record: Callable[[JsonObject, Decision], None] = _record_nothing
-    start: Callable[[], None] = _do_nothing
-    stop: Callable[[], None] = _do_nothing
+    lacks_objects: Callable[[JsonObject, Decision], bool] = lambda _request, _decision: False
+    record: Callable[[JsonObject, Decision], None] = lambda _request, _decision: None
+    start: Callable[[], None] = lambda: None
+    stop: Callable[[], None] = lambda: None
     caches: Callable[[], list[Cache]] = field(default=list)
-    synced: Callable[[], bool] = _always_synced
+    synced: Callable[[], bool] = lambda: True
 
 
 def from_snapshot(store: Store, settings: Settings) -> Backend:

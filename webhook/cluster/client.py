@@ -175,10 +175,10 @@ class ClusterClient:
         query |= {"timeoutSeconds": str(seconds)}
         return _events(self._send("GET", path, query, self._silence, accept=accept))
 
-    def get(self, path: str, timeout: float = LIST_TIMEOUT) -> bytes | None:
-        """Read one object; return None if it doesn't exist. Raises ClusterError."""
+    def get(self, path: str, timeout: float = LIST_TIMEOUT) -> JsonObject | None:
+        """Read one object; return None if it or its kind doesn't exist. Raises ClusterError."""
         try:
-            return self._read_body("GET", path, {}, timeout)
+            return _decode(_OBJECT, self._read_body("GET", path, {}, timeout))
         except ClusterError as error:
             if error.code != 404:
                 raise

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-import msgspec
-
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, mapping, text
@@ -81,13 +79,9 @@ class Election:
 
     def _try_to_lead(self) -> None:
         started = self._clock()
-        body = self._cluster.get(self._path, REQUEST_TIMEOUT)
-        if body is None:
+        lease = self._cluster.get(self._path, REQUEST_TIMEOUT)
+        if lease is None:
             raise ClusterError(404, f"{self._path} not found, so no replica releases pins")
-        try:
-            lease = msgspec.json.decode(body, type=JsonObject)
-        except ValueError:
-            raise ClusterError(0, f"{self._path}: unexpected response: not a Kubernetes object") from None
         spec = mapping(lease, "spec")
         if spec != self._observed:
             self._observed, self._observed_at = spec, self._clock()

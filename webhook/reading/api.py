@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from webhook.cluster.client import LIST_TIMEOUT, ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.placement.objects.fields import JsonObject
 from webhook.reading.documents import BadInput
 
@@ -29,12 +29,6 @@ def describe_failure(error: ClusterError) -> str:
     """Return the message for a failed request: no usable response, or the API server's error."""
     problem = f"the API server responded with {error.code}" if error.code else "cannot reach the API server"
     return f"{problem}: {error}"
-
-
-def read_object(cluster: ClusterClient, path: str, timeout: float = LIST_TIMEOUT) -> JsonObject | None:
-    """Read one object; None if it or its kind doesn't exist. Raises ClusterError."""
-    body = cluster.get(path, timeout)
-    return None if body is None else msgspec.json.decode(body, type=JsonObject)
 
 
 def list_raw(cluster: ClusterClient, path: str, **query: str) -> list[msgspec.Raw]:
@@ -70,7 +64,7 @@ class Reader:
     def get(self, path: str) -> JsonObject | None:
         """Read one object; None if it or its kind doesn't exist."""
         with allowed():
-            return read_object(self.cluster, path, REQUEST_TIMEOUT)
+            return self.cluster.get(path, REQUEST_TIMEOUT)
 
     def items(self, path: str, **query: str) -> list[JsonObject]:
         """List objects; none if their kind doesn't exist."""

@@ -61,12 +61,15 @@ class _Document:
         self._alias_values = 0
 
     def value(self, event: Any, depth: int) -> Any:
-        _require(depth <= MAX_DEPTH, event, TOO_DEEP)
+        if depth > MAX_DEPTH:
+            raise _error_at(event, TOO_DEEP)
         if isinstance(event, yaml.AliasEvent):
-            _require(event.anchor in self._anchors, event, "undefined alias")
+            if event.anchor not in self._anchors:
+                raise _error_at(event, "undefined alias")
             return self._copy(self._anchors[str(event.anchor)], event, depth)
         scalar = isinstance(event, yaml.ScalarEvent)
-        _require(event.tag is None or (scalar and event.tag in ("!", _STRING)), event, "unsupported YAML tag")
+        if event.tag and not (scalar and event.tag in ("!", _STRING)):
+            raise _error_at(event, "unsupported YAML tag")
         if scalar:
             value = _plain(event) if event.implicit[0] and event.tag is None else event.value
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -78,7 +81,10 @@ class _Document:
         return value
 
     def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
-        return iter(lambda: None if isinstance(event := next(self._events), end) else event, None)
+        for event in self._events:
+            if isinstance(event, end):
+                return
+            yield event
 
     def _mapping(self, depth: int) -> dict[str, Any]:
         pairs: dict[str, Any] = {}
@@ -87,27 +93,26 @@ class _Document:
             key, value = self.value(event, depth), self.value(next(self._events), depth)
             if key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
                 for source in value if isinstance(value, list) else [value]:
-                    _require(isinstance(source, dict), event, "merge key <<: expected a mapping")
+                    if not isinstance(source, dict):
+                        raise _error_at(event, "merge key <<: expected a mapping")
                     merged = source | merged
-                continue
-            if not isinstance(key, str):
+            elif not isinstance(key, str):
                 raise _error_at(event, "mapping key is not a string: put it in quotes")
-            _require(key not in pairs, event, "duplicate mapping key")
-            pairs[key] = value
+            elif key in pairs:
+                raise _error_at(event, "duplicate mapping key")
+            else:
+                pairs[key] = value
         return merged | pairs if merged else pairs
 
     def _copy(self, value: Any, event: Any, depth: int) -> Any:
         self._alias_values += 1
-        _require(depth <= MAX_DEPTH, event, TOO_DEEP)
-        _require(self._alias_values <= MAX_ALIAS_VALUES, event, f"aliases expand to over {MAX_ALIAS_VALUES:,} values")
+        if depth > MAX_DEPTH:
+            raise _error_at(event, TOO_DEEP)
+        if self._alias_values > MAX_ALIAS_VALUES:
+            raise _error_at(event, f"aliases expand to over {MAX_ALIAS_VALUES:,} values")
         if isinstance(value, dict):
             return {key: self._copy(item, event, depth + 1) for key, item in value.items()}
         return [self._copy(item, event, depth + 1) for item in value] if isinstance(value, list) else value
-
-
-def _require(holds: bool, event: Any, problem: str) -> None:
-    if not holds:
-        raise _error_at(event, problem)
 
 
 def _error_at(event: Any, problem: str) -> InvalidYaml:
@@ -116,7 +121,8 @@ def _error_at(event: Any, problem: str) -> InvalidYaml:
 
 def _plain(event: Any) -> Any:
     value = _resolved(event.value)
-    _require(not isinstance(value, float) or math.isfinite(value), event, "number out of range for JSON")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _error_at(event, "number out of range for JSON")
     return value
 
 

@@ -8,9 +8,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
-import msgspec
-
-from webhook.cluster.caches.kinds import VM_POD_SELECTOR, Kind, all_kinds, object_path
+from webhook.cluster.caches.kinds import VM_POD_SELECTOR, all_kinds, object_path
 from webhook.cluster.caches.pod_tables import PlacedPods
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -27,6 +25,11 @@ _TOLERATED: dict[type[Fact], tuple[int, ...]] = {
     facts.VirtualMachineInstance: (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND),
 }
 
+
+def _skip(_name: str, _error: str) -> None:
+    """Ignore a malformed object, like the webhook."""
+
+
 Query = TypeVar("Query", bound=Callable[..., Any])
 
 
@@ -34,7 +37,7 @@ def _reads_one(query: Query, fact: type[Fact]) -> Query:
     """Return a query that first reads an object. Its arguments are the object's key, or only the name."""
 
     def answer(store: OnDemand, *key: str) -> Any:
-        store.read_object(fact, (key[0] if len(key) == 2 else "", key[-1]))
+        store.read(fact, (key[0] if len(key) == 2 else "", key[-1]))
         return query(store, *key)
 
     return cast(Query, answer)
@@ -59,30 +62,28 @@ class OnDemand(Store):
         self._kinds = {kind.fact: kind for kind in all_kinds(longhorn)}
         self._queried: set[tuple[Any, ...]] = set()
 
-    def read_object(self, fact: type[Fact], key: Key) -> None:
+    def read(self, fact: type[Fact], key: Key) -> None:
         """Read one object, unless that has been done."""
         if self._is_first_query(fact, key):
             kind = self._kinds[fact]
             with suppress(ClusterError), answered(*_TOLERATED.get(fact, ())):
-                body = self._cluster.get(object_path(kind, key))
-                self._store_items(kind, [] if body is None else [msgspec.Raw(body)])
+                if (item := self._cluster.get(object_path(kind, key))) and (found := kind.extract(item, _skip)):
+                    self.put(found)
 
     def list_objects(self, fact: type[Fact], path: str = "", **query: str) -> None:
         """Read all objects of a kind, or those of a path and a query, unless that has been done."""
         kind = self._kinds[fact]
         if self._is_first_query(fact, path, *query.items()):
             with suppress(ClusterError), answered(*_TOLERATED.get(fact, ())):
-                self._store_items(kind, list_raw(self._cluster, path or kind.path, **kind.query, **query))
+                items = list_raw(self._cluster, path or kind.path, **kind.query, **query)
+                for found in kind.read_all(items, _skip):
+                    self.put(found)
 
     def _is_first_query(self, *query: Any) -> bool:
         if query in self._queried:
             return False
         self._queried.add(query)
         return True
-
-    def _store_items(self, kind: Kind, items: Iterable[msgspec.Raw]) -> None:
-        for fact in kind.read_all(items, lambda *_: None):  # like the webhook, which skips malformed objects
-            self.put(fact)
 
     claim = _reads_one(Store.claim, facts.Claim)
     volume = _reads_one(Store.volume, facts.Volume)

@@ -13,7 +13,7 @@ from webhook.fleet.vm_pod_template import needs_state_claim
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL
-from webhook.reading.api import answered, describe_failure, list_objects, read_object
+from webhook.reading.api import answered, describe_failure, list_objects
 from webhook.reading.documents import BadInput
 from webhook.reading.listing import read_extras
 from webhook.reading.on_demand import OnDemand
@@ -46,7 +46,7 @@ def list_names(cluster: ClusterClient, kind: str, namespace: str) -> list[str]:
 def find_pod(cluster: ClusterClient, namespace: str, name: str) -> JsonObject | None:
     """Read a pod; return None if it doesn't exist. Raises BadInput if the request fails."""
     with answered():
-        return read_object(cluster, _path("pod", namespace, name))
+        return cluster.get(_path("pod", namespace, name))
 
 
 def read_one_vm(cluster: ClusterClient, longhorn: str, key: Key) -> Inventory:
@@ -69,7 +69,7 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
     for kind, kind_name in _KINDS.items():
         try:
             with answered(_FORBIDDEN):
-                item = read_object(cluster, _path(kind, namespace, name))
+                item = cluster.get(_path(kind, namespace, name))
         except ClusterError as error:
             problem = problem or describe_failure(error)
             continue

@@ -9,19 +9,8 @@ from webhook.fleet.instance_type import has_instance_type
 from webhook.fleet.vm_pod_template import template_claims
 from webhook.placement.affinity import DECISION
 from webhook.placement.guard.pins import read_pin
-from webhook.placement.objects.facts import (
-    Claim,
-    CSINode,
-    Key,
-    Namespace,
-    Node,
-    Pod,
-    ShareManager,
-    StorageClass,
-    VirtualMachine,
-    VirtualMachineInstance,
-    Volume,
-)
+from webhook.placement.objects import facts
+from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, Malformed, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     PROVISIONING_ANNOTATION,
@@ -60,13 +49,13 @@ def _limited_name(name: str) -> str:
     return name if len(name) <= MAX_NAME else ""
 
 
-def read_claim(item: JsonObject) -> Claim:
+def read_claim(item: JsonObject) -> facts.Claim:
     """Extract the facts of a PersistentVolumeClaim."""
     namespace, name = key_of(item)
     modes = mapping(item, "spec").get("accessModes")
     modes = modes if isinstance(modes, list) else []
     shared = "ReadWriteMany" in modes
-    return Claim(
+    return facts.Claim(
         namespace,
         name,
         _limited_name(text(item, "spec", "volumeName")),
@@ -88,14 +77,14 @@ def _size(claim: JsonObject) -> int:
         return 0
 
 
-def read_volume(item: JsonObject) -> Volume:
+def read_volume(item: JsonObject) -> facts.Volume:
     """Extract the facts of a PersistentVolume."""
     csi, claim = mapping(item, "spec", "csi"), mapping(item, "spec", "claimRef")
     is_longhorn = csi.get("driver") == LONGHORN_DRIVER
     handle = text(csi, "volumeHandle") if is_longhorn else ""
     parameters = mapping(csi, "volumeAttributes") if is_longhorn else {}
     affinity = mapping(item, "spec", "nodeAffinity").get("required")
-    return Volume(
+    return facts.Volume(
         text(item, "metadata", "name"),
         handle,
         (text(claim, "namespace") or "default", text(claim, "name")) if claim else None,
@@ -114,24 +103,24 @@ def _zones(labels: JsonObject) -> dict[str, frozenset[str]]:
     return {key: admitted for key, admitted in found.items() if "" not in admitted}
 
 
-def read_share_manager(item: JsonObject) -> ShareManager:
+def read_share_manager(item: JsonObject) -> facts.ShareManager:
     """Extract the facts of a ShareManager."""
     status = mapping(item, "status")
-    return ShareManager(*key_of(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
+    return facts.ShareManager(*key_of(item), text(status, "state"), text(status, "ownerID"), is_terminating(item))
 
 
-def read_csi_node(item: JsonObject) -> CSINode:
+def read_csi_node(item: JsonObject) -> facts.CSINode:
     """Extract the facts of a CSINode."""
     drivers = mappings(item, "spec", "drivers")
     unlimited = (text(each, "name") for each in drivers if mapping(each, "allocatable").get("count") is None)
-    return CSINode(text(item, "metadata", "name"), frozenset(unlimited))
+    return facts.CSINode(text(item, "metadata", "name"), frozenset(unlimited))
 
 
-def read_node(item: JsonObject) -> Node:
+def read_node(item: JsonObject) -> facts.Node:
     """Extract the facts of a node. Raises Malformed for an invalid quantity."""
     conditions = {text(each, "type"): text(each, "status") for each in mappings(item, "status", "conditions")}
     allocatable = mapping(item, "status").get("allocatable")
-    return Node(
+    return facts.Node(
         text(item, "metadata", "name"),
         labels_of(item),
         conditions["Ready"] == "True" if "Ready" in conditions else None,
@@ -147,10 +136,10 @@ def read_pod(item: JsonObject) -> Pod | None:
         return None
     # The scheduler has preempted pods on the nominated node for this pod, and counts the pod there.
     node = text(item, "spec", "nodeName") or text(item, "status", "nominatedNodeName")
-    facts, pin = pod_facts(item, *key_of(item), node), read_pin(item)
+    found, pin = pod_facts(item, *key_of(item), node), read_pin(item)
     undecided = _is_undecided(item)
     marked = pin or undecided
-    return replace(facts, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else facts
+    return replace(found, pin=pin, prefers=bool(pin and pin.prefers), undecided=undecided) if marked else found
 
 
 def _is_undecided(item: JsonObject) -> bool:
@@ -159,7 +148,7 @@ def _is_undecided(item: JsonObject) -> bool:
     return starts_vm and DECISION not in annotations
 
 
-def read_virtual_machine(item: JsonObject) -> VirtualMachine:
+def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
     """Extract the facts of a VirtualMachine."""
     spec = mapping(item, "spec")
     failures = mapping(item, "status", "startFailure").get("consecutiveFailCount")
@@ -167,7 +156,7 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
     claims = tuple(template_claims(mapping(spec, "template", "spec")))
     if len("".join((*true, *false, *claims))) > MAX_DETAILS:
         true, false, claims = NO_STRINGS, NO_STRINGS, ()
-    return VirtualMachine(
+    return facts.VirtualMachine(
         *key_of(item),
         strategy=_limited_name(run_strategy(item)),
         start_failures=failures if isinstance(failures, int) else 0,
@@ -179,21 +168,23 @@ def read_virtual_machine(item: JsonObject) -> VirtualMachine:
     )
 
 
-def read_virtual_machine_instance(item: JsonObject) -> VirtualMachineInstance:
+def read_virtual_machine_instance(item: JsonObject) -> facts.VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
     owner, uid = controller_of(item), text(item, "metadata", "uid")
-    return VirtualMachineInstance(
+    return facts.VirtualMachineInstance(
         *key_of(item), uid, *(_limited_name(text(owner, field)) for field in ("kind", "name", "uid"))
     )
 
 
-def read_namespace(item: JsonObject) -> Namespace:
+def read_namespace(item: JsonObject) -> facts.Namespace:
     """Extract the facts of a namespace."""
     label = mapping(item, "metadata", "labels").get(OPT_IN_KEY)
-    return Namespace(text(item, "metadata", "name"), {"true": True, "false": False}.get(str(label)), labels_of(item))
+    return facts.Namespace(
+        text(item, "metadata", "name"), {"true": True, "false": False}.get(str(label)), labels_of(item)
+    )
 
 
-def read_storage_class(item: JsonObject) -> StorageClass:
+def read_storage_class(item: JsonObject) -> facts.StorageClass:
     """Extract the facts of a StorageClass."""
     annotation = mapping(item, "metadata", "annotations").get(OPT_IN_KEY)
-    return StorageClass(text(item, "metadata", "name"), annotation == "true")
+    return facts.StorageClass(text(item, "metadata", "name"), annotation == "true")

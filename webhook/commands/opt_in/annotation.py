@@ -9,7 +9,7 @@ from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.suggestions import close_match
 from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.reading.api import answered, list_objects, read_object
+from webhook.reading.api import answered, list_objects
 from webhook.reading.documents import BadInput
 from webhook.reading.one_vm import list_names
 
@@ -68,7 +68,7 @@ def find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], selec
 
 
 def _named(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
-    vm = read_object(cluster, object_path(VIRTUAL_MACHINES, (namespace, name)))
+    vm = cluster.get(object_path(VIRTUAL_MACHINES, (namespace, name)))
     if vm is None:
         found = f'VirtualMachine "{name}" not found in namespace "{namespace}"'
         question = close_match(name, list_names(cluster, "vm", namespace))

@@ -10,7 +10,7 @@ from webhook.placement.migration_nodes import HOSTNAME
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
-from webhook.reading.api import list_objects, read_object
+from webhook.reading.api import list_objects
 
 LABEL = "kubevirt-scheduler/recolocate"
 # A target pod that doesn't fit holds a slot until KubeVirt gives up: 60 s instead of its default of 5 minutes.
@@ -41,7 +41,7 @@ def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
 
     Raises ClusterError.
     """
-    crd = read_object(cluster, CRD)
+    crd = cluster.get(CRD)
     if crd is None:
         return None
     versions = mappings(crd, "spec", "versions")
@@ -66,7 +66,7 @@ def list_migrations(cluster: ClusterClient) -> list[Migration]:
 
 def read_migration(cluster: ClusterClient, namespace: str, name: str) -> Migration | None:
     """Read a migration; None if it doesn't exist. Raises ClusterError."""
-    item = read_object(cluster, f"{KUBEVIRT_API}/namespaces/{namespace}/{PLURAL}/{name}")
+    item = cluster.get(f"{KUBEVIRT_API}/namespaces/{namespace}/{PLURAL}/{name}")
     return None if item is None else _migration(item)
 
 
@@ -89,7 +89,7 @@ def _migration(item: JsonObject) -> Migration:
 
 def read_vmi(cluster: ClusterClient, key: Key) -> JsonObject | None:
     """Read a VMI; None if it doesn't exist. Raises ClusterError."""
-    return read_object(cluster, f"{KUBEVIRT_API}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
+    return cluster.get(f"{KUBEVIRT_API}/namespaces/{key[0]}/virtualmachineinstances/{key[1]}")
 
 
 def sight_of(vmi: JsonObject) -> Sight:
