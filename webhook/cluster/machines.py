@@ -3,13 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Self
 
 from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import LONGHORN_SETTINGS, LONGHORN_VERSION
 from webhook.cluster.caches.pod_tables import vm_key
-from webhook.cluster.caches.store import NO_KEY, Store
+from webhook.cluster.caches.store import NO_KEY, Store, parse_time
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
 from webhook.fleet.instance_type import NotFound, expanded
 from webhook.fleet.move import Surroundings
@@ -207,11 +206,8 @@ class Inventory:
 
 def seconds_since_creation(item: JsonObject | None, time: str) -> float | None:
     """Return the age of an object at a time, which is in RFC 3339; None if either is unknown."""
-    try:
-        created = datetime.fromisoformat(text(item, "metadata", "creationTimestamp"))
-        return (datetime.fromisoformat(time) - created).total_seconds()
-    except (ValueError, TypeError):  # a hand-written time, or one without a time zone
-        return None
+    created, now = parse_time(text(item, "metadata", "creationTimestamp")), parse_time(time)
+    return (now - created).total_seconds() if created and now else None
 
 
 def _is_paused(vmi: JsonObject | None) -> bool:

@@ -17,12 +17,12 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 WEIGHT = 100  # the API's maximum, so that no preference of the user outweighs the storage
 
 
-def _node_field(node: str) -> JsonObject:
-    return {"key": NODE_NAME_FIELD, "operator": "In", "values": [node]}
+def _node_field(node: str, operator: str = "In") -> JsonObject:
+    return {"key": NODE_NAME_FIELD, "operator": operator, "values": [node]}
 
 
-def _preferred_term(node: str) -> JsonObject:
-    return {"weight": WEIGHT, "preference": {"matchFields": [_node_field(node)]}}
+def _preferred_term(node: str, operator: str = "In") -> JsonObject:
+    return {"weight": WEIGHT, "preference": {"matchFields": [_node_field(node, operator)]}}
 
 
 def _pinned_term(term: Any, node: str) -> Any:
@@ -42,8 +42,9 @@ def _with_pin(required: JsonObject | None, node: str) -> JsonObject:
     return {**required, "nodeSelectorTerms": [_pinned_term(term, node) for term in terms]}
 
 
-def _with_preference(preferred: list[Any], node: str) -> list[Any]:
-    return preferred if _preferred_term(node) in preferred else [*preferred, _preferred_term(node)]
+def _with_preference(node_affinity: JsonObject, term: JsonObject) -> list[Any]:
+    preferred = list_in(node_affinity, PREFERRED)
+    return preferred if term in preferred else [*preferred, term]
 
 
 def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
@@ -57,13 +58,8 @@ def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
     if pin:
         required = map_in(node_affinity, REQUIRED) if node_affinity.get(REQUIRED) is not None else None
         changed[REQUIRED] = _with_pin(required, node)
-    changed[PREFERRED] = _with_preference(list_in(node_affinity, PREFERRED), node)
+    changed[PREFERRED] = _with_preference(node_affinity, _preferred_term(node))
     return {**original, "nodeAffinity": changed}
-
-
-def _avoiding_term(node: str) -> JsonObject:
-    field = {"key": NODE_NAME_FIELD, "operator": "NotIn", "values": [node]}
-    return {"weight": WEIGHT, "preference": {"matchFields": [field]}}
 
 
 def with_avoided_node(affinity: Any, node: str) -> JsonObject:
@@ -73,11 +69,8 @@ def with_avoided_node(affinity: Any, node: str) -> JsonObject:
     """
     original = map_in({"affinity": affinity}, "affinity")
     node_affinity = map_in(original, "nodeAffinity")
-    term = _avoiding_term(node)
-    preferred = list_in(node_affinity, PREFERRED)
-    if term in preferred:
-        return original
-    return {**original, "nodeAffinity": {**node_affinity, PREFERRED: [*preferred, term]}}
+    preferred = _with_preference(node_affinity, _preferred_term(node, "NotIn"))
+    return {**original, "nodeAffinity": {**node_affinity, PREFERRED: preferred}}
 
 
 def without_avoided_node(pod: JsonObject) -> JsonObject:
@@ -86,23 +79,26 @@ def without_avoided_node(pod: JsonObject) -> JsonObject:
     No annotation names that node. So any preference of this form counts as the webhook's, if the webhook decided on the
     pod and chose no node.
     """
-    annotations, node_affinity = (
-        mapping(pod, "metadata", "annotations"),
-        mapping(pod, "spec", "affinity", "nodeAffinity"),
-    )
+    annotations = mapping(pod, "metadata", "annotations")
+    node_affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
     if DECISION not in annotations or CO_SCHEDULED_NODE in annotations or not node_affinity.get(PREFERRED):
         return pod
     kept = [term for term in list_in(node_affinity, PREFERRED) if not _avoids_one_node(term)]
+    return _with_node_affinity(pod, node_affinity, kept)
+
+
+def _with_node_affinity(pod: JsonObject, node_affinity: JsonObject, preferred: list[Any]) -> JsonObject:
+    """Return a copy of a pod with another node affinity, and these preferred terms in it, if there are any."""
     changed = {key: value for key, value in node_affinity.items() if key != PREFERRED}
-    changed |= {PREFERRED: kept} if kept else {}
-    affinity = {**mapping(pod, "spec", "affinity"), "nodeAffinity": changed}
-    return {**pod, "spec": {**mapping(pod, "spec"), "affinity": affinity}}
+    changed |= {PREFERRED: preferred} if preferred else {}
+    spec = mapping(pod, "spec")
+    return {**pod, "spec": {**spec, "affinity": {**mapping(spec, "affinity"), "nodeAffinity": changed}}}
 
 
 def _avoids_one_node(term: Any) -> bool:
     fields = mappings(term, "preference", "matchFields")
     values = fields[0].get("values") if len(fields) == 1 else None
-    return isinstance(values, list) and len(values) == 1 and term == _avoiding_term(values[0])
+    return isinstance(values, list) and len(values) == 1 and term == _preferred_term(values[0], "NotIn")
 
 
 def is_partly_pinned(pod: JsonObject, node: str) -> bool:
@@ -136,12 +132,8 @@ def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -
     if not isinstance(node, str) or not node_affinity:
         return released
     own_terms = list_in(mapping(own_affinity, "nodeAffinity", REQUIRED), "nodeSelectorTerms")
-    changed = _unpinned(node_affinity, node, own_terms)
-    changed.pop(PREFERRED, None)
-    if preferences := [term for term in list_in(node_affinity, PREFERRED) if term != _preferred_term(node)]:
-        changed[PREFERRED] = preferences
-    affinity = {**mapping(pod, "spec", "affinity"), "nodeAffinity": changed}
-    return {**released, "spec": {**mapping(pod, "spec"), "affinity": affinity}}
+    preferred = [term for term in list_in(node_affinity, PREFERRED) if term != _preferred_term(node)]
+    return _with_node_affinity(released, _unpinned(node_affinity, node, own_terms), preferred)
 
 
 def without_pin(affinity: Any, node: str) -> JsonObject:
@@ -174,9 +166,8 @@ def _unpinned_term(term: Any, node: str) -> Any:
     if is_empty_term(term) or _node_field(node) not in list_in(term, "matchFields"):
         return term
     fields = [field for field in term["matchFields"] if field != _node_field(node)]
-    rest = {key: value for key, value in term.items() if key != "matchFields"} | (
-        {"matchFields": fields} if fields else {}
-    )
+    rest = {key: value for key, value in term.items() if key != "matchFields"}
+    rest |= {"matchFields": fields} if fields else {}
     return _ADDED_BY_WEBHOOK if is_empty_term(rest) else rest
 
 

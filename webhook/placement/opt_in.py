@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.claims import mounted_claims
-from webhook.placement.objects.facts import Pod
+from webhook.placement.objects.facts import Pod, VirtualMachine
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, OptIn, Settings
@@ -30,9 +30,9 @@ def new_applicant(pod: JsonObject, namespace: str, settings: Settings) -> Applic
     return Applicant(namespace, claims, true, false)
 
 
-def stored_applicant(pod: Pod) -> Applicant:
-    """Return the applicant for the facts of a stored pod."""
-    return Applicant(pod.namespace, pod.claims, pod.true_annotations, pod.false_annotations)
+def stored_applicant(item: Pod | VirtualMachine) -> Applicant:
+    """Return the applicant for the facts of a stored pod, or of the template of a VM."""
+    return Applicant(item.namespace, item.claims, item.true_annotations, item.false_annotations)
 
 
 def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Settings) -> OptedInBy:

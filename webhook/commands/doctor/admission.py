@@ -12,7 +12,7 @@ from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.objects.selectors import labels_match
-from webhook.placement.opt_in import Applicant, opted_in_by
+from webhook.placement.opt_in import opted_in_by, stored_applicant
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import OptIn, Settings
 from webhook.reading.installation import Installation
@@ -52,12 +52,8 @@ def opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMach
     sources = metadata_kinds(settings) if settings.opt_in is OptIn.NAMESPACE else ()
     claims = (CLAIMS,) if sources else ()
     store = Store(fact for kind in (VIRTUAL_MACHINES, *sources, *claims) for fact in inspection.facts(kind))
-    vms = filter(None, (store.virtual_machine(*key) for key in sorted(store.virtual_machines)))
-    return [vm for vm in vms if opted_in_by(_applicant(vm), store, settings) is not OptedInBy.NOTHING]
-
-
-def _applicant(vm: VirtualMachine) -> Applicant:
-    return Applicant(vm.namespace, vm.claims, vm.true_annotations, vm.false_annotations)
+    vms = sorted(store.virtual_machines.values(), key=lambda vm: vm.key)
+    return [vm for vm in vms if opted_in_by(stored_applicant(vm), store, settings) is not OptedInBy.NOTHING]
 
 
 def _selects(found: Installation, pod: JsonObject, namespace: JsonObject) -> bool:

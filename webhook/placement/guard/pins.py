@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from webhook.placement.eligibility import is_bound, is_gated, pinned_by_webhook, preferred_by_webhook
 from webhook.placement.objects.facts import Node, PendingPin, Pod
-from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mappings, text
+from webhook.placement.objects.fields import JsonObject, condition, is_dns_subdomain, text
 from webhook.placement.objects.kubevirt import controlling_vmi, is_virt_launcher
 from webhook.placement.objects.resources import compared_requests
 
@@ -38,11 +38,10 @@ def read_pin(pod: JsonObject) -> PendingPin | None:
 
 
 def _unschedulable_since(pod: JsonObject) -> str:
-    for condition in mappings(pod, "status", "conditions"):
-        found = text(condition, "type"), text(condition, "status"), text(condition, "reason")
-        if found == ("PodScheduled", "False", "Unschedulable"):
-            return text(condition, "lastTransitionTime") or text(pod, "metadata", "creationTimestamp")
-    return ""
+    found = condition(pod, "PodScheduled")
+    if (found.get("status"), found.get("reason")) != ("False", "Unschedulable"):
+        return ""
+    return text(found, "lastTransitionTime") or text(pod, "metadata", "creationTimestamp")
 
 
 def counting_pod(
