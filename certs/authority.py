@@ -32,6 +32,13 @@ _KEY_USAGES = """
 _MALFORMED_X509 = (x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, *_MALFORMED_X509)
 
+MAX_NAME_LENGTH = 253  # characters: RFC 1035 allows 255 bytes, of which the wire format takes two
+MAX_QUOTED_LENGTH = 60  # characters
+
+# Host names have no underscore, but some names that clients call do. The first label may be a wildcard.
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_DNS = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")  # a numeric last label means a malformed IP address
+
 
 class BadCertificate(ValueError):
     """A certificate, key or name that can't be used. The message is one line without key or certificate content."""
@@ -242,14 +249,6 @@ def _key_identifier(extension: object) -> str:
 
 def _key_usage(*enabled: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{usage: usage in enabled for usage in _KEY_USAGES})
-
-
-MAX_NAME_LENGTH = 253  # characters: RFC 1035 allows 255 bytes, of which the wire format takes two
-MAX_QUOTED_LENGTH = 60  # characters
-
-# Host names have no underscore, but some names that clients call do. The first label may be a wildcard.
-_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
-_DNS = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")  # a numeric last label means a malformed IP address
 
 
 def canonical(name: str) -> str:

@@ -27,6 +27,17 @@ from certs.rotation import (
 from certs.secret import Bundle, Cause, CertificateError, InvalidBundle, JsonObject, RetiringCA
 
 Clock = Callable[[], datetime]
+# Seconds between passes. An emptied caBundle is repaired after one interval; two GETs per interval cost little.
+PASS_INTERVAL = 3.0
+CONFLICT_RETRY = 0.5  # seconds
+# Seconds that a starting replica gives the API servers to see the caBundle that it has published.
+PROPAGATION_DELAY = 1.0
+FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
+# The kubelets update a mounted Secret within about a minute and a half, each at its own time.
+MOUNT_DELAY = timedelta(minutes=2)
+NOT_READ = "the caBundle is not read yet"
+
+log = logging.getLogger("certs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +132,6 @@ def _publish(
     except CertificateError as error:
         return error
     return None
-
-
-# Seconds between passes. An emptied caBundle is repaired after one interval; two GETs per interval cost little.
-PASS_INTERVAL = 3.0
-CONFLICT_RETRY = 0.5  # seconds
-# Seconds that a starting replica gives the API servers to see the caBundle that it has published.
-PROPAGATION_DELAY = 1.0
-FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
-# The kubelets update a mounted Secret within about a minute and a half, each at its own time.
-MOUNT_DELAY = timedelta(minutes=2)
-NOT_READ = "the caBundle is not read yet"
-
-log = logging.getLogger("certs")
 
 
 class CertificateController:

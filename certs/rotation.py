@@ -21,6 +21,15 @@ from certs.secret import Bundle, Cause, InvalidBundle, RetiringCA
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 RENEWAL_DIVISOR = 3  # a certificate is renewed when a third of its lifetime is left
+# The time until every replica has read the Secret: a failing replica retries after 30 s at most, with a timeout of 5 s
+# per request.
+READ_BY_ALL = timedelta(seconds=60)
+# A longer rollout has failed (progressDeadlineSeconds). Until then, the API server may call a replica that uses another
+# certificate source.
+ROLLOUT_TIMEOUT = timedelta(minutes=10)
+# Replicas whose clocks differ by a year replace the CA in turn. Without a limit, the Secret (1 MiB at most) would fill
+# up within 15 minutes, and could never be written again.
+MAX_RETIRING = 8
 
 
 class Step(StrEnum):
@@ -173,17 +182,6 @@ def _why_invalid(what: str, certificate: Certificate, now: datetime) -> str:
     if now >= certificate.not_after:
         return f"{what} has expired"
     return f"{what} is not valid yet: the clock was set back"
-
-
-# The time until every replica has read the Secret: a failing replica retries after 30 s at most, with a timeout of 5 s
-# per request.
-READ_BY_ALL = timedelta(seconds=60)
-# A longer rollout has failed (progressDeadlineSeconds). Until then, the API server may call a replica that uses another
-# certificate source.
-ROLLOUT_TIMEOUT = timedelta(minutes=10)
-# Replicas whose clocks differ by a year replace the CA in turn. Without a limit, the Secret (1 MiB at most) would fill
-# up within 15 minutes, and could never be written again.
-MAX_RETIRING = 8
 
 
 def apply_step(

@@ -26,6 +26,16 @@ from webhook.placement.objects.fields import JsonObject
 
 # The API server stores no object over 3 MiB, so a line over this limit isn't a watch event.
 MAX_LINE_BYTES = 16 * 1024 * 1024  # bytes
+# Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
+# the API server knows no limit in bytes. A larger response than MAX_PAGE_BYTES is dropped, and read in smaller pages.
+FIRST_PAGE, MAX_PAGE = 100, 500
+PAGE_BYTES, MAX_PAGE_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
+CONNECT_TIMEOUT = 5.0  # seconds
+LIST_TIMEOUT = 60.0  # seconds for one page
+# A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
+# any data for longer is treated as broken.
+WATCH_SILENCE_TIMEOUT = 150.0  # seconds
+READ_SIZE = 1024 * 1024  # bytes
 
 
 class ListMetadata(msgspec.Struct, frozen=True):
@@ -72,17 +82,6 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     if rest:
         yield bytes(rest)
 
-
-# Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
-# the API server knows no limit in bytes. A larger response than MAX_PAGE_BYTES is dropped, and read in smaller pages.
-FIRST_PAGE, MAX_PAGE = 100, 500
-PAGE_BYTES, MAX_PAGE_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
-CONNECT_TIMEOUT = 5.0  # seconds
-LIST_TIMEOUT = 60.0  # seconds for one page
-# A quiet watch gets its first bookmark after 60 to 120 s (seen on Kubernetes 1.36), then one a minute. A watch without
-# any data for longer is treated as broken.
-WATCH_SILENCE_TIMEOUT = 150.0  # seconds
-READ_SIZE = 1024 * 1024  # bytes
 
 T = TypeVar("T")
 Query = dict[str, str]

@@ -22,6 +22,8 @@ Operation = dict[str, Any]
 # bytes of an affinity before and after. KubeVirt's have 900; larger ones rarely repeat, and 1,000 of 16 KiB with
 # their operations took 100 MB.
 MAX_CACHED_LENGTH = 2 * 1024
+# The API server's limit for all annotations of an object together, in bytes. It rejects a pod above the limit.
+MAX_ANNOTATIONS_SIZE = 256 * 1024
 
 
 class PatchMismatch(RuntimeError):
@@ -110,10 +112,6 @@ def cached_patch(before: JsonObject, after: JsonObject) -> Sequence[Operation]:
 @lru_cache(maxsize=1024)
 def _cached_operations(encoded: bytes) -> Sequence[Operation]:
     return tuple(patch_between(*msgspec.json.decode(encoded)))
-
-
-# The API server's limit for all annotations of an object together, in bytes. It rejects a pod above the limit.
-MAX_ANNOTATIONS_SIZE = 256 * 1024
 
 
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
