@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from webhook.cluster.caches.kinds import kinds
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live import Live
 from webhook.placement.settings import Settings
 
@@ -232,7 +232,7 @@ def resident() -> float:
 
 def make_live(url: str) -> Live:
     """Return a catalog of the cluster, not yet started."""
-    return Live(ClusterClient(lambda: Configuration(host=url)), Settings())
+    return Live(ClusterClient(lambda: Api(url)), Settings())
 
 
 def sync(live: Live) -> None:
@@ -251,7 +251,7 @@ def read_as_catalog(url: str) -> Any:
 
 def read_pages(url: str, keep: Callable[[str, bytes], Any]) -> list[Any]:
     """Read the same pages sequentially, and return the result of `keep` for each object."""
-    connection, kept = ClusterClient(lambda: Configuration(host=url)), []
+    connection, kept = ClusterClient(lambda: Api(url)), []
     for kind in kinds("longhorn-system"):
         more = ""
         while True:

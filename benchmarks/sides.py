@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
 from peer.build import PROGRAMS, peer_command, programs
 
 # The package does not install the tests' support modules. They are imported from the repository.
@@ -35,6 +34,7 @@ from tests.support.builders import (
     pod_term,
     share_manager,
     share_manager_pod,
+    vmi,
     volume,
 )
 from tests.support.controlplane.process import free_ports
@@ -52,7 +52,9 @@ ALLOCATABLE = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage
 
 
 def objects(claims: int, nodes: int) -> Iterator[Object]:
-    """Yield the cluster: nodes, claims each with a PV, ShareManager and share-manager pod, and other pods."""
+    """Yield the cluster: the recorded VM, nodes, claims each with a PV, ShareManager and its pod, and other pods."""
+    labels = json.loads(REVIEW.read_bytes())["request"]["object"]["metadata"]["labels"]
+    yield vmi(uid=labels["kubevirt.io/created-by"])
     for number in range(nodes):
         yield node(f"node-{number}", labels=LABELS, allocatable=ALLOCATABLE)
     for number in range(claims):
@@ -202,12 +204,25 @@ class Setup:
         commands: dict[str, Callable[[Path], list[str]]] = {PEER: self._peer, OURS: self._ours}
         with ExitStack() as stack:
             if name == OURS and self.live:
-                cluster = [str(self.tools["cluster"]), "-snapshot", str(snapshot)]
-                _, url = stack.enter_context(running_program(cluster, self.folder / "cluster.log", self.cores.rest))
-                command = [*self._ours(None), "--kubeconfig", str(self._kubeconfig(url))]
+                cluster = [str(self.tools["cluster"]), f"-snapshot={snapshot}", f"-tls-dir={self.folder}"]
+                _, address = stack.enter_context(running_program(cluster, self.folder / "cluster.log", self.cores.rest))
+                command = self._ours_in_a_pod(*address.split(":"))
             else:
                 command = commands[name](snapshot)
             yield stack.enter_context(side(name, command, self.folder, self.cores.server))
+
+    def _ours_in_a_pod(self, host: str, port: str) -> list[str]:
+        """Return the command that starts ours as in a pod, but with another folder for the service account."""
+        (self.folder / "token").write_text("it")
+        environment = ["KUBECONFIG=/none", f"KUBERNETES_SERVICE_HOST={host}", f"KUBERNETES_SERVICE_PORT={port}"]
+        _, *options = self._ours(None)
+        start = (
+            "from functools import partial; from pathlib import Path\n"
+            "from webhook.cli import main; from webhook.cluster import client\n"
+            f"client.pod_api = partial(client.pod_api, folder=Path({str(self.folder)!r}))\n"
+            "main()"
+        )
+        return ["env", *environment, sys.executable, "-c", start, *options]
 
     def _ours(self, snapshot: Path | None) -> list[str]:
         program = str(Path(sys.executable).with_name("kubevirt-scheduler"))
@@ -216,17 +231,6 @@ class Setup:
 
     def _peer(self, snapshot: Path) -> list[str]:
         return peer_command(self.tools["peer"], snapshot, self.folder, *free_ports(2))
-
-    def _kubeconfig(self, url: str) -> Path:
-        content = {
-            "current-context": "it",
-            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": {"server": url}}],
-            "users": [{"name": "it", "user": {}}],
-        }
-        file = self.folder / f"kubeconfig-{url.rpartition(':')[2]}"
-        file.write_text(yaml.safe_dump(content))
-        return file
 
 
 @contextmanager

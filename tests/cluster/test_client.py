@@ -4,14 +4,13 @@ import ssl
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
-from kubernetes.client import Configuration
-from kubernetes.config.incluster_config import InClusterConfigLoader
 
 from certs.authority import issue_ca, issue_leaf
 from tests.support.builders import claim, node, share_manager
@@ -30,9 +29,11 @@ from webhook.cluster.client import (
     MAX_LINE_BYTES,
     MAX_PAGE_BYTES,
     WATCH_SILENCE_TIMEOUT,
+    Api,
     ClusterClient,
     ClusterError,
     lines,
+    pod_api,
 )
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
@@ -55,7 +56,7 @@ def cluster(server: ApiServer) -> ClusterClient:
 
 
 def client_for(url: str, silence: float = LONG_TIMEOUT) -> ClusterClient:
-    return ClusterClient(lambda: Configuration(host=url), silence=silence)
+    return ClusterClient(lambda: Api(url), silence=silence)
 
 
 def list_pages(cluster: ClusterClient, path: str, **query: str) -> list[list[str]]:
@@ -295,9 +296,9 @@ def test_a_second_401_raises_an_error(server: ApiServer, tmp_path: Path) -> None
 def test_threads_with_the_same_expired_token_reload_it_once(server: ApiServer) -> None:
     loads: list[str] = []
 
-    def load() -> Configuration:
-        loads.append(f"token-{len(loads)}")
-        return Configuration(host=server.url, api_key={"BearerToken": f"Bearer {loads[-1]}"})
+    def load() -> Api:
+        loads.append(token := f"token-{len(loads)}")
+        return Api(server.url, authorization=lambda: f"Bearer {token}")
 
     cluster, barrier = ClusterClient(load), threading.Barrier(4)
     server.tokens = {"token-1"}
@@ -316,15 +317,10 @@ def test_threads_with_the_same_expired_token_reload_it_once(server: ApiServer) -
     assert server.count("list", "nodes") == 8
 
 
-def pod_credentials(folder: Path, server: ApiServer) -> InClusterConfigLoader:
-    """A loader of pod credentials in `folder`; the Kubernetes client reads a fixed path."""
-    port = server.url.rpartition(":")[2]
-    environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
-    return InClusterConfigLoader(folder / "token", folder / "ca.crt", environ=environment)
-
-
-def test_a_service_account_token_is_reread_each_minute_and_after_a_401(tmp_path: Path) -> None:
-    """The Kubernetes client rereads the file once a minute. ClusterClient reloads it after a 401."""
+def test_a_pod_uses_the_token_that_its_file_has_at_each_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet replaces the token after 80 % of its life."""
     ca = issue_ca(datetime.now(UTC))
     leaf = issue_leaf(ca, ["127.0.0.1"], datetime.now(UTC))
     (tmp_path / "ca.crt").write_bytes(ca.certificate)
@@ -332,34 +328,19 @@ def test_a_service_account_token_is_reread_each_minute_and_after_a_401(tmp_path:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "tls.pem")
     with ApiServer(tls) as server:
-        server.tokens = {"first"}
-        (tmp_path / "token").write_text("first")
-        loaders: list[InClusterConfigLoader] = []
-
-        def load() -> Configuration:
-            configuration = Configuration()
-            loaders.append(pod_credentials(tmp_path, server))
-            loaders[-1].load_and_set(configuration)
-            return configuration
-
-        cluster = ClusterClient(load)
-        assert list_pages(cluster, NODES) == [[]]
-        (tmp_path / "token").write_text("second")
-        assert list_pages(cluster, NODES) == [[]]
-        assert server.last("list", "nodes").headers["authorization"] == "bearer first"
-        loaders[0].token_expires_at = datetime.now()  # noqa: DTZ005 (naive, as the client sets it): a minute has passed
-        server.tokens = {"second"}
-        assert list_pages(cluster, NODES) == [[]]
-        assert len(loaders) == 1
-        (tmp_path / "token").write_text("third")
-        server.tokens = {"third"}
-        assert list_pages(cluster, NODES) == [[]]
-        assert len(loaders) == 2
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
+        cluster = ClusterClient(partial(pod_api, "no kubeconfig", tmp_path))
+        for token in ("first", "second"):
+            (tmp_path / "token").write_text(f"{token}\n")
+            server.tokens = {token}
+            assert list_pages(cluster, NODES) == [[]]
+            assert server.last("list", "nodes").headers["authorization"] == f"Bearer {token}"
         (tmp_path / "token").unlink()
-        loaders[1].token_expires_at = datetime.now()  # noqa: DTZ005 (naive, as above)
         assert str(error_from(cluster.pages, NODES)) == f"GET {NODES}: FileNotFoundError"
-        (tmp_path / "token").write_text("")
-        assert str(error_from(cluster.pages, NODES)) == f"GET {NODES}: ConfigException"
+        (tmp_path / "ca.crt").unlink()
+        with pytest.raises(ClusterError, match=r"no cluster credentials: no kubeconfig: .*No such file"):
+            pod_api("no kubeconfig", tmp_path)
 
 
 def test_an_untrusted_server_certificate_raises_an_error(tmp_path: Path) -> None:
@@ -387,9 +368,7 @@ def test_missing_credentials_raise_an_error_that_names_the_searched_places(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError) as caught:
         ClusterClient.connect()
-    assert str(caught.value) == (
-        "no cluster credentials: no kubeconfig /nowhere, and not running in a pod: Service host/port is not set."
-    )
+    assert str(caught.value) == ("no cluster credentials: no kubeconfig /nowhere, and not running in a pod")
     assert capfd.readouterr() == ("", "")  # only the command writes to standard output
 
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from tests.support.builders import Object
 from tests.support.fake_api_server import ApiServer, body, error_response, forbidden, status
 from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.election import LEASE_DURATION, RENEW_DEADLINE, RETRY_INTERVAL, Election
 
 LEASE = ("kubevirt-scheduler", "webhook")
@@ -36,7 +35,7 @@ def clock() -> FakeClock:
 
 
 def replica(server: ApiServer, clock: Any) -> Election:
-    return Election(ClusterClient(lambda: Configuration(host=server.url)), LEASE, clock)
+    return Election(ClusterClient(lambda: Api(server.url)), LEASE, clock)
 
 
 def stored(server: ApiServer) -> Object:

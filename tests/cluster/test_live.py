@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import (
@@ -38,7 +37,7 @@ from webhook.cluster.caches.fact_readers import read_pod
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.caches.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.caches.store import OTHER_REPLICAS_SECONDS
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection
@@ -69,7 +68,7 @@ def live(server: ApiServer, clock: FakeClock) -> Live:
 
 
 def make_live(server: ApiServer, clock: Any = monotonic, **options: Any) -> Live:
-    cluster = ClusterClient(lambda: Configuration(host=server.url), silence=LONG_TIMEOUT)
+    cluster = ClusterClient(lambda: Api(server.url), silence=LONG_TIMEOUT)
     return Live(cluster, settings(**options), clock)
 
 
@@ -474,7 +473,7 @@ def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live
 
 
 def test_vms_are_not_needed_for_a_decision(server: ApiServer, clock: FakeClock) -> None:
-    cluster = ClusterClient(lambda: Configuration(host=server.url))
+    cluster = ClusterClient(lambda: Api(server.url))
     live = Live(cluster, settings(), clock, (VIRTUAL_MACHINES,))
     for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "csinodes", "pods", VMIS, "namespaces"):
         assert not live.synced()

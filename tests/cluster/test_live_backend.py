@@ -6,7 +6,6 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from tests.serving.review_client import ReviewClient
 from tests.support.builders import node, pinned_vm_pod, settings, storage, virtual_machine
@@ -14,7 +13,7 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import vm, vm_pod
 from tests.support.log_capture import capture_logs
 from tests.support.threads import own_threads
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_backend import LiveBackend
 from webhook.fleet.release import RELEASE_REASONS
 from webhook.placement.reasons import Reason
@@ -48,7 +47,7 @@ def make_backend(server: ApiServer) -> Iterator[MakeBackend]:
     created = list[LiveBackend]()
 
     def make(lease: tuple[str, str] | None = LEASE, **overrides: Any) -> LiveBackend:
-        cluster = ClusterClient(lambda: Configuration(host=server.url))
+        cluster = ClusterClient(lambda: Api(server.url))
         created.append(LiveBackend(cluster, settings(**overrides), lease))
         return created[-1]
 

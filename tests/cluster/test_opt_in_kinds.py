@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import (
@@ -25,7 +24,7 @@ from tests.support.fake_api_server import ApiServer, error_response, event, forb
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.kinds import NAMESPACES, STORAGE_CLASSES
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import Api, ClusterClient, ClusterError
 from webhook.cluster.live import Live
 from webhook.cluster.live_backend import LiveBackend
 from webhook.placement.injector import decide
@@ -51,7 +50,7 @@ def server() -> Iterator[ApiServer]:
 
 
 def client(server: ApiServer) -> ClusterClient:
-    return ClusterClient(lambda: Configuration(host=server.url))
+    return ClusterClient(lambda: Api(server.url))
 
 
 def make_live(server: ApiServer, **options: Any) -> Live:

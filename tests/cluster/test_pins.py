@@ -5,7 +5,6 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from tests.cluster.live_caches import follow, sync_caches
 from tests.support.builders import (
@@ -24,7 +23,7 @@ from tests.support.fake_clock import FakeClock
 from webhook.cluster.caches.fact_readers import read_node, read_pod, read_virtual_machine_instance
 from webhook.cluster.caches.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
 from webhook.cluster.caches.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live import Live
 from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS
 from webhook.placement.injector import Injection
@@ -39,7 +38,7 @@ class Replica:
 
     def __init__(self, server: ApiServer, **options: Any) -> None:
         self.clock = FakeClock()
-        cluster = ClusterClient(lambda: Configuration(host=server.url))
+        cluster = ClusterClient(lambda: Api(server.url))
         self.live = Live(cluster, settings(**options), self.clock)
         server.put(*storage(), NODE_A, vmi("vm0"))
         sync_caches(self.live, server)

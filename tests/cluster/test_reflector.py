@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
 
 from tests.support.builders import (
     Object,
@@ -44,7 +43,7 @@ from tests.support.threads import own_threads
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
 from webhook.cluster.caches.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.caches.store import Store
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import Api, ClusterClient, ClusterError
 from webhook.placement.objects.facts import Claim, Fact, Node, Pod, ShareManager, VirtualMachine, Volume
 
 PASSPHRASE = "not-a-real-passphrase"
@@ -102,7 +101,7 @@ class Cache:
         lock: Any = None,
         silence: float = LONG_TIMEOUT,
     ) -> None:
-        cluster = ClusterClient(lambda: Configuration(host=server.url), silence=silence)
+        cluster = ClusterClient(lambda: Api(server.url), silence=silence)
         self.server, self.kind, self.store = server, kind_of(fact), Store()
         self.reflector = Reflector(self.kind, cluster, self.store, lock or nullcontext(), FakeClock(0.0, step))
         self.health = self.reflector.health

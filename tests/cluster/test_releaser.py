@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from kubernetes.client import Configuration
 
 from tests.cluster.live_caches import follow, reflector, sync_caches
 from tests.support.builders import Object, node, pinned_vm_pod, pod, settings, storage, virtual_machine, vmi
@@ -15,7 +14,7 @@ from tests.support.log_capture import capture_logs
 from webhook.cluster.caches.fact_readers import read_pod
 from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.events import build_event, subject_of
 from webhook.cluster.fleet_counts import FleetCounter
 from webhook.cluster.live import Live
@@ -40,7 +39,7 @@ class Harness:
     def __init__(self, server: ApiServer, *items: Object, **overrides: Any) -> None:
         self.server, self.clock, self.leading = server, FakeClock(), True
         self.events: list[Object] = []
-        cluster = ClusterClient(lambda: Configuration(host=server.url))
+        cluster = ClusterClient(lambda: Api(server.url))
         self.live = Live(cluster, settings(**overrides), self.clock, (VIRTUAL_MACHINES,))
         self.releaser = Releaser(
             cluster, self.live, settings(**overrides), lambda: self.leading, self._record, self.clock

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from kubernetes.client import Configuration
 
 from tests.support.builders import (
     Object,
@@ -28,7 +27,7 @@ from tests.support.builders import (
 from tests.support.fake_api_server import ApiServer
 from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.caches.kinds import VMIS
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
@@ -68,7 +67,7 @@ def test_lists_single_reads_and_a_snapshot_lead_to_the_same_decision(
     for path, value in changes:
         objects = replaced(objects, path, value)
     server.put(*objects)
-    client = ClusterClient(lambda: Configuration(host=server.url))
+    client = ClusterClient(lambda: Api(server.url))
     with TemporaryDirectory() as folder:
         file = Path(folder, "cluster.yaml")
         file.write_text("---\n".join(map(to_yaml, objects)))
@@ -90,7 +89,7 @@ def test_a_vm_with_a_null_template_is_listed(template: Object | None) -> None:
     machine["spec"]["template"] = template
     with ApiServer() as server:
         server.put(machine)
-        inventory = read_inventory(ClusterClient(lambda: Configuration(host=server.url)), Settings())
+        inventory = read_inventory(ClusterClient(lambda: Api(server.url)), Settings())
     assert inventory.skipped == {}
     assert [each.name for each in inventory.machines(Settings())] == ["odd"]
 
@@ -101,7 +100,7 @@ def test_a_copied_pin_of_no_vmi_takes_no_resources_for_the_commands() -> None:
     vmi |= {"metadata": {"name": "real", "namespace": "default", "uid": "uid-of-real"}}
     with ApiServer() as server:
         server.put(*CLUSTER, vmi, made_up)
-        client = ClusterClient(lambda: Configuration(host=server.url))
+        client = ClusterClient(lambda: Api(server.url))
         for catalog in (read_inventory(client, Settings()).store, OnDemand(client, Settings().longhorn_namespace)):
             injection = inject(request(SUBJECTS[0]), catalog, Settings())
             assert injection.decision.reason is Reason.CO_SCHEDULED
@@ -112,7 +111,7 @@ def test_the_commands_decide_without_the_rights_for_csi_nodes_and_vmis() -> None
     with ApiServer() as server:
         server.put(*CLUSTER, *disk, pinned_vm_pod(vm="pinned"))
         server.forbidden |= {(verb, plural) for verb in ("get", "list") for plural in ("csinodes", VMIS.plural)}
-        catalog = OnDemand(ClusterClient(lambda: Configuration(host=server.url)), Settings().longhorn_namespace)
+        catalog = OnDemand(ClusterClient(lambda: Api(server.url)), Settings().longhorn_namespace)
         deciding = {"kubevirt-scheduler/co-schedule-claim": "disk1"}
         any_node = [{"operator": "Exists"}]
         created = virt_launcher("new", claims=["disk1", "other"], annotations=deciding, tolerations=any_node)

@@ -1,26 +1,27 @@
 """A Kubernetes API client that returns raw JSON bytes and plain dicts. Only this module imports `kubernetes`.
 
-The module uses the library only for credentials, TLS trust and connections. The library's informer can't hold custom
-resources. Its `Watch` turns a 410 into a KeyError unless `Watch` builds typed models, and typed models drop unknown
-fields.
+The module uses the library only for kubeconfigs: their credentials, TLS trust and proxies. A pod needs none of that, so
+it doesn't import the library, which takes 0.4 s and 16 MB. The library's informer can't hold custom resources. Its
+`Watch` turns a 410 into a KeyError unless `Watch` builds typed models, and typed models drop unknown fields.
 """
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 import urllib3
-import yaml
-from kubernetes import config
-from kubernetes.client import ApiClient, Configuration
-from kubernetes.client.exceptions import ApiException
+from urllib3.connection import HTTPConnection
 
 from certs.cluster import ApiError
+from webhook import __version__
 from webhook.cluster.api_types import JSON
 from webhook.placement.objects.fields import JsonObject
 
@@ -90,9 +91,7 @@ _PAGE = msgspec.json.Decoder(Page)
 _EVENT = msgspec.json.Decoder(Event)
 _STATUS = msgspec.json.Decoder(Status)
 _OBJECT = msgspec.json.Decoder(JsonObject)
-# A kubeconfig that the library can't read.
-_UNUSABLE = config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError
-_REQUEST_ERRORS = (ApiException, config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError)
+_REQUEST_ERRORS = (urllib3.exceptions.HTTPError, OSError, ValueError)
 
 
 class ClusterError(ApiError):
@@ -101,6 +100,35 @@ class ClusterError(ApiError):
 
 class _ResponseTooLarge(ClusterError):
     """The response has more bytes than allowed."""
+
+
+# Connections: one for each watch, and a few for lists, reads and Events.
+POOL_SIZE = 16
+# A server that vanished and came back resets the connection that the kernel probes.
+KEEP_ALIVE = [
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *[
+        (socket.IPPROTO_TCP, getattr(socket, name), seconds)
+        for name, seconds in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9))
+        if hasattr(socket, name)
+    ],
+]
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def _make_pool(**options: Any) -> urllib3.PoolManager:
+    # The caller decides when to retry.
+    return urllib3.PoolManager(retries=False, maxsize=POOL_SIZE, socket_options=KEEP_ALIVE, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An API server with credentials. `authorization` returns the header of the next request, or an empty string."""
+
+    url: str
+    pool: urllib3.PoolManager = field(default_factory=_make_pool)
+    authorization: Callable[[], str] = str
 
 
 class ClusterClient:
@@ -113,7 +141,7 @@ class ClusterClient:
 
     def __init__(  # noqa: PLR0913, PLR0917 (only `load` is required)
         self,
-        load: Callable[[], Configuration],
+        load: Callable[[], Api],
         silence: float = WATCH_SILENCE_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         namespace: str = "default",
@@ -123,7 +151,7 @@ class ClusterClient:
         self.namespace, self.name, self._user = namespace, name, user
         self._load, self._silence, self._clock = load, silence, clock
         self._reload_lock = threading.Lock()
-        self._client = _api_client(load(), user)
+        self._api = load()
 
     def impersonating(self, user: str) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
@@ -138,12 +166,9 @@ class ClusterClient:
         default = os.environ.get("KUBECONFIG") or "~/.kube/config"
         files = kubeconfig or default
         if kubeconfig or context or any(Path(file).expanduser().is_file() for file in default.split(os.pathsep)):
-            load = partial(_load_configuration, f"kubeconfig {files}", config.load_kube_config, files, context)
             name, namespace = _context(files, context)
-            return cls(load, namespace=namespace, name=name)
-        # The library's own `load_config` prints its attempts to standard output.
-        source = f"no kubeconfig {default}, and not running in a pod"
-        return cls(partial(_load_configuration, source, config.load_incluster_config))
+            return cls(partial(_kubeconfig_api, files, context), namespace=namespace, name=name)
+        return cls(partial(pod_api, f"no kubeconfig {default}"))
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
@@ -222,86 +247,128 @@ class ClusterClient:
     def _send(  # noqa: PLR0913, PLR0917 (the parts of a request)
         self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
     ) -> urllib3.BaseHTTPResponse:
-        client, arguments = self._client, (method, path, timeout, list(query.items()), body, accept)
-        response = _request(client, *arguments)
+        api, arguments = self._api, (method, path, timeout, query, body, accept, self._user)
+        response = _request(api, *arguments)
         if response.status == 401:
             response.close()
-            response = _request(self._reloaded(client), *arguments)
+            response = _request(self._reloaded(api), *arguments)
         if response.status >= 400:
             raise ClusterError(response.status, _error_message(response))
         return response
 
-    def _reloaded(self, rejected: Any) -> ApiClient:
-        # The library rereads a service account's token once a minute, but never a kubeconfig's.
+    def _reloaded(self, rejected: Api) -> Api:
+        # The library never rereads a kubeconfig's token.
         with self._reload_lock:
-            old: Any = self._client
-            if old is rejected:
-                self._client = _api_client(self._load(), self._user)
-                old.close()
-            return self._client
+            if self._api is rejected:
+                self._api = self._load()
+                rejected.pool.clear()
+            return self._api
+
+
+# What the library raises for an unusable kubeconfig, besides its own errors and those of YAML.
+_FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError)
+
+
+def _contexts(files: str | None) -> tuple[list[Any], Any]:
+    """Return the contexts of a kubeconfig and the current one. Loading the credentials reports an unusable file."""
+    import yaml  # noqa: PLC0415 (as the library below)
+    from kubernetes import config  # noqa: PLC0415 (a replica in a pod doesn't need it)
+
+    try:
+        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+    except (config.ConfigException, yaml.YAMLError, *_FILE_ERRORS):
+        return [], None
+    return contexts, current
 
 
 def _context(files: str, context: str | None) -> tuple[str, str]:
     """Return the name and the namespace of a context, by default of the current one."""
+    contexts, current = _contexts(files)
     try:
-        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
-        chosen = next((each for each in contexts if each["name"] == context), current)
+        chosen: Any = next((each for each in contexts if each["name"] == context), current)
         return str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
-    except _UNUSABLE:
-        return "", "default"  # loading the credentials from the same file reports the error
+    except _FILE_ERRORS:
+        return "", "default"
 
 
 def context_names(kubeconfig: str | None) -> list[str]:
     """List the contexts of a kubeconfig, by default the user's; empty if it can't be read."""
     try:
-        contexts, _ = config.list_kube_config_contexts(kubeconfig)  # type: ignore[no-untyped-call]
-        return [str(each["name"]) for each in contexts]
-    except _UNUSABLE:
+        return [str(each["name"]) for each in _contexts(kubeconfig)[0]]
+    except _FILE_ERRORS:
         return []
 
 
-def _load_configuration(source: str, load: Any, *arguments: str | None) -> Configuration:
-    configuration = Configuration()
+def _kubeconfig_api(files: str, context: str | None) -> Api:
+    import yaml  # noqa: PLC0415 (as the library below)
+    from kubernetes import client, config  # noqa: PLC0415 (a replica in a pod doesn't need it)
+
+    configuration: Any = client.Configuration()
+    configuration.retries, configuration.socket_options = False, KEEP_ALIVE
+    configuration.connection_pool_maxsize = POOL_SIZE
+
+    def authorization() -> str:
+        try:  # may run a program that gets a new token
+            return configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
+        except config.ConfigException as error:
+            raise ClusterError(0, f"no cluster credentials: kubeconfig {files}: {_without_content(error)}") from None
+
     try:
-        load(*arguments, client_configuration=configuration)
+        config.load_kube_config(files, context, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        pool = client.rest.RESTClientObject(configuration).pool_manager
     except config.ConfigException as error:
-        # The library quotes an entry's content in braces; for a user, that may include the token.
-        problem = str(error).removeprefix("Invalid kube-config file. ").partition("{")[0]
-    except (OSError, yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        problem = _without_content(error)
+    except (yaml.YAMLError, *_FILE_ERRORS) as error:
         problem = f"cannot read the file ({type(error).__name__})"
     else:
-        return configuration
-    raise ClusterError(0, f"no cluster credentials: {source}: {problem}")
+        return Api(configuration.host, pool, authorization)
+    raise ClusterError(0, f"no cluster credentials: kubeconfig {files}: {problem}")
 
 
-def _api_client(configuration: Configuration, user: str) -> ApiClient:
-    configuration.retries = False  # the caller decides when to retry
-    configuration.keep_alive = True  # TCP keepalive: a server that vanished and came back resets the probed connection
-    configuration.connection_pool_maxsize = 16  # one for each watch, and a few for lists, reads and Events
-    client = ApiClient(configuration)
+def _without_content(error: Exception) -> str:
+    # The library quotes an entry's content in braces; for a user, that may include the token.
+    return str(error).removeprefix("Invalid kube-config file. ").partition("{")[0]
+
+
+def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
+    """Return the API server with the pod's service account. Its token is reread for each request: it is replaced."""
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+    try:
+        ca = (folder / "ca.crt").read_text() if host and port else ""
+    except OSError as error:
+        raise ClusterError(0, f"no cluster credentials: {source}: {error}") from None
+    if not ca:
+        raise ClusterError(0, f"no cluster credentials: {source}, and not running in a pod")
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return Api(url, _make_pool(ca_cert_data=ca), lambda: "Bearer " + (folder / "token").read_text())
+
+
+def _request(  # noqa: PLR0913, PLR0917 (the parts of a request)
+    api: Api, method: str, path: str, timeout: float, query: Query, body: JsonObject | None, accept: str, user: str
+) -> urllib3.BaseHTTPResponse:
+    headers = {"Accept": accept, "User-Agent": f"kubevirt-scheduler/{__version__}"}
     if user:
-        client.set_default_header("Impersonate-User", user)  # type: ignore[no-untyped-call]
-    return client
-
-
-def _request(client: Any, method: str, path: str, timeout: float, *content: Any) -> urllib3.BaseHTTPResponse:
-    query, body, accept = content
-    headers = {"Accept": accept}
+        headers["Impersonate-User"] = user
     if body is not None:
         headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else JSON
+    # A single number limits the sum: the time to connect plus the time to the first byte.
+    short = timeout <= CONNECT_TIMEOUT
+    limits = urllib3.Timeout(timeout) if short else urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout)
     try:
-        request = client.param_serialize(method, path, None, query, headers, body, auth_settings=["BearerToken"])
-        if "authorization" in request[2]:  # a token file may end with a newline, which a header must not contain
-            request[2]["authorization"] = request[2]["authorization"].strip()
-        # A single number limits the sum: the time to connect plus the time to the first byte.
-        limits = timeout if timeout <= CONNECT_TIMEOUT else (CONNECT_TIMEOUT, timeout)
-        answer = client.call_api(*request, _request_timeout=limits)
+        if authorization := api.authorization().strip():  # a token file may end with a newline
+            headers["Authorization"] = authorization
+        return api.pool.request(
+            method,
+            f"{api.url}{path}?{urlencode(query)}" if query else f"{api.url}{path}",
+            body=None if body is None else msgspec.json.encode(body),
+            headers=headers,
+            timeout=limits,
+            preload_content=False,
+        )
+    except urllib3.exceptions.SSLError as error:
+        raise ClusterError(0, f"{method} {path}: SSLError: {error}") from None
     except _REQUEST_ERRORS as error:
-        # The library wraps the error for an untrusted certificate in an ApiException.
-        reason = str(error.reason).replace("\n", ": ") if isinstance(error, ApiException) else type(error).__name__
-        raise ClusterError(0, f"{method} {path}: {reason}") from None
-    response: urllib3.BaseHTTPResponse = answer.response
-    return response
+        raise ClusterError(0, f"{method} {path}: {type(error).__name__}") from None
 
 
 def _error_message(response: urllib3.BaseHTTPResponse) -> str:

@@ -41,6 +41,7 @@ type cluster struct {
 
 func main() {
 	snapshot := flag.String("snapshot", "", "the cluster: one List in JSON")
+	folder := flag.String("tls-dir", "", "the folder with tls.crt and tls.key")
 	flag.Parse()
 	known, err := read(*snapshot)
 	if err != nil {
@@ -50,8 +51,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("http://" + listener.Addr().String())
-	log.Fatal(http.Serve(listener, known))
+	fmt.Println(listener.Addr().String())
+	log.Fatal(http.ServeTLS(listener, known, *folder+"/tls.crt", *folder+"/tls.key"))
 }
 
 func read(file string) (*cluster, error) {
