@@ -14,7 +14,7 @@ from tests.chart import promtool
 from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, find_one, render
 from tests.support.paths import DOCS
 from webhook.placement.reasons import GUARD_REASONS, Subject
-from webhook.serving.telemetry.decision_metrics import possible_labels
+from webhook.serving.telemetry.metrics import possible_labels
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 

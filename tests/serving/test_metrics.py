@@ -12,8 +12,7 @@ from tests.support.fake_clock import FakeClock
 from webhook import __version__
 from webhook.placement.reasons import CLAIM_REASONS, Decision, Mode, Outcome, Reason, Subject
 from webhook.placement.settings import Action
-from webhook.serving.telemetry.decision_metrics import BUCKETS, possible_labels, possible_outcomes
-from webhook.serving.telemetry.metrics import Metrics
+from webhook.serving.telemetry.metrics import BUCKETS, Metrics, possible_labels, possible_outcomes
 
 CASES = sorted(paths.CASES.glob("*/expected.yaml"))
 

@@ -20,7 +20,7 @@ from cryptography.x509 import load_der_x509_certificate
 
 from certs.authority import issue_ca, issue_leaf
 from tests.support.server_process import JSON, VM_START, run_server, until
-from tests.support.tls_client import client_hello, closed_by_server, receive_all, reset, write_certificate_files
+from tests.support.tls_client import client_hello, closed_by_server, receive_all, write_certificate_files
 
 HEAD = b"POST /mutate?timeout=10s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 REVIEW = HEAD + b"Content-Length: %d\r\n\r\n" % len(VM_START) + VM_START
@@ -173,56 +173,6 @@ def test_the_server_accepts_more_connections_than_its_initial_file_limit(tmp_pat
         until(lambda: metric(server, "connections") == SOFT_LIMIT)
         assert server.review()["allowed"]
         assert server.probe("/readyz")[0] == 200
-
-
-def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(server):
-    wait_for_no_connections(server)
-    before = dropped(server)
-    for _ in range(10):
-        server.connect_tcp().close()
-        reset(server.connect_tcp())
-        with server.connect_tcp() as garbage, suppress(ConnectionResetError):
-            garbage.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            garbage.recv(100)
-        with server.connect_tcp() as aborted:
-            aborted.sendall(client_hello(server.client_context()))
-            aborted.recv(100)
-        reset(server.connect_tls())
-        server.connect_tls().close()
-    assert server.review()["allowed"]
-    wait_for_no_connections(server)
-    expected = {"tls": 10, "reset": 30, "hello": 0, "writing": 0, "evicted": 0, "error": 0}
-    assert until(lambda: dropped(server) == {cause: count + expected[cause] for cause, count in before.items()})
-
-
-def test_a_client_that_sends_its_whole_body_still_receives_the_413(server):
-    """Both http.client and Go's client send the whole body before they read the response."""
-    connection = server.connect()
-    pieces = (b" " * 65536 for _ in range(256))
-    connection.request("POST", "/mutate", pieces, JSON | {"Content-Length": str(16 * 2**20)})
-    response = connection.getresponse()
-    assert (response.status, response.headers["Connection"]) == (413, "close")
-    connection.close()
-
-
-def test_pipelined_reviews_are_answered_in_order(server):
-    sent = [REVIEW.replace(json.loads(VM_START)["request"]["uid"].encode(), f"{n:036}".encode()) for n in range(20)]
-    with server.connect_tls() as sock:
-        sock.sendall(b"".join(sent) + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        responses = receive_all(sock).split(b"HTTP/1.1 ")[1:]
-    assert [response[:3] for response in responses] == [b"200"] * 20 + [b"404"]
-    uids = [json.loads(response.partition(b"\r\n\r\n")[2])["response"]["uid"] for response in responses[:-1]]
-    assert uids == [f"{n:036}" for n in range(20)]
-
-
-def test_a_review_without_enough_time_is_allowed_unchanged(server):
-    connection = server.connect()
-    connection.request("POST", "/mutate?timeout=400ms", VM_START, JSON)
-    response = json.loads(connection.getresponse().read())["response"]
-    connection.close()
-    assert response["allowed"]
-    assert "patch" not in response
-    assert response["auditAnnotations"]["reason"] == "DeadlineExceeded"
 
 
 # Certificate changes

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 from base64 import b64decode
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -79,17 +79,6 @@ def test_the_generated_certificate_is_valid_for_localhost(server, name):
         assert connection.version() == "TLSv1.3"
 
 
-def test_one_connection_serves_many_reviews(server):
-    connection = server.connect()
-    for _ in range(3):
-        status, headers, _ = post(connection)
-        assert (status, headers["Connection"]) == (200, "keep-alive")
-    local = connection.sock.getsockname()
-    post(connection)
-    assert connection.sock.getsockname() == local
-    connection.close()
-
-
 def test_each_decision_is_logged_as_a_json_line(server):
     sent = json.loads(VM_START)
     sent["request"]["uid"] = "a-uid-of-its-own"
@@ -99,22 +88,6 @@ def test_each_decision_is_logged_as_a_json_line(server):
 
 
 # Invalid requests
-
-
-def test_a_body_over_4_mib_is_rejected_before_it_is_read(server):
-    with server.connect_tls() as connection:
-        head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {4 * 2**20 + 1}"
-        connection.sendall(f"{head}\r\n\r\n".encode())
-        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
-
-
-@pytest.mark.parametrize(("size", "status"), [(4 * 2**20, 200), (4 * 2**20 + 1, 413)])
-def test_a_chunked_body_is_accepted_up_to_4_mib(server, size, status):
-    connection = server.connect()
-    chunks = iter([VM_START.ljust(2**20), *[b" " * 2**20] * 3, b" " * (size - 4 * 2**20)])
-    connection.request("POST", "/mutate", (chunk for chunk in chunks if chunk), JSON, encode_chunked=True)
-    assert connection.getresponse().status == status
-    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -154,31 +127,6 @@ def test_another_spelling_of_the_path_is_not_found(server, path):
     connection.close()
 
 
-def test_an_empty_line_before_a_request_is_skipped(server):
-    with server.connect_tls() as connection:
-        connection.sendall(b"\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert receive_all(connection).startswith(b"HTTP/1.1 404 ")
-
-
-def test_an_invalid_chunk_gets_a_json_error(server):
-    head = "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
-    with server.connect_tls() as connection:
-        connection.sendall(f"{head}\r\n\r\n{SECRET}\r\n".encode())
-        head, _, body = receive_all(connection).decode(errors="replace").partition("\r\n\r\n")
-    assert head.startswith("HTTP/1.1 400 ")
-    assert json.loads(body) == {"error": "the body is truncated or its framing is invalid"}
-    assert SECRET not in server.log
-
-
-def test_a_truncated_body_is_logged(server):
-    head = "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked"
-    before = server.log.count("the body is truncated")  # other tests cause the same line
-    with server.connect_tls() as connection:
-        connection.sendall(f"{head}\r\n\r\n5\r\nab".encode())
-        connection.shutdown(socket.SHUT_WR)
-    assert until(lambda: server.log.count("the body is truncated") > before)
-
-
 def test_a_body_longer_than_its_content_length_is_not_quoted(server):
     """The excess is parsed as the next request, and gunicorn's own logger quotes an invalid request line."""
     body = REVIEWS.joinpath("share-manager-avoiding-a-node.json").read_bytes()
@@ -206,35 +154,6 @@ def test_the_debug_log_does_not_quote_requests(tmp_path):
 
 
 # Connections without a complete request
-
-
-def test_connections_closed_before_the_handshake_do_not_break_the_next_request(server):
-    for _ in range(20):
-        server.connect_tcp().close()
-    assert server.review()["allowed"]
-
-
-def test_a_client_without_tls_does_not_break_the_next_request(server):
-    with server.connect_tcp() as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        with suppress(ConnectionResetError):
-            assert b"HTTP" not in connection.recv(100)
-    assert server.review()["allowed"]
-
-
-def test_incomplete_handshakes_do_not_break_the_next_request(server):
-    outgoing = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        server.client_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
-    hello = outgoing.read()
-    incomplete = [server.connect_tcp() for _ in range(4)]
-    for sock, part in zip(incomplete, (b"", hello[:1], hello[: len(hello) // 2], hello), strict=True):
-        sock.sendall(part)
-    with server.connect_tls() as partial_request:
-        partial_request.sendall(b"POST /mutate HTTP/1.1\r\nHost")
-        assert server.review()["allowed"]
-    for sock in incomplete:
-        sock.close()
 
 
 # The plain port
@@ -305,12 +224,6 @@ def test_master_and_worker_share_the_memory_of_their_modules(tmp_path):
     with ApiServer() as api, run_server(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path)) as server:
         assert server.review()["allowed"]
         assert own_memory(server.process.pid) + own_memory(server.worker_pid()) < 75
-
-
-def test_the_text_log_format_writes_key_value_pairs(tmp_path):
-    with run_server(tmp_path, CO_SCHEDULE_LOG_FORMAT="text", CO_SCHEDULE_LOG_LEVEL="debug") as server:
-        server.review()
-        assert until(lambda: re.search(r"level=info event=decided .*vm=vm1 .*reason=CoScheduled", server.log))
 
 
 def test_only_the_user_of_the_process_can_read_the_generated_key(server):
@@ -444,13 +357,6 @@ def test_sigint_to_master_and_worker_exits_with_0(tmp_path):
         os.kill(server.worker_pid(), signal.SIGINT)
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(TIMEOUT) == 0
-
-
-def test_an_incomplete_handshake_does_not_block_shutdown(tmp_path):
-    with run_server(tmp_path) as server, server.connect_tcp() as sock:
-        sock.sendall(b"\x16\x03\x01")
-        server.review()
-        assert server.stop() == 0
 
 
 def test_a_draining_server_is_unready_and_serves_open_connections(tmp_path):

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from http import HTTPStatus
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ Headers = Sequence[tuple[str, str]]
 log = logging.getLogger("webhook")
 
 
-class Head(Struct, frozen=True, dict=True):  # cached_property needs a __dict__
+class Head(Struct, frozen=True):
     """The request line and the headers of a request."""
 
     method: str
@@ -25,13 +25,13 @@ class Head(Struct, frozen=True, dict=True):  # cached_property needs a __dict__
     headers: tuple[tuple[bytes, bytes], ...]  # names in lower case
     keep_alive: bool  # whether the peer reuses the connection
 
-    @cached_property
+    @property
     def path(self) -> str:
         """The path of the target, also of a target in absolute form (RFC 9112, 3.2.2)."""
         path = self.target.partition("?")[0]
         return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
 
-    @cached_property
+    @property
     def query(self) -> str:
         """The part of the target after the question mark, or an empty string."""
         return self.target.partition("?")[2]
@@ -41,7 +41,7 @@ class Head(Struct, frozen=True, dict=True):  # cached_property needs a __dict__
         """Whether the client waits for `100 Continue` before it sends the body."""
         return self.version >= (1, 1) and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in self.headers)
 
-    @cached_property
+    @property
     def content_type(self) -> bytes:
         """The Content-Type, or b"" if there is none."""
         return next((value for name, value in self.headers if name == b"content-type"), b"")

@@ -71,11 +71,10 @@ class Reviewer:
         """Respond to a review. Never raises. If an error occurs after the uid was read, the pod continues unchanged."""
         admission: JsonObject | None = None
         try:
-            with self.metrics.in_flight.track_inprogress():
-                if is_oversized(body):
-                    return self._respond(read_uid(body), Injection(self._oversized()), self.clock())
-                admission = read_review(body)
-                return self._decide(admission, call)
+            if is_oversized(body):
+                return self._respond(read_uid(body), Injection(self._oversized()), self.clock())
+            admission = read_review(body)
+            return self._decide(admission, call)
         except BadReview as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
         except Exception as error:  # noqa: BLE001 (logged; fail open)
