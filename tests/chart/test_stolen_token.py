@@ -390,6 +390,32 @@ def test_the_account_may_not_make_its_secret_immutable(thief: Thief) -> None:
     )
 
 
+def test_the_account_may_write_beside_more_managers_than_the_api_server_keeps(
+    plane: ControlPlane, thief: Thief
+) -> None:
+    """With ten entries of updates, a write by an eleventh client makes the API server join the oldest entries."""
+    release = thief.release
+    paths = release.secret, release.lease, release.configuration
+    for turn in range(2):
+        for path in paths:
+            for number in range(11):
+                change = {"metadata": {"labels": {f"edited-by-{number}": str(turn)}}}
+                plane.request("PATCH", f"{path}?fieldManager=editor-{number}", change)
+        for value in 6, 7:
+            # As another client, so that the account has no entry yet.
+            client = f"?fieldManager=replica-{turn}"
+            thief.request("PUT", release.secret + client, secret_with(thief, bytes([value])))
+            lease = thief.request("GET", release.lease)
+            thief.request("PUT", release.lease + client, lease | {"spec": {"holderIdentity": f"{turn}-{value}"}})
+            configuration = with_other_ca_bundle(thief, plane.ca.read_bytes() * value)
+            thief.request("PUT", release.configuration + client, configuration)
+    for path in paths:
+        found = plane.request("GET", path)
+        (joined,) = (each for each in found["metadata"]["managedFields"] if each["manager"] == "ancient-changes")
+        joined["fieldsV1"]["f:metadata"]["f:labels"]["f:helm.sh/chart"] = {}
+        assert MANAGERS in thief.refusal("PUT", f"{path}?dryRun=All", found)
+
+
 # --- Events ---
 
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
