@@ -154,6 +154,8 @@ def test_repelling_terms_are_found_by_the_namespaces_that_they_select() -> None:
     assert repelling(store, "shop", own=False, app="web") == ["both", "both", "both", "any"]
     assert repelling(store, "default", own=False, app="web") == []
     assert repelling(store, "default", own=True, app="web") == ["both", "any"]
+    terms = store.repelling_terms("shop", {"app": "web"}, own=False)
+    assert iter(terms) is terms  # 27,000 terms would take 3 ms to list, and a review compares 5,000
     store.pods.remove(("default", "both"))
     assert repelling(store, "shop", own=False, app="web") == repelling(store, "default", own=True, app="web") == ["any"]
 
