@@ -7,7 +7,6 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -125,34 +124,15 @@ def value_comments() -> dict[tuple[str, ...], str]:
     return found
 
 
-def default_value(path: tuple[str, ...]) -> Any:
-    """Return the default value of a key."""
-    value: Any = default_values()
-    for key in path:
-        value = value[key]
-    return value
-
-
-def sections() -> dict[str, str]:
-    """Return the heading in values.yaml above each of the topmost keys."""
-    found, heading = {}, ""
+def value_list() -> str:
+    """Return a Markdown list of the topmost keys by the headings of values.yaml, which describes each value."""
+    lines: list[str] = []
     for line in (CHART / "values.yaml").read_text().splitlines():
         if match := re.match(r"# -{9,} (.*)", line):
-            heading = match[1]
+            lines.append(f"- {match[1]}:")
         elif match := re.match(r"([A-Za-z]+):", line):
-            found[match[1]] = heading
-    return found
-
-
-def value_list() -> str:
-    """Return a Markdown list of the values with their defaults, by the headings of values.yaml."""
-    lines: dict[str, list[str]] = {}
-    for leaf in leaf_paths(default_values()):
-        path = tuple(takewhile(str.isalpha, leaf))  # a map of labels is one value
-        value = default_value(path)
-        default = f" (`{json.dumps(value, ensure_ascii=False)}`)" if value not in ("", {}, []) else ""
-        lines.setdefault(sections()[path[0]], []).append(f"`{'.'.join(path)}`{default}")
-    return "\n".join(f"- **{heading}**: {', '.join(values)}" for heading, values in lines.items()) + "\n"
+            lines[-1] += f" `{match[1]}`"
+    return "\n".join(lines) + "\n"
 
 
 README_PAGE = Page(CHART / "README.md", BEGIN, END, value_list)
