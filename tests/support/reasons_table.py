@@ -1,6 +1,6 @@
-"""The tables in docs/reference/reasons.md. Run as a program, this module writes their last column.
+"""The tables in docs/reference/reasons.md. Run as a program, this module writes what to do.
 
-The columns before it are written by hand. The last one comes from the program's ADVICE, so that the page and the
+The causes are written by hand. What to do, in italics, comes from the program's ADVICE, so that the page and the
 program give the same advice.
 """
 
@@ -15,18 +15,18 @@ from webhook.placement.wording import ADVICE
 
 PAGE = DOCS / "reference/reasons.md"
 NOTHING = "No action needed"
-ROW = re.compile(r"^\| `(\w+)` \| (.*?) \| .*\|$", re.MULTILINE)
+ROW = re.compile(r"^\| `([A-Z]\w+)` \| ([^*]*?)(?: \*.*\*)? \|$", re.MULTILINE)
 
 
 def render() -> str:
     """Return the page with the current advice."""
-    return ROW.sub(lambda row: f"| `{row[1]}` | {row[2]} | {advice(row[1])} |", PAGE.read_text())
+    return ROW.sub(lambda row: f"| `{row[1]}` | {row[2]}{advice(row[1])} |", PAGE.read_text())
 
 
 def advice(reason: str) -> str:
-    """Return the last cell of a reason's row."""
+    """Return what to do about a reason, in italics. Empty if there is nothing to do."""
     found = ADVICE[Reason(reason)]
-    return "none" if found == f"{NOTHING}." or found.startswith(f"{NOTHING}:") else found
+    return "" if found == f"{NOTHING}." or found.startswith(f"{NOTHING}:") else f" *{found}*"
 
 
 def documented_reasons() -> list[str]:
