@@ -124,6 +124,14 @@ def value_comments() -> dict[tuple[str, ...], str]:
     return found
 
 
+def default_value(path: tuple[str, ...]) -> Any:
+    """Return the default value of a key."""
+    value: Any = default_values()
+    for key in path:
+        value = value[key]
+    return value
+
+
 def value_list() -> str:
     """Return a Markdown list of the topmost keys by the headings of values.yaml, which describes each value."""
     lines: list[str] = []
