@@ -7,7 +7,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo playground test test-unit planted-bugs check format docs lock image test-image package bench clean
+.PHONY: help venv demo playground test test-oldest test-unit planted-bugs check format docs lock image test-image package bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,14 @@ WORKERS ?= 2
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
 	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# `make test` has built the other programs of the control plane. Two workers, although each starts a control plane: its start takes 3 s.
+OLDEST_TESTS = $(addprefix tests/e2e/test_,cold_start.py warm_start.py guard.py release.py rights.py) \
+	$(addprefix tests/chart/test_,annotations_policy.py stolen_token.py accepted.py upgrade.py)
+test-oldest: export KUBERNETES := oldest
+test-oldest: venv $(GO) ## run a selection of the tests on the oldest Kubernetes that the chart supports
+	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(OLDEST_TESTS) $(ARGS)
 
 test-unit: venv ## run the tests that need neither the control plane nor programs that may be missing
 	$(BIN)/pytest -m 'not controlplane and not needs' $(ARGS)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.accounts import KUBEVIRT, LONGHORN
+from tests.support.controlplane import build
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import Object
@@ -81,7 +82,10 @@ def test_a_tenant_may_not_create_change_or_remove_the_annotations_by_any_resourc
 
 
 @pytest.mark.usefixtures("release")
-@pytest.mark.parametrize("subresource", ["resize", "ephemeralcontainers"])
+# Kubernetes 1.30 has no subresource `resize`.
+@pytest.mark.parametrize(
+    "subresource", ["ephemeralcontainers"] if build.is_oldest() else ["resize", "ephemeralcontainers"]
+)
 def test_other_subresources_keep_a_pods_annotations(plane: ControlPlane, subresource: str) -> None:
     path = create(plane, f"sub-{subresource}", PINNED)
     changed = {"metadata": {"annotations": dict.fromkeys(PINNED, "node-b")}}

@@ -16,9 +16,9 @@ REQUIRED = {cells[0]: cells[1] for cells in rows(PAGE, "component")}
 TESTED = {cells[0]: cells[2] for cells in rows(PAGE, "component")}
 
 
-def pinned(module: str) -> str:
+def pinned(module: str, folder: str = "[!o]*") -> str:
     """The version of a Go module that the tests build."""
-    files = ROOT.glob("tests/support/*/go.mod")
+    files = ROOT.glob(f"tests/support/{folder}/go.mod")
     (version,) = {
         found for file in files for found in re.findall(rf"^\s*{module} v(\S+)", file.read_text(), re.MULTILINE)
     }
@@ -26,7 +26,9 @@ def pinned(module: str) -> str:
 
 
 def test_the_tested_versions_are_those_that_the_tests_build() -> None:
-    assert TESTED["Kubernetes"].startswith(f"{pinned('k8s.io/kubernetes')}:")
+    newest, oldest = pinned("k8s.io/kubernetes"), pinned("k8s.io/kubernetes", "oldest_kubernetes")
+    assert TESTED["Kubernetes"].startswith(f"{newest} and {oldest}:")
+    assert oldest.startswith("{}.{}.".format(*OLDEST_KUBERNETES))
     assert TESTED["Helm"] == f"{pinned('helm.sh/helm/v4')} and {pinned('helm.sh/helm/v3')}"
     assert TESTED["cert-manager (optional)"] == pinned("github.com/cert-manager/cert-manager")
 

@@ -27,6 +27,9 @@ PACKAGES = {
     "helm": "helm.sh/helm/v4/cmd/helm",
     "kwok": "sigs.k8s.io/kwok/cmd/kwok",
 }
+# The oldest Kubernetes that the chart supports is a separate module. With KUBERNETES=oldest, the tests run on it.
+OLDEST_MODULE = MODULE.parent / "oldest_kubernetes"
+OLDEST = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
 # kwok's stages for nodes and pods, from the files of its module. They are cached too, so a cached build needs no `go`.
 STAGES = "kwok-stages.yaml"
 STAGE_FOLDERS = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
@@ -49,7 +52,15 @@ def binaries() -> dict[str, Path]:
     Programs in the folder KUBEBUILDER_ASSETS take precedence. Raises BuildError if one can't be found or built.
     """
     programs: dict[str, Recipe] = {name: partial(_build, MODULE, package) for name, package in PACKAGES.items()}
-    return _find_or_build(MODULE, programs | {STAGES: _write_stages})
+    oldest = OLDEST if is_oldest() else ()
+    found = _find_or_build(OLDEST_MODULE, {name: partial(_build, OLDEST_MODULE, PACKAGES[name]) for name in oldest})
+    newest = {name: recipe for name, recipe in programs.items() if name not in found}
+    return _find_or_build(MODULE, newest | {STAGES: _write_stages}) | found
+
+
+def is_oldest() -> bool:
+    """Return whether the tests run on the oldest Kubernetes."""
+    return os.environ.get("KUBERNETES") == "oldest"
 
 
 def rare(name: str) -> dict[str, Path]:
