@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from certs.authority import issue_ca, issue_leaf
+from certs.authority import issue_ca, issue_leaf, read
 from certs.files import UnusableCertificate
 from certs.serving import ClientCa, ServingCertificate, load_context
 from tests.support.client_certificates import issue_client, replace
@@ -110,6 +110,9 @@ def test_an_unusable_file_leaves_the_old_ca_and_is_logged_once(certificate, file
         }
     ]
     assert certificate.client_ca.problem == f"{file}: contains no PEM certificate"
+    replace(file, NEW.certificate + OLD.certificate)
+    assert trusted(certificate) == {NEW.certificate, OLD.certificate}
+    assert certificate.expiry_times()["client-ca"] == read(OLD.certificate).not_after  # the one that expires last
     replace(file, NEW.certificate)
     assert trusted(certificate) == {NEW.certificate}
     assert certificate.client_ca.problem == ""

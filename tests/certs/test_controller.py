@@ -41,6 +41,7 @@ from tests.support.fake_clock import CertificateClock
 from tests.support.log_capture import capture_logs
 
 POLICY = Policy(NAMES)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 DAY, MINUTE, SECOND = timedelta(days=1), timedelta(minutes=1), timedelta(seconds=1)
 
 
@@ -386,7 +387,7 @@ def test_a_replica_without_a_certificate_serves_a_leaf_of_an_unpublished_ca(api,
     assert controller.failures == {Cause.MISSING: 1}
 
 
-@pytest.mark.parametrize("served", [b"", b"garbage"])
+@pytest.mark.parametrize("served", [b"", b"garbage", issue_leaf(issue_ca(LONG_AGO), NAMES, LONG_AGO).certificate])
 def test_an_unusable_served_file_is_replaced_even_if_the_ca_is_unpublished(api, new_controller, served):
     controller = new_controller()
     folder_of(controller).joinpath("tls.crt").write_bytes(served)

@@ -157,8 +157,9 @@ def test_awaited_files_have_no_expiry_and_no_problem_until_they_exist(tmp_path):
     certificate = ServingCertificate(tmp_path, awaited=True)
     assert (certificate.context(), certificate.expiry_times(), certificate.problem) == (None, {}, "")
     write(tmp_path, leaf_with_lifetime(10))
-    assert certificate.context()
-    assert (certificate.expiry_times(), certificate.problem) == (TEN_DAYS, "")
+    for waited in certificate, ServingCertificate(tmp_path, awaited=True):
+        assert waited.context()
+        assert (waited.expiry_times(), waited.problem) == (TEN_DAYS, "")
 
 
 def test_the_problem_is_cleared_when_the_served_files_are_back(tmp_path):

@@ -66,7 +66,8 @@ def test_a_pod_without_the_annotation_of_its_vmi_is_a_machine_of_its_own() -> No
 
 def test_the_source_of_a_live_migration_runs_the_vm() -> None:
     source, target = vm_pod("vm1"), vm_pod("vm1", "node-b", suffix="fghij", labels=TARGET, created=LATER)
-    for pods in ([source, target], [target, source]):
+    unbound = vm_pod("vm1", "", suffix="fghij", labels=TARGET, created=LATER)
+    for pods in ([source, target], [target, source], [source, unbound]):
         (found,) = machines_of(*pods).values()
         assert found.pod
         assert (found.pod.node, found.migrating) == ("node-a", True)

@@ -101,6 +101,9 @@ def test_a_rejected_pod_is_not_retried(tmp_path: Path, code: int) -> None:
 @pytest.mark.parametrize("key", OPT_IN_ANNOTATIONS)
 def test_the_webhook_records_a_decision_on_the_probe_pod(key: str) -> None:
     received: Object = request(probe_pod(key))
+    (container,) = probe_pod(key)["spec"]["containers"]
+    for amounts in container["resources"].values():  # a ResourceQuota may require each of them
+        assert set(amounts) == {"cpu", "memory"}
     decision = inject(received, catalog(), Settings()).decision
     assert decision.recorded
     assert decision.reason is Reason.NO_SHARE_MANAGER

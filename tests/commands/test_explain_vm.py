@@ -208,7 +208,7 @@ def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: 
 
 
 def test_without_the_right_to_read_vms_a_missing_pod_is_an_error(server: ApiServer, tmp_path: Path) -> None:
-    server.forbidden.add(("get", "virtualmachines"))
+    server.forbidden |= {("get", "virtualmachines"), ("get", "virtualmachineinstances")}
     result = run_explain("vm", "vm1", "--kubeconfig", server.kubeconfig(tmp_path))
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: the API server responded with 403: ")
@@ -270,6 +270,10 @@ def test_an_existing_pod_of_no_vm_is_explained(tmp_path: Path) -> None:
     lines = lines_of(piped)
     assert "pod web: Running, on node-b" in lines
     assert advice_of(lines) == "No action needed: the webhook handles only virt-launcher pods."
+    without_namespace = pod("web", node="node-b")
+    del without_namespace["metadata"]["namespace"]
+    kept = snapshot(tmp_path, *SERVED, without_namespace)
+    assert lines_of(run_explain("pod/web", "-n", "default", "--snapshot", kept)) == lines
 
 
 def test_a_vm_whose_next_pod_is_unknown_is_explained_without_steps(tmp_path: Path) -> None:

@@ -107,6 +107,9 @@ def test_the_wide_table_has_one_line_per_vm_with_claims_reasons_and_predictions(
     assert "anywhere; if opted in: pinned to node-a   Opt the VM in: kubevirt-scheduler opt-in foreign" in lines[2]
     assert "Together (paused)   disk2   CoScheduled" in lines[4]
     assert (len(lines), lines[5]) == (7, "")
+    snapshot.write_text(to_yaml(vm("broken", domain={"memory": {"guest": "a lot"}})))
+    (row,) = rows_of(run_report("--snapshot", snapshot, "-o", "wide", "--no-headers"))
+    assert row[5:8] == ["Stopped", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -366,6 +369,7 @@ def test_on_a_terminal_a_progress_bar_is_shown(monkeypatch: pytest.MonkeyPatch) 
     assert "0/100" not in terminal.getvalue()
     assert "deciding" in terminal.getvalue()
     assert "2/3" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[2K")  # erased at the end
 
 
 def test_a_written_snapshot_gives_the_report_of_the_live_cluster(server: ApiServer, tmp_path: Path) -> None:

@@ -45,8 +45,15 @@ CLUSTER = [
     virt_launcher("consumer", node="node-a", affinity=ZONE),
     virtual_machine(),
     node("node-b"),
+    claim("unseen"),  # only the ShareManager names the node of its share-manager
+    volume("unseen"),
+    share_manager("vol-unseen", owner="node-b"),
 ]
-SUBJECTS = (virt_launcher("new", requests={"cpu": "1"}, tolerations=[{"operator": "Exists"}]), share_manager_pod())
+SUBJECTS = (
+    virt_launcher("new", requests={"cpu": "1"}, tolerations=[{"operator": "Exists"}]),
+    virt_launcher("other", claims=["unseen"]),
+    share_manager_pod(),
+)
 
 
 PATHS = [path for path in value_paths(CLUSTER) if len(path) > 1 and path[1] in ("spec", "status")]

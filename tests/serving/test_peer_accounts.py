@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from webhook.serving.http.connection import Phase
 from webhook.serving.http.peer_accounts import MAX_PEERS, SMALL_REQUEST, Connections, FairQueue
 
 COSTS = {"a": 12 / 1024, "b": 1 / 1024}  # seconds of one step; binary fractions, so that sums are exact
@@ -103,3 +104,16 @@ def test_the_accounts_of_many_peers_are_not_kept(server: Server) -> None:
         assert server.advance(2)
         assert server.queue
     assert len(server.table._peers) <= MAX_PEERS
+
+
+class Waiting(SimpleNamespace):
+    """A connection that is a key of a dict."""
+
+    __hash__ = object.__hash__
+
+
+def test_a_connection_in_the_given_phase_is_evicted_although_another_peer_has_more_connections() -> None:
+    table = Connections()
+    for number, phase in enumerate([Phase.IDLE, Phase.IDLE, Phase.HANDSHAKE]):
+        table.add(Waiting(peer=table.peer(phase.name), phase=phase, phase_started=number))
+    assert table.to_evict(Phase.HANDSHAKE).phase is Phase.HANDSHAKE

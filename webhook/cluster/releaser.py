@@ -11,7 +11,6 @@ from itertools import islice, zip_longest
 import msgspec
 
 from webhook.cluster import api_types
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.live import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
@@ -126,8 +125,7 @@ class Releaser:
 
     def _caches_are_ready(self) -> bool:
         # A cache of VMs that can't be filled (a 403) must not keep the pods from being reported.
-        vms = [reflector.health for reflector in self._live.reflectors if reflector.kind is VIRTUAL_MACHINES]
-        return self._live.synced() and all(health.synced or health.problem for health in vms)
+        return self._live.synced() and all(each.health.synced or each.health.problem for each in self._live.reflectors)
 
     def _examine(self, stuck: StuckPod) -> None:
         namespace, settings, seconds = stuck.pod.namespace, self._settings, self._clock() - stuck.since

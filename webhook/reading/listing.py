@@ -23,7 +23,6 @@ from webhook.cluster.machines import Inventory
 from webhook.fleet.instance_type import has_instance_type
 from webhook.placement.objects.facts import Node, Pod
 from webhook.placement.objects.fields import JsonObject
-from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered, list_objects
 
@@ -94,5 +93,5 @@ def _keep(inventory: Inventory, kind: Kind, item: Any, raw: msgspec.Raw) -> None
         inventory.keep(kind.fact.__name__, msgspec.json.decode(raw, type=JsonObject))
     elif kind.fact is Node:
         inventory.keep("Node", item)
-    elif kind.fact is Pod and is_virt_launcher(item):
+    elif kind.fact is Pod:
         inventory.keep("Pod", item)
