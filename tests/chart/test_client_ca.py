@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from certs.authority import issue_ca
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.controlplane.programs import CLIENT_NAMESPACE, CLIENTS
+from tests.support.controlplane.programs import CLIENT_CA, CLIENT_NAMESPACE
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from webhook.commands.doctor.command import doctor
 
@@ -19,16 +21,21 @@ CONFIG_MAP = f"/api/v1/namespaces/{CLIENT_NAMESPACE}/configmaps"
 NAME = "api-server-client-ca"
 
 
-def client_ca(plane: ControlPlane, *names: str) -> dict[str, str]:
-    """The content of the ConfigMap: the CAs of the API server's certificates of these names."""
-    return {"ca.crt": "".join((plane.folder / f"{name}-ca.crt").read_text() for name in names)}
+def client_ca(*certificates: bytes) -> dict[str, str]:
+    """The content of the ConfigMap."""
+    return {"ca.crt": b"".join(certificates).decode()}
+
+
+def own_ca(plane: ControlPlane) -> bytes:
+    """The CA of the API server's certificate."""
+    return (plane.folder / CLIENT_CA).read_bytes()
 
 
 @pytest.fixture
 def installed(plane: ControlPlane) -> Iterator[Replicas]:
-    """One ready replica, for which the API server has a certificate of the first CA."""
+    """One ready replica, for which the API server has a certificate."""
     plane.create_namespace(CLIENT_NAMESPACE)
-    plane.request("POST", CONFIG_MAP, {"metadata": {"name": NAME}, "data": client_ca(plane, CLIENTS[0])})
+    plane.request("POST", CONFIG_MAP, {"metadata": {"name": NAME}, "data": client_ca(own_ca(plane))})
     release = Release(plane, CLIENT_NAMESPACE).install(
         f"--set=webhook.failurePolicy=Fail,replicas=1,tls.clientCA.configMap={NAME}", LONG_TIMEOUT
     )
@@ -53,10 +60,10 @@ def test_the_calls_pass_with_a_client_ca_that_is_rotated_without_a_restart(
 ) -> None:
     """The replica is ready, so the probes need no certificate either."""
 
-    def change(*names: str) -> None:
-        plane.request("PATCH", f"{CONFIG_MAP}/{NAME}", {"data": client_ca(plane, *names)})
+    def change(*certificates: bytes) -> None:
+        plane.request("PATCH", f"{CONFIG_MAP}/{NAME}", {"data": client_ca(*certificates)})
 
-    first, second = CLIENTS
+    first, second = own_ca(plane), issue_ca(datetime.now(UTC)).certificate
     kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
     plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 0, 20, "a decision")
     change(second)

@@ -28,20 +28,6 @@ def test_panels_have_distinct_ids_and_do_not_overlap() -> None:
     assert max(x for each in cells for x, _ in each) < 24
 
 
-def test_each_panel_has_a_title_and_a_description() -> None:
-    assert all(each["title"] and each["description"] for each in PANELS)
-
-
-def test_the_first_row_shows_vms_by_state_by_node_and_their_starts_per_hour() -> None:
-    assert [each["title"] for each in ROWS] == ["VMs", "Replicas", "Certificates"]
-    end = ROWS[1]["gridPos"]["y"]
-    first = [target["expr"] for panel in PANELS if panel["gridPos"]["y"] < end for target in panel["targets"]]
-    for state in "Together", "Apart", "Waiting":
-        assert any("vms{" in query and f'state="{state}"' in query for query in first)
-    assert any("node_vms{" in query and "max by (node)" in query for query in first)
-    assert any("sum by (outcome) (increase(" in query and 'subject="vm"' in query for query in first)
-
-
 def test_variables_select_the_namespace_of_the_webhook_the_release_and_the_node() -> None:
     assert set(VARIABLES) == {"datasource", "namespace", "service", "node"}
     assert all(each["label"] for each in VARIABLES.values())

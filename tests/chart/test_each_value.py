@@ -25,11 +25,9 @@ TOLERATIONS = [{"key": "infra", "operator": "Exists"}]
 RULE = {"action": "labeldrop", "regex": "container"}
 
 
-# For each value: another value, and the values with which it has an effect.
+# For each value: another value, and the values with which it has an effect. A missing switch or number has a plain one.
 OTHERS: dict[str, tuple[Any, Object]] = {
     "settings.affinityMode": ("preferred", {}),
-    "settings.nodeGuard": (False, {}),
-    "settings.steering": (False, {}),
     "settings.action": ("observe", {}),
     "settings.optIn": ("namespace", {}),
     "settings.optInAnnotations": (["example.com/near-storage"], {}),
@@ -39,10 +37,7 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "settings.migrationTargets": ("prefer", {}),
     "settings.logFormat": ("text", {}),
     "settings.logLevel": ("warning", {}),
-    "release.enabled": (False, {}),
-    "release.after": (60, {}),
     "webhook.failurePolicy": ("Fail", {}),
-    "webhook.timeoutSeconds": (5, {}),
     "webhook.reinvocationPolicy": ("Never", {}),
     "webhook.excludedNamespaces": (["backup"], {}),
     "webhook.namespaceSelector": ({"matchLabels": {"vms": "true"}}, {}),
@@ -62,7 +57,6 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "image.digest": (f"sha256:{'0' * 64}", {}),
     "image.pullPolicy": ("Always", {}),
     "imagePullSecrets": (SECRETS, {}),
-    "replicas": (3, {}),
     "resources.requests.cpu": ("200m", {}),
     "resources.requests.memory": ("256Mi", {}),
     "resources.limits.memory": ("1Gi", {}),
@@ -77,10 +71,8 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "probes.liveness": ({"failureThreshold": 9}, {}),
     "probes.readiness": ({"failureThreshold": 9}, {}),
     "openshift": (True, {}),
-    "podDisruptionBudget.enabled": (False, {}),
     "podDisruptionBudget.maxUnavailable": ("50%", {}),
     "shutdown.preStopSeconds": (0, {}),
-    "shutdown.gracePeriodSeconds": (60, {}),
     "extraEnv": ([{"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}], {}),
     "extraVolumes": ([{"name": "ca", "configMap": {"name": "ca"}}], {}),
     "extraVolumeMounts": ([{"name": "ca", "mountPath": "/ca"}], {"extraVolumes": [{"name": "ca", "emptyDir": {}}]}),
@@ -93,16 +85,7 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "serviceAccount.create": (False, {"serviceAccount": {"name": "mine"}}),
     "serviceAccount.name": ("mine", {}),
     "serviceAccount.annotations": ({"a": "b"}, {}),
-    "rbac.create": (False, {}),
-    "rbac.recolocate.create": (True, {}),
-    "admissionPolicy.enabled": (False, {}),
-    "service.port": (8443, {}),
-    "service.sessionAffinity.enabled": (False, {}),
-    "service.sessionAffinity.timeoutSeconds": (60, {}),
     "service.annotations": ({"a": "b"}, {}),
-    "containerPorts.https": (10250, {}),
-    "containerPorts.http": (9080, {}),
-    "hostNetwork": (True, {}),
     "bindAddress": ("::", {}),
     "networkPolicy.enabled": (True, {"networkPolicy": {"apiServers": ["192.0.2.0/28"]}}),
     "networkPolicy.apiServers": (["198.51.100.0/24"], POLICY),
@@ -116,17 +99,14 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "networkPolicy.egress.dns.namespaceLabels.kubernetes.io/metadata.name": ("dns", POLICY),
     "networkPolicy.egress.dns.podLabels.k8s-app": ("coredns", POLICY),
     "networkPolicy.egress.extra": ([{"ports": [{"port": 3128}]}], POLICY),
-    "serviceMonitor.enabled": (True, {}),
     "serviceMonitor.namespace": ("monitoring", MONITOR),
     "serviceMonitor.labels": ({"release": "prometheus"}, MONITOR),
     "serviceMonitor.interval": ("1m", MONITOR),
     "serviceMonitor.scrapeTimeout": ("10s", MONITOR),
     "serviceMonitor.relabelings": ([RULE], MONITOR),
     "serviceMonitor.metricRelabelings": ([RULE], MONITOR),
-    "prometheusRule.enabled": (True, {}),
     "prometheusRule.labels": ({"release": "prometheus"}, RULES),
     "prometheusRule.runbookUrl": ("https://runbooks.example.com", RULES),
-    "dashboard.enabled": (True, {}),
     "dashboard.labels.grafana_dashboard": ("yes", DASHBOARD),
     "dashboard.annotations": ({"folder": "VMs"}, DASHBOARD),
     "test.namespace": ("shop", {}),
@@ -147,13 +127,19 @@ def rendered(values: str) -> str:
     return template(yaml.safe_load(values))
 
 
-def test_each_value_has_an_alternative_here() -> None:
-    assert list(OTHERS) == list(PATHS)
+def other_value(name: str) -> tuple[Any, Object]:
+    """Another value, and the values with which it has an effect."""
+    default = default_value(PATHS[name])
+    return OTHERS.get(name) or ((not default) if isinstance(default, bool) else default + 1, {})
+
+
+def test_each_alternative_here_is_of_an_existing_value() -> None:
+    assert set(OTHERS) <= set(PATHS)
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_another_value_renders_other_objects(name: str) -> None:
-    other, context = OTHERS[name]
+    other, context = other_value(name)
     path = PATHS[name]
     assert other != default_value(path)
     # Some contexts set the value themselves: then the other value differs from that one.

@@ -8,7 +8,6 @@ import sys
 import tarfile
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -78,14 +77,6 @@ def test_artifact_hub_finds_category_images_links_and_changes(metadata: dict[str
     assert len(annotations["changes"]) > 10
     assert (metadata["home"], metadata["sources"]) == (SOURCE, [SOURCE])
     assert metadata["maintainers"]
-
-
-@pytest.mark.controlplane
-def test_the_icon_is_the_svg_file_of_the_chart(metadata: dict[str, Any]) -> None:
-    with subprocess.Popen(["base64", "-d"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as decoder:
-        icon, _ = decoder.communicate(metadata["icon"].partition(",")[2].encode())
-    assert ElementTree.fromstring(icon).tag.endswith("svg")
-    assert icon == (CHART / "icon.svg").read_bytes()
 
 
 @pytest.mark.controlplane

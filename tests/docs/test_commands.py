@@ -52,12 +52,6 @@ def test_the_readme_shows_the_real_output_of_each_command(command: str, shown: s
     assert missing_part(normalize(run(command)), normalize(shown)) == ""
 
 
-def test_the_readme_shows_the_demo_explain_and_report() -> None:
-    shown = [shlex.split(command) for command, _ in examples()]
-    assert ["make", "demo"] in shown
-    assert {words[1] for words in shown if words[0] == "kubevirt-scheduler"} == {"explain", "report"}
-
-
 def test_each_make_command_of_a_page_is_a_makefile_target() -> None:
     targets = set(re.findall(r"^([a-z-]+):", ROOT.joinpath("Makefile").read_text(), re.MULTILINE))
     shown = [
@@ -67,25 +61,6 @@ def test_each_make_command_of_a_page_is_a_makefile_target() -> None:
     ]
     assert shown
     assert [each for each in shown if each[1] not in targets] == []
-
-
-def shown_reports() -> list[tuple[Path, str]]:
-    """Each table of `report` in a page, except the wide ones."""
-    shown = [(page, each) for page in PAGES for each in transcripts(page)]
-    return [
-        (page, each.output)
-        for page, each in shown
-        if each.command.startswith("kubevirt-scheduler report")
-        and "wide" not in each.command
-        and "STATE" in each.output
-    ]
-
-
-@pytest.mark.parametrize("table", [pytest.param(table, id=page.name) for page, table in shown_reports()])
-def test_each_shown_report_has_short_next_steps(table: str) -> None:
-    steps = re.findall(r" (?:Together|Apart) +\S+ +\S+ {2,}(\S.*)$", table, re.MULTILINE)
-    shortened = {step for step in steps if step.endswith("[...]")}
-    assert set(steps) - shortened <= {"-", "recolocate", "restart", "opt in, then restart"}
 
 
 def test_the_readme_install_commands_are_those_of_the_install_page() -> None:

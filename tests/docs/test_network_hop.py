@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
 import shlex
@@ -50,20 +49,6 @@ def test_the_table_of_operations_left_is_calculated_correctly() -> None:
     for latency, *shares in table:
         expected = [f"{float(latency) / (float(latency) + float(each)):.0%}" for each in headings]
         assert [f"{share}%" for share in shares] == expected
-
-
-def test_the_fio_jobs_wait_for_stable_storage_and_bypass_the_page_cache() -> None:
-    *_, config_map = documents("disk")
-    jobs = configparser.ConfigParser(allow_no_value=True)
-    jobs.read_string(config_map["data"]["jobs.fio"])
-    assert dict(jobs["global"]) | {"sync": "1", "direct": "1"} == dict(jobs["global"])
-    assert len(jobs.sections()) == 1 + 6
-
-
-def test_each_command_names_only_existing_files_and_jobs() -> None:
-    text = " ".join(commands(PAGE, "Measure your own cluster"))
-    assert all((EXAMPLES.parent / path).exists() for path in re.findall(r"examples/\S+", text))
-    assert set(re.findall(r"job/(\S+)", text)) == set(JOBS.values())
 
 
 @pytest.mark.controlplane

@@ -23,10 +23,6 @@ def steps(workflow: Path) -> list[dict[str, Any]]:
     return [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
 
 
-def test_there_is_a_workflow_for_changes_and_one_for_releases() -> None:
-    assert [workflow.stem for workflow in WORKFLOWS] == ["ci", "release"]
-
-
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda workflow: workflow.stem)
 def test_a_step_runs_one_command_and_each_make_target_exists(workflow: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -90,9 +86,3 @@ def test_only_the_step_that_uses_a_secret_gets_it() -> None:
     users = [step for step in steps(WORKFLOWS[1]) if "secrets." in str(step)]
     assert users
     assert all(f"${name}" in step["run"] for step in users for name in step["env"])
-
-
-@pytest.mark.parametrize("digest", ["$IMAGE_NAME@$DIGEST", "$CHART_NAME@$CHART_DIGEST"])
-def test_a_release_signs_its_image_and_its_chart_by_digest_without_a_key(digest: str) -> None:
-    commands = [step.get("run") for step in steps(WORKFLOWS[1])]
-    assert f'cosign sign --yes "{digest}"' in commands

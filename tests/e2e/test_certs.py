@@ -5,23 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from click.testing import CliRunner, Result
 
 from certs.authority import read, split
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.installation import SECRETS, Installation, Replica, create_kubeconfig, seconds_until
+from tests.support.installation import Installation, Replica, create_kubeconfig, seconds_until
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.object_history import History
 from tests.support.paths import ROOT
 from tests.support.pod_stream import PodStream
 from tests.support.webhook_process import NAMESPACE, PROGRAM, REGISTRATIONS
-from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
 
@@ -35,13 +33,10 @@ MAX_REPAIR_TIME = 10  # seconds
 
 
 class ReplicaGroup:
-    """The three replicas, and the history of their start. The API server calls `called`, but not `standby`."""
+    """Three replicas. The API server calls `called`, but not `standby`."""
 
-    def __init__(
-        self, installation: Installation, replicas: list[Replica], secrets: History, published: History
-    ) -> None:
+    def __init__(self, installation: Installation, replicas: list[Replica]) -> None:
         self.installation, self.replicas = installation, replicas
-        self.secrets, self.published = secrets, published
         *self.called, self.standby = replicas
 
     def all_serve_the_secret(self) -> bool:
@@ -73,45 +68,15 @@ def group(plane: ControlPlane, longhorn: Longhorn) -> Iterator[ReplicaGroup]:
         stack.callback(installation.delete_service)
         stack.callback(installation.delete_certificate_objects)
         stack.callback(stop, replicas)
-        with History(plane, SECRETS) as secrets, History(plane, REGISTRATIONS) as published:
-            for each in replicas:
-                each.process.start()
-            for each in replicas:
-                each.process.wait_until_healthy(30)
-            group = ReplicaGroup(installation, replicas, secrets, published)
-            plane.wait(group.all_serve_the_secret, 20, "all replicas serve one leaf")
+        for each in replicas:
+            each.process.start()
+        for each in replicas:
+            each.process.wait_until_healthy(30)
+        group = ReplicaGroup(installation, replicas)
+        plane.wait(group.all_serve_the_secret, 20, "all replicas serve one leaf")
         installation.route(*(each.address for each in group.called))
         plane.wait(lambda: not installation.create_pod(), 20, "the first successful webhook call")
         yield group
-
-
-@pytest.fixture
-def run(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """A function that runs `certs` with the given arguments in this process."""
-    monkeypatch.setenv("COLUMNS", "140")
-
-    def run(*arguments: str, name: str = NAME) -> Result:
-        options = [f"--secret={NAMESPACE}/{name}-tls", f"--webhook-configuration={name}"]
-        result = CliRunner().invoke(commands, ["certs", *arguments, *options, f"--kubeconfig={plane.kubeconfig}"])
-        assert "Traceback" not in result.output
-        return result
-
-    return run
-
-
-def test_three_replicas_that_start_together_create_one_ca_and_serve_one_leaf(group: ReplicaGroup) -> None:
-    # Once, because a whole `serve` costs 0.7 s of CPU time. test_certs_concurrency.py runs the controllers 20 times.
-    bundle = group.installation.secret_field("ca.crt")
-    assert len(split(bundle)) == 1
-    assert group.secrets.secret_ca_bundles(f"{NAME}-tls") == [b"", bundle]
-    assert group.published.ca_bundles(NAME) == [b"", bundle]
-    assert group.published.update_count(NAME) == 1
-    # A replica loses at most one write per race: for the Secret, the configuration, and each renewal since then.
-    renewals = sum(each.metric('kubevirt_scheduler_certificate_steps_total{step="renew"}') for each in group.replicas)
-    for each in group.replicas:
-        conflicts = each.metric('kubevirt_scheduler_certificate_failures_total{cause="conflict"}')
-        assert conflicts == each.metric("kubevirt_scheduler_certificate_failures_total"), "a pass failed otherwise"
-        assert conflicts <= 2 + renewals
 
 
 def test_a_ca_rotation_fails_no_pod_creation_while_a_replica_is_killed(

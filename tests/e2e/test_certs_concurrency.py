@@ -31,8 +31,7 @@ KINDS = {"secrets", "mutatingwebhookconfigurations"}
 def test_controllers_that_start_together_create_one_ca_and_lose_at_most_one_write_per_race(
     plane: ControlPlane, tmp_path: Path, measured: Measured
 ) -> None:
-    # In test_certs.py, three whole `serve` start together. Sixty of them would take a minute of CPU time, and start
-    # further apart. So this test runs only their certificate controllers.
+    # Sixty whole `serve` would take a minute of CPU time, and start further apart.
     installations = [Installation(plane, f"together-{number}").create_certificate_objects() for number in range(RUNS)]
     kubeconfig = create_kubeconfig(plane, "together", *(each.name for each in installations))
     conflicts = 0

@@ -34,30 +34,16 @@ def test_vms_with_equal_claim_names_in_two_namespaces_go_to_their_own_share_mana
     assert [each.wait_running(each.start_vm("vm1", "disk1")) for each in both] == nodes
 
 
-def test_a_vm_is_placed_when_claim_and_node_names_contain_dots(scenario: Scenario) -> None:
+def test_a_vm_is_placed_whatever_the_names_of_its_claim_volume_and_node(scenario: Scenario) -> None:
+    """The longest names, names with dots, and nodes whose label `hostname` names another node."""
     names = [scenario.add_node(f"{scenario.namespace}.rack-{number}.example.com") for number in range(3)]
     scenario.wait_ready(names)
-    _, node = scenario.add_attached_volume("disk.of.vm-1")
-    assert scenario.wait_running(scenario.start_vm("vm-1", "disk.of.vm-1")) == node
-
-
-def test_a_vm_is_placed_on_a_node_whose_hostname_label_differs_from_its_name(scenario: Scenario) -> None:
-    names = scenario.add_nodes(3)
-    labels = dict(zip(names, [names[1], names[2], names[0]], strict=True))
-    for name, hostname in labels.items():
+    for name, hostname in zip(names, [*names[1:], names[0]], strict=True):
         scenario.change_node(name, {"metadata": {"labels": {"kubernetes.io/hostname": hostname}}})
-    _, node = scenario.add_attached_volume()
-    assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == node
-
-
-def test_a_vm_is_placed_when_claim_and_volume_names_have_maximum_length(scenario: Scenario) -> None:
     assert len(LONGEST_NAME) == 253
-    scenario.add_nodes(3)
     # A label holds the volume's name, so the name has at most 63 characters.
-    scenario.add_volume(LONGEST_NAME, volume=f"vol-{scenario.namespace}-".ljust(63, "x"))
-    scenario.wait_bound(LONGEST_NAME)
-    scenario.create_consumer(LONGEST_NAME)
-    node = scenario.wait_share_manager(scenario.volumes[0], LONGEST_NAME)
+    volume, node = scenario.add_attached_volume(LONGEST_NAME, volume=f"vol-{scenario.namespace}-".ljust(63, "x"))
+    assert len(volume) == 63
     assert scenario.wait_running(scenario.start_vm("vm1", LONGEST_NAME)) == node
 
 

@@ -110,27 +110,20 @@ class Installation:
         }
 
 
-def create_kubeconfig(
-    plane: ControlPlane, name: str, *installations: str, secret: bool = True, publishing: bool = True
-) -> Path:
-    """Create a ServiceAccount with the chart's rights on these installations, and return its kubeconfig.
-
-    Without `secret` or `publishing`, it lacks the rights on the Secrets or on the webhook configurations.
-    """
+def create_kubeconfig(plane: ControlPlane, name: str, *installations: str) -> Path:
+    """Create a ServiceAccount with the chart's rights on these installations, and return its kubeconfig."""
     token = create_service_account(plane, name)
     limits = {"resourceNames": list(installations), "verbs": ["get", "update"]}
     group = "admissionregistration.k8s.io"
     rule = {"apiGroups": [group], "resources": ["mutatingwebhookconfigurations"]} | limits
-    if publishing:
-        plane.request("PATCH", f"{RBAC}/clusterroles/{name}", [{"op": "add", "path": "/rules/-", "value": rule}])
-    if secret:
-        secrets = [f"{installation}-tls" for installation in installations]
-        rule = {"apiGroups": [""], "resources": ["secrets"]} | limits | {"resourceNames": secrets}
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-        subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": name}
-        roles, bindings = (f"{RBAC}/namespaces/{NAMESPACE}/{kind}" for kind in ("roles", "rolebindings"))
-        plane.request("POST", roles, {"metadata": {"name": name}, "rules": [rule]})
-        plane.request("POST", bindings, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
+    plane.request("PATCH", f"{RBAC}/clusterroles/{name}", [{"op": "add", "path": "/rules/-", "value": rule}])
+    secrets = [f"{installation}-tls" for installation in installations]
+    rule = {"apiGroups": [""], "resources": ["secrets"]} | limits | {"resourceNames": secrets}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": name}
+    roles, bindings = (f"{RBAC}/namespaces/{NAMESPACE}/{kind}" for kind in ("roles", "rolebindings"))
+    plane.request("POST", roles, {"metadata": {"name": name}, "rules": [rule]})
+    plane.request("POST", bindings, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
     plane.wait(lambda: are_effective(plane, NAMESPACE, name), 20, f"the rights of {name}")
     return plane.write_kubeconfig(plane.folder / f"{name}-kubeconfig", token)
 

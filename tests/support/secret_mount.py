@@ -17,41 +17,16 @@ from tests.support.controlplane.plane import ControlPlane
 POLL_INTERVAL = 3.0
 
 
-class SecretFolder:
-    """A folder with the fields of a Secret. An update replaces all fields atomically."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._updates = folder, 0
-        folder.mkdir()
-
-    def update(self, fields: Mapping[str, bytes]) -> None:
-        """Replace the content of the folder by these fields."""
-        self._updates += 1
-        version, data = self.folder / f"..2026_11_21_{self._updates}", self.folder / "..data"
-        version.mkdir()
-        for name, content in fields.items():
-            (version / name).write_bytes(content)
-            (version / name).chmod(0o440)
-        previous = data.readlink() if data.is_symlink() else None
-        new = self.folder / "..data_tmp"
-        new.symlink_to(version.name)
-        new.replace(data)
-        for name in fields:
-            if not (link := self.folder / name).is_symlink():
-                link.symlink_to(Path("..data", name))
-        if previous:
-            shutil.rmtree(self.folder / previous)
-
-
 class SecretVolume:
     """A pod's volume that is filled from a Secret or ConfigMap of the control plane, and follows it until `stop`."""
 
     def __init__(self, plane: ControlPlane, secret: str, folder: Path) -> None:
         """`secret` is the path of the Secret or ConfigMap at the API server."""
-        self._plane, self._secret, self._folder = plane, secret, SecretFolder(folder)
+        self._plane, self._secret, self._folder = plane, secret, folder
         self._seen = self._mounted = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
+        folder.mkdir()
 
     def start(self) -> None:
         """Start to follow the Secret, and return when the volume is filled: a pod's containers start only then."""
@@ -73,6 +48,23 @@ class SecretVolume:
         before, self._seen = self._seen, secret["metadata"]["resourceVersion"]
         if self._seen != self._mounted and (not self._mounted or self._seen == before):
             decode = base64.b64decode if "/secrets/" in self._secret else str.encode
-            self._folder.update({name: decode(value) for name, value in secret.get("data", {}).items()})
+            self._update({name: decode(value) for name, value in secret.get("data", {}).items()})
             self._mounted = self._seen
         return True
+
+    def _update(self, fields: Mapping[str, bytes]) -> None:
+        """Replace the content of the folder by these fields, atomically."""
+        version, data = self._folder / f"..{self._seen}", self._folder / "..data"
+        version.mkdir()
+        for name, content in fields.items():
+            (version / name).write_bytes(content)
+            (version / name).chmod(0o440)
+        previous = data.readlink() if data.is_symlink() else None
+        new = self._folder / "..data_tmp"
+        new.symlink_to(version.name)
+        new.replace(data)
+        for name in fields:
+            if not (link := self._folder / name).is_symlink():
+                link.symlink_to(Path("..data", name))
+        if previous:
+            shutil.rmtree(self._folder / previous)

@@ -80,9 +80,6 @@ class VirtController:
             self._create_vmi(name, vm)
             return self._owned_pod(name, vm)
 
-    def set_run_strategy(self, vm: str, run_strategy: str) -> None:
-        self._plane.request("PATCH", f"{self._vm_path}/{vm}", {"spec": {"runStrategy": run_strategy}})
-
     def vm(self, vm: str) -> Object:
         return self._plane.request("GET", f"{self._vm_path}/{vm}")
 

@@ -18,9 +18,8 @@ from tests.support.client_certificates import issue_client, write_client
 from tests.support.controlplane.api import LOOPBACK
 
 CERTIFICATES = "certs"
-# The API server has a client certificate for the Services of these names, each of another CA. It presents the first one
-# also to all Services of another namespace, and none to any other Service.
-CLIENTS, SERVICE_NAMESPACE, CLIENT_NAMESPACE = ("first-client", "second-client"), "kubevirt-scheduler", "chart-clients"
+# The API server has a client certificate for the Services of this namespace only. The file has its CA.
+CLIENT_NAMESPACE, CLIENT_CA = "chart-clients", "client-ca.crt"
 KUBECONFIG = "kubeconfig"
 KEY = "service-accounts.key"
 # The default limits of 20 to 50 requests per second protect large clusters. Here they would only slow the tests down.
@@ -42,22 +41,16 @@ def write_files(folder: Path, token: str, socket: Path) -> None:
         "egressSelections": [{"name": "cluster", "connection": connection}],
     }
     (folder / "egress.json").write_text(json.dumps(egress))
-    write_client_certificates(folder)
+    write_client_certificate(folder)
 
 
-def write_client_certificates(folder: Path) -> None:
-    """Write the client certificates that the API server presents to webhooks, and the configuration that names them.
-
-    There is one for the Service of each name in CLIENTS. The file `<name>-ca.crt` holds its CA.
-    """
-    users = []
-    for name in CLIENTS:
-        ca = issue_ca(datetime.now(UTC))
-        certificate, key = write_client(folder, issue_client(ca), name)
-        (folder / f"{name}-ca.crt").write_bytes(ca.certificate)
-        files = {"client-certificate": str(certificate), "client-key": str(key)}
-        users.append({"name": f"{name}.{SERVICE_NAMESPACE}.svc", "user": files})
-    users.append(users[0] | {"name": f"*.{CLIENT_NAMESPACE}.svc"})
+def write_client_certificate(folder: Path) -> None:
+    """Write the client certificate that the API server presents to webhooks, and the configuration that names it."""
+    ca = issue_ca(datetime.now(UTC))
+    certificate, key = write_client(folder, issue_client(ca))
+    (folder / CLIENT_CA).write_bytes(ca.certificate)
+    files = {"client-certificate": str(certificate), "client-key": str(key)}
+    users = [{"name": f"*.{CLIENT_NAMESPACE}.svc", "user": files}]
     (folder / "webhook-clients").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "users": users}))
     webhooks = {
         "apiVersion": "apiserver.config.k8s.io/v1",
