@@ -218,20 +218,15 @@ def scheduler_names(release: Release) -> Object:
     return found
 
 
-@pytest.mark.parametrize("release", ["helm"], indirect=True)
-def test_the_guides_commands_map_a_scheduler_name_and_map_it_back(release: PublishedRelease) -> None:
-    page = guide("schedulers").read_text()
+def test_the_guides_commands_map_a_scheduler_name_map_it_back_and_remove_it(release: PublishedRelease) -> None:
+    page, names = guide("schedulers").read_text(), "settings.schedulerNames"
+    release.upgrade(f"--set={names}.other=default-scheduler")
     for target in "default-scheduler", NAME:
-        setting = f"--set settings.schedulerNames.{NAME}={target}"
+        setting = f"--set {names}.{NAME}={target}"
         assert f" --reset-then-reuse-values \\\n    {setting}" in page
         release.upgrade("--reset-then-reuse-values", *setting.split())
-        assert scheduler_names(release) == {NAME: target}
-
-
-def test_the_guides_option_removes_a_scheduler_name_for_good(release: PublishedRelease) -> None:
-    page, names = guide("schedulers").read_text(), "settings.schedulerNames"
-    assert f"--set {names}.kubevirt-scheduler=null" in page
-    release.upgrade(f"--set={names}.{NAME}=default-scheduler,{names}.other=default-scheduler")
-    for change in f"{names}.{NAME}=null", "webhook.timeoutSeconds=5":
+        assert scheduler_names(release) == {"other": "default-scheduler", NAME: target}
+    assert "`=null` removes the name from the map" in page
+    for change in f"{names}.{NAME}=null", "webhook.timeoutSeconds=5":  # for good
         release.upgrade("--reset-then-reuse-values", "--set", change)
         assert scheduler_names(release) == {"other": "default-scheduler"}
