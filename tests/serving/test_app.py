@@ -170,13 +170,6 @@ def test_the_observe_action_returns_no_patch():
     assert "patch" not in allowed_response(post(client_for(action=Action.OBSERVE), review()))
 
 
-@pytest.mark.parametrize("charset", ["utf-8", "UTF-8", '"utf-8"', "utf8"])
-def test_a_utf_8_charset_parameter_is_accepted(charset):
-    body = json.dumps(review()).encode()
-    response = client_for().post("/mutate", data=body, content_type=f"application/json; charset={charset}")
-    assert reason(response) == "CoScheduled"
-
-
 # The log and the metrics
 
 
@@ -465,16 +458,6 @@ def test_problems_appear_only_in_the_verbose_page_and_do_not_affect_readiness():
     assert (brief.status_code, brief.json) == (200, {"status": "ok", "problems": {}})
     expected = {"status": "ok", "problems": {"serving certificate": "is not served"}, "caches": []}
     assert (verbose.status_code, verbose.json) == (200, expected)
-
-
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_the_tls_port_serves_no_probes(path):
-    assert client_for().get(path).status_code == 404
-
-
-def test_the_plain_port_accepts_no_reviews():
-    response = probes_client().post("/mutate", json.dumps(review()).encode())
-    assert (response.status_code, response.json) == (404, {"error": "no such path"})
 
 
 def test_an_exception_on_the_plain_port_returns_json_without_its_message():

@@ -38,11 +38,6 @@ def metric(server, name):
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"kubevirt_scheduler_{name} "))
 
 
-def dropped(server):
-    causes = ("tls", "reset", "hello", "writing", "evicted", "error")
-    return {cause: metric(server, f'connections_dropped_total{{cause="{cause}"}}') for cause in causes}
-
-
 def wait_for_no_connections(server):
     return until(lambda: metric(server, "connections") == 0)
 

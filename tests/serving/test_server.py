@@ -61,12 +61,6 @@ def test_a_recorded_vm_is_pinned_over_verified_tls(server):
     assert after["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
 
 
-@pytest.mark.parametrize("file", sorted(REVIEWS.glob("*.json")), ids=lambda file: file.stem)
-def test_each_recorded_review_is_allowed_with_its_uid(server, file):
-    response = server.review(file.read_bytes())
-    assert (response["uid"], response["allowed"]) == (json.loads(file.read_bytes())["request"]["uid"], True)
-
-
 def test_a_client_that_trusts_another_ca_rejects_the_certificate(server):
     other = ssl.create_default_context(cadata=issue_ca(datetime.now(UTC)).certificate.decode())
     with pytest.raises(ssl.SSLCertVerificationError), server.connect_tcp() as sock:
@@ -127,19 +121,6 @@ def test_another_spelling_of_the_path_is_not_found(server, path):
     connection.close()
 
 
-def test_a_body_longer_than_its_content_length_is_not_quoted(server):
-    """The excess is parsed as the next request, and gunicorn's own logger quotes an invalid request line."""
-    body = REVIEWS.joinpath("share-manager-avoiding-a-node.json").read_bytes()
-    cut = body.index(SECRET.encode())
-    head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {cut}\r\n\r\n"
-    with server.connect_tls() as connection:
-        connection.sendall(head.encode() + body)
-        responses = receive_all(connection).decode(errors="replace")
-    assert responses.count("HTTP/1.1 400 ") == 2
-    assert SECRET not in responses
-    assert SECRET not in server.log
-
-
 def test_the_debug_log_does_not_quote_requests(tmp_path):
     body = REVIEWS.joinpath("share-manager-avoiding-a-node.json").read_bytes()
     head = "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
@@ -151,9 +132,6 @@ def test_the_debug_log_does_not_quote_requests(tmp_path):
                 receive_all(connection)
         assert server.stop() == 0
         assert SECRET not in server.log
-
-
-# Connections without a complete request
 
 
 # The plain port
