@@ -148,46 +148,33 @@ def _parse_scheduler_names(value: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings, with their defaults.
+    """The settings, with their defaults. `metadata` holds the parser of each environment variable.
 
     `replicas` is the number of webhook replicas. With `session_affinity`, all calls of one API server reach the same
     replica. `release` allows the deletion of a pinned pod that can't be scheduled, after `release_after` seconds.
     """
 
-    opt_in_annotations: tuple[str, ...] = OPT_IN_ANNOTATIONS
-    opt_in: OptIn = OptIn.ANNOTATION
-    affinity_mode: Mode = Mode.REQUIRED
-    node_guard: bool = True
-    steering: bool = True
-    longhorn_namespace: str = "longhorn-system"
-    kubevirt_accounts: tuple[str, ...] = tuple(
-        f"{_SERVICE_ACCOUNT}:{namespace}:{KUBEVIRT_ACCOUNT}" for namespace in KUBEVIRT_NAMESPACES
+    opt_in_annotations: tuple[str, ...] = field(default=OPT_IN_ANNOTATIONS, metadata={"parse": _parse_annotations})
+    opt_in: OptIn = field(default=OptIn.ANNOTATION, metadata={"parse": _enum_parser(OptIn)})
+    affinity_mode: Mode = field(default=Mode.REQUIRED, metadata={"parse": _enum_parser(Mode)})
+    node_guard: bool = field(default=True, metadata={"parse": _parse_boolean})
+    steering: bool = field(default=True, metadata={"parse": _parse_boolean})
+    longhorn_namespace: str = field(default="longhorn-system", metadata={"parse": _parse_namespace})
+    kubevirt_accounts: tuple[str, ...] = field(
+        default=tuple(service_account(namespace, KUBEVIRT_ACCOUNT) for namespace in KUBEVIRT_NAMESPACES),
+        metadata={"parse": _parse_accounts},
     )
-    action: Action = Action.INJECT
-    migration_targets: MigrationTargets = MigrationTargets.IGNORE
-    replicas: int = 1
-    session_affinity: bool = False
-    release: bool = True
-    release_after: int = 30
-    scheduler_names: Mapping[str, str] = field(default_factory=dict)
-    log_format: LogFormat = LogFormat.JSON
-    log_level: LogLevel = LogLevel.INFO
-
-
-_PARSERS: dict[str, Callable[[str], object]] = {
-    "opt_in_annotations": _parse_annotations,
-    "longhorn_namespace": _parse_namespace,
-    "kubevirt_accounts": _parse_accounts,
-    "replicas": _integer_parser(1, 100),
-    "release_after": _integer_parser(5, 3600),
-    "scheduler_names": _parse_scheduler_names,
-}
-
-
-def _parser_of(name: str, default: object) -> Callable[[str], object]:
-    if isinstance(default, StrEnum):
-        return _enum_parser(type(default))
-    return _parse_boolean if isinstance(default, bool) else _PARSERS[name]
+    action: Action = field(default=Action.INJECT, metadata={"parse": _enum_parser(Action)})
+    migration_targets: MigrationTargets = field(
+        default=MigrationTargets.IGNORE, metadata={"parse": _enum_parser(MigrationTargets)}
+    )
+    replicas: int = field(default=1, metadata={"parse": _integer_parser(1, 100)})
+    session_affinity: bool = field(default=False, metadata={"parse": _parse_boolean})
+    release: bool = field(default=True, metadata={"parse": _parse_boolean})
+    release_after: int = field(default=30, metadata={"parse": _integer_parser(5, 3600)})
+    scheduler_names: Mapping[str, str] = field(default_factory=dict, metadata={"parse": _parse_scheduler_names})
+    log_format: LogFormat = field(default=LogFormat.JSON, metadata={"parse": _enum_parser(LogFormat)})
+    log_level: LogLevel = field(default=LogLevel.INFO, metadata={"parse": _enum_parser(LogLevel)})
 
 
 def variables() -> dict[str, str]:
@@ -202,7 +189,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     not be ignored silently.
     """
     known = variables()
-    defaults = Settings()
+    parsers = {item.name: item.metadata["parse"] for item in fields(Settings)}
     values: dict[str, Any] = {}
     for variable, value in sorted(environment.items()):
         if not variable.startswith(PREFIX):
@@ -211,9 +198,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             raise SettingsError(f"{variable}={value!r}: unknown setting; the settings are {', '.join(known)}")
         if not value:
             continue
-        name = known[variable]
         try:
-            values[name] = _parser_of(name, getattr(defaults, name))(value)
+            values[known[variable]] = parsers[known[variable]](value)
         except ValueError as error:
             raise SettingsError(f"{variable}={value!r}: {error}") from None
     return Settings(**values)
