@@ -11,6 +11,7 @@ from itertools import islice, zip_longest
 import msgspec
 
 from webhook.cluster import api_types
+from webhook.cluster.caches.kinds import PODS, object_path
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.live import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
@@ -149,7 +150,7 @@ class Releaser:
 
     def _read(self, cached: Pod) -> JsonObject | None:
         """Read a pod with its full spec. A list of one name needs no right besides those of the caches."""
-        path = f"/api/v1/namespaces/{cached.namespace}/pods"
+        path = PODS.path_in(cached.namespace)
         for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
             for item in items:
                 pod: JsonObject = msgspec.json.decode(item, type=api_types.POD)
@@ -187,7 +188,7 @@ class Releaser:
         self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
 
     def _delete(self, pod: Pod, version: str) -> None:
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        path = object_path(PODS, pod.key)
         # If the scheduler has just bound the pod, its resource version has changed, and the API server keeps it.
         preconditions = {"uid": pod.uid, "resourceVersion": version}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -56,9 +55,7 @@ def read_extras(cluster: ClusterClient, inventory: Inventory, namespace: str = "
     if any(map(has_instance_type, inventory.vms.values())):
         wanted += INSTANCE_TYPES
     for kind in wanted:
-        folder, _, plural = kind.path.rpartition("/")
-        of_cluster = not namespace or kind is KUBEVIRTS or "Cluster" in kind.name
-        path = kind.path if of_cluster else f"{folder}/namespaces/{quote(namespace, safe='')}/{plural}"
+        path = kind.path if kind is KUBEVIRTS or "Cluster" in kind.name else kind.path_in(namespace)
         try:
             for item in list_objects(cluster, path, **kind.query):
                 inventory.keep(kind.name, item)

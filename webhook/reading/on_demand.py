@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
-from webhook.cluster.caches.kinds import VM_POD_SELECTOR, all_kinds, object_path
+from webhook.cluster.caches.kinds import PODS, VM_POD_SELECTOR, all_kinds, object_path
 from webhook.cluster.caches.pod_tables import PlacedPods
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -109,12 +109,12 @@ class OnDemand(Store):
     def share_manager_pods(self, namespace: str, volume: str) -> Collection[Pod]:
         """Read the share-manager pods of a volume."""
         selector = f"{COMPONENT_LABEL}={SHARE_MANAGER},{VOLUME_LABEL}={volume}"
-        self.list_objects(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
+        self.list_objects(Pod, PODS.path_in(namespace), labelSelector=selector)
         return super().share_manager_pods(namespace, volume)
 
     def mounting_pods(self, namespace: str, claim: str) -> Iterable[Pod]:
         """Read the VM pods of a namespace, and return the virt-launcher pods that mount a claim."""
-        self.list_objects(Pod, f"/api/v1/namespaces/{namespace}/pods", labelSelector=VM_POD_SELECTOR)
+        self.list_objects(Pod, PODS.path_in(namespace), labelSelector=VM_POD_SELECTOR)
         return super().mounting_pods(namespace, claim)
 
     def has_nodes(self) -> bool:

@@ -51,6 +51,11 @@ class AnyKind:
         root, *parts = self.path.split("/")[1:]
         return parts[0] if root == "api" else "/".join(parts[:2])
 
+    def path_in(self, namespace: str) -> str:
+        """Return the path of a namespaced kind's objects in a namespace, of all if the namespace is empty."""
+        folder = self.path.removesuffix(self.plural)
+        return f"{folder}namespaces/{quote(namespace, safe='')}/{self.plural}" if namespace else self.path
+
     @property
     def group(self) -> str:
         """Return the group of the API, empty for the core group."""
@@ -255,7 +260,5 @@ def all_kinds(longhorn: str) -> tuple[Kind, ...]:
 
 def object_path(kind: Kind, key: Key) -> str:
     """Return the API path of one object."""
-    namespace, name = (quote(part, safe="") for part in key)
-    if kind in (CLAIMS, PODS, VIRTUAL_MACHINES, VMIS):
-        return f"{kind.path.removesuffix(kind.plural)}namespaces/{namespace}/{kind.plural}/{name}"
-    return f"{kind.path}/{name}"
+    folder = kind.path_in(key[0]) if kind in (CLAIMS, PODS, VIRTUAL_MACHINES, VMIS) else kind.path
+    return f"{folder}/{quote(key[1], safe='')}"

@@ -63,7 +63,7 @@ def find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], selec
         if names:
             return [_named(cluster, namespace, name) for name in dict.fromkeys(names)]
         query = {"labelSelector": selector} if selector else {}
-        path = object_path(VIRTUAL_MACHINES, (namespace, "")).rstrip("/") if namespace else VIRTUAL_MACHINES.path
+        path = VIRTUAL_MACHINES.path_in(namespace)
         return list(list_objects(cluster, path, **query))
 
 
