@@ -29,7 +29,7 @@ from rich.table import Table
 
 from webhook.cluster.caches.kinds import kinds
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 from webhook.placement.settings import Settings
 
 QUICK = [("claims", 1_000), ("claims", 10_000), ("pods", 5_000)]

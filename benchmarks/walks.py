@@ -34,7 +34,7 @@ from webhook.cli import commands
 from webhook.cluster.backend import Backend
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.settings import Settings
 from webhook.serving.review.reviewer import Call, Reviewer

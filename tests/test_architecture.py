@@ -128,11 +128,11 @@ ALLOWED = {
 PLANTED_IMPORTS = {
     "placement imports cluster": (
         "webhook/placement/objects/fields.py",
-        "import webhook.cluster.api_types",
+        "import webhook.cluster.kind_fields",
         "only the rooms below it BROKEN",
     ),
     "cluster imports serving": (
-        "webhook/cluster/api_types.py",
+        "webhook/cluster/kind_fields.py",
         "import webhook.serving.http.messages",
         "only the rooms below it BROKEN",
     ),

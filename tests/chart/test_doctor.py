@@ -17,7 +17,7 @@ from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import NAMESPACE, RBAC, REGISTRATIONS
 from webhook.cli import commands
-from webhook.commands.doctor.before import CHART_RESOURCES
+from webhook.commands.doctor.before_installation import CHART_RESOURCES
 
 pytestmark = pytest.mark.controlplane
 

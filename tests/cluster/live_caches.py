@@ -4,7 +4,7 @@ import threading
 
 from tests.support.fake_api_server import ApiServer, stream
 from webhook.cluster.caches.reflector import Reflector
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 
 
 def reflector(live: Live, plural: str) -> Reflector:

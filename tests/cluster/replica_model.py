@@ -37,7 +37,7 @@ from webhook.cluster.caches.fact_readers import (
     read_volume,
 )
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.affinity import pinned_node
 from webhook.placement.eligibility import MODE_ANNOTATION

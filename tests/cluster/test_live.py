@@ -38,7 +38,7 @@ from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.caches.reservations import MAX_RESERVATIONS, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.caches.store import OTHER_REPLICAS_SECONDS
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.live import STALE_SECONDS, Live
+from webhook.cluster.live_catalog import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection
 from webhook.placement.objects.facts import Pod

@@ -24,7 +24,7 @@ from webhook.cluster.caches.fact_readers import read_node, read_pod, read_virtua
 from webhook.cluster.caches.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
 from webhook.cluster.caches.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS
 from webhook.placement.injector import Injection
 from webhook.placement.objects.facts import Node, Pod, VirtualMachineInstance

@@ -17,7 +17,7 @@ from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.events import build_event, subject_of
 from webhook.cluster.fleet_counts import FleetCounter
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import MAX_PODS_PER_PASS, REPORT_INTERVAL, Releaser
 from webhook.placement import wording
 from webhook.placement.reasons import Reason

@@ -296,7 +296,7 @@ STORAGE_AND_NODE = [claim(), volume(), share_manager(), node(allocatable={"cpu":
 
 
 def store_with_reservation(*found: Object) -> Store:
-    """A store with a reservation of VM_POD on node-a, as webhook.cluster.live makes it."""
+    """A store with a reservation of VM_POD on node-a, as webhook.cluster.live_catalog makes it."""
     store, fact = catalog(*STORAGE_AND_NODE, *found), read_pod(VM_POD)
     assert fact
     store.reservations.put(replace(fact, name=vm_key(fact)[1], effective_node="node-a"))

@@ -29,7 +29,7 @@ from tests.support.paths import DOCS
 from tests.support.webhook_process import RIGHTS
 from webhook import __version__
 from webhook.cli import commands
-from webhook.commands.doctor.before import CHART_RESOURCES
+from webhook.commands.doctor.before_installation import CHART_RESOURCES
 from webhook.commands.doctor.run import AFTER, BEFORE, CONFIGURATION
 from webhook.placement.affinity import DECISION
 

@@ -9,7 +9,7 @@ import yaml
 
 from tests.docs.test_commands import rows
 from tests.support.paths import CHART, DOCS, ROOT
-from webhook.commands.doctor.before import DELETES_PODS_FROM, OLDEST_KUBERNETES
+from webhook.commands.doctor.before_installation import DELETES_PODS_FROM, OLDEST_KUBERNETES
 
 PAGE = DOCS / "reference/versions.md"
 REQUIRED = {cells[0]: cells[1] for cells in rows(PAGE, "component")}

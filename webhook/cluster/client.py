@@ -22,7 +22,7 @@ from urllib3.connection import HTTPConnection
 
 from certs.cluster import ApiError
 from webhook import __version__
-from webhook.cluster.api_types import JSON
+from webhook.cluster.kind_fields import JSON
 from webhook.placement.objects.fields import JsonObject
 
 # The API server stores no object over 3 MiB, so a line over this limit isn't a watch event.

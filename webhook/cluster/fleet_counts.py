@@ -19,7 +19,7 @@ from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, Settings
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
-    from webhook.cluster.live import Live
+    from webhook.cluster.live_catalog import Live
 
 # Seconds for which a count is reused: a client that scrapes all the time must not take the CPU from the decisions.
 COUNT_SECONDS = 10.0

@@ -11,7 +11,7 @@ from webhook.cluster.client import ClusterClient
 from webhook.cluster.election import Election
 from webhook.cluster.events import POLL_INTERVAL, SHUTDOWN_TIMEOUT, EventRecorder
 from webhook.cluster.fleet_counts import FleetCounter
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject

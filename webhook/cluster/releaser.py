@@ -10,10 +10,10 @@ from itertools import islice, zip_longest
 
 import msgspec
 
-from webhook.cluster import api_types
+from webhook.cluster import kind_fields
 from webhook.cluster.caches.kinds import PODS, object_path
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.live import Live
+from webhook.cluster.live_catalog import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
 from webhook.placement import wording
 from webhook.placement.guard.feasibility import FailedCheck
@@ -153,7 +153,7 @@ class Releaser:
         path = PODS.path_in(cached.namespace)
         for _, items in self._cluster.pages(path, fieldSelector=f"metadata.name={cached.name}"):
             for item in items:
-                pod: JsonObject = msgspec.json.decode(item, type=api_types.POD)
+                pod: JsonObject = msgspec.json.decode(item, type=kind_fields.POD)
                 if text(pod, "metadata", "uid") == cached.uid:
                     return pod
         return None

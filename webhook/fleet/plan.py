@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from webhook.fleet.forecast import forecast
+from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import TRANSIENT, Hindrance, Move, Refusal, Surroundings, VmView, can_restart, gain, plan_move
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.states import Future, State, Status

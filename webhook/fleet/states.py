@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from webhook.fleet.forecast import forecast
+from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import why_not_scheduled, why_pin_fails
 from webhook.fleet.volume_users import VolumeUser, other_users

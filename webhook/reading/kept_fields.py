@@ -1,6 +1,6 @@
 """Reduce an object to what a snapshot keeps: the fields that the webhook reads, without what may hold secrets.
 
-`api_types` lists the fields. This module removes the annotations of other programs, such as kubectl's
+`cluster.kind_fields` lists the fields. This module removes the annotations of other programs, such as kubectl's
 last-applied-configuration, the volumes that are no claims, and the messages of all conditions but the scheduler's.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from webhook.cluster import api_types
+from webhook.cluster import kind_fields
 from webhook.cluster.caches.kinds import AnyKind
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
 from webhook.placement.objects.kubevirt import (
@@ -28,7 +28,7 @@ def reduced(kind: AnyKind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) ->
 
     A field of an unexpected type is removed. Raises ValueError for invalid JSON.
     """
-    item = api_types.decode_large(raw, kind.shape)
+    item = kind_fields.decode_large(raw, kind.shape)
     mapping(item, "metadata").pop("resourceVersion", None)
     template, revision = mapping(item, "spec", "template"), mapping(item, "data")
     specs = [mapping(each, "spec") for each in (item, template, revision)]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from webhook.cluster.api_types import METADATA_LIST
 from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.kinds import CLAIMS, NAMESPACES, PODS, VIRTUAL_MACHINES, VM_POD_SELECTOR, VMIS, object_path
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind_fields import METADATA_LIST
 from webhook.cluster.machines import Inventory
 from webhook.fleet.instance_type import has_instance_type
 from webhook.fleet.vm_pod_template import needs_state_claim

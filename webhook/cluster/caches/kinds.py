@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from webhook.cluster import api_types
+from webhook.cluster import kind_fields
 from webhook.cluster.caches import fact_readers
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION
 from webhook.placement.objects import facts
@@ -63,24 +63,24 @@ class AnyKind:
 
 
 # Only the tool reads them.
-KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", api_types.KUBEVIRT)
+KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", kind_fields.KUBEVIRT)
 LONGHORN_VERSION = "current-longhorn-version"
 LONGHORN_SETTINGS = AnyKind(
     "Setting",
     "/apis/longhorn.io/v1beta2/settings",
-    api_types.LONGHORN_SETTING,
+    kind_fields.LONGHORN_SETTING,
     query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"},
 )
-RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas", api_types.RESOURCE_QUOTA)
+RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas", kind_fields.RESOURCE_QUOTA)
 # Instance types, preferences, and the revisions of both.
 _REVISIONS = AnyKind(
-    REVISION, "/apis/apps/v1/controllerrevisions", api_types.REVISION, query={"labelSelector": NAME_LABEL}
+    REVISION, "/apis/apps/v1/controllerrevisions", kind_fields.REVISION, query={"labelSelector": NAME_LABEL}
 )
 _INSTANCE_TYPE_API = "/apis/instancetype.kubevirt.io/v1beta1"
 INSTANCE_TYPES = (
     _REVISIONS,
     *(
-        AnyKind(name, f"{_INSTANCE_TYPE_API}/{name.lower()}s", api_types.INSTANCE_TYPE)
+        AnyKind(name, f"{_INSTANCE_TYPE_API}/{name.lower()}s", kind_fields.INSTANCE_TYPE)
         for name in sorted(KINDS - {REVISION})
     ),
 )
@@ -129,8 +129,8 @@ class Kind(AnyKind):
         Of a large object, the fields that are too large to decode are missing.
         """
         try:
-            if api_types.size_of(raw) > api_types.LARGE:
-                return api_types.decode_large(raw, self.shape)
+            if kind_fields.size_of(raw) > kind_fields.LARGE:
+                return kind_fields.decode_large(raw, self.shape)
             item: JsonObject = _decoder(self.shape).decode(raw)
         except (ValueError, RecursionError):
             return _untyped(raw)
@@ -169,7 +169,7 @@ def _untyped(raw: msgspec.Raw | bytes) -> JsonObject:
 VIRTUAL_MACHINES = Kind(
     "VirtualMachine",
     f"{KUBEVIRT_API}/virtualmachines",
-    api_types.VIRTUAL_MACHINE,
+    kind_fields.VIRTUAL_MACHINE,
     facts.VirtualMachine,
     fact_readers.read_virtual_machine,
     optional=True,
@@ -179,7 +179,7 @@ VIRTUAL_MACHINES = Kind(
 VMIS = Kind(
     "VirtualMachineInstance",
     f"{KUBEVIRT_API}/virtualmachineinstances",
-    api_types.VIRTUAL_MACHINE_INSTANCE,
+    kind_fields.VIRTUAL_MACHINE_INSTANCE,
     facts.VirtualMachineInstance,
     fact_readers.read_virtual_machine_instance,
     optional=True,
@@ -190,7 +190,7 @@ VMIS = Kind(
 NAMESPACES = Kind(
     "Namespace",
     "/api/v1/namespaces",
-    api_types.NAMESPACE,
+    kind_fields.NAMESPACE,
     facts.Namespace,
     fact_readers.read_namespace,
     required=False,
@@ -199,7 +199,7 @@ NAMESPACES = Kind(
 STORAGE_CLASSES = Kind(
     "StorageClass",
     f"{STORAGE_API}/storageclasses",
-    api_types.STORAGE_CLASS,
+    kind_fields.STORAGE_CLASS,
     facts.StorageClass,
     fact_readers.read_storage_class,
     required=False,
@@ -209,7 +209,7 @@ STORAGE_CLASSES = Kind(
 CSI_NODES = Kind(
     "CSINode",
     f"{STORAGE_API}/csinodes",
-    api_types.CSI_NODE,
+    kind_fields.CSI_NODE,
     facts.CSINode,
     fact_readers.read_csi_node,
     required=False,
@@ -217,18 +217,18 @@ CSI_NODES = Kind(
 CLAIMS = Kind(
     "PersistentVolumeClaim",
     "/api/v1/persistentvolumeclaims",
-    api_types.CLAIM,
+    kind_fields.CLAIM,
     facts.Claim,
     fact_readers.read_claim,
 )
 VOLUMES = Kind(
-    "PersistentVolume", "/api/v1/persistentvolumes", api_types.VOLUME, facts.Volume, fact_readers.read_volume
+    "PersistentVolume", "/api/v1/persistentvolumes", kind_fields.VOLUME, facts.Volume, fact_readers.read_volume
 )
-NODES = Kind("Node", "/api/v1/nodes", api_types.NODE, facts.Node, fact_readers.read_node)
+NODES = Kind("Node", "/api/v1/nodes", kind_fields.NODE, facts.Node, fact_readers.read_node)
 PODS = Kind(
     "Pod",
     "/api/v1/pods",
-    api_types.POD,
+    kind_fields.POD,
     facts.Pod,
     fact_readers.read_pod,
     query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"},
@@ -245,7 +245,7 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
     share_managers = Kind(
         "ShareManager",
         f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers",
-        api_types.SHARE_MANAGER,
+        kind_fields.SHARE_MANAGER,
         facts.ShareManager,
         fact_readers.read_share_manager,
         optional=True,

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from webhook.cluster.api_types import JSON, METADATA, METADATA_LIST
 from webhook.cluster.caches.kinds import CSI_NODES, NAMESPACES, STORAGE_CLASSES, Kind
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind_fields import JSON, METADATA, METADATA_LIST
 from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import JsonObject, Malformed, text
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from webhook.cluster.caches.kinds import NODES
-from webhook.commands.doctor.before import longhorn_version
+from webhook.commands.doctor.before_installation import longhorn_version
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.result import Result, listed, ok, warning
 from webhook.placement.objects.fields import text, version_numbers

@@ -4,34 +4,41 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from certs.cluster import CONFIGURATIONS
-from webhook.commands.doctor import admission, before, calls, known_bugs, loopback, nodes
-from webhook.commands.doctor import installed_webhook as service
+from webhook.commands.doctor import (
+    admission,
+    before_installation,
+    installed_webhook,
+    known_bugs,
+    loopback_nfs,
+    nodes,
+    webhook_calls,
+)
 from webhook.commands.doctor.inspection import Denied, Inspection
 from webhook.commands.doctor.result import Result, failure, warning
 from webhook.reading.installation import Installation, find_installation
 
 BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
-    "kubernetes": before.kubernetes,
-    "kubevirt": before.kubevirt,
-    "longhorn": before.longhorn,
+    "kubernetes": before_installation.kubernetes,
+    "kubevirt": before_installation.kubevirt,
+    "longhorn": before_installation.longhorn,
     "known-bugs": known_bugs.known_bugs,
-    "claims": before.claims,
-    "loopback-nfs": loopback.loopback_nfs_before,
-    "install-rights": before.install_rights,
+    "claims": before_installation.claims,
+    "loopback-nfs": loopback_nfs.loopback_nfs_before,
+    "install-rights": before_installation.install_rights,
 }
 AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
-    "replicas": service.replicas,
-    "caches": service.caches,
-    "certificates": service.certificates,
-    "accounts": calls.accounts,
-    "calls": calls.calls,
+    "replicas": installed_webhook.replicas,
+    "caches": installed_webhook.caches,
+    "certificates": installed_webhook.certificates,
+    "accounts": webhook_calls.accounts,
+    "calls": webhook_calls.calls,
     "selection": admission.selection,
-    "undecided": calls.undecided,
+    "undecided": webhook_calls.undecided,
     "other-webhooks": admission.other_webhooks,
-    "rights": service.rights,
+    "rights": installed_webhook.rights,
     "nodes": nodes.nodes,
     "known-bugs": lambda inspection, _: known_bugs.known_bugs(inspection),
-    "loopback-nfs": loopback.loopback_nfs,
+    "loopback-nfs": loopback_nfs.loopback_nfs,
 }
 CONFIGURATION = "configuration"
 
@@ -61,7 +68,7 @@ def run_after(inspection: Inspection) -> Iterator[tuple[str, Result]]:
 
 def run_own_calls(inspection: Inspection, seconds: float) -> Iterator[tuple[str, Result]]:
     """Check only the calls, with the user's own account. Raises BadInput if the API server rejects the pod."""
-    yield from (("calls", result) for result in calls.own_calls(inspection, seconds))
+    yield from (("calls", result) for result in webhook_calls.own_calls(inspection, seconds))
 
 
 def _results(check: Callable[[], Iterator[Result]]) -> list[Result]:

@@ -17,7 +17,7 @@ from webhook.commands.explain.lines import (
 )
 from webhook.commands.injection_json import as_json
 from webhook.commands.report.document import describe
-from webhook.fleet.forecast import forecast
+from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import Surroundings, VmView, plan_move
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import PENDING_LIMIT, why_kept, why_pin_fails

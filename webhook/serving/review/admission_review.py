@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from webhook.cluster.api_types import REVIEW
+from webhook.cluster.kind_fields import REVIEW
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.reasons import Decision

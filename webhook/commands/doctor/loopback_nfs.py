@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from webhook.cluster.caches.kinds import VMIS
 from webhook.commands.doctor.admission import opted_in_vms
-from webhook.commands.doctor.before import longhorn_claims, longhorn_version
+from webhook.commands.doctor.before_installation import longhorn_claims, longhorn_version
 from webhook.commands.doctor.inspection import Inspection
 from webhook.commands.doctor.known_bugs import kernels
 from webhook.commands.doctor.result import Result, failure, listed, ok, warning
