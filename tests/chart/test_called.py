@@ -295,7 +295,8 @@ def test_alerts_and_dashboard_query_only_exported_metrics(running_webhook: Webho
     rules = alert_rules(render({"prometheusRule": {"enabled": True}}))
     dashboard = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())
     expressions = [rule["expr"] for rule in rules]
-    expressions += [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    panels = [inner for panel in dashboard["panels"] for inner in (panel, *panel.get("panels", ()))]
+    expressions += [target["expr"] for panel in panels for target in panel.get("targets", ())]
     names = {name for expression in expressions for name in re.findall(r"(\w+)\{", expression)}
     own_metrics = {name for name in names if not name.startswith("apiserver_")}
     assert len(own_metrics) > 10

@@ -11,21 +11,41 @@ from typing import Any
 import pytest
 
 from tests.chart import promtool
-from tests.support.helm_chart import CHART
+from tests.support.helm_chart import CHART, find_one, render
 
 DASHBOARD: dict[str, Any] = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())
 ROWS = [each for each in DASHBOARD["panels"] if each["type"] == "row"]
-PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+FOLDED = [each for row in ROWS for each in row["panels"]]
+SHOWN = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+PANELS = SHOWN + FOLDED
 QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 VARIABLES = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
 
 
 def test_panels_have_distinct_ids_and_do_not_overlap() -> None:
-    assert len({each["id"] for each in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert len({each["id"] for each in ROWS + PANELS}) == len(ROWS + PANELS)
     cells = [{(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-             for at in (each["gridPos"] for each in DASHBOARD["panels"])]  # fmt: skip
+             for at in (each["gridPos"] for each in ROWS + SHOWN)]  # fmt: skip
     assert not any(one & other for one, other in combinations(cells, 2))
     assert max(x for each in cells for x, _ in each) < 24
+
+
+def test_the_share_of_vms_together_comes_first_and_replicas_and_certificates_are_folded() -> None:
+    assert [each["title"] for each in ROWS] == ["VMs", "Nodes", "Starts", "Replicas", "Certificates"]
+    assert [each["collapsed"] for each in ROWS] == [False, False, False, True, True]
+    assert {bool(each["panels"]) for each in ROWS[:3]} == {False}
+    share = SHOWN[0]
+    assert (share["type"], share["fieldConfig"]["defaults"]["unit"]) == ("stat", "percentunit")
+    assert [each["color"] for each in share["fieldConfig"]["defaults"]["thresholds"]["steps"]] == [
+        "red",
+        "orange",
+        "green",
+    ]
+    first = [target["expr"] for panel in SHOWN for target in panel["targets"]]
+    for state in "Together", "Apart", "Waiting":
+        assert any("vms{" in query and f'state="{state}"' in query for query in first)
+    assert any("node_vms{" in query and "max by (node)" in query for query in first)
+    assert any("sum by (outcome) (increase(" in query and 'subject="vm"' in query for query in first)
 
 
 def test_variables_select_the_namespace_of_the_webhook_the_release_and_the_node() -> None:
@@ -59,3 +79,12 @@ def test_prometheus_parses_each_query(tmp_path: Path) -> None:
     rules = [{"record": f"query:{number}", "expr": query.replace("$__rate_interval", "5m")}
              for number, query in enumerate(QUERIES)]  # fmt: skip
     promtool.check_rules(tmp_path, {"groups": [{"name": "dashboard", "rules": rules}]})
+
+
+@pytest.mark.controlplane  # Helm is built together with the control plane
+def test_the_dashboard_links_to_the_runbooks_if_their_address_is_known() -> None:
+    rules = {"runbookUrl": "https://docs.example/runbooks/"}
+    found = find_one(render({"dashboard": {"enabled": True}, "prometheusRule": rules}), "ConfigMap")
+    shown = json.loads(found["data"]["kubevirt-scheduler.json"])
+    assert [each["url"] for each in shown["links"]] == ["https://docs.example/runbooks/README.md"]
+    assert shown["panels"] == DASHBOARD["panels"]
