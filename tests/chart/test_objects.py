@@ -282,7 +282,7 @@ def test_pull_secrets_of_a_parent_chart_are_added_to_every_pod_once() -> None:
 
 def test_common_annotations_reach_every_object_and_no_pod_template() -> None:
     enabled = {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")}
-    enabled["rbac"] = {"recolocate": {"create": True}}
+    enabled["rbac"] = {name: {"create": True} for name in ("report", "recolocate")}
     objects = render(enabled | {"commonAnnotations": {"team": "storage", "helm.sh/hook": "none"}})
     assert all(each["metadata"]["annotations"]["team"] == "storage" for each in objects)
     for each in (each for each in objects if each["kind"] == "Deployment"):

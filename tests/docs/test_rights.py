@@ -16,7 +16,7 @@ Role = tuple[str, str]  # its kind and its name
 Right = tuple[str, str, str]  # a resource, a verb, and the name of the only object or "all"
 EVERYTHING: Object = {
     "settings": {"optIn": "namespace"},
-    "rbac": {"recolocate": {"create": True}},
+    "rbac": {"report": {"create": True}, "recolocate": {"create": True}},
 }
 
 

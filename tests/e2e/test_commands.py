@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.e2e.migrating_fleet import MigratingFleet
+from tests.e2e.migration_controller import MigrationController
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.helm_chart import NAME, find_one, render
 from tests.support.kubevirt import install_crds
 from tests.support.scenario import Scenario
+from tests.support.webhook_process import create_service_account
 from webhook.cli import commands
 
 pytestmark = pytest.mark.controlplane
@@ -80,3 +85,25 @@ def test_a_snapshot_of_the_cluster_has_no_secrets_and_gives_the_same_decision(
     live_vms, offline_vms = (json.loads(report.stdout)["vms"] for report in reports)
     assert live_vms == offline_vms
     assert [vm["state"] for vm in live_vms] == ["Together"]
+
+
+def test_the_report_role_of_the_chart_suffices_for_the_commands_that_read(
+    plane: ControlPlane, plain_scenario: Scenario, tmp_path: Path
+) -> None:
+    role = find_one(render({"rbac": {"report": {"create": True}}}), "ClusterRole", f"{NAME}-report")
+    rights = tuple(
+        (rule["apiGroups"][0], kind, tuple(rule["verbs"])) for rule in role["rules"] for kind in rule["resources"]
+    )
+    assert {verb for *_, verbs in rights for verb in verbs} == {"get", "list"}
+    kubeconfig = plane.write_kubeconfig(tmp_path / "kubeconfig", create_service_account(plane, "report-e2e", rights))
+    with MigrationController(plain_scenario) as controller:
+        fleet = MigratingFleet(plain_scenario, controller, kubeconfig)
+        fleet.add({"vm1": (fleet.nodes[0], fleet.nodes[1])})
+        assert fleet.states() == {"vm1": "Apart"}
+        explained = fleet.run("explain", "vm", "vm1", "-n", plain_scenario.namespace)
+        assert "you may not read" not in explained.stderr
+        pod, file = tmp_path / "pod.json", tmp_path / "cluster.json"
+        pod.write_text(json.dumps(plain_scenario.vm_pod("vm2", "vm1")))
+        fleet.run("inject", "-f", str(pod))
+        fleet.run("snapshot", "-o", str(file))  # it fails if a kind may not be listed
+        assert "forbidden" in fleet.run("opt-out", "vm1", "-n", plain_scenario.namespace, "--yes", expected=1).stdout
