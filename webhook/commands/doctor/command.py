@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NAME = "kubevirt-scheduler"
 DOCS = "docs/reference/doctor.md"
 
+EXIT_UNKNOWN = 2
 Finding: TypeAlias = "tuple[str, Result]"
 
 
@@ -66,14 +67,14 @@ def doctor(  # noqa: PLR0913, PLR0917 (options)
 ) -> None:
     """Check the cluster and the installed webhook, and print problems with their remedies.
 
-    The command changes nothing. If you lack the right for a check, it reports a warning. With --calls, you need only
+    The command changes nothing. With --calls, you need only
     the right to create pods; `helm test` runs it.
 
     \b
     Exit status:
       0  no check failed; warnings are possible
       1  a check failed
-      2  the cluster can't be read
+      2  no check failed, but you lack the right for one; or the cluster can't be read
 
     \b
     Examples:
@@ -97,8 +98,9 @@ def doctor(  # noqa: PLR0913, PLR0917 (options)
         click.echo(_as_json(findings))
     else:
         click.echo("".join(_lines(findings, colored=wants_color())).encode(), nl=False)
-    if any(result.level is Level.FAILURE for _, result in findings):
-        raise click.exceptions.Exit(1)
+    levels = {result.level for _, result in findings}
+    if levels & {Level.FAILURE, Level.UNKNOWN}:
+        raise click.exceptions.Exit(1 if Level.FAILURE in levels else EXIT_UNKNOWN)
 
 
 def _as_json(findings: Iterable[Finding]) -> str:
@@ -112,12 +114,14 @@ def _as_json(findings: Iterable[Finding]) -> str:
         }
         for name, result in findings
     ]
-    counts = {level: sum(check["level"] == level for check in checks) for level in ("ok", "warning", "failure")}
+    counts = {
+        level: sum(check["level"] == level for check in checks) for level in ("ok", "warning", "failure", "unknown")
+    }
     return msgspec.json.format(msgspec.json.encode({"checks": checks, "summary": counts}), indent=2).decode()
 
 
 def _lines(findings: Iterable[Finding], *, colored: bool) -> Iterator[str]:
-    marks = {"ok": ("✓", "green"), "warning": ("‼", "yellow"), "failure": ("✗", "red")}
+    marks = {"ok": ("✓", "green"), "warning": ("‼", "yellow"), "unknown": ("?", "yellow"), "failure": ("✗", "red")}
     for name, result in findings:
         mark, color = marks[result.level.value]
         shown = click.style(mark, fg=color) if colored else mark

@@ -5,11 +5,12 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How serious a finding is. Only a failure makes `doctor` fail."""
+    """How serious a finding is. A failure makes `doctor` fail, and so does a check without a result."""
 
     OK = "ok"
     WARNING = "warning"
     FAILURE = "failure"
+    UNKNOWN = "unknown"  # the user lacks the right for the check
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from webhook.commands.doctor import (
     webhook_calls,
 )
 from webhook.commands.doctor.inspection import Denied, Inspection
-from webhook.commands.doctor.result import Result, failure, warning
+from webhook.commands.doctor.result import Level, Result, failure
 from webhook.reading.installation import Installation, find_installation
 
 BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
@@ -80,4 +80,4 @@ def _results(check: Callable[[], Iterator[Result]]) -> list[Result]:
 
 def _not_checked(error: Denied) -> Result:
     advice = "Run the command as a user with this right, for example as a cluster administrator."
-    return warning(f"not checked: {error}", advice)
+    return Result(Level.UNKNOWN, f"not checked: {error}", advice)
