@@ -23,7 +23,7 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from tests.support.fleet import without_settings
+from tests.support.fleet import vm, without_settings
 from webhook.cli import commands
 from webhook.commands.injection_json import as_json
 from webhook.placement.injector import inject
@@ -142,7 +142,15 @@ def test_an_unchanged_object_has_an_empty_patch_and_diff(run: RunInject, tmp_pat
     assert json_output(run(path, "-o", "patch")) == []
     assert json_output(run(path, "-o", "json"))[0]["patch"] is None
     assert run(path, "-o", "diff").stdout == ""
-    assert json_output(run(write_yaml(tmp_path, CONFIG_MAP), "-o", "patch")) == []
+    nothing = run(write_yaml(tmp_path, CONFIG_MAP), "-o", "patch")
+    assert (json.loads(nothing.stdout), "Nothing to inject: " in nothing.stderr) == ([], True)
+
+
+def test_a_vm_is_printed_as_its_next_pod(run: RunInject, tmp_path: Path) -> None:
+    volumes = [{"name": "a", "persistentVolumeClaim": {"claimName": "disk1"}}]
+    (found,) = yaml_output(run(write_yaml(tmp_path, vm(volumes=volumes))))
+    assert (found["kind"], found["metadata"]["annotations"]["kubevirt.io/domain"]) == ("Pod", "vm1")
+    assert found["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
 
 
 def test_a_review_of_another_kind_is_decided_and_printed_unchanged(run: RunInject, tmp_path: Path) -> None:
@@ -180,7 +188,10 @@ def test_a_warning_goes_to_standard_error_and_names_the_pod_if_there_are_several
     vm = virt_launcher("vm", claims=["disk1", "disk2"])
     conflict = "kubevirt-scheduler: several nodes serve the claims: node-a is the target node, not node-b"
     assert without_settings(run(write_yaml(tmp_path, vm)).stderr) == f"Warning: {conflict}\n"
-    assert run(write_yaml(tmp_path, vm, pod("other")), "-o", "diff").stderr == f"Warning: default/vm: {conflict}\n"
+    assert run(write_yaml(tmp_path, vm, pod("other")), "-o", "diff").stderr.splitlines() == [
+        f"Warning: default/vm: {conflict}",
+        "default/other: unchanged, NotVirtLauncher: the pod is not a virt-launcher pod",
+    ]
     assert json_output(run(write_yaml(tmp_path, vm), "-o", "json"))[0]["warnings"] == [conflict]
 
 

@@ -1,6 +1,6 @@
 """`kubevirt-scheduler inject`: print pods from files as the webhook would patch them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,19 +9,23 @@ from typing import Any
 import click
 import msgspec
 
+from webhook.cluster.caches.fact_readers import key_of
+from webhook.cluster.machines import Inventory
 from webhook.commands.admission_requests import inject_request, pod_name, read_documents, request_from
+from webhook.commands.fleet_source import read_files
 from webhook.commands.injection_json import as_json
 from webhook.commands.options import (
+    connect,
     file_option,
     live_options,
-    load_cluster,
+    live_webhook,
     output_option,
     show_settings,
     snapshot_option,
     verbose_option,
     wants_color,
 )
-from webhook.placement.catalog import Catalog
+from webhook.fleet.webhook import Webhook
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.patch import apply_patch
@@ -46,7 +50,7 @@ class InjectionResult:
 class Injector:
     """Apply the webhook to documents, and collect a result for each object that the webhook reviews."""
 
-    catalog: Catalog
+    inventory: Inventory
     settings: Settings
     results: list[InjectionResult] = field(default_factory=list)
 
@@ -55,14 +59,55 @@ class Injector:
         return document.map_objects(partial(self._mutate_item, document))
 
     def _mutate_item(self, document: Document, kind: Kind, item: JsonObject) -> JsonObject:
+        if _is_vm(kind):
+            kind, item = ("v1", "Pod"), self._pod_of(document, item)
         request = request_from(document, kind, item, self.settings)
         if request is None:
             return item
-        injection = inject_request(request, self.catalog, self.settings)
+        injection = inject_request(request, self.inventory.store, self.settings)
         before = _object(request, item)
         after = apply_patch(injection.patch or [], before)
         self.results.append(InjectionResult(pod_name(request), before, after, injection))
         return after
+
+    def _pod_of(self, document: Document, vm: JsonObject) -> JsonObject:
+        """Return the pod that KubeVirt would create for a VM of a file. Raises BadInput."""
+        key = key_of(vm)
+        self.inventory.vms[key] = vm
+        pod, missing = self.inventory.next_pod(None, key, self.settings)
+        if pod is None:
+            problem = f"{missing} not found" if missing else "a field is malformed"
+            raise document.error(f"VirtualMachine {key[1]}: {problem}")
+        return pod
+
+
+def _is_vm(kind: Kind) -> bool:
+    return kind[0].startswith("kubevirt.io/") and kind[1] == "VirtualMachine"
+
+
+def load_inventory(
+    snapshots: Sequence[Path], live: dict[str, str | None], vms: Iterable[JsonObject], *, verbose: bool
+) -> tuple[Inventory, Webhook]:
+    """Read the cluster from files. Without files, return an inventory that queries the live cluster on demand.
+
+    `vms` are those of the file to inject. Raises BadInput if a file is unusable or a request fails.
+    """
+    if snapshots:
+        fleet = read_files(snapshots, verbose=verbose)
+        return fleet.inventory, fleet.webhook
+    from webhook.reading.api import answered  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+    from webhook.reading.listing import read_extras  # noqa: PLC0415
+    from webhook.reading.on_demand import OnDemand  # noqa: PLC0415
+
+    cluster = connect(**live)
+    webhook = live_webhook(cluster)
+    inventory = Inventory(OnDemand(cluster, webhook.settings.longhorn_namespace))
+    for vm in vms:
+        inventory.keep("VirtualMachine", vm)
+    with answered():
+        for namespace in sorted({namespace for namespace, _ in inventory.vms}):
+            read_extras(cluster, inventory, namespace)
+    return inventory, webhook
 
 
 def _object(request: JsonObject, review: JsonObject) -> JsonObject:
@@ -86,21 +131,22 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
 def inject(file: Path, snapshots: tuple[Path, ...], output: str, verbose: bool, **live: str | None) -> None:
     """Print pods as the webhook would patch them.
 
-    FILE contains a Pod, a List, an AdmissionReview, or several YAML documents. Objects of other kinds are printed
-    unchanged. The command changes nothing in the cluster. Without a snapshot, it reads the objects that the decision
-    needs from the cluster of the kubeconfig.
+    FILE contains Pods, VirtualMachines, Lists or AdmissionReviews. The command prints the next pod of a VirtualMachine,
+    and objects of other kinds unchanged. It changes nothing in the cluster. Without a snapshot, it reads the objects
+    that the decision needs from the cluster of the kubeconfig.
 
     \b
     Examples:
-      kubevirt-scheduler inject -f pod.yaml
+      kubevirt-scheduler inject -f vm.yaml
       kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json
       kubevirt-scheduler inject -f pod.yaml --snapshot cluster.json -o diff
       kubevirt-scheduler inject -f review.json --snapshot cluster.json -o json
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
-    store, webhook = load_cluster(snapshots, **live, verbose=verbose)
-    injector = Injector(store, webhook.settings)
+    vms = [item for document in received for kind, item in document.objects() if _is_vm(kind)]
+    inventory, webhook = load_inventory(snapshots, live, vms, verbose=verbose)
+    injector = Injector(inventory, webhook.settings)
     mutated = [injector.mutate(document) for document in received]
     match output:
         case "yaml":
@@ -115,7 +161,10 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, verbose: bool, 
             text = _colorize(text) if wants_color() else text
     if output != "json":
         show_settings(webhook)
-    _warn(injector.results, quiet=output == "json")
+        if not injector.results:
+            kinds = "no Pod, VirtualMachine or AdmissionReview"
+            click.echo(f"Nothing to inject: {documents.display_name(file)} has {kinds}", err=True)
+    _warn(injector.results, quiet=output == "json", says_unchanged=output == "diff")
     click.echo(text.encode(), nl=False)  # bytes: always UTF-8, regardless of the locale
 
 
@@ -143,11 +192,13 @@ def _colorize(diff: str) -> str:
     return "\n".join(click.style(line, fg=_COLORS.get(line[:1])) if line else line for line in lines)
 
 
-def _warn(results: list[InjectionResult], *, quiet: bool) -> None:
+def _warn(results: list[InjectionResult], *, quiet: bool, says_unchanged: bool) -> None:
     for result in results:
         prefix = f"{result.name}: " if len(results) > 1 else ""
         decision, warnings = result.injection.decision, [] if quiet else list(result.injection.warnings)
         if result.injection.error is not None:
             warnings.append(f"{decision.reason}: {decision.message}")
+        elif result.injection.patch is None and says_unchanged:
+            click.echo(printable(f"{result.name}: unchanged, {decision.reason}: {decision.message}"), err=True)
         for warning in warnings:
             click.echo(printable(f"Warning: {prefix}{warning}"), err=True)

@@ -18,7 +18,7 @@ from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
-from webhook.reading.snapshot import SNAPSHOT, Keep, keep_nothing
+from webhook.reading.snapshot import Keep, keep_nothing
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -33,7 +33,7 @@ optional_file_option, file_option = (
         type=click.Path(path_type=Path),
         required=required,
         metavar="FILE",
-        help="A YAML or JSON file with Pods, Lists or AdmissionReviews. Use - for standard input.",
+        help="A YAML or JSON file with Pods, VMs (only inject), Lists or AdmissionReviews. Use - for standard input.",
     )
     for required in (False, True)
 )
@@ -169,26 +169,6 @@ def namespace_and_name(value: str, option: str) -> tuple[str, str]:
     if not (namespace and name) or "/" in name:
         raise click.BadParameter(f"expected NAMESPACE/NAME, got {value!r}", param_hint=option)
     return namespace, name
-
-
-def load_cluster(
-    snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, *, verbose: bool
-) -> tuple[Store, Webhook]:
-    """Read the cluster from files. Without files, return a store that queries the live cluster on demand.
-
-    Returns it with the webhook there. Raises BadInput if a file is unusable or if there are no usable credentials.
-    """
-    if not snapshots:
-        from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
-
-        cluster = connect(kubeconfig, context)
-        webhook = live_webhook(cluster)
-        return OnDemand(cluster, webhook.settings.longhorn_namespace), webhook
-    described: list[JsonObject] = []
-    store = load_snapshot(
-        snapshots, lambda kind, item: described.append(item) if kind == SNAPSHOT else None, verbose=verbose
-    )
-    return store, snapshot_webhook(described)
 
 
 def live_webhook(cluster: ClusterClient) -> Webhook:
