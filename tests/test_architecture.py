@@ -49,6 +49,7 @@ PLANTED = {
     laws.one_door: [
         ("webhook/cluster/caches/store.py", "import kubernetes.client"),
         ("certs/controller.py", "from kubernetes import watch"),
+        ("webhook/serving/worker.py", "from flask import Flask"),
         ("webhook/placement/affinity.py", "import jsonpatch"),
         ("webhook/serving/worker.py", "from cryptography import x509"),
         ("webhook/serving/app.py", "from gunicorn.app.base import BaseApplication"),

@@ -470,6 +470,15 @@ def test_an_exception_on_the_plain_port_returns_json_without_its_message():
     assert SECRET not in response.text
 
 
+def test_the_plain_port_responds_to_head_like_to_get_and_to_no_other_method():
+    client = probes_client()
+    head, got = client.open("/healthz", "HEAD"), client.get("/healthz")
+    assert (head.data, head.headers) == (got.data, got.headers)  # the connection omits the body, not its length
+    response = client.open("/healthz", "OPTIONS")
+    assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD")
+    assert [client.get(path).json for path in ("//healthz", "/healthz//")] == [{"error": "no such path"}] * 2
+
+
 STARTING = [claim(), volume(), share_manager(state="starting"), node()]
 WAITING = [*STARTING, virt_launcher("vm2", node="node-a", labels={"kubevirt.io/created-by": "vmi-2"})]
 

@@ -20,6 +20,7 @@ PURE_MODULES = """
 # The modules that may import a library.
 DOORS = {
     "kubernetes": ["webhook/cluster/client.py", "certs/cluster.py"],
+    "flask": ["webhook/serving/app.py"],
     "jsonpatch": ["webhook/placement/patch.py"],
     "cryptography": ["certs/authority.py"],
     "gunicorn": ["webhook/serving/worker.py"],

@@ -1,14 +1,18 @@
 """The HTTP routes: `POST /mutate` on the TLS port; `/healthz`, `/readyz` and `/metrics` on the plain port."""
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from email.message import Message
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import parse_qs
+from wsgiref.util import setup_testing_defaults
+
+from flask import Flask, abort, request
+from flask import Response as FlaskResponse
+from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAllowed, NotFound
 
 from webhook.cluster.backend import Cache
 from webhook.serving.http.messages import Request, Response, error_response
@@ -23,32 +27,59 @@ log = logging.getLogger("webhook")
 
 def review_port(reviewer: Reviewer) -> Respond:
     """Return a function that responds to the requests of the TLS port: to reviews, and with errors to all others."""
+    errors = _new_flask_app()
 
-    def mutate(request: Request) -> Response:
-        if not _is_json(request.head.content_type):
-            sentence = "unsupported media type: expected application/json in UTF-8"
-            return error_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, sentence)
-        return reviewer.answer(request.body, Call(request.received, _timeout(request.head.query)))
+    @errors.post("/mutate", provide_automatic_options=False)
+    def mutate() -> NoReturn:
+        abort(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported media type: expected application/json in UTF-8")
 
-    return _routes(("POST",), {"/mutate": mutate})
-
-
-def _routes(methods: tuple[str, ...], pages: dict[str, Respond]) -> Respond:
-    """Return a function that responds with the page of the path. All pages have the same methods."""
-
-    def respond(request: Request) -> Response:
-        if (page := pages.get(request.head.path)) is None:
-            return error_response(HTTPStatus.NOT_FOUND, "no such path")
-        if request.head.method not in methods:
-            allow = ("Allow", ", ".join(methods))
-            return error_response(HTTPStatus.METHOD_NOT_ALLOWED, "method not allowed", headers=[allow])
-        try:
-            return page(request)
-        except Exception:
-            log.exception("request failed")
-            return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")
+    def respond(received: Request) -> Response:
+        head = received.head
+        if head.path == "/mutate" and head.method == "POST" and _is_json(head.content_type):
+            return reviewer.answer(received.body, Call(received.received, _timeout(head.query)))
+        return _flask_response(errors, received)
 
     return respond
+
+
+def _new_flask_app() -> Flask:
+    app = Flask("webhook", static_folder=None)
+    app.register_error_handler(Exception, _error)
+    return app
+
+
+def _error(error: Exception) -> FlaskResponse:
+    """Replace werkzeug's error pages, which are HTML."""
+    headers = []
+    match error:
+        case NotFound():
+            error.description = "no such path"
+        case MethodNotAllowed(valid_methods=methods):
+            error.description = "method not allowed"
+            headers = [("Allow", ", ".join(sorted(methods or ())))]
+        case HTTPException():
+            pass
+        case _:
+            log.error("request failed", exc_info=error)
+            error = InternalServerError("internal error")
+    found = error_response(HTTPStatus(error.code or 500), error.description or "", headers=headers)
+    return FlaskResponse(found.body, found.status, list(found.headers))
+
+
+def _flask_response(app: Flask, received: Request) -> Response:
+    """Return the response of a Flask app, which sees no body."""
+    head = received.head
+    environ = {
+        "REQUEST_METHOD": "GET" if head.method == "HEAD" else head.method,  # the connection omits the body
+        # Each path has one spelling: this isn't unquoted, and werkzeug would take //mutate for /mutate.
+        "PATH_INFO": head.path.replace("//", "/%2F"),
+        "QUERY_STRING": head.query,
+    }
+    setup_testing_defaults(environ)
+    with app.request_context(environ):
+        found = app.full_dispatch_request()
+    kept = [(name, value) for name, value in found.headers if name != "Content-Length"]  # `serialize` adds it
+    return Response(HTTPStatus(found.status_code), found.get_data(), kept)
 
 
 @lru_cache(maxsize=64)
@@ -77,37 +108,37 @@ def probe_port(
     `not_ready_reason` is empty and that the caches have synced. It ignores `certificate_problems`, which
     `/readyz?verbose` lists.
     """
+    app = _new_flask_app()
 
     def stall_reason() -> str:
         return f"the TLS port has made no progress for {since:.0f} s" if (since := stalled_seconds()) else ""
 
-    def healthz(_request: Request) -> Response:
+    @app.get("/healthz", provide_automatic_options=False)
+    def healthz() -> dict[str, Any]:
         if reason := stall_reason():
-            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        return _json_response(HTTPStatus.OK, {"status": "ok"})
+            abort(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        return {"status": "ok"}
 
-    def readyz(request: Request) -> Response:
+    @app.get("/readyz", provide_automatic_options=False)
+    def readyz() -> tuple[dict[str, Any], HTTPStatus]:
         found = caches()
         # In this order: a loop that hangs may hold a lock that `not_ready_reason` waits for.
         if reason := stall_reason() or not_ready_reason():
-            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
+            abort(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
         waiting = any(cache.required and not cache.synced for cache in found)
         page: dict[str, Any] = {"status": "waiting" if waiting else "ok", "problems": _problems(found)}
-        if "verbose" in parse_qs(request.head.query, keep_blank_values=True):
+        if "verbose" in request.args:
             page["problems"] |= certificate_problems()
             page["caches"] = [asdict(cache) for cache in found]
-        return _json_response(HTTPStatus.SERVICE_UNAVAILABLE if waiting else HTTPStatus.OK, page)
+        return page, HTTPStatus.SERVICE_UNAVAILABLE if waiting else HTTPStatus.OK
 
-    def metrics_page(_request: Request) -> Response:
-        return Response(HTTPStatus.OK, metrics.page(), [("Content-Type", CONTENT_TYPE)])
+    @app.get("/metrics", provide_automatic_options=False)
+    def metrics_page() -> FlaskResponse:
+        return FlaskResponse(metrics.page(), content_type=CONTENT_TYPE)
 
-    return _routes(("GET", "HEAD"), {"/healthz": healthz, "/readyz": readyz, "/metrics": metrics_page})
+    return partial(_flask_response, app)
 
 
 def _problems(caches: list[Cache]) -> dict[str, str]:
     # For a 403, `problem` is the API server's message. It names the verb, the resource and the service account.
     return {cache.resource: cache.problem or "not listed yet" for cache in caches if cache.problem or not cache.synced}
-
-
-def _json_response(status: HTTPStatus, page: dict[str, Any]) -> Response:
-    return Response(status, json.dumps(page, separators=(",", ":")).encode() + b"\n")
