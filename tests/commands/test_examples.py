@@ -108,6 +108,7 @@ def environment(server: ApiServer, tmp_path: Path) -> dict[str, str]:
     kubeconfig.write_text(yaml.safe_dump(content))
     pod = virt_launcher(POD, annotations={"kubevirt.io/domain": "vm1"})
     (tmp_path / "pod.yaml").write_text(to_yaml(pod))
+    (tmp_path / "vm.yaml").write_bytes((EXAMPLES / "vm.yaml").read_bytes())
     review = {"apiVersion": API_VERSION, "kind": KIND, "request": request(pod)}
     (tmp_path / "review.json").write_text(json.dumps(review))
     for folder in ("cluster", "examples", ".config/fish/completions", "bin"):
