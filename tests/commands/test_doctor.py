@@ -21,6 +21,7 @@ from tests.support.builders import (
     pod,
     storage,
     virtual_machine,
+    volume,
 )
 from tests.support.fake_api_server import ApiServer, body, error_response, status
 from tests.support.fake_certificate_cluster import CONFIGURATION_PATH, NAMES, SECRET_PATH, FakeCertificateCluster
@@ -319,8 +320,12 @@ BROKEN_BEFORE: dict[str, Case] = {
         "ok",
         "no VM writes to an NFS volume through the page cache",
     ),
-    "Block claims": (
-        put(claim(volumeMode="Block")),
+    "Block claims, and claims of one node and of another driver": (
+        put(
+            claim(volumeMode="Block"),
+            *(claim("local", modes=["ReadWriteOnce"]), volume("local")),
+            *(claim("other"), volume("other", driver="nfs.csi.k8s.io")),
+        ),
         "claims",
         "warning",
         "Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: 1)",

@@ -55,6 +55,7 @@ def test_a_pod_returned_without_a_decision_fails_and_prints_a_kubectl_command(tm
         result = run_calls(api, tmp_path, "--webhook-configuration", "co-scheduler")
     assert result.exit_code == 1
     assert result.output.startswith(f"✗ namespace default: the response lacks the annotation {DECISION}")
+    assert "dry run.  [default: default]" in CliRunner().invoke(doctor, ["--help"]).output
     assert "kubectl get mutatingwebhookconfiguration co-scheduler -o yaml" in result.output
 
 
