@@ -127,7 +127,7 @@ class Fleet:
         """
         for webhook in self._exporting[-1:]:
             self.plane.wait(
-                lambda of=webhook: metrics_of(of) == self._counted(), 40, "metrics that agree with the report"
+                lambda of=webhook: metrics_of(of) == self._counted(), 120, "metrics that agree with the report"
             )
         rows = self.rows()
         assert self._page()["vms"] == list(rows.values())
