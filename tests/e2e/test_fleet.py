@@ -21,9 +21,10 @@ from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
 from tests.support.scenario import HOSTNAME, Scenario
 from tests.support.virt_controller import VirtController
-from tests.support.webhook_process import NAMESPACE, RIGHTS, Webhook, create_service_account
+from tests.support.webhook_process import NAMESPACE, REGISTRATIONS, RIGHTS, Webhook, create_service_account
 from webhook.cli import commands
 from webhook.commands.report.document import OF_THE_FLEET
+from webhook.fleet.webhook import VM_WEBHOOK
 
 pytestmark = pytest.mark.controlplane
 
@@ -173,10 +174,18 @@ class Fleet:
             yield
             self._exporting.pop()
 
-    def uninstall(self) -> None:
-        """Remove the registration, so that nothing exports metrics."""
+    @contextmanager
+    def uninstalled(self) -> Iterator[None]:
+        """Remove all registrations for a while, also those of webhooks that other tests share."""
         self._installed.unregister()
         self._exporting.clear()
+        others = [each for each in self.plane.request("GET", REGISTRATIONS)["items"] if is_ours(each)]
+        for each in others:
+            self.plane.request("DELETE", f"{REGISTRATIONS}/{each['metadata']['name']}")
+        yield
+        for each in others:
+            kept = {key: each["metadata"][key] for key in ("name", "labels") if key in each["metadata"]}
+            self.plane.request("POST", REGISTRATIONS, {"metadata": kept, "webhooks": each["webhooks"]})
 
     def head(self) -> Any:
         """Return what the report says of the webhook."""
@@ -186,6 +195,10 @@ class Fleet:
         rows = self.rows("-A").values()
         by_opt_in = Counter((row["state"], str(row["optedIn"]).lower()) for row in rows)
         return by_opt_in, Counter((row["node"], row["state"]) for row in rows if row["node"])
+
+
+def is_ours(configuration: Object) -> bool:
+    return any(each["name"] == VM_WEBHOOK for each in configuration["webhooks"])
 
 
 def metrics_of(webhook: Webhook) -> tuple[Counter[Any], Counter[Any]]:
@@ -257,9 +270,9 @@ def opt_in_the_namespace(fleet: Fleet) -> None:
 
 
 def uninstall(fleet: Fleet) -> None:
-    fleet.uninstall()
-    rows = fleet.agreed(one_of_each=True)
-    assert fleet.head()["activity"] == "not-installed"
+    with fleet.uninstalled():
+        rows = fleet.agreed(one_of_each=True)
+        assert fleet.head()["activity"] == "not-installed"
     assert not any(row["ifStarted"]["together"] for row in rows.values())
     assert all(not row["commands"] for row in rows.values() if not row["plan"] or row["plan"]["action"] != "migrate")
 
