@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.e2e.migration_controller import MigrationController
 from tests.support.controlplane.api import Object
+from tests.support.migration_controller import MigrationController
 from tests.support.scenario import HOSTNAME, Scenario
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")

@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.e2e.migrating_fleet import MigratingFleet
-from tests.e2e.migration_controller import MigrationController
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, find_one, render
 from tests.support.kubevirt import install_crds
+from tests.support.migration_controller import MigrationController
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import create_service_account
 from webhook.cli import commands

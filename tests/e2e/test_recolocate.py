@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.migrating_fleet import LIMIT, MigratingFleet
-from tests.e2e.migration_controller import MigrationController
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, find_one, render
 from tests.support.measured import Measured
+from tests.support.migration_controller import MigrationController
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import NAMESPACE, RBAC
 

@@ -23,6 +23,7 @@ DELETION = 0.3  # seconds from a VMI's failure to its deletion
 BACK_OFF = 10.0  # seconds after the first failure
 MAX_BACK_OFF = 300.0
 RESTARTED = ("Always", "RerunOnFailure")
+FINAL = ("Succeeded", "Failed")  # phases of pods
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ class VirtController:
             vm.has_pod, vm.held = True, False
             if pod["status"].get("phase") == "Running" and not vm.has_run:
                 vm.has_run, vm.failures = True, 0
-                self._set_phase(name, "Running")
+                self._set_vmi_status(name, self._running(pod))
                 self._set_status(name, "Running")
         elif not vm.has_pod:
             if not vm.held:
@@ -157,7 +158,7 @@ class VirtController:
                 vm.starts.append(time.monotonic())
         elif vm.failed_at is None:
             vm.failed_at = time.monotonic()
-            self._set_phase(name, "Failed")
+            self._set_vmi_status(name, {"phase": "Failed"})
         elif strategy in RESTARTED and time.monotonic() >= vm.failed_at + DELETION:
             self._delete(f"{self._vmi_path}/{name}")
             self._end(name, vm)
@@ -181,7 +182,7 @@ class VirtController:
         vm.vmi = str(self._plane.request("POST", self._vmi_path, vmi | {"spec": {}})["metadata"]["uid"])
         vm.has_pod = vm.has_run = False
         vm.failed_at = None
-        self._set_phase(name, "Scheduling")
+        self._set_vmi_status(name, {"phase": "Scheduling"})
 
     def _owned_pod(self, name: str, vm: _Vm) -> Object:
         pod = deepcopy(vm.pod)
@@ -190,8 +191,12 @@ class VirtController:
         pod["metadata"]["ownerReferences"] = [kind | {"controller": True, "blockOwnerDeletion": True}]
         return pod
 
-    def _set_phase(self, vmi: str, phase: str) -> None:
-        self._plane.request("PATCH", f"{self._vmi_path}/{vmi}/status", {"status": {"phase": phase}})
+    def _running(self, _pod: Object) -> Object:
+        """Return the status of a VMI whose pod runs."""
+        return {"phase": "Running"}
+
+    def _set_vmi_status(self, vmi: str, status: Object) -> None:
+        self._plane.request("PATCH", f"{self._vmi_path}/{vmi}/status", {"status": status})
 
     def _set_status(self, vm: str, printable: str, failures: int = 0) -> None:
         failure = {"consecutiveFailCount": failures} if failures else None  # None removes the field
@@ -199,9 +204,14 @@ class VirtController:
         self._plane.request("PATCH", f"{self._vm_path}/{vm}/status", {"status": status})
 
     def _pods_by_vmi(self) -> dict[str, Object]:
-        """Return the pods by their VMI's uid. A pod that is terminating counts until it is gone."""
+        """Return the pod that runs each VMI, by its uid: the oldest, as a migration target is younger than its source.
+
+        A pod that is terminating counts until it is gone, and one that has ended doesn't count.
+        """
         found = self._list(f"{self._scenario.pods}?labelSelector=kubevirt.io%3Dvirt-launcher")
-        return {pod["metadata"]["labels"]["kubevirt.io/created-by"]: pod for pod in found}
+        alive = [pod for pod in found if pod["status"].get("phase") not in FINAL]
+        alive.sort(key=lambda pod: pod["metadata"]["creationTimestamp"], reverse=True)
+        return {pod["metadata"]["labels"]["kubevirt.io/created-by"]: pod for pod in alive}
 
     def _list(self, path: str) -> list[Object]:
         found: list[Object] = self._plane.request("GET", path)["items"]

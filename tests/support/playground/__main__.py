@@ -20,13 +20,15 @@ from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import ProcessError
 from tests.support.longhorn import Longhorn
-from tests.support.playground.simulation import KubeVirt, Provisioner
+from tests.support.migration_controller import MigrationController
+from tests.support.playground.simulation import KubeVirt, Provisioner, show_versions
 from tests.support.release_pods import ReleasePods
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
 
 NODES = {"node-a": "64Gi", "node-b": "32Gi", "node-c": "8Gi"}  # sizes differ, so the scheduler's choices are repeatable
 TICK = 0.2  # seconds
+MIGRATION = 2.0  # seconds of a live migration
 READY = """\
 The cluster runs: nodes {nodes}, namespace {namespace}.
 Open a second terminal in this folder, and run:
@@ -65,6 +67,8 @@ def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, Provisioner
         longhorn.start()
         stack.callback(longhorn.stop)
         stack.enter_context(KubeVirt(scenario))
+        stack.enter_context(MigrationController(scenario, MIGRATION))
+        show_versions(plane)
         release = ReleasePods(scenario)
         stack.callback(release.stop)
         yield scenario, Provisioner(scenario), release

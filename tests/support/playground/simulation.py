@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from tests.support.controlplane.api import Object
-from tests.support.kubevirt import launcher_pod
-from tests.support.longhorn import DRIVER, STORAGE
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.kubevirt import CRDS, launcher_pod
+from tests.support.longhorn import DRIVER, GROUP, STORAGE, VERSION
+from tests.support.migrations import MIGRATABLE, READY, kubevirt
 from tests.support.scenario import Scenario
 from tests.support.virt_controller import VirtController, _Vm
 
 STORAGE_CLASS: Object = {"metadata": {"name": "longhorn"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"}
+KUBEVIRTS = "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts"
+DEPLOYED: Object = {"phase": "Deployed", "observedKubeVirtVersion": "v1.6.0"}
+LONGHORN_VERSION = "v1.11.3"  # like the simulation, it keeps a VM's pod when a share-manager is replaced
 
 
 class KubeVirt(VirtController):
-    """A virt-controller for all VMs of the namespace. Each pod follows the current template of its VM."""
+    """A virt-controller for all VMs of the namespace. Each pod follows the current template of its VM.
+
+    A MigrationController acts on the same VMs.
+    """
+
+    def _running(self, pod: Object) -> Object:
+        node = {"nodeName": pod["spec"]["nodeName"], "conditions": [READY, MIGRATABLE]}
+        return super()._running(pod) | node
 
     def _reconcile(self) -> None:
         found = {vm["metadata"]["name"] for vm in self._list(self._vm_path)}
@@ -43,3 +55,17 @@ class Provisioner:
             if of_class and claim["metadata"]["uid"] not in self._provisioned:
                 self._scenario.longhorn.provision_claim(claim)
                 self._provisioned.add(claim["metadata"]["uid"])
+
+
+def show_versions(plane: ControlPlane) -> None:
+    """Create the objects that have the versions of KubeVirt and Longhorn. The CRD of KubeVirt exists."""
+    plane.create_namespace("kubevirt")
+    created = plane.request("POST", KUBEVIRTS, kubevirt())["metadata"]
+    plane.request("PATCH", f"{KUBEVIRTS}/{created['name']}/status", {"status": DEPLOYED})
+    names = {"kind": "Setting", "plural": "settings", "singular": "setting"}
+    spec = {"group": "longhorn.io", "scope": "Namespaced", "names": names, "versions": [VERSION]}
+    plane.request("POST", CRDS, {"metadata": {"name": "settings.longhorn.io"}, "spec": spec})
+    path = f"{GROUP}/namespaces/longhorn-system/settings"
+    plane.wait(lambda: plane.request("GET", path), 20, "the CRD of Longhorn's settings")
+    kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "current-longhorn-version"}}
+    plane.request("POST", path, kind | {"value": LONGHORN_VERSION})

@@ -115,22 +115,23 @@ class MigrationController:
 
     def _advance(self, migration: Object, vmi: Object | None, pods: list[Object], migrations: list[Object]) -> None:
         metadata, phase = migration["metadata"], _phase(migration)
+        source = _source(vmi, pods) if vmi else None
         target = next((pod for pod in pods if pod["metadata"]["labels"].get(JOB) == metadata["uid"]), None)
         if phase in FINAL:
             if metadata.get("finalizers"):
                 self._patch(migration, {"metadata": {"finalizers": None}})
         elif vmi is None or "deletionTimestamp" in metadata:
             self._fail(migration, target, "Migration failed due to being canceled")
-        elif _phase(vmi) in FINAL:
+        elif source is None or _phase(vmi) in FINAL:
             self._fail(migration, target, "Migration failed vmi shutdown during migration.")
         elif not phase:
             self._accept(migration, migrations)
         elif phase == "Pending":
-            self._start(migration, vmi, pods, migrations, target)
+            self._start(migration, vmi, source, migrations, target)
         elif phase == "Scheduling":
             self._schedule(migration, target)
         else:
-            self._hand_over(migration, vmi, pods, target)
+            self._hand_over(migration, vmi, source, target)
 
     def _accept(self, migration: Object, migrations: list[Object]) -> None:
         same = [each for each in migrations if each["spec"]["vmiName"] == migration["spec"]["vmiName"]]
@@ -141,7 +142,7 @@ class MigrationController:
         self._set_phase(migration, "Pending")
 
     def _start(
-        self, migration: Object, vmi: Object, pods: list[Object], migrations: list[Object], target: Object | None
+        self, migration: Object, vmi: Object, source: Object, migrations: list[Object], target: Object | None
     ) -> None:
         if target is not None:
             self._set_phase(migration, "Scheduling")
@@ -150,14 +151,14 @@ class MigrationController:
         node = vmi["status"]["nodeName"]
         outbound = sum(self._nodes.get(each["spec"]["vmiName"]) == node for each in running)
         if len(running) < SLOTS and outbound < SLOTS_PER_NODE:
-            self._plane.request("POST", self._scenario.pods, self._target_pod(migration, vmi, pods))
+            self._plane.request("POST", self._scenario.pods, self._target_pod(migration, source))
 
-    def _target_pod(self, migration: Object, vmi: Object, pods: list[Object]) -> Object:
-        pod = deepcopy(_source(vmi, pods))
+    def _target_pod(self, migration: Object, source: Object) -> Object:
+        pod = deepcopy(source)
         metadata, spec = pod["metadata"], pod["spec"]
         labels = metadata["labels"] | {JOB: migration["metadata"]["uid"]}
-        pod["metadata"] = {"generateName": metadata["generateName"], "labels": labels}
-        pod["metadata"]["annotations"] = metadata["annotations"]
+        kept = {key: metadata[key] for key in ("generateName", "annotations", "ownerReferences") if key in metadata}
+        pod["metadata"] = kept | {"labels": labels}
         pod.pop("status")
         spec.pop("nodeName")
         own = {key: value for key, value in spec["nodeSelector"].items() if key != HOSTNAME}
@@ -181,12 +182,12 @@ class MigrationController:
         elif time.monotonic() - self._began[uid] > PATIENCE:
             self._delete_pod(target)
 
-    def _hand_over(self, migration: Object, vmi: Object, pods: list[Object], target: Object | None) -> None:
+    def _hand_over(self, migration: Object, vmi: Object, source: Object, target: Object | None) -> None:
         name, uid = vmi["metadata"]["name"], migration["metadata"]["uid"]
         if target is None or name in self.failing:
             self._fail(migration, target, "source node reported migration failed", "qemu: stream error")
         elif time.monotonic() - self._began[uid] >= self.seconds:
-            source, node = _source(vmi, pods), target["spec"]["nodeName"]
+            node = target["spec"]["nodeName"]
             self.change_vmi(name, {"nodeName": node, "evacuationNodeName": None})
             path = f"{self._scenario.pods}/{source['metadata']['name']}/status"
             self._plane.request("PATCH", path, {"status": {"phase": "Succeeded"}})
@@ -233,11 +234,9 @@ def _phase(item: Object) -> str:
     return str(item.get("status", {}).get("phase", ""))
 
 
-def _source(vmi: Object, pods: list[Object]) -> Object:
+def _source(vmi: Object, pods: list[Object]) -> Object | None:
     """Return the pod that runs a VMI."""
+    node = vmi.get("status", {}).get("nodeName")
     own = [pod for pod in pods if pod["metadata"]["labels"].get(CREATED_BY) == vmi["metadata"]["uid"]]
-    return next(
-        pod
-        for pod in own
-        if pod["spec"].get("nodeName") == vmi["status"]["nodeName"] and pod["status"].get("phase") == "Running"
-    )
+    running = (pod for pod in own if pod["spec"].get("nodeName") == node and pod["status"].get("phase") == "Running")
+    return next(running, None)
