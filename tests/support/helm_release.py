@@ -196,8 +196,8 @@ class Replicas:
         while len(self.running) < spec["replicas"] or any(each.template != spec["template"] for each in self.running):
             self._start(deployment)
             started += 1
-            while len(self.running) > spec["replicas"]:
-                self._stop(self.running.pop(0))
+            self._shrink(spec["replicas"])
+        self._shrink(spec["replicas"])  # `kubectl scale`
         return started
 
     def exit_codes(self) -> list[int]:
@@ -230,6 +230,10 @@ class Replicas:
     def _publish(self) -> None:
         for host, port in self._service_addresses:
             self.release.plane.route(host, port, *(each.address for each in self.running))
+
+    def _shrink(self, count: int) -> None:
+        while len(self.running) > count:
+            self._stop(self.running.pop(0))
 
     def _stop(self, old: Replica) -> None:
         """Remove the endpoint and, independently, wait for preStop and send SIGTERM, as Kubernetes does."""
