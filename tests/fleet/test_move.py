@@ -85,6 +85,8 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
      "PrefersNoEviction", f"the annotation {NO_EVICTION} is set"),
     ("to be evacuated", [*APART, migratable(evacuationNodeName="node-b")],
      "Evacuating", "KubeVirt evacuates the VM from node-b"),
+    ("on a node that is lost", [*SERVED, NODES[0], node("node-b", ready="False"), *APART[-2:], migratable()],
+     "SourceNotReady", "node-b is not Ready, so the VM can't leave it by migration"),
     ("paused", [*APART, migratable("vm1", "node-b", {"type": "Paused", "status": "True"})],
      "Paused", "the VM is paused"),
     *((f"KubeVirt migrates it: {kind}", [*APART, migratable("vm1", "node-b", {"type": kind, "status": status})],

@@ -32,6 +32,7 @@ class Hindrance(StrEnum):
     NOT_MIGRATABLE = "NotLiveMigratable"
     MIGRATING = "Migrating"
     EVACUATING = "Evacuating"
+    SOURCE_NOT_READY = "SourceNotReady"
     PAUSED = "Paused"
     OWN_HOSTNAME = "HostnameSelector"
     NO_EVICTION = "PrefersNoEviction"
@@ -48,6 +49,7 @@ class Hindrance(StrEnum):
 TRANSIENT = frozenset({
     Hindrance.MIGRATING,
     Hindrance.EVACUATING,
+    Hindrance.SOURCE_NOT_READY,
     Hindrance.PAUSED,
     Hindrance.NOT_RUNNING,
     Hindrance.KUBEVIRT_MIGRATES,
@@ -135,7 +137,7 @@ def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
     for rule in _RULES:
         if refusal := rule(view):
             return refusal
-    if refusal := _opted_out_by_namespace(view, catalog) or _no_gain(view, catalog):
+    if refusal := _opted_out_by_namespace(view, catalog) or _source_not_ready(view, catalog) or _no_gain(view, catalog):
         return refusal
     status = view.status
     node = catalog.node(status.storage_node or "")
@@ -192,6 +194,13 @@ def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
         return None
     opted_out = catalog.namespace_opt_in(view.status.machine.namespace) is False
     return Refusal(Hindrance.OPTED_OUT, "the label of the namespace opts the VM out") if opted_out else None
+
+
+def _source_not_ready(view: VmView, catalog: Catalog) -> Refusal | None:
+    source = catalog.node(view.status.node or "")
+    if source is None or source.ready is not False:
+        return None
+    return Refusal(Hindrance.SOURCE_NOT_READY, f"{source.name} is not Ready, so the VM can't leave it by migration")
 
 
 def _no_gain(view: VmView, catalog: Catalog) -> Refusal | None:
