@@ -653,7 +653,7 @@ def test_steering_needs_a_webhook_for_share_manager_pods(run: RunDoctor, cluster
     assert findings(run("-o", "json"), "selection")[-1] == ("failure", expected)
     cluster.server.put(deployment(env=[{"name": "CO_SCHEDULE_STEERING", "value": "false"}]))
     assert findings(run("-o", "json"), "selection") == [
-        ("ok", "the API server calls the webhook for all opted-in VMs (1)")
+        ("ok", "the selectors of the configuration include all opted-in VMs (1)")
     ]
 
 

@@ -36,7 +36,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
             "Change webhook.namespaceSelector or webhook.excludedNamespaces to select the VMs' namespaces.",
         )
     else:
-        yield ok(f"the API server calls the webhook for all opted-in VMs ({len(opted_in)})")
+        yield ok(f"the selectors of the configuration include all opted-in VMs ({len(opted_in)})")
     longhorn = found.settings.longhorn_namespace
     if longhorn not in namespaces:
         yield failure(f'namespace "{longhorn}" not found', "Set settings.longhornNamespace to Longhorn's namespace.")
