@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from webhook.cluster.caches.fact_readers import key_of
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.machines import Inventory
 from webhook.commands.admission_requests import inject_request, pod_name, read_documents, request_from
 from webhook.commands.fleet_source import read_files
@@ -59,7 +60,7 @@ class Injector:
         return document.map_objects(partial(self._mutate_item, document))
 
     def _mutate_item(self, document: Document, kind: Kind, item: JsonObject) -> JsonObject:
-        if _is_vm(kind):
+        if VIRTUAL_MACHINES.is_of(*kind):
             kind, item = ("v1", "Pod"), self._pod_of(document, item)
         request = request_from(document, kind, item, self.settings)
         if request is None:
@@ -79,10 +80,6 @@ class Injector:
             problem = f"{missing} not found" if missing else "a field is malformed"
             raise document.error(f"VirtualMachine {key[1]}: {problem}")
         return pod
-
-
-def _is_vm(kind: Kind) -> bool:
-    return kind[0].startswith("kubevirt.io/") and kind[1] == "VirtualMachine"
 
 
 def load_inventory(
@@ -144,7 +141,7 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, verbose: bool, 
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
-    vms = [item for document in received for kind, item in document.objects() if _is_vm(kind)]
+    vms = [item for document in received for kind, item in document.objects() if VIRTUAL_MACHINES.is_of(*kind)]
     inventory, webhook = load_inventory(snapshots, live, vms, verbose=verbose)
     injector = Injector(inventory, webhook.settings)
     mutated = [injector.mutate(document) for document in received]

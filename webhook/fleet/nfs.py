@@ -107,12 +107,8 @@ def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[s
         if disk is None or disk.get("shareable") is True or disk.get("lun") is not None or claim not in pod.claims:
             continue
         own = [findings[claim]] if claim in findings else []
-        if _serves(machine.namespace, claim, catalog) and not other_users(own, *_owner(status), catalog):
+        if _serves(machine.namespace, claim, catalog) and not other_users(own, machine.namespace, pod.vmi_uid, catalog):
             yield claim
-
-
-def _owner(status: Status) -> tuple[str, str]:
-    return status.machine.namespace, status.machine.pod.vmi_uid if status.machine.pod else ""
 
 
 def summarize_nfs(found: Mapping[Key, OverNfs]) -> JsonObject:
