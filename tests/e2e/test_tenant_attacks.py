@@ -133,7 +133,7 @@ def many_terms(rival: Scenario, node: str) -> Object:
 def test_a_pod_of_another_tenant_changes_no_decision(
     scenario: Scenario, rival: Scenario, attack: Callable[[Scenario, str], Object]
 ) -> None:
-    node = scenario.target_node("disk1")
+    node = scenario.node_names[0]
     fake = attack(rival, node)
     rival.plane.request("POST", rival.pods, fake, user="")
     scenario.wait_running(scenario.create_consumer("disk1"))  # by then, the webhook's watch has shown the fake pod
@@ -149,7 +149,7 @@ def test_a_copied_pin_that_exists_for_half_a_second_switches_no_reserve_on(
     scenario: Scenario, rival: Scenario, plane: ControlPlane
 ) -> None:
     """With the reserve, the VM that takes the last place would need the node to have space for two."""
-    node, began = scenario.target_node("disk1"), time.monotonic()
+    node, began = scenario.node_names[0], time.monotonic()
     created = plane.request("POST", rival.pods, with_requests(copied_pin(rival, node), cpu="1"), user="")
     plane.wait(lambda: time.monotonic() - began > 0.5, 2, "half a second")
     rival.delete(created["metadata"]["name"])
@@ -270,7 +270,7 @@ SECRETS = re.compile("rival|, free")
 def test_decisions_warnings_and_events_tell_nothing_of_other_tenants(
     scenario: Scenario, rival: Scenario, plane: ControlPlane, tenant: str, reason: str
 ) -> None:
-    ON_THE_NODE[reason](rival, scenario.target_node("disk1"))
+    ON_THE_NODE[reason](rival, scenario.node_names[0])
     plane.wait(lambda: scenario.decision("disk1").startswith(reason), 20, reason)
     vm = f"vm-{scenario.namespace}"
     pod = scenario.owned(scenario.vm_pod(vm, "disk1"))
