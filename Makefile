@@ -51,7 +51,7 @@ playground: venv $(GO) ## run a cluster with simulated KubeVirt and Longhorn, to
 WORKERS ?= 2
 test: venv $(GO) ## run all tests except the image's; pure modules need full branch coverage
 	@$(BIN)/python -m tests.support.controlplane.build >/dev/null
-	$(BIN)/pytest --cov -m 'not image' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest --cov -m 'not image' --durations 10 --durations-min 20 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # `make test` has built the other programs of the control plane. Two workers, although each starts a control plane: its start takes 3 s.
 OLDEST_TESTS = $(addprefix tests/e2e/test_,cold_start.py warm_start.py guard.py release.py rights.py) \
