@@ -207,6 +207,10 @@ def test_only_the_pin_of_a_known_vmi_switches_the_escrow_on(server: ApiServer) -
     replica.inject()
     replica.delete(fake)
     assert not replica.store.has_other_pinning_replicas()
+    late = replica.inject("late", known=False)  # this replica's own pin, before its watch shows the VMI
+    replica.show(apply_injection(pin("late", cpu="1"), Injection(late.decision)), vmi("late"))
+    replica.inject()
+    assert not replica.store.has_other_pinning_replicas()
     replica.show(pin(cpu="1"))
     replica.inject()
     assert replica.store.has_other_pinning_replicas()

@@ -20,6 +20,7 @@ DELAY_SECONDS = 10.0  # for which such a delay counts
 # the cache, or rejected.
 MAX_RESERVATIONS = 2048
 MAX_REMEMBERED = 8192  # VMs for which this replica has reserved
+MAX_UNRESERVED = 1024  # VMs that this replica has pinned without a reservation
 
 
 class Reservations:
@@ -33,6 +34,8 @@ class Reservations:
         self._reserved_at: dict[Key, float] = {}
         # The VMs for which this replica has reserved, and whether the caches have shown the pod since.
         self._was_shown: dict[Key, bool] = {}
+        # The VMs that this replica has pinned before the caches showed their VMI: they are no pins of another replica.
+        self._unreserved: deque[Key] = deque(maxlen=MAX_UNRESERVED)
         # When the cache showed a pin of this replica, and after which delay.
         self._delays: deque[tuple[float, float]] = deque(maxlen=100)
 
@@ -65,6 +68,8 @@ class Reservations:
         may_reserve = self._was_shown.get(vm, True) and self._store.pins.knows_vmi(*vm)
         if pod is None or not (withdrawn[0] or (reserves and may_reserve)):
             self.restore(withdrawn)
+            if reserves:
+                self._unreserved.append(vm)
             return
         pod = pod if pod.key == vm else replace(pod, name=vm[1])
         if withdrawn[0] is None:
@@ -99,7 +104,7 @@ class Reservations:
             self._store.last_pins[arrival.node] = arrival.at
             if (reserved_at := self._reserved_at.get(arrival.vm)) is not None:
                 self._delays.append((arrival.at, arrival.at - reserved_at))
-            elif arrival.vm not in self._was_shown:
+            elif arrival.vm not in self._was_shown and arrival.vm not in self._unreserved:
                 self._store.other_replica_pinned_at = arrival.at
         while self._delays and self._delays[0][0] <= now - DELAY_SECONDS:
             self._delays.popleft()
