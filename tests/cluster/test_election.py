@@ -73,21 +73,6 @@ def test_another_replica_waits_while_the_lease_is_renewed(server: ApiServer, clo
         clock.now += RETRY_INTERVAL
 
 
-def test_another_replica_takes_over_after_the_lease_has_expired(server: ApiServer, clock: FakeClock) -> None:
-    first, second = replica(server, clock), replica(server, clock)
-    first.step()
-    second.step()
-    clock.now += LEASE_DURATION - 0.1
-    second.step()
-    assert not second.leads()
-    clock.now += 0.1
-    second.step()
-    assert (first.leads(), second.leads()) == (False, True)
-    assert stored(server)["spec"]["leaseTransitions"] == 2
-    first.step()
-    assert (first.leads(), second.leads()) == (False, True)
-
-
 def test_a_replica_waits_for_the_whole_duration_whatever_times_the_lease_names(
     server: ApiServer, clock: FakeClock
 ) -> None:
@@ -165,16 +150,6 @@ def test_a_missing_lease_is_logged_and_not_created(server: ApiServer, clock: Fak
     path = "/apis/coordination.k8s.io/v1/namespaces/kubevirt-scheduler/leases/webhook"
     assert [line["error"] for line in lines] == [f"{path} not found, so no replica releases pins"]
     assert {sent.verb for sent in server.requests} == {"get"}
-
-
-def test_a_change_of_leadership_is_logged(server: ApiServer, clock: FakeClock) -> None:
-    first = replica(server, clock)
-    with capture_logs() as lines:
-        first.step()
-        first.step()
-        server.put(MANIFEST | {"spec": {"holderIdentity": "another"}})
-        first.step()
-    assert [line["event"] for line in lines] == ["became leader", "stopped leading"]
 
 
 class OnePass(threading.Event):

@@ -108,13 +108,6 @@ def test_without_a_lease_no_pins_are_released_or_reported_and_the_log_says_so(
     until(lambda: server.end_watches() or own_threads() <= before)
 
 
-@RELEASE_OFF
-def test_a_replica_that_releases_no_pins_still_caches_vms_to_count_them(
-    make_backend: MakeBackend, overrides: Any
-) -> None:
-    assert "virtualmachines" in [cache.resource for cache in make_backend(**overrides).caches()]
-
-
 def test_the_fleet_is_exported_once_the_caches_are_synced(server: ApiServer, make_backend: MakeBackend) -> None:
     server.put(*storage(), node("node-b"), vm("vm1"), vm_pod("vm1", "node-b", opt_in=None), vm("off", opt_in=False))
     backend = make_backend(lease=None)
@@ -155,15 +148,6 @@ def test_each_reason_of_a_release_starts_at_0(make_backend: MakeBackend, lease: 
         assert found[f'kubevirt_scheduler_pending_pins{{reason="{reason}"}}'] == 0
         assert found[f'kubevirt_scheduler_released_total{{reason="{reason}"}}'] == 0
     assert found["kubevirt_scheduler_release_leader"] == 0
-
-
-def test_pending_and_released_pins_are_counted_by_reason(make_backend: MakeBackend) -> None:
-    backend = make_backend()
-    backend.releaser.pending[Reason.NODE_FULL] = 3
-    backend.releaser.released[Reason.NODE_NOT_READY] = 2
-    found = samples(backend)
-    assert found['kubevirt_scheduler_pending_pins{reason="NodeFull"}'] == 3
-    assert found['kubevirt_scheduler_released_total{reason="NodeNotReady"}'] == 2
 
 
 @RELEASE_OFF

@@ -28,14 +28,6 @@ from webhook.placement.objects.facts import Claim, Node, PendingPin, Pod, ShareM
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.selectors import AffinityTerm, label_selector
 
-FINISHED = ("Succeeded", "Failed")
-
-
-def test_a_claim_is_reduced_to_its_facts() -> None:
-    assert objects.read_claim(claim()) == Claim(
-        "default", "disk1", "pvc-disk1", shared=True, persistent_state=False, phase="Bound"
-    )
-
 
 @pytest.mark.parametrize(
     ("item", "fact"),
@@ -296,11 +288,6 @@ def test_a_pod_with_hundreds_of_quantities_counts_only_as_a_pod(containers: list
     fact = objects.read_pod(pod("one", node="node-a") | {"spec": {"nodeName": "node-a", "containers": containers}})
     assert fact
     assert (fact.oversized, fact.node, fact.requests) == (True, "node-a", {"pods": 1})
-
-
-@pytest.mark.parametrize("phase", FINISHED)
-def test_a_finished_pod_is_dropped(phase: str) -> None:
-    assert objects.read_pod(pod("one", node="node-a", phase=phase)) is None
 
 
 @pytest.mark.parametrize(

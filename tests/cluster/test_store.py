@@ -18,8 +18,6 @@ from tests.support.builders import (
     pod,
     pod_anti_affinity,
     pod_term,
-    request,
-    settings,
     share_manager,
     share_manager_pod,
     virt_launcher,
@@ -31,9 +29,7 @@ from tests.support.fake_clock import FakeClock
 from webhook.cluster.caches.fact_readers import read_node, read_pod, read_share_manager
 from webhook.cluster.caches.pod_tables import Pods, vm_key
 from webhook.cluster.caches.store import Store
-from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Node, Pod, ShareManager
-from webhook.placement.reasons import Reason
 
 ANTI_AFFINITY = {"affinity": pod_anti_affinity(pod_term({"app": "web"}, HOSTNAME))}
 
@@ -53,34 +49,6 @@ def index_entries(table: Pods) -> dict[str, Any]:
     indexes = {name: found or {} for each in tables for name, found in vars(each).items() if not hasattr(found, "put")}
     left = {name: {key: value for key, value in index.items() if value} for name, index in indexes.items()}
     return {name: index for name, index in left.items() if index}
-
-
-def test_an_empty_store_finds_nothing() -> None:
-    store = Store()
-    assert store.claim("default", "disk1") is None
-    assert store.volume("pvc-disk1") is None
-    assert not store.volumes_by_handle("vol-disk1")
-    assert store.share_manager("longhorn-system", "vol-disk1") is None
-    assert store.node("node-a") is None
-    assert not store.has_nodes()
-    assert dict(store.requested("node-a", ("", ""))) == {}
-    assert [*store.share_manager_pods("longhorn-system", "v"), *store.mounting_pods("default", "disk1")] == []
-    assert [*store.placed_pods("default", ()), *store.repelling_terms("default", {}, own=True)] == []
-
-
-def test_putting_an_object_again_replaces_it() -> None:
-    store = catalog(
-        *(claim(volume=""), claim()),
-        *(volume(required={}), volume()),
-        *(share_manager(state="starting"), share_manager()),
-        *(node(ready="False"), node()),
-        *(pod("one", node="node-a", requests={"cpu": "1"}), pod("one", node="node-b", requests={"cpu": "2"})),
-    )
-    assert store.claim("default", "disk1").volume_name == "pvc-disk1"
-    assert store.volume("pvc-disk1").node_affinity is None
-    assert store.share_manager("longhorn-system", "vol-disk1").state == "running"
-    assert store.node("node-a").ready
-    assert (store.requested("node-a", ("", "")).get("cpu", 0), store.requested("node-b", ("", ""))["cpu"]) == (0, 2000)
 
 
 def test_a_pv_is_found_by_its_name_and_its_volume_handle() -> None:
@@ -282,13 +250,6 @@ def test_swapping_a_table_replaces_the_objects_of_only_that_kind() -> None:
     assert (len(old_table), len(store.pods)) == (1, 0)
 
 
-def test_clear_stepwise_removes_every_object() -> None:
-    store = catalog(claim(), claim("disk2"), volume(), pod("one", node="node-a"))
-    for table in (store.claims, store.volumes, store.pods):
-        table.clear_stepwise()
-        assert len(table) == 0
-
-
 VM_POD = virt_launcher(
     labels={"kubevirt.io/created-by": "uid-of-vmi", "app": "web"}, requests={"cpu": "1"}, **ANTI_AFFINITY
 )
@@ -311,12 +272,3 @@ def test_a_reserved_pod_counts_until_the_real_pod_appears() -> None:
     shown["metadata"]["name"], shown["spec"]["nodeName"] = "virt-launcher-vm1-abcde", "node-b"
     store.put(read_pod(shown))
     assert not any(store.requested("node-a", ("", "")).values())
-
-
-def test_a_reservation_adds_to_the_node_load() -> None:
-    store = store_with_reservation(pod("two", node="node-a", requests={"cpu": "2", "memory": "1"}))
-    assert dict(store.requested("node-a", ("", ""))) == {"pods": 2, "cpu": 3000, "memory": 1}
-    assert (
-        decide(request(virt_launcher(requests={"cpu": "1"})), store_with_reservation(), settings()).reason
-        is Reason.NODE_FULL
-    )
