@@ -65,8 +65,6 @@ class Certificate:
     not_after: datetime
     serial: int
     is_ca: bool
-    key_id: str
-    issuer_id: str
     permitted: tuple[str, ...]
     fingerprint: str
 
@@ -94,7 +92,7 @@ def issue_ca(now: datetime, names: Sequence[str] = (), lifetime: timedelta = CA_
         .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
-    if domains := service_domains(str(_general_name(name).value) for name in names):
+    if domains := service_domains(map(canonical, names)):
         builder = builder.add_extension(_name_constraints(domains), critical=True)
     return _sign(builder, key, key)
 
@@ -107,7 +105,7 @@ def issue_leaf(ca: Issued, names: Sequence[str], now: datetime, lifetime: timede
     if not names:
         raise BadCertificate("a serving certificate needs a name")
     general_names = [_general_name(name) for name in names]
-    issuer, issuer_key = _load_certificate(ca.certificate), _load_signing_key(ca)
+    issuer, issuer_key = _load_certificate(ca.certificate), signing_key(ca)
     if issuer.not_valid_after_utc <= now:
         raise BadCertificate("the CA has expired")
     key = ec.generate_private_key(ec.SECP256R1())
@@ -139,8 +137,6 @@ def read(pem: bytes) -> Certificate:
             not_after=certificate.not_valid_after_utc,
             serial=certificate.serial_number,
             is_ca=getattr(extensions.get(x509.BasicConstraints.oid), "ca", False),
-            key_id=_key_identifier(extensions.get(x509.SubjectKeyIdentifier.oid)),
-            issuer_id=_key_identifier(extensions.get(x509.AuthorityKeyIdentifier.oid)),
             permitted=_name_values(getattr(extensions.get(x509.NameConstraints.oid), "permitted_subtrees", ())),
             fingerprint=certificate.fingerprint(SHA256()).hex(),
         )
@@ -218,7 +214,8 @@ def _load_key(pem: bytes) -> PrivateKeyTypes:
         raise BadCertificate("contains no unencrypted PEM private key") from None
 
 
-def _load_signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
+def signing_key(ca: Issued) -> ec.EllipticCurvePrivateKey:
+    """Load the key of a CA. Raises BadCertificate if it can't sign a serving certificate."""
     key = _load_key(ca.key)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise BadCertificate("the CA's key is not an elliptic-curve key")
@@ -230,21 +227,15 @@ def _subject(common_name: str) -> x509.Name:
 
 
 def _general_name(name: str) -> x509.IPAddress | x509.DNSName:
+    name = canonical(name)
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
-        try:
-            return x509.DNSName(name.lower())
-        except ValueError:
-            raise _bad_name(name) from None
+        return x509.DNSName(name)
 
 
 def _name_values(names: Iterable[Any] | None) -> tuple[str, ...]:
     return tuple(str(name.value) for name in names or ())
-
-
-def _key_identifier(extension: object) -> str:
-    return (getattr(extension, "key_identifier", None) or b"").hex()
 
 
 def _key_usage(*enabled: str) -> x509.KeyUsage:
@@ -277,11 +268,7 @@ def service_domains(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _bad_name(name: str) -> BadCertificate:
-    shown = (
-        ascii(name)
-        if len(name) <= MAX_QUOTED_LENGTH
-        else f"{name[:MAX_QUOTED_LENGTH]!a} and {len(name) - MAX_QUOTED_LENGTH} more characters"
-    )
+    shown = ascii(name[:MAX_QUOTED_LENGTH]) + ("..." if len(name) > MAX_QUOTED_LENGTH else "")
     return BadCertificate(
         f"{shown} is neither a DNS name nor an IP address; omit scheme, port and path, for example webhook.shop.svc, "
         "10.0.0.1 or ::1"

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from certs import secret as bundles
 from certs.cluster import CertificateObjects
-from certs.controller import CONFLICT_RETRY, PASS_INTERVAL, Clock, PassResult, run_pass
+from certs.controller import CONFLICT_RETRY, FORCED, PASS_INTERVAL, Clock, PassResult, run_pass
 from certs.rotation import PlannedStep, Policy, Step, apply_step, next_step
 from certs.secret import Bundle, Cause, CertificateError, InvalidBundle
 
@@ -75,29 +75,21 @@ def _forced_step(bundle: Bundle, old: frozenset[bytes], *, drop_old: bool) -> St
 
 
 def _is_complete(bundle: Bundle, old: frozenset[bytes], *, drop_old: bool) -> bool:
-    return bundle.authority.certificate not in old and not (drop_old and _still_trusts(bundle, old))
+    retiring = [one.certificate for one in bundle.retiring] if drop_old else []
+    return old.isdisjoint([bundle.authority.certificate, *retiring])
 
 
-def _still_trusts(bundle: Bundle, old: frozenset[bytes]) -> bool:
-    return any(one.certificate in old for one in bundle.retiring)
-
-
-def plan(found: Bundle, now: datetime, policy: Policy, *, drop_old: bool) -> Iterator[PlannedStep]:
-    """Yield each step of a rotation with its earliest time. Writes nothing."""
-    bundle, old, time = found, _old_cas(found, drop_old=drop_old), now
-    while bundle.authority.certificate in old or _still_trusts(bundle, old):
-        forced = _forced_step(bundle, old, drop_old=drop_old)
+def plan(objects: CertificateObjects, now: datetime, policy: Policy, *, drop_old: bool) -> Iterator[PlannedStep]:
+    """Yield each step of a rotation from the current bundle, with its earliest time. Raises CertificateError."""
+    bundle, time = read_bundle(objects), now
+    old = _old_cas(bundle, drop_old=drop_old)
+    while not _is_complete(bundle, old, drop_old=True):
         step = next_step(bundle, [bundle.ca_bundle()], time, policy)
-        if forced:
-            step = PlannedStep(forced, "requested by a command", time)
+        if forced := _forced_step(bundle, old, drop_old=drop_old):
+            step = PlannedStep(forced, FORCED, time)
         time = max(time, step.due)
         bundle = apply_step(step.step, bundle, time, policy)
         yield replace(step, due=time)
-
-
-def rotation_plan(objects: CertificateObjects, now: datetime, policy: Policy, *, drop_old: bool) -> list[PlannedStep]:
-    """Return the steps that a rotation would take from the current bundle. Raises CertificateError."""
-    return list(plan(read_bundle(objects), now, policy, drop_old=drop_old))
 
 
 def read_bundle(objects: CertificateObjects) -> Bundle:

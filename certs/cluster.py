@@ -1,14 +1,11 @@
 """Read and write one Secret and one MutatingWebhookConfiguration, as plain dicts."""
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from certs.secret import Cause, CertificateError, JsonObject
-
-T = TypeVar("T")
 
 RETRY_NOTE = "; the replica retries"  # true for a replica only: a command removes it
 TIMEOUT = 5.0  # seconds per request; a pass is due every three
@@ -47,59 +44,49 @@ class CertificateObjects:
 
     def read_secret(self) -> JsonObject:
         """Read the Secret."""
-        return self._read(self._secret_path(), self._secret_name())
+        return self._request(*self._secret())
 
     def read_configuration(self) -> JsonObject | None:
         """Read the configuration; None without a configuration."""
-        if self.configuration is None:
-            return None
-        return self._read(f"{CONFIGURATIONS}/{self.configuration}", self._configuration_name())
+        return self._request(*self._configuration()) if self.configuration else None
 
-    def write_secret(self, secret: JsonObject) -> JsonObject:
+    def write_secret(self, secret: JsonObject) -> None:
         """Replace the Secret, unless it has changed since it was read."""
-        return self._write(self._secret_path(), self._secret_name(), secret)
+        self._request(*self._secret(), secret)
 
-    def write_configuration(self, configuration: JsonObject) -> JsonObject:
+    def write_configuration(self, configuration: JsonObject) -> None:
         """Replace the configuration, unless it has changed since it was read."""
-        return self._write(f"{CONFIGURATIONS}/{self.configuration}", self._configuration_name(), configuration)
+        self._request(*self._configuration(), configuration)
 
-    def _secret_path(self) -> str:
+    def _secret(self) -> tuple[str, str]:
         namespace, name = self.secret or ("", "")
-        return f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        return f"/api/v1/namespaces/{namespace}/secrets/{name}", f"Secret {namespace}/{name}"
 
-    def _secret_name(self) -> str:
-        return f"Secret {'/'.join(self.secret or ())}"
+    def _configuration(self) -> tuple[str, str]:
+        return f"{CONFIGURATIONS}/{self.configuration}", f"MutatingWebhookConfiguration {self.configuration}"
 
-    def _configuration_name(self) -> str:
-        return f"MutatingWebhookConfiguration {self.configuration}"
-
-    def _read(self, path: str, name: str) -> JsonObject:
-        found = _request(name, "get", lambda: self.api.get(path, TIMEOUT))
+    def _request(self, path: str, name: str, body: JsonObject | None = None) -> JsonObject:
+        """Read an object, or replace it with a body. `name` is for the error message."""
+        try:
+            found = self.api.send("PUT", path, body, TIMEOUT) if body else self.api.get(path, TIMEOUT)
+        except ApiError as error:
+            raise CertificateError(*_classify(error, name, "update" if body else "get")) from None
         if found is None:
-            raise CertificateError(Cause.MISSING, f"{name} not found; helm upgrade creates it")
+            raise CertificateError(*_missing(name))
         return found
 
-    def _write(self, path: str, name: str, body: JsonObject) -> JsonObject:
-        return _request(name, "update", lambda: self.api.send("PUT", path, body, TIMEOUT))
 
-
-def _request(name: str, verb: str, call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except ApiError as error:
-        cause, text = _classify(error, name, verb)
-        raise CertificateError(cause, text) from None
+def _missing(name: str) -> tuple[Cause, str]:
+    return Cause.MISSING, f"{name} not found; helm upgrade creates it"
 
 
 def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
     match error.code:
         case 401 | 403:
-            return (
-                Cause.FORBIDDEN,
-                f"{name}: {error}; grant this service account the right to {verb} it, as the chart does",
-            )
+            advice = f"grant this service account the right to {verb} it, as the chart does"
+            return Cause.FORBIDDEN, f"{name}: {error}; {advice}"
         case 404:  # deleted since it was read
-            return Cause.MISSING, f"{name} not found; helm upgrade creates it"
+            return _missing(name)
         case 409:
             return Cause.CONFLICT, f"another client has changed {name} since it was read"
         case 400 | 405 | 413 | 415 | 422:

@@ -36,6 +36,7 @@ FIRST_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds
 # The kubelets update a mounted Secret within about a minute and a half, each at its own time.
 MOUNT_DELAY = timedelta(minutes=2)
 NOT_READ = "the caBundle is not read yet"
+FORCED = "requested by a command"
 
 log = logging.getLogger("certs")
 
@@ -81,12 +82,15 @@ def run_pass(
     published = None if error else tuple(ca_bundles(configuration or {}).values())
     step = next_step(found, published, time, policy)
     if forced and _may_be_forced(forced, found, step.step):
-        step = PlannedStep(forced, "requested by a command", time)
+        step = PlannedStep(forced, FORCED, time)
     retiring = {served_ca: time + READ_BY_ALL} if served_ca else {}
     # During a change of certificate source, the replica that answers may still use the old source.
     if invalid and invalid.cause is Cause.MISSING:
         retiring |= {ca: time + ROLLOUT_TIMEOUT for one in published or () for ca in valid_cas(one, time)}
-    step, bundle = _take_step(step, found, time, policy, tuple(RetiringCA(*one) for one in retiring.items()))
+    if isinstance(found, Bundle) and not step.is_due(time):
+        bundle = found
+    else:
+        bundle = apply_step(step.step, found, time, policy, tuple(RetiringCA(*one) for one in retiring.items()))
     if bundle is not found:
         objects.write_secret(bundles.written(bundle, secret))
     # A different caBundle alone is no repair: during a step, other replicas see the Secret before its caBundle.
@@ -107,17 +111,6 @@ def _read_configuration(objects: CertificateObjects) -> tuple[JsonObject | None,
         return objects.read_configuration(), None
     except CertificateError as error:  # a leaf can be renewed without the configuration
         return None, error
-
-
-def _take_step(
-    step: PlannedStep, found: Bundle | InvalidBundle, now: datetime, policy: Policy, served_cas: tuple[RetiringCA, ...]
-) -> tuple[PlannedStep, Bundle]:
-    if isinstance(found, Bundle) and not step.is_due(now):
-        return step, found
-    try:
-        return step, apply_step(step.step, found, now, policy, served_cas)
-    except BadCertificate as error:  # for example, the CA in the Secret has an RSA key
-        return PlannedStep(Step.START, str(error), now), apply_step(Step.START, found, now, policy)
 
 
 def _publish(
@@ -196,8 +189,7 @@ class CertificateController:
         return self._objects.configuration is not None and self._publish_provided_ca()
 
     def _reconcile_secret(self) -> bool:
-        served_ca = files.own_trust_anchor(self._folder, self._now())
-        passed = run_pass(self._objects, self._policy, self._now, served_ca=served_ca)
+        passed = run_pass(self._objects, self._policy, self._now, served_ca=files.trust_anchor_in(self._folder))
         if passed.invalid and passed.invalid.cause is Cause.DAMAGED:
             self.failures[Cause.DAMAGED] += 1
             log.warning("damaged Secret replaced", extra={"reason": str(passed.invalid)})

@@ -1,20 +1,11 @@
 """Read and write the folder of served files: `tls.crt`, `tls.key` and `ca.crt`, and detect their changes."""
 
 import os
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from certs.authority import (
-    BadCertificate,
-    Certificate,
-    Issued,
-    key_matches,
-    read,
-    signed_by,
-    split,
-    trust_anchor,
-    valid_cas,
-)
+from certs.authority import BadCertificate, Issued, key_matches, read, signed_by, split, trust_anchor
 from certs.secret import CA, CERTIFICATE, KEY, Bundle, Cause, CertificateError
 
 
@@ -40,28 +31,25 @@ def identity(file: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
-def write(folder: Path, bundle: Bundle) -> bool:
-    """Write the files that differ, each atomically, and return whether any did. Raises CertificateError."""
+def write(folder: Path, bundle: Bundle) -> None:
+    """Write the files that differ, each atomically. Raises CertificateError."""
     contents = ((CERTIFICATE, bundle.leaf.certificate), (KEY, bundle.leaf.key), (CA, bundle.ca_bundle()))
-    changed = [(folder / name, content) for name, content in contents if _content(folder / name) != content]
-    for file, content in changed:
+    for file, content in ((folder / name, content) for name, content in contents):
         try:
-            _replace(file, content)
+            if _content(file) != content:
+                _replace(file, content)
         except OSError as error:
             raise CertificateError(
                 Cause.FOLDER, f"{file}: {error.strerror}; the replica needs a writable folder in memory"
             ) from None
-    return bool(changed)
 
 
 def has_valid_leaf_of_another_ca(folder: Path, bundle: Bundle, now: datetime) -> bool:
     """Return whether the folder's certificate is valid now, but not signed by the bundle's signing CA."""
-    certificate = _content(folder / CERTIFICATE)
-    try:
-        valid = bool(certificate) and read(certificate).is_valid(now)
-        return valid and not signed_by(certificate, bundle.authority.certificate)
-    except BadCertificate:
-        return False
+    with suppress(BadCertificate):
+        certificate = _content(folder / CERTIFICATE)
+        return read(certificate).is_valid(now) and not signed_by(certificate, bundle.authority.certificate)
+    return False
 
 
 def ca_certificates(folder: Path) -> bytes:
@@ -76,32 +64,18 @@ def ca_certificates(folder: Path) -> bytes:
         raise CertificateError(Cause.DAMAGED, f"{folder / CA}: {error}; correct the field {CA} of the Secret") from None
 
 
-def own_trust_anchor(folder: Path, now: datetime) -> bytes | None:
-    """Find the CA in `ca.crt` that the folder's certificate chains to. None unless both are valid now."""
-    certificate, ca_bundle = _content(folder / CERTIFICATE), _content(folder / CA)
-    try:
-        return (
-            trust_anchor(certificate, b"".join(valid_cas(ca_bundle, now))) if read(certificate).is_valid(now) else None
-        )
-    except BadCertificate:
-        return None
-
-
-def trust_anchor_in(folder: Path, ca_bundle: bytes) -> Certificate | None:
-    """Find the CA in a bundle that the folder's certificate chains to."""
-    try:
-        found = trust_anchor(_content(folder / CERTIFICATE), ca_bundle)
-        return read(found) if found else None
-    except BadCertificate:
-        return None
+def trust_anchor_in(folder: Path, ca_bundle: bytes | None = None) -> bytes | None:
+    """Find the CA in a bundle, or in the folder's own `ca.crt`, that the folder's certificate chains to."""
+    with suppress(BadCertificate):
+        return trust_anchor(_content(folder / CERTIFICATE), _content(folder / CA) if ca_bundle is None else ca_bundle)
+    return None
 
 
 def has_matching_key(folder: Path) -> bool:
     """Return whether `tls.key` belongs to `tls.crt`. If not, the server still uses an older pair."""
-    try:
+    with suppress(BadCertificate):
         return key_matches(Issued(_content(folder / CERTIFICATE), _content(folder / KEY)))
-    except BadCertificate:
-        return False
+    return False
 
 
 def _content(file: Path) -> bytes:

@@ -201,29 +201,24 @@ def apply_step(
         case Step.RENEW:
             return replace(found, leaf=_new_leaf(found.authority, found, now, policy))
         case Step.INTRODUCE | Step.REPLACE:
-            next_ca, drop_old_early = (
-                issue_ca(now, _next_names(found, policy), policy.ca_lifetime),
-                found.drop_old_early or step is Step.REPLACE,
-            )
+            next_ca = issue_ca(now, _next_names(found, policy), policy.ca_lifetime)
+            drop_old_early = found.drop_old_early or step is Step.REPLACE
             return replace(found, next_ca=next_ca, published=None, drop_old_early=drop_old_early)
         case Step.PUBLISHED:
             return replace(found, published=now)
         case Step.WITHDRAWN:
             return replace(found, published=None)
         case Step.SIGN if found.next_ca:
-            leaf = _new_leaf(found.next_ca, found, now, policy)
-            retiring = (*found.retiring, _retire(found))
-            return Bundle(
-                found.next_ca, leaf, retiring=_drop_early(retiring, now) if found.drop_old_early else retiring
+            signed = Bundle(
+                found.next_ca,
+                _new_leaf(found.next_ca, found, now, policy),
+                retiring=(*found.retiring, _retire(found)),
             )
+            return _drop_early(signed, now) if found.drop_old_early else signed
         case Step.DROP:
             return replace(found, retiring=_unexpired(found.retiring, now))
         case Step.DROP_EARLY:  # no next CA: a replica has just signed with it
-            return (
-                replace(found, drop_old_early=True)
-                if found.next_ca
-                else replace(found, retiring=_drop_early(found.retiring, now))
-            )
+            return replace(found, drop_old_early=True) if found.next_ca else _drop_early(found, now)
     return found
 
 
@@ -245,8 +240,9 @@ def _retire(found: Bundle) -> RetiringCA:
     return RetiringCA(found.authority.certificate, read(found.leaf.certificate).not_after)
 
 
-def _drop_early(retiring: tuple[RetiringCA, ...], now: datetime) -> tuple[RetiringCA, ...]:
-    return tuple(replace(one, until=min(one.until, now + READ_BY_ALL)) for one in retiring)
+def _drop_early(bundle: Bundle, now: datetime) -> Bundle:
+    retiring = (replace(one, until=min(one.until, now + READ_BY_ALL)) for one in bundle.retiring)
+    return replace(bundle, retiring=tuple(retiring))
 
 
 def _unexpired(retiring: tuple[RetiringCA, ...], now: datetime) -> tuple[RetiringCA, ...]:

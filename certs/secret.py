@@ -1,12 +1,13 @@
 """The content of the Secret: the signing CA, the serving certificate, the other trusted CAs, and their encoding."""
 
 import base64
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from certs import authority
 from certs.authority import BadCertificate, Issued
@@ -74,14 +75,23 @@ class Bundle:
 
 
 class InvalidBundle(CertificateError):
-    """A Secret without a usable bundle. `cause` is MISSING if it is empty, FOREIGN if other data is in it, or DAMAGED.
+    """A Secret without a usable bundle: it is empty (MISSING), has other data (FOREIGN), or is DAMAGED."""
 
-    `field` is the invalid field of the Secret.
-    """
 
-    def __init__(self, cause: Cause, field: str, text: str) -> None:
-        super().__init__(cause, text)
-        self.field = field
+UTCTime = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _RetiringState(msgspec.Struct):
+    certificate: str
+    until: UTCTime
+
+
+class _State(msgspec.Struct, rename={"retiring": "leaving", "drop_old_early": "hurry"}):
+    """The field `state.json`, with the names that earlier versions gave its fields."""
+
+    published: UTCTime | None = None
+    retiring: list[_RetiringState] = []
+    drop_old_early: bool = False
 
 
 def read(secret: JsonObject) -> Bundle | InvalidBundle:
@@ -89,18 +99,17 @@ def read(secret: JsonObject) -> Bundle | InvalidBundle:
     metadata, data = secret.get("metadata") or {}, secret.get("data") or {}
     name = f"Secret {metadata.get('namespace', '')}/{metadata.get('name', '')}"
     if not any(data.values()):
-        return InvalidBundle(Cause.MISSING, "data", f"{name} is empty; the first replica fills it")
+        return InvalidBundle(Cause.MISSING, f"{name} is empty; the first replica fills it")
     if (metadata.get("annotations") or {}).get(ANNOTATION) != SELF_MANAGED:
         return InvalidBundle(
             Cause.FOREIGN,
-            "metadata",
             f"{name} contains {', '.join(sorted(data))} but lacks the annotation {ANNOTATION}, so the webhook does not "
             "overwrite it; name another Secret, remove the data of this one, or use certificate source `provided`",
         )
     try:
         return _decode({field: _decode_base64(field, value) for field, value in data.items()})
     except InvalidBundle as error:
-        return InvalidBundle(error.cause, error.field, f"{name}: {error}")
+        return InvalidBundle(error.cause, f"{name}: {error}")
 
 
 def content(secret: JsonObject, field: str) -> bytes:
@@ -129,9 +138,8 @@ def _encode(bundle: Bundle) -> Iterator[tuple[str, bytes]]:
     if bundle.next_ca:
         yield NEXT_CA, bundle.next_ca.certificate
         yield NEXT_CA_KEY, bundle.next_ca.key
-    retiring = [{"certificate": one.certificate.decode(), "until": one.until.isoformat()} for one in bundle.retiring]
-    published = bundle.published.isoformat() if bundle.published else None
-    yield STATE, json.dumps({"published": published, "leaving": retiring, "hurry": bundle.drop_old_early}).encode()
+    retiring = [_RetiringState(one.certificate.decode(), one.until) for one in bundle.retiring]
+    yield STATE, msgspec.json.encode(_State(bundle.published, retiring, bundle.drop_old_early))
 
 
 def _decode(data: dict[str, bytes]) -> Bundle:
@@ -139,13 +147,14 @@ def _decode(data: dict[str, bytes]) -> Bundle:
     next_ca = _key_pair(data, NEXT_CA, NEXT_CA_KEY) if NEXT_CA in data or NEXT_CA_KEY in data else None
     if next_ca:
         _require_ca(NEXT_CA, next_ca.certificate)
+        _checked(NEXT_CA_KEY, authority.signing_key, next_ca)
     return Bundle(
         authority=_signing_ca(data),
         leaf=_key_pair(data, CERTIFICATE, KEY),
         next_ca=next_ca,
-        published=_parse_time(state.get("published")) if next_ca and state.get("published") else None,
-        retiring=tuple(_retiring_ca(one) for one in state.get("leaving") or ()),
-        drop_old_early=bool(next_ca and state.get("hurry")),
+        published=state.published if next_ca else None,
+        retiring=tuple(_retiring_ca(one) for one in state.retiring),
+        drop_old_early=bool(next_ca and state.drop_old_early),
     )
 
 
@@ -157,6 +166,7 @@ def _signing_ca(data: dict[str, bytes]) -> Issued:
         pair = Issued(certificate, key)
         if _checked(CA_KEY, authority.key_matches, pair):
             _require_ca(CA, certificate)
+            _checked(CA_KEY, authority.signing_key, pair)
             return pair
     raise _damaged(CA_KEY, f"does not match any certificate in {CA}")
 
@@ -174,32 +184,17 @@ def _require_ca(field: str, certificate: bytes) -> None:
         raise _damaged(field, "not a CA certificate")
 
 
-def _decode_state(data: dict[str, bytes]) -> dict[str, Any]:
+def _decode_state(data: dict[str, bytes]) -> _State:
     try:
-        state = json.loads(_required(data, STATE))
-    except (ValueError, RecursionError):
-        raise _damaged(STATE, "invalid JSON") from None
-    if not isinstance(state, dict) or not isinstance(state.get("leaving") or [], list):
-        raise _damaged(STATE, "unexpected structure")
-    return state
+        return msgspec.json.decode(_required(data, STATE), type=_State)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(STATE, str(error)) from None
 
 
-def _retiring_ca(entry: Any) -> RetiringCA:
-    if not isinstance(entry, dict):
-        raise _damaged(STATE, "unexpected structure")
-    certificate = str(entry.get("certificate")).encode()
+def _retiring_ca(state: _RetiringState) -> RetiringCA:
+    certificate = state.certificate.encode()
     _require_ca(STATE, certificate)
-    return RetiringCA(certificate, _parse_time(entry.get("until")))
-
-
-def _parse_time(value: Any) -> datetime:
-    try:
-        time = datetime.fromisoformat(value)
-    except (ValueError, TypeError):
-        raise _damaged(STATE, "invalid time") from None
-    if time.tzinfo is None:
-        raise _damaged(STATE, "time without a time zone")
-    return time
+    return RetiringCA(certificate, state.until)
 
 
 def _required(data: dict[str, bytes], field: str) -> bytes:
@@ -223,4 +218,4 @@ def _checked(field: str, function: Any, argument: Any) -> Any:
 
 
 def _damaged(field: str, what: str) -> InvalidBundle:
-    return InvalidBundle(Cause.DAMAGED, field, f"{field}: {what}")
+    return InvalidBundle(Cause.DAMAGED, f"{field}: {what}")

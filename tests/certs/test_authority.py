@@ -1,16 +1,15 @@
 """Issuing and reading certificates. Each accepted handshake has a rejected counterpart."""
 
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
-    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
@@ -34,25 +33,26 @@ NAMES = (SERVICE, "127.0.0.1", "::1")
 SERVICES = (SERVICE, f"{SERVICE}.cluster.local")
 
 
-def handshake(ca, leaf, name, folder):
+def handshake(server_context, ca_bundle, name):
     """Do a TLS handshake in memory, with a client as strict as Python 3.13 and Go. Raises the client's error."""
-    file = folder / "leaf.pem"
-    file.write_bytes(leaf.certificate + leaf.key)
-    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_context.load_cert_chain(file)
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.verify_flags |= ssl.VERIFY_X509_STRICT
-    client_context.load_verify_locations(cadata=ca.certificate.decode())
+    client_context.load_verify_locations(cadata=ca_bundle.decode())
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(down, up, server_hostname=name)
     server = server_context.wrap_bio(up, down, server_side=True)
-    for _ in range(3):
-        for side in (client, server):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
+    for side in (client, server) * 3:
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
     return client.version()
+
+
+def handshake_with(ca, leaf, name, folder):
+    """Do a handshake with a server that has this leaf, and a client that trusts this CA."""
+    folder.joinpath("leaf.pem").write_bytes(leaf.certificate + leaf.key)
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(folder / "leaf.pem")
+    return handshake(server_context, ca.certificate, name)
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +71,13 @@ def extension_of(issued, kind):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_client_that_trusts_the_ca_accepts_each_name(ca, name, tmp_path):
-    assert handshake(ca, issue_leaf(ca, NAMES, NOW), name, tmp_path) == "TLSv1.3"
+    assert handshake_with(ca, issue_leaf(ca, NAMES, NOW), name, tmp_path) == "TLSv1.3"
 
 
 @pytest.mark.parametrize("name", ["other.kubevirt-scheduler.svc", "svc", "127.0.0.2", "::2"])
 def test_a_client_rejects_a_name_that_the_leaf_lacks(ca, name, tmp_path):
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        handshake(ca, issue_leaf(ca, NAMES, NOW), name, tmp_path)
+        handshake_with(ca, issue_leaf(ca, NAMES, NOW), name, tmp_path)
 
 
 def test_the_ca_lives_365_days_and_the_leaf_30_days_both_backdated_by_an_hour(ca):
@@ -87,25 +87,18 @@ def test_the_ca_lives_365_days_and_the_leaf_30_days_both_backdated_by_an_hour(ca
     assert load(leaf).not_valid_after_utc == NOW + timedelta(days=30)
 
 
-@pytest.mark.parametrize("left", [timedelta(seconds=1), timedelta(days=3), LEAF_LIFETIME])
-def test_the_leaf_expires_no_later_than_its_ca(ca, left):
-    leaf = issue_leaf(ca, NAMES, NOW + CA_LIFETIME - left)
-    assert load(leaf).not_valid_after_utc == load(ca).not_valid_after_utc
-
-
-def test_the_leaf_becomes_valid_no_earlier_than_its_ca(ca):
-    leaf = issue_leaf(ca, NAMES, NOW - timedelta(minutes=30))
-    assert load(leaf).not_valid_before_utc == load(ca).not_valid_before_utc
-
-
-def test_issue_leaf_rejects_an_expired_ca(ca):
-    with pytest.raises(ValueError, match="expired"):
+def test_the_validity_period_of_the_leaf_lies_within_that_of_its_ca(ca):
+    for now in NOW - timedelta(minutes=30), NOW + timedelta(days=362), NOW + CA_LIFETIME - timedelta(seconds=1):
+        leaf = issue_leaf(ca, NAMES, now)
+        assert load(leaf).not_valid_before_utc == max(now - timedelta(hours=1), load(ca).not_valid_before_utc)
+        assert load(leaf).not_valid_after_utc == min(now + LEAF_LIFETIME, load(ca).not_valid_after_utc)
+    with pytest.raises(BadCertificate, match="expired"):
         issue_leaf(ca, NAMES, NOW + CA_LIFETIME)
 
 
 @pytest.mark.parametrize("names", [(), ("bücher.example",)])
 def test_issue_leaf_rejects_empty_and_non_ascii_names(ca, names):
-    with pytest.raises(ValueError, match=r"name"):
+    with pytest.raises(BadCertificate, match=r"name"):
         issue_leaf(ca, names, NOW)
 
 
@@ -119,25 +112,11 @@ def test_ca_and_leaf_have_the_constraints_and_usages_of_their_roles(ca):
     assert extension_of(leaf, x509.ExtendedKeyUsage)[0] == x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
 
 
-def test_repr_of_an_issued_certificate_hides_the_key(ca):
-    assert "PRIVATE" not in repr(ca)
-
-
-def test_issue_leaf_rejects_a_ca_key_that_is_not_elliptic_curve(ca):
-    with pytest.raises(BadCertificate, match="not an elliptic-curve key"):
-        issue_leaf(Issued(ca.certificate, ed25519_key()), NAMES, NOW)
-
-
-def ed25519_key():
-    key = ed25519.Ed25519PrivateKey.generate()
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_ca_for_services_may_sign_for_their_namespace(name, tmp_path):
     ca = issue_ca(NOW, SERVICES)
     assert extension_of(ca, x509.NameConstraints)[1]
-    assert handshake(ca, issue_leaf(ca, SERVICES, NOW), name, tmp_path)
+    assert handshake_with(ca, issue_leaf(ca, SERVICES, NOW), name, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["webhook.kube-system.svc", "example.com", "127.0.0.1", "svc"])
@@ -145,7 +124,7 @@ def test_a_ca_for_services_may_not_sign_for_other_names(name, tmp_path):
     ca = issue_ca(NOW, SERVICES)
     assert not read(ca.certificate).permits([name])
     with pytest.raises(ssl.SSLCertVerificationError, match=r"(permitted|excluded) subtree"):
-        handshake(ca, issue_leaf(ca, [SERVICE, name], NOW), name, tmp_path)
+        handshake_with(ca, issue_leaf(ca, [SERVICE, name], NOW), name, tmp_path)
 
 
 @pytest.mark.parametrize("names", [(), NAMES, ("localhost",), ("a.svc",), (SERVICE, "example.com")])
@@ -163,19 +142,14 @@ def test_read_returns_the_fields_of_an_issued_certificate(ca):
     assert found.serial == load(leaf).serial_number
     assert found.fingerprint == load(leaf).fingerprint(SHA256()).hex()
     assert (authority.subject, authority.names, authority.is_ca) == ("CN=kubevirt-scheduler CA", (), True)
-    assert found.issuer_id == authority.key_id == authority.issuer_id != found.key_id
 
 
 def test_validity_includes_not_before_and_excludes_not_after(ca):
-    certificate = read(ca.certificate)
-    tick = timedelta(seconds=1)
-    moments = (
-        certificate.not_before - tick,
-        certificate.not_before,
-        certificate.not_after - tick,
-        certificate.not_after,
-    )
-    assert [certificate.is_valid(moment) for moment in moments] == [False, True, True, False]
+    certificate, tick = read(ca.certificate), timedelta(seconds=1)
+    for moment in certificate.not_before, certificate.not_after - tick:
+        assert certificate.is_valid(moment)
+    for moment in certificate.not_before - tick, certificate.not_after:
+        assert not certificate.is_valid(moment)
 
 
 def test_a_key_matches_only_its_own_certificate(ca):
@@ -183,7 +157,6 @@ def test_a_key_matches_only_its_own_certificate(ca):
     assert key_matches(ca)
     assert key_matches(leaf)
     assert not key_matches(Issued(leaf.certificate, ca.key))
-    assert not key_matches(Issued(leaf.certificate, ed25519_key()))
 
 
 def test_a_leaf_is_signed_only_by_its_own_ca(ca):

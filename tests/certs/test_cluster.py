@@ -54,53 +54,44 @@ def test_no_configuration_is_read_if_none_is_named(api):
 def test_a_write_with_an_old_resource_version_is_a_conflict_and_changes_nothing(api, objects):
     first, second = objects.read_secret(), objects.read_secret()
     objects.write_secret(first | {"data": {"a": "MQ=="}})
-    assert raised_error(objects.write_secret, second | {"data": {"a": "Mg=="}}) == (
-        Cause.CONFLICT,
-        f"another client has changed {SECRET} since it was read",
-    )
+    found = raised_error(objects.write_secret, second | {"data": {"a": "Mg=="}})
+    assert found == (Cause.CONFLICT, f"another client has changed {SECRET} since it was read")
     assert api.secret["data"] == {"a": "MQ=="}
 
 
 def test_a_missing_object_is_reported_with_the_command_that_creates_it(api, objects):
     secret = objects.read_secret()
     api.objects.clear()
-    for call in (objects.read_secret, lambda: objects.write_secret(secret)):
-        assert raised_error(call) == (Cause.MISSING, f"{SECRET} not found; helm upgrade creates it")
-    assert raised_error(objects.read_configuration) == (
-        Cause.MISSING,
-        f"{REGISTRATION} not found; helm upgrade creates it",
-    )
+    for call, name in (
+        (objects.read_secret, SECRET),
+        (lambda: objects.write_secret(secret), SECRET),
+        (objects.read_configuration, REGISTRATION),
+    ):
+        assert raised_error(call) == (Cause.MISSING, f"{name} not found; helm upgrade creates it")
 
 
+GRANT = "; grant this service account the right to {} it, as the chart does"
 ERROR_RESPONSES = {
-    401: (Cause.FORBIDDEN, "grant this service account the right to get it, as the chart does"),
-    403: (Cause.FORBIDDEN, "grant this service account the right to get it, as the chart does"),
+    401: (Cause.FORBIDDEN, f"no{GRANT}"),
+    403: (Cause.FORBIDDEN, f"no{GRANT}"),
     422: (Cause.REFUSED, "the API server rejected it: no"),
-    429: (Cause.UNREACHABLE, "the replica retries"),
-    500: (Cause.UNREACHABLE, "the replica retries"),
-    0: (Cause.UNREACHABLE, "the replica retries"),
+    429: (Cause.UNREACHABLE, "the request to the API server failed: no; the replica retries"),
+    500: (Cause.UNREACHABLE, "the request to the API server failed: no; the replica retries"),
+    0: (Cause.UNREACHABLE, "the request to the API server failed: no; the replica retries"),
 }
 
 
 @pytest.mark.parametrize(("code", "expected"), ERROR_RESPONSES.items(), ids=map(str, ERROR_RESPONSES))
 def test_an_error_names_the_object_and_what_to_do(api, objects, code, expected):
-    api.fail_before[0] = ApiError(code, "no")
-    cause, text = raised_error(objects.read_secret)
-    assert cause is expected[0]
-    assert text.startswith(f"{SECRET}: ")
-    assert text.endswith(expected[1])
-
-
-def test_a_forbidden_write_names_the_verb_update(api, objects):
+    cause, text = expected
     secret = objects.read_secret()
-    api.fail_before[1] = ApiError(403, "forbidden")
-    assert "the right to update it" in raised_error(objects.write_secret, secret)[1]
+    for verb, call in ("get", objects.read_secret), ("update", lambda: objects.write_secret(secret)):
+        api.fail_before = {len(api.calls): ApiError(code, "no")}
+        assert raised_error(call) == (cause, f"{SECRET}: {text.format(verb)}")
 
 
 def test_the_error_of_the_client_is_an_api_error_of_certs():
-    error = ClusterError(403, "no")
-    assert isinstance(error, ApiError)
-    assert (error.code, str(error)) == (403, "no")
+    assert isinstance(ClusterError(403, "no"), ApiError)
 
 
 def test_ca_bundles_returns_the_ca_bundle_of_each_webhook():
@@ -134,6 +125,6 @@ def test_with_ca_bundle_changes_only_the_ca_bundle_of_each_webhook():
     assert after == before
 
 
-@pytest.mark.parametrize("empty", [{}, {"webhooks": None}, {"webhooks": []}])
-def test_with_ca_bundle_does_not_change_a_configuration_without_webhooks(empty):
-    assert with_ca_bundle(empty, b"pem") == empty
+def test_with_ca_bundle_does_not_change_a_configuration_without_webhooks():
+    for empty in {}, {"webhooks": None}, {"webhooks": []}:
+        assert with_ca_bundle(empty, b"pem") == empty

@@ -2,18 +2,13 @@
 
 import ssl
 import threading
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from certs import secret as bundles
-from certs.authority import BadCertificate, Issued, issue_ca, issue_leaf, read, signed_by, split
+from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by, split
 from certs.by_hand import rotate as rotate_by_hand
 from certs.cluster import ApiError, CertificateObjects
 from certs.controller import (
@@ -27,6 +22,7 @@ from certs.controller import (
 from certs.rotation import MAX_RETIRING, READ_BY_ALL, ROLLOUT_TIMEOUT, Policy, Step
 from certs.secret import ANNOTATION, Cause
 from certs.serving import ServingCertificate, load_context
+from tests.certs.test_authority import handshake
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,
@@ -34,7 +30,6 @@ from tests.support.fake_certificate_cluster import (
     NAMES,
     NAMESPACE,
     SECRET_PATH,
-    Crash,
     FakeCertificateCluster,
 )
 from tests.support.fake_clock import CertificateClock
@@ -112,14 +107,8 @@ def test_the_first_pass_fills_the_secret_publishes_the_ca_and_writes_the_served_
     assert ServingCertificate(folder_of(controller)).expiry_times() == expected
     assert controller.steps == {Step.START: 1}
     assert not controller.failures
-
-
-def test_the_served_files_are_private_and_no_temporary_file_is_left(new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    assert {file.name: file.stat().st_mode & 0o777 for file in folder_of(controller).iterdir()} == dict.fromkeys(
-        ("tls.crt", "tls.key", "ca.crt"), 0o600
-    )
+    modes = {file.name: file.stat().st_mode & 0o777 for file in folder_of(controller).iterdir()}
+    assert modes == dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), 0o600)
 
 
 def test_a_starting_replica_is_untrusted_until_the_api_servers_have_seen_its_ca(api, new_controller):
@@ -145,20 +134,21 @@ def test_a_replica_that_can_not_read_the_ca_bundle_is_not_reported_as_untrusted(
     assert (controller.untrusted, controller.failures[Cause.FORBIDDEN]) == ("", 1)
 
 
-@pytest.mark.parametrize("webhooks", [(0,), (1,), (0, 1)])
-def test_the_next_pass_repairs_an_emptied_ca_bundle(api, new_controller, webhooks):
+def test_the_next_pass_without_a_conflict_repairs_an_emptied_ca_bundle(api, clock, new_controller):
     controller = new_controller()
     controller.run_pass()
     unchanged = api.ca_bundles()
-    for number in webhooks:
-        del api.configuration["webhooks"][number]["clientConfig"]["caBundle"]
+    del api.configuration["webhooks"][1]["clientConfig"]["caBundle"]
     api.configuration["webhooks"][0]["timeoutSeconds"] = 7
-    controller.run_pass()
-    assert api.ca_bundles() == unchanged
-    assert api.configuration["webhooks"][0]["timeoutSeconds"] == 7
-    assert controller.repairs == 1
-    controller.run_pass()
-    assert controller.repairs == 1
+    api.fail_before = {len(api.calls) + 2: ApiError(409, "no")}
+    assert controller.run_pass() <= CONFLICT_RETRY
+    assert (controller.repairs, controller.problem) == (0, "")
+    for _ in range(2):
+        controller.run_pass()
+        assert api.ca_bundles() == unchanged
+        assert api.configuration["webhooks"][0]["timeoutSeconds"] == 7
+        assert controller.repairs == 1
+    assert is_healthy(controller, api, clock)
 
 
 def test_nothing_is_published_without_a_configuration(api, new_controller):
@@ -166,18 +156,6 @@ def test_nothing_is_published_without_a_configuration(api, new_controller):
     run_passes(controller)
     assert api.writes == ["secrets"]
     load_context(folder_of(controller))
-
-
-def test_a_conflict_on_the_configuration_is_retried_by_the_next_pass(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    api.publish(b"")
-    api.fail_before = {len(api.calls) + 2: ApiError(409, "no")}
-    assert controller.run_pass() <= CONFLICT_RETRY
-    assert (controller.repairs, controller.problem) == (0, "")
-    controller.run_pass()
-    assert controller.repairs == 1
-    assert is_healthy(controller, api, clock)
 
 
 def test_run_stops_after_the_current_pass_when_stop_is_set(new_controller):
@@ -218,20 +196,6 @@ def test_the_next_ca_does_not_sign_before_the_spread_is_over(api, clock, new_con
     assert controller.steps[Step.SIGN] == 1
 
 
-def handshake(certificate, ca_bundle):
-    """Do a TLS handshake in memory, with a client that trusts `ca_bundle` and is as strict as the newest clients."""
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.verify_flags |= ssl.VERIFY_X509_STRICT
-    client_context.load_verify_locations(cadata=ca_bundle.decode())
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(down, up, server_hostname=NAMES[0])
-    server = certificate.context().wrap_bio(up, down, server_side=True)
-    for side in (client, server) * 3:
-        with suppress(ssl.SSLWantReadError):
-            side.do_handshake()
-    return client.version()
-
-
 def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, new_controller, clock):
     clock.time = datetime.now(UTC)  # the handshake checks certificates against the real time
     controller = new_controller()
@@ -247,12 +211,12 @@ def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, 
     ):
         published.append(api.ca_bundles()[0])
         for _ in range(2):  # before and after the replica reads the step
-            assert handshake(certificate, published[-1]) == "TLSv1.3"
+            assert handshake(certificate.context(), published[-1], NAMES[0]) == "TLSv1.3"
             controller.run_pass()
     assert certificate.context() is not before
     assert len(set(published)) == 3
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
-        handshake(certificate, published[0])
+        handshake(certificate.context(), published[0], NAMES[0])
 
 
 # Damaged Secrets and failed requests
@@ -292,23 +256,6 @@ def test_a_damaged_secret_is_replaced_and_logs_one_warning(api, clock, new_contr
     assert is_healthy(controller, api, clock)
 
 
-def test_a_ca_with_an_rsa_key_is_replaced_when_it_has_to_sign(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    key = rsa.generate_private_key(65537, 2048)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
-    ca = x509.CertificateBuilder(name, name, key.public_key(), 7, clock() - DAY, clock() + 100 * DAY, extensions=[])
-    ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, SHA256())
-    ca_with_rsa_key = Issued(
-        ca.public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
-    found = bundles.read(api.secret)
-    api.put(SECRET_PATH, bundles.written(bundles.Bundle(ca_with_rsa_key, found.leaf), api.secret))
-    run_passes(controller)
-    assert is_healthy(controller, api, clock)
-    assert controller.steps == {Step.START: 2}
-
-
 def test_an_expired_ca_is_replaced_without_keeping_it_trusted(api, clock, new_controller):
     controller = new_controller()
     controller.run_pass()
@@ -328,7 +275,7 @@ def test_a_missing_secret_is_reported_and_the_served_files_stay(api, new_control
     assert content(controller) == before
 
 
-@pytest.mark.parametrize("code", [0, 403, 422, 500])
+@pytest.mark.parametrize("code", [0, 403])
 @pytest.mark.parametrize(
     "call", range(4), ids=["read configuration", "read Secret", "write Secret", "write configuration"]
 )
@@ -379,21 +326,16 @@ def test_a_leaf_of_an_unpublished_ca_is_not_served_while_the_old_leaf_is_valid(a
     assert is_healthy(controller, api, clock)
 
 
-def test_a_replica_without_a_certificate_serves_a_leaf_of_an_unpublished_ca(api, new_controller):
+@pytest.mark.parametrize("served", [None, b"garbage", issue_leaf(issue_ca(LONG_AGO), NAMES, LONG_AGO).certificate])
+def test_a_missing_or_unusable_served_file_is_replaced_even_if_the_ca_is_unpublished(api, new_controller, served):
     controller = new_controller()
+    if served:
+        for name in "tls.crt", "tls.key", "ca.crt":
+            folder_of(controller).joinpath(name).write_bytes(served)
     del api.objects[CONFIGURATION_PATH]
     controller.run_pass()
-    assert content(controller) == api.data()["tls.crt"]
+    assert {name: content(controller, name) for name in ("tls.crt", "tls.key", "ca.crt")}.items() <= api.data().items()
     assert controller.failures == {Cause.MISSING: 1}
-
-
-@pytest.mark.parametrize("served", [b"", b"garbage", issue_leaf(issue_ca(LONG_AGO), NAMES, LONG_AGO).certificate])
-def test_an_unusable_served_file_is_replaced_even_if_the_ca_is_unpublished(api, new_controller, served):
-    controller = new_controller()
-    folder_of(controller).joinpath("tls.crt").write_bytes(served)
-    del api.objects[CONFIGURATION_PATH]
-    controller.run_pass()
-    assert content(controller) == api.data()["tls.crt"]
 
 
 def test_the_backoff_grows_to_30_seconds_and_resets_after_a_successful_pass(api, new_controller):
@@ -447,8 +389,6 @@ def test_a_folder_that_can_not_be_written_is_reported(new_controller, tmp_path):
 DAMAGE = {
     "emptied Secret": lambda data: data.clear(),
     "invalid tls.key": lambda data: data.update({"tls.key": "eA=="}),
-    "missing ca.key": lambda data: data.pop("ca.key"),
-    "invalid state.json": lambda data: data.update({"state.json": "eA=="}),
 }
 ORDERS = list(permutations(range(3)))
 
@@ -491,9 +431,7 @@ def test_replacing_a_damaged_secret_leaves_all_replicas_trusted_at_every_request
 NOW = CertificateClock()()
 FOREIGN_CA = issue_ca(NOW)
 PUBLISHED = {
-    "a CA of another source": (FOREIGN_CA.certificate, 1),
-    "the same CA twice": (FOREIGN_CA.certificate * 2, 1),
-    "empty": (b"", 0),
+    "a CA of another source twice": (FOREIGN_CA.certificate * 2, 1),
     "garbage": (b"garbage", 0),
     "an expired CA": (issue_ca(NOW - 2 * DAY, lifetime=DAY).certificate, 0),
     "a leaf": (issue_leaf(FOREIGN_CA, NAMES, NOW).certificate, 0),
@@ -516,33 +454,12 @@ def test_filling_an_empty_secret_leaves_published_cas_trusted_during_a_rollout(
     assert api.ca_bundles() == [bundles.read(api.secret).authority.certificate] * 2
 
 
-UNTRUSTED = {
-    "no served files": lambda folder, _: [file.unlink() for file in folder.iterdir()],
-    "invalid leaf": lambda folder, _: folder.joinpath("tls.crt").write_bytes(b"garbage"),
-    "expired leaf": lambda _, clock: clock.advance(31 * DAY),
-    "leaf is not yet valid": lambda _, clock: clock.advance(-DAY),
-    "unknown CA": lambda folder, clock: folder.joinpath("ca.crt").write_bytes(issue_ca(clock()).certificate),
-    "expired CA": lambda folder, clock: write_leaf_of(folder, clock(), issue_ca(clock() - 2 * DAY, lifetime=DAY)),
-    "issuer is not a CA": lambda folder, clock: write_leaf_of(
-        folder, clock(), issue_leaf(issue_ca(clock()), NAMES, clock())
-    ),
-}
-
-
-def write_leaf_of(folder, now, ca):
-    """Write a valid leaf that is signed by an unusable CA."""
-    key, parsed = ec.generate_private_key(ec.SECP256R1()), x509.load_pem_x509_certificate(ca.certificate)
-    builder = x509.CertificateBuilder(parsed.subject, parsed.subject, key.public_key(), 7, now - DAY, now + DAY)
-    leaf = builder.sign(load_pem_private_key(ca.key, None), SHA256())
-    folder.joinpath("tls.crt").write_bytes(leaf.public_bytes(Encoding.PEM))
-    folder.joinpath("ca.crt").write_bytes(ca.certificate)
-
-
-@pytest.mark.parametrize("make_untrusted", UNTRUSTED.values(), ids=UNTRUSTED)
-def test_replacing_a_damaged_secret_does_not_publish_an_unusable_served_ca(api, clock, new_controller, make_untrusted):
+def test_replacing_a_damaged_secret_does_not_publish_a_ca_that_the_served_leaf_does_not_chain_to(
+    api, clock, new_controller
+):
     controller = new_controller()
     controller.run_pass()
-    make_untrusted(folder_of(controller), clock)
+    folder_of(controller).joinpath("ca.crt").write_bytes(FOREIGN_CA.certificate)
     api.secret["data"]["ca.key"] = "eA=="
     controller.run_pass()
     assert len(split(api.ca_bundles()[0])) == 1
@@ -579,68 +496,18 @@ def test_the_slower_of_two_replicas_has_at_most_one_conflict_and_converges(api, 
     assert api.conflicts <= 1
 
 
-# Crashes
-
-
-# The clock's advances from an empty Secret through two renewals and a rotation until one CA is left, and the number of
-# requests for all of it.
-LIFE_CYCLE = (timedelta(), 21 * DAY, 223 * DAY, 5 * MINUTE, 31 * DAY)
-REQUESTS = 41
-
-
-def run_life_cycle(controller, api, clock, restart):
-    """Run the life cycle, restarting after each crash. Returns the number of crashes."""
-    crashes = 0
-    for duration in LIFE_CYCLE:
+def test_the_life_of_two_cas_takes_each_step_once_and_each_renewal_when_it_is_due(api, clock, new_controller):
+    """From an empty Secret through two renewals and a rotation until one CA is left."""
+    controller = new_controller()
+    for duration in (timedelta(), 21 * DAY, 223 * DAY, 5 * MINUTE, 31 * DAY):
         clock.advance(duration)
-        for _ in range(3):
-            try:
-                controller.run_pass()
-            except Crash:
-                crashes += 1
-                controller = restart(controller)
-                controller.run_pass()
+        run_passes(controller)
         assert is_healthy(controller, api, clock)
-    return crashes
-
-
-def test_a_life_cycle_sends_as_many_requests_as_the_crash_test_covers(api, clock, new_controller):
-    controller = new_controller()
-    run_life_cycle(controller, api, clock, restart=None)
-    assert len(api.calls) == REQUESTS
-    assert controller.steps == {
-        Step.START: 1,
-        Step.RENEW: 3,
-        Step.INTRODUCE: 1,
-        Step.PUBLISHED: 1,
-        Step.SIGN: 1,
-        Step.DROP: 1,
-    }
-
-
-@pytest.mark.parametrize("hook", ["fail_before", "fail_after"])
-@pytest.mark.parametrize("call", range(REQUESTS))
-def test_a_replica_that_crashes_at_any_request_completes_its_life_cycle_after_a_restart(
-    api, clock, new_controller, call, hook
-):
-    setattr(api, hook, {call: Crash()})
-    controller = new_controller()
-    assert run_life_cycle(controller, api, clock, restart=lambda controller: new_controller(folder_of(controller))) == 1
+    once = dict.fromkeys((Step.START, Step.INTRODUCE, Step.PUBLISHED, Step.SIGN, Step.DROP), 1)
+    assert controller.steps == once | {Step.RENEW: 3}
     found = bundles.read(api.secret)
     assert (found.next_ca, found.retiring) == (None, ())
     assert api.ca_bundles() == [found.authority.certificate] * 2
-    assert read(found.authority.certificate).not_before > CertificateClock()() + 200 * DAY
-
-
-@pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
-def test_a_restarted_replica_rewrites_an_incomplete_file(api, clock, new_controller, name):
-    controller = new_controller()
-    controller.run_pass()
-    folder_of(controller).joinpath(name).write_bytes(b"half a fi")
-    controller = new_controller(folder_of(controller))
-    controller.run_pass()
-    assert is_healthy(controller, api, clock)
-    assert content(controller, "ca.crt") == api.data()["ca.crt"]
 
 
 # A provided Secret, mounted

@@ -46,70 +46,42 @@ def with_leaf_issued_at(now, ca=CA):
 
 ALL_EMPTY = (b"", b"")
 ONE_EMPTY = (PUBLISHED.ca_bundle(), b"")
-ONE_MORE_NAME = Policy((*NAMES, "other.kubevirt-scheduler.svc"))
+ONE_OF_TWO = (WITH_NEXT_CA.ca_bundle(), SETTLED.ca_bundle())
 NAME_OUTSIDE_CONSTRAINTS = Policy((*NAMES, "example.com"))
 NAMES_OF_ANOTHER_NAMESPACE = Policy(("webhook.restored.svc",))
+NO_NAMES, ONE_NAME_LESS = Policy(), Policy((NAMES[1].upper(),))
+ONE_NAME_MORE = Policy((*NAMES, "other.kubevirt-scheduler.svc"))
+LONGER_SPREAD = Policy(NAMES, spread=HOUR)
 PUBLISHED_IN_FUTURE = replace(WITH_NEXT_CA, published=START + HOUR + TICK)
 FUTURE_CA = issue_ca(START + 400 * DAY, NAMES)
+EXPIRED_NEXT_CA = replace(WITH_NEXT_CA, next_ca=issue_ca(START - 400 * DAY, NAMES))
+FUTURE = Bundle(FUTURE_CA, issue_leaf(FUTURE_CA, NAMES, START + 400 * DAY))
+FUTURE_LEAF = with_leaf_issued_at(START + 2 * HOUR)
+LEAF_OF_ANOTHER_CA = with_leaf_issued_at(START, OTHER)
+NEW_LEAF = with_leaf_issued_at(CA_RENEWAL_TIME)
+LEAF_DUE_FIRST = with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY)
+CA_END, LEAF_END = START + 365 * DAY, START + 30 * DAY
+SHORT_CA_RENEWAL_TIME = START + 11 * DAY * 2 / 3
 
+# The bundle, what differs from START, POLICY and a published bundle, the step, and its due time.
 TABLE = {
     # The lifetime of a bundle.
     "new bundle: renew is next": (SETTLED, {}, Step.RENEW, RENEWAL_TIME),
-    "a third of the leaf's lifetime is left": (SETTLED, {"now": RENEWAL_TIME}, Step.RENEW, RENEWAL_TIME),
-    "the leaf expired while the machine was suspended": (
-        SETTLED,
-        {"now": START + 60 * DAY},
-        Step.RENEW,
-        START + 60 * DAY,
-    ),
-    "a third of the CA's lifetime is left": (
-        with_leaf_issued_at(CA_RENEWAL_TIME),
-        {"now": CA_RENEWAL_TIME},
-        Step.INTRODUCE,
-        CA_RENEWAL_TIME,
-    ),
-    "leaf and CA are due: the leaf, which was due first": (
-        with_leaf_issued_at(CA_RENEWAL_TIME - 21 * DAY),
-        {"now": CA_RENEWAL_TIME},
-        Step.RENEW,
-        CA_RENEWAL_TIME - DAY,
-    ),
-    "the CA has expired": (SETTLED, {"now": START + 365 * DAY}, Step.START, START + 365 * DAY),
-    "leaf expires with its CA: introduce is next": (
-        LEAF_ENDS_WITH_CA,
-        {"now": START},
-        Step.INTRODUCE,
-        START + 11 * DAY * 2 / 3,
-    ),
-    "leaf expires with its CA, configuration unreadable": (
-        replace(LEAF_ENDS_WITH_CA, next_ca=OTHER),
-        {"now": START + 10 * DAY, "published_cas": None},
-        Step.PUBLISH,
-        START + 10 * DAY,
-    ),
+    "the leaf has expired": (SETTLED, {"now": LEAF_END}, Step.RENEW, LEAF_END),
+    "a third of the CA's lifetime is left": (NEW_LEAF, {"now": CA_RENEWAL_TIME}, Step.INTRODUCE, CA_RENEWAL_TIME),
+    "leaf and CA are due": (LEAF_DUE_FIRST, {"now": CA_RENEWAL_TIME}, Step.RENEW, CA_RENEWAL_TIME - DAY),
+    "the CA has expired": (SETTLED, {"now": CA_END}, Step.START, CA_END),
+    "leaf expires with its CA": (LEAF_ENDS_WITH_CA, {}, Step.INTRODUCE, SHORT_CA_RENEWAL_TIME),
     # The rotation.
-    "next CA is not published": (WITH_NEXT_CA, {"published_cas": ALL_EMPTY}, Step.PUBLISH, START),
-    "next CA is published in one of two webhooks": (
-        WITH_NEXT_CA,
-        {"published_cas": (WITH_NEXT_CA.ca_bundle(), SETTLED.ca_bundle())},
-        Step.PUBLISH,
-        START,
-    ),
+    "next CA is published in one of two webhooks": (WITH_NEXT_CA, {"published_cas": ONE_OF_TWO}, Step.PUBLISH, START),
     "next CA, configuration unreadable": (WITH_NEXT_CA, {"published_cas": None}, Step.PUBLISH, START),
     "next CA is published": (WITH_NEXT_CA, {}, Step.PUBLISHED, START),
     "next CA, no webhooks to publish in": (WITH_NEXT_CA, {"published_cas": ()}, Step.PUBLISHED, START),
-    "spread not over": (PUBLISHED, {"now": SIGN_TIME - TICK}, Step.SIGN, SIGN_TIME),
     "spread is over": (PUBLISHED, {"now": SIGN_TIME}, Step.SIGN, SIGN_TIME),
-    "spread is over, configuration unreadable": (
-        PUBLISHED,
-        {"now": SIGN_TIME, "published_cas": None},
-        Step.PUBLISH,
-        SIGN_TIME,
-    ),
-    "longer spread": (PUBLISHED, {"policy": Policy(NAMES, spread=HOUR)}, Step.SIGN, START + HOUR),
-    "all caBundles emptied during the spread": (PUBLISHED, {"published_cas": ALL_EMPTY}, Step.WITHDRAWN, START),
+    "spread, configuration unreadable": (PUBLISHED, {"now": SIGN_TIME, "published_cas": None}, Step.PUBLISH, SIGN_TIME),
+    "longer spread": (PUBLISHED, {"policy": LONGER_SPREAD}, Step.SIGN, START + HOUR),
     "one caBundle emptied during the spread": (PUBLISHED, {"published_cas": ONE_EMPTY}, Step.WITHDRAWN, START),
-    "caBundles emptied when renew is due": (
+    "emptied when renew is due": (
         PUBLISHED,
         {"now": RENEWAL_TIME, "published_cas": ALL_EMPTY},
         Step.WITHDRAWN,
@@ -122,50 +94,20 @@ TABLE = {
         Step.RENEW,
         RENEWAL_TIME,
     ),
-    "next CA has expired": (
-        replace(WITH_NEXT_CA, next_ca=issue_ca(START - 400 * DAY, NAMES)),
-        {},
-        Step.INTRODUCE,
-        START,
-    ),
-    "next CA is not yet valid": (replace(WITH_NEXT_CA, next_ca=FUTURE_CA), {}, Step.INTRODUCE, START),
-    "retiring CA is still needed": (WITH_RETIRING_CA, {"now": START + DAY - TICK}, Step.DROP, START + DAY),
+    "next CA has expired": (EXPIRED_NEXT_CA, {}, Step.INTRODUCE, START),
     "retiring CA is no longer needed": (WITH_RETIRING_CA, {"now": START + DAY}, Step.DROP, START + DAY),
     # Unexpected states.
     "caBundles emptied outside a rotation": (SETTLED, {"published_cas": ALL_EMPTY}, Step.RENEW, RENEWAL_TIME),
-    "CA is not yet valid": (
-        Bundle(FUTURE_CA, issue_leaf(FUTURE_CA, NAMES, START + 400 * DAY)),
-        {},
-        Step.START,
-        START,
-    ),
-    "leaf is not yet valid": (with_leaf_issued_at(START + 2 * HOUR), {}, Step.RENEW, START),
-    "leaf issued an hour in the future": (with_leaf_issued_at(START + HOUR), {}, Step.RENEW, RENEWAL_TIME + HOUR),
-    "leaf has expired": (with_leaf_issued_at(START), {"now": START + 30 * DAY}, Step.RENEW, START + 30 * DAY),
-    "leaf is signed by another CA": (with_leaf_issued_at(START, OTHER), {}, Step.RENEW, START),
+    "CA is not yet valid": (FUTURE, {}, Step.START, START),
+    "leaf is not yet valid": (FUTURE_LEAF, {}, Step.RENEW, START),
+    "leaf is signed by another CA": (LEAF_OF_ANOTHER_CA, {}, Step.RENEW, START),
     # Names.
-    "leaf lacks a name": (SETTLED, {"policy": ONE_MORE_NAME}, Step.RENEW, START),
-    "same names in another order and case": (
-        SETTLED,
-        {"policy": Policy((NAMES[1].upper(), NAMES[0]))},
-        Step.RENEW,
-        RENEWAL_TIME,
-    ),
-    "leaf has an extra name": (SETTLED, {"policy": Policy(NAMES[:1])}, Step.RENEW, RENEWAL_TIME),
-    "policy without names": (SETTLED, {"policy": Policy()}, Step.RENEW, RENEWAL_TIME),
+    "leaf lacks a name": (SETTLED, {"policy": ONE_NAME_MORE}, Step.RENEW, START),
+    "leaf has an extra name": (SETTLED, {"policy": ONE_NAME_LESS}, Step.RENEW, RENEWAL_TIME),
+    "policy without names": (SETTLED, {"policy": NO_NAMES}, Step.RENEW, RENEWAL_TIME),
     "CA may not sign for a name": (SETTLED, {"policy": NAME_OUTSIDE_CONSTRAINTS}, Step.INTRODUCE, START),
-    "CA may not sign for a name, next CA exists": (
-        WITH_NEXT_CA,
-        {"policy": NAME_OUTSIDE_CONSTRAINTS},
-        Step.PUBLISHED,
-        START,
-    ),
-    "CA may sign for none of the names (restored in another namespace)": (
-        SETTLED,
-        {"policy": NAMES_OF_ANOTHER_NAMESPACE},
-        Step.START,
-        START,
-    ),
+    "next CA may sign for it": (WITH_NEXT_CA, {"policy": NAME_OUTSIDE_CONSTRAINTS}, Step.PUBLISHED, START),
+    "restored in another namespace": (SETTLED, {"policy": NAMES_OF_ANOTHER_NAMESPACE}, Step.START, START),
 }
 
 
@@ -186,23 +128,12 @@ def test_a_leaf_that_expires_with_its_ca_is_not_renewed():
     assert apply_step(found.step, bundle, START + 10 * DAY, slow_policy) is bundle
 
 
-def test_a_leaf_with_a_lifetime_of_a_minute_is_renewed_after_40_seconds():
-    short = Policy(NAMES, leaf_lifetime=MINUTE, ca_lifetime=10 * MINUTE)
-    bundle = apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, short)
-    assert step(bundle, policy=short).due == START + 40 * TICK
-
-
-def test_a_foreign_secret_never_has_a_due_step():
-    assert step(InvalidBundle(Cause.FOREIGN, "metadata", "x"), published_cas=()) == PlannedStep(
-        Step.NOTHING, "the webhook does not own the Secret", NEVER
-    )
-
-
-@pytest.mark.parametrize("cause", [Cause.MISSING, Cause.DAMAGED])
-def test_an_empty_or_damaged_secret_is_filled_now(cause):
-    assert step(InvalidBundle(cause, "data", "it is empty"), published_cas=None) == PlannedStep(
-        Step.START, "it is empty", START
-    )
+def test_an_empty_or_damaged_secret_is_filled_now_and_a_foreign_one_never():
+    for cause in Cause.MISSING, Cause.DAMAGED:
+        expected = PlannedStep(Step.START, "it is empty", START)
+        assert step(InvalidBundle(cause, "it is empty"), published_cas=None) == expected
+    foreign = step(InvalidBundle(Cause.FOREIGN, "x"), published_cas=())
+    assert foreign == PlannedStep(Step.NOTHING, "the webhook does not own the Secret", NEVER)
 
 
 def test_a_policy_normalizes_and_deduplicates_its_names():
@@ -222,12 +153,13 @@ def leaf_is_signed(bundle):
     return signed_by(bundle.leaf.certificate, bundle.authority.certificate)
 
 
-def test_start_from_an_empty_secret_issues_a_ca_and_a_leaf():
-    result = apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, POLICY)
+def test_start_from_an_invalid_secret_issues_a_ca_and_a_leaf_and_retires_the_served_cas():
+    served_cas = (RetiringCA(OLD.certificate, START + READ_BY_ALL),)
+    result = apply_step(Step.START, InvalidBundle(Cause.DAMAGED, "x"), START, POLICY, served_cas)
     assert leaf_is_signed(result)
-    assert (leaf_names(result), result.next_ca, result.retiring) == (NAMES, None, ())
+    assert (leaf_names(result), result.next_ca, result.retiring) == (NAMES, None, served_cas)
     with pytest.raises(BadCertificate, match="needs a name"):
-        apply_step(Step.START, InvalidBundle(Cause.MISSING, "data", "x"), START, Policy())
+        apply_step(Step.START, InvalidBundle(Cause.MISSING, "x"), START, Policy())
 
 
 def test_start_from_a_bundle_retires_the_old_ca_until_its_leaf_expires():
@@ -236,6 +168,8 @@ def test_start_from_a_bundle_retires_the_old_ca_until_its_leaf_expires():
     assert result.authority != CA
     assert result.retiring == (*WITH_RETIRING_CA.retiring, RetiringCA(CA.certificate, START + 30 * DAY))
     assert apply_step(Step.START, WITH_RETIRING_CA, START + 365 * DAY, POLICY).retiring == ()
+    served_cas = (RetiringCA(OLD.certificate, START + READ_BY_ALL),)
+    assert OLD.certificate not in apply_step(Step.START, SETTLED, START, POLICY, served_cas).ca_bundle()
 
 
 def test_after_many_starts_only_the_latest_old_cas_stay_trusted():
@@ -258,6 +192,8 @@ def test_renew_changes_only_the_leaf():
     assert leaf_is_signed(result)
     assert read(result.leaf.certificate).not_after == RENEWAL_TIME + 30 * DAY
     assert replace(result, leaf=ROTATING.leaf) == ROTATING
+    # The CA may not sign for the other name, so the leaf omits it.
+    assert leaf_names(apply_step(Step.RENEW, SETTLED, START, NAME_OUTSIDE_CONSTRAINTS)) == NAMES
 
 
 ROTATING = replace(PUBLISHED, retiring=WITH_RETIRING_CA.retiring)
@@ -265,17 +201,12 @@ ROTATING = replace(PUBLISHED, retiring=WITH_RETIRING_CA.retiring)
 
 def test_replicas_with_different_names_accept_a_leaf_with_all_names_until_the_next_renewal():
     one, other = Policy(("a.kubevirt-scheduler.svc",)), Policy(("b.kubevirt-scheduler.svc",))
-    result = apply_step(
-        Step.RENEW, apply_step(Step.START, InvalidBundle(Cause.MISSING, "", ""), START, one), START, other
-    )
+    first = apply_step(Step.START, InvalidBundle(Cause.MISSING, ""), START, one)
+    result = apply_step(Step.RENEW, first, START, other)
     assert set(leaf_names(result)) == {*one.names, *other.names}
     for policy in (one, other):
         assert step(result, policy=policy).due > START
     assert leaf_names(apply_step(Step.RENEW, result, START, other)) == other.names
-
-
-def test_renew_omits_names_that_the_ca_may_not_sign_for():
-    assert leaf_names(apply_step(Step.RENEW, SETTLED, START, NAME_OUTSIDE_CONSTRAINTS)) == NAMES
 
 
 def test_a_rotation_trusts_one_ca_then_two_then_one():
@@ -294,37 +225,16 @@ def test_a_rotation_trusts_one_ca_then_two_then_one():
     assert apply_step(Step.DROP, signed, START + 30 * DAY, POLICY) == replace(signed, retiring=())
 
 
-def test_introduce_replaces_a_published_next_ca_by_an_unpublished_one():
-    result = apply_step(Step.INTRODUCE, PUBLISHED, START, POLICY)
-    assert result.next_ca not in (None, OTHER)
-    assert result.published is None
-
-
-@pytest.mark.parametrize("found", [ROTATING, SETTLED], ids=["during a rotation", "after a rotation"])
-def test_replace_introduces_another_next_ca_with_drop_old_early(found):
-    result = apply_step(Step.REPLACE, found, START, POLICY)
-    assert result.next_ca not in (None, OTHER)
-    assert (result.published, result.drop_old_early) == (None, True)
-    assert OTHER.certificate not in result.ca_bundle()
-    assert (result.authority, result.leaf, result.retiring) == (found.authority, found.leaf, found.retiring)
-
-
-def test_introduce_preserves_drop_old_early():
-    assert apply_step(Step.INTRODUCE, replace(ROTATING, drop_old_early=True), START, POLICY).drop_old_early
-    assert not apply_step(Step.INTRODUCE, ROTATING, START, POLICY).drop_old_early
-
-
-def test_start_from_an_invalid_secret_retires_the_served_cas():
-    served_cas = (RetiringCA(OLD.certificate, START + READ_BY_ALL),)
-    for cause in (Cause.MISSING, Cause.DAMAGED):
-        result = apply_step(Step.START, InvalidBundle(cause, "data", "x"), START, POLICY, served_cas)
-        assert leaf_is_signed(result)
-        assert result.retiring == served_cas
-    assert apply_step(Step.START, SETTLED, START, POLICY, served_cas).retiring == (retired_ca(SETTLED),)
-
-
-def retired_ca(bundle):
-    return RetiringCA(bundle.authority.certificate, read(bundle.leaf.certificate).not_after)
+def test_introduce_and_replace_issue_another_next_ca_that_is_not_published():
+    for what, before, drop_old_early in (
+        (Step.INTRODUCE, ROTATING, False),
+        (Step.INTRODUCE, replace(ROTATING, drop_old_early=True), True),
+        (Step.REPLACE, ROTATING, True),
+    ):
+        result = apply_step(what, before, START, POLICY)
+        assert result.next_ca not in (None, OTHER)
+        expected = replace(before, next_ca=result.next_ca, published=None, drop_old_early=drop_old_early)
+        assert result == expected
 
 
 def test_drop_old_early_drops_all_old_cas_when_all_replicas_have_read_the_secret():

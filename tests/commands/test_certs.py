@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from certs import secret as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
-from certs.by_hand import renew, rotate, rotation_plan
+from certs.by_hand import plan, renew, rotate
 from certs.cluster import TIMEOUT, ApiError, CertificateObjects
 from certs.controller import CertificateController
 from certs.files import trust_anchor_in
@@ -564,14 +564,14 @@ def test_an_interrupted_rotation_with_drop_old_continues_with_the_next_ca_that_i
 def test_a_dry_run_lists_the_steps_of_the_rotation_and_writes_nothing(api, objects, new_replica, drop_old):
     new_replica(CertificateClock())
     writes = len(api.writes)
-    plan = rotation_plan(objects, START, POLICY, drop_old=drop_old)
+    planned = list(plan(objects, START, POLICY, drop_old=drop_old))
     assert len(api.writes) == writes
     clock = CertificateClock()
     lines = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=drop_old)
     timed_lines = [(line.partition(":")[0], clock()) for line in lines]
     done = [(step, time) for step, time in timed_lines if step in list(Step)]
-    assert [(step.step, step.due) for step in plan][: len(done)] == done
-    assert (plan[-1].step, plan[-1].due) == (Step.DROP, START + (timedelta(minutes=6) if drop_old else 30 * DAY))
+    assert [(step.step, step.due) for step in planned][: len(done)] == done
+    assert (planned[-1].step, planned[-1].due) == (Step.DROP, START + (timedelta(minutes=6) if drop_old else 30 * DAY))
 
 
 @pytest.mark.parametrize("call", range(22))

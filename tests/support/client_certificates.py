@@ -22,7 +22,7 @@ def issue_client(
 ) -> Issued:
     """Issue a client certificate. With a negative lifetime, it has expired."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    issuer, issuer_key = authority._load_certificate(ca.certificate), authority._load_signing_key(ca)
+    issuer, issuer_key = authority._load_certificate(ca.certificate), authority.signing_key(ca)
     start = min(now, now + lifetime) - timedelta(minutes=5)
     builder = (
         authority._certificate_builder(authority._subject(name), issuer.subject, key, start, now + lifetime)

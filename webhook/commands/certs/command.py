@@ -154,7 +154,7 @@ def rotate_ca(yes: bool, drop_old: bool, spread: int, secret: str, configuration
     objects, policy = _certificate_objects(secret, configuration, live), Policy(spread=timedelta(seconds=spread))
     with _certificate_errors_as_bad_input():
         if not yes:
-            for step in by_hand.rotation_plan(objects, _now(), policy, drop_old=drop_old):
+            for step in by_hand.plan(objects, _now(), policy, drop_old=drop_old):
                 click.echo(f"{format_time(step.due)}  {step.step}: {step.why}")
             click.echo(DRY_RUN, err=True)
             return
