@@ -189,7 +189,7 @@ def test_boxes_count_what_the_filters_leave_and_lines_lead_to_the_storage(browse
     assert opened.texts(".node h2") == ["node-a", "node-b", "node-c", "Not on a node"]
     opened.choose("#namespace", "shop")
     assert browser.evaluate(script) == [from_a]
-    assert opened.texts(".facts")[:2] == ["2 VMs, 1 share-manager", "serves 2 VMs elsewhere, NotReady, cordoned"]
+    assert opened.texts(".facts")[:2] == ["2 VMs", "serves 2 VMs elsewhere, NotReady, cordoned"]
 
 
 @pytest.mark.needs("chromium")
