@@ -71,6 +71,7 @@ def test_the_explanation_of_a_golden_case_has_its_decision_and_findings(case: Pa
         "-f", case / "pod.yaml", "--snapshot", case / "cluster.yaml", env=environment | {"COLUMNS": "999"}
     )
     assert (result.exit_code, without_settings(result.stderr)) == (0, "")
+    assert {len(line) - len(line.lstrip()) for line in result.stdout.splitlines()} <= {0, 2, 4}
     words = " ".join(result.stdout.split())
     assert " ".join(f"{decision['outcome']}, {decision['reason']}: {decision['message']}".split()) in words
     if decision["reason"] != "NoShareManager":  # then the advice is that of each claim, below
