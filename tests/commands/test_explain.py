@@ -354,11 +354,12 @@ def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
 
 
 def test_a_malformed_field_hides_the_steps_but_not_the_decision(tmp_path: Path) -> None:
-    path = write_yaml(tmp_path, virt_launcher(requests={"cpu": "s3cret"}))
-    cluster = write_yaml(tmp_path, *storage(), node(ready="False", allocatable=ALLOCATABLE), name="cluster.yaml")
+    term = {"matchExpressions": [{"key": "s3cret", "operator": "In", "values": 3}]}
+    path = write_yaml(tmp_path, virt_launcher(affinity=node_terms(term)))
+    cluster = write_yaml(tmp_path, *storage(), node(ready="False"), name="cluster.yaml")
     result = run_explain("-f", path, "--snapshot", cluster)
     assert result.exit_code == 0
-    assert "cannot show the steps: a field is malformed (Malformed)" in result.stdout
+    assert "cannot show the steps: a field is malformed (TypeError)" in result.stdout
     assert f"preferred, {Reason.NODE_NOT_READY}: " in result.stdout
     assert "s3cret" not in result.stdout
 
