@@ -1,6 +1,6 @@
 """Whether live migration can move a VM to the node of its share-manager, and the reason if it can't."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -114,177 +114,98 @@ class Surroundings:
     rates: Rates = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class VmView:
-    """What the rules read of one VM."""
-
-    status: Status
-    around: Surroundings
-
-    @property
-    def vm(self) -> JsonObject:
-        """Return the VM."""
-        return self.status.machine.vm
-
-    @property
-    def vmi(self) -> JsonObject:
-        """Return the VMI."""
-        return self.status.machine.vmi
-
-
-def plan_move(view: VmView, catalog: Catalog) -> Move | Refusal:
+def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
     """Return the migration that moves the VM to its storage, or the first hindrance."""
-    for rule in _RULES:
-        if refusal := rule(view):
-            return refusal
-    if refusal := _opted_out_by_namespace(view, catalog) or _source_not_ready(view, catalog) or _no_gain(view, catalog):
+    if refusal := next(_hindrances(status, around, catalog), None):
         return refusal
-    status = view.status
-    node = catalog.node(status.storage_node or "")
+    machine = status.machine
+    source, target = status.node or "", status.storage_node or ""
+    node = catalog.node(target)
     hostname = node.labels.get(HOSTNAME) if node else None
     if not hostname:
-        return Refusal(Hindrance.NO_HOSTNAME, f"{status.storage_node} has no label {HOSTNAME}")
-    machine = status.machine
-    candidate = _candidate(view, hostname, catalog)
-    if refusal := _refused_by_guard(candidate) or _refused_by_quota(candidate, view.around):
-        return refusal
-    claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)
-    ready = has_condition(view.vmi, "Ready")
-    source, target = status.node or "", status.storage_node or ""
-    facts = candidate.pod_facts if candidate else None
-    return Move(machine.namespace, machine.name, source, target, hostname, claims, ready, facts)
-
-
-def _candidate(view: VmView, hostname: str, catalog: Catalog) -> Candidate | None:
-    machine, target = view.status.machine, view.status.storage_node or ""
-    if machine.manifest is None or machine.template is None:
-        return None
-    source = catalog.node(view.status.node or "")
-    pod = target_pod(machine.template, machine.manifest, view.vmi, hostname, source.labels if source else {})
-    # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
-    return candidate_for(pod, machine.namespace, target, view.status.claims, catalog)
-
-
-def _refused_by_guard(candidate: Candidate | None) -> Refusal | None:
+        return Refusal(Hindrance.NO_HOSTNAME, f"{target} has no label {HOSTNAME}")
+    candidate = _candidate(status, hostname, catalog)
     if candidate is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
-    failed = first_failed_check(candidate)
-    return Refusal(Hindrance.GUARD, f"{candidate.node_name} {failed.detail}", failed.reason) if failed else None
+    if failed := first_failed_check(candidate):
+        return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
+    if quota := exceeded_quota(candidate.pod, around.quotas.get(machine.namespace, ())):
+        return Refusal(Hindrance.QUOTA, quota)
+    claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)
+    ready = has_condition(machine.vmi, "Ready")
+    return Move(machine.namespace, machine.name, source, target, hostname, claims, ready, candidate.pod_facts)
 
 
-def _refused_by_quota(candidate: Candidate | None, around: Surroundings) -> Refusal | None:
-    found = exceeded_quota(candidate.pod, around.quotas.get(candidate.namespace, ())) if candidate else ""
-    return Refusal(Hindrance.QUOTA, found) if found else None
-
-
-def _not_apart(view: VmView) -> Refusal | None:
-    state = view.status.state
-    return None if state is State.APART else Refusal(Hindrance.NOT_APART, f"the VM is {state}")
-
-
-def _opted_out(view: VmView) -> Refusal | None:
-    annotations = mapping(view.vm, "spec", "template", "metadata", "annotations")
-    opted_out = (key for key in view.around.settings.opt_in_annotations if annotations.get(key) == "false")
-    found = next(opted_out, None)
-    return Refusal(Hindrance.OPTED_OUT, f'the annotation {found} is "false"') if found else None
-
-
-def _opted_out_by_namespace(view: VmView, catalog: Catalog) -> Refusal | None:
-    if view.status.opted_in_by is OptedInBy.ANNOTATION or view.around.settings.opt_in is OptIn.ANNOTATION:
+def _candidate(status: Status, hostname: str, catalog: Catalog) -> Candidate | None:
+    machine, target = status.machine, status.storage_node or ""
+    if machine.manifest is None or machine.template is None:
         return None
-    opted_out = catalog.namespace_opt_in(view.status.machine.namespace) is False
-    return Refusal(Hindrance.OPTED_OUT, "the label of the namespace opts the VM out") if opted_out else None
+    source = catalog.node(status.node or "")
+    pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, source.labels if source else {})
+    # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
+    return candidate_for(pod, machine.namespace, target, status.claims, catalog)
 
 
-def _source_not_ready(view: VmView, catalog: Catalog) -> Refusal | None:
-    source = catalog.node(view.status.node or "")
-    if source is None or source.ready is not False:
-        return None
-    return Refusal(Hindrance.SOURCE_NOT_READY, f"{source.name} is not Ready, so the VM can't leave it by migration")
+def _hindrances(status: Status, around: Surroundings, catalog: Catalog) -> Iterator[Refusal]:
+    """Yield what hinders a VM from moving, whatever the guard of the target node says."""
+    yield from _of_the_vm(status, around)
+    yield from _of_the_moment(status, around)
+    yield from _of_the_cluster(status, around, catalog)
 
 
-def _no_gain(view: VmView, catalog: Catalog) -> Refusal | None:
-    gained = gain(view.status, catalog, restarted=False)
-    return Refusal(Hindrance.NO_GAIN, describe_gain(gained)) if gained < 0 else None
-
-
-def _not_running(view: VmView) -> Refusal | None:
-    phase = text(view.vmi, "status", "phase")
-    if is_terminating(view.vmi):
-        return Refusal(Hindrance.NOT_RUNNING, "the VMI is being deleted")
-    if phase == "Running":
-        return None
-    return Refusal(Hindrance.NOT_RUNNING, f"the VMI is {phase}" if phase else "the VM has no VMI")
-
-
-def _not_migratable(view: VmView) -> Refusal | None:
-    found = condition(view.vmi, "LiveMigratable")
-    if found.get("status") == "True":
-        return None
-    cause = text(found, "message") or text(found, "reason")
-    return Refusal(Hindrance.NOT_MIGRATABLE, cause or "the VMI has no condition LiveMigratable")
-
-
-def _migrating(view: VmView) -> Refusal | None:
-    machine = view.status.machine
-    if not (machine.key in view.around.unfinished or machine.migrating):
-        return None
-    return Refusal(Hindrance.MIGRATING, "another live migration of the VM is unfinished")
-
-
-def _evacuating(view: VmView) -> Refusal | None:
-    node = text(view.vmi, "status", "evacuationNodeName")
-    return Refusal(Hindrance.EVACUATING, f"KubeVirt evacuates the VM from {node}") if node else None
-
-
-def _paused(view: VmView) -> Refusal | None:
-    return Refusal(Hindrance.PAUSED, "the VM is paused") if view.status.machine.paused else None
-
-
-def _own_hostname(view: VmView) -> Refusal | None:
-    found = text(mapping(view.vmi, "spec", "nodeSelector"), HOSTNAME)
-    return Refusal(Hindrance.OWN_HOSTNAME, f"the VM's nodeSelector names {found}") if found else None
-
-
-def _no_eviction(view: VmView) -> Refusal | None:
-    manifests = view.vmi, view.status.machine.manifest
+def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
+    vmi, manifests = status.machine.vmi, (status.machine.vmi, status.machine.manifest)
+    if status.state is not State.APART:
+        yield Refusal(Hindrance.NOT_APART, f"the VM is {status.state}")
+    annotations = mapping(status.machine.vm, "spec", "template", "metadata", "annotations")
+    for key in around.settings.opt_in_annotations:
+        if annotations.get(key) == "false":
+            yield Refusal(Hindrance.OPTED_OUT, f'the annotation {key} is "false"')
+    phase = text(vmi, "status", "phase")
+    if is_terminating(vmi):
+        yield Refusal(Hindrance.NOT_RUNNING, "the VMI is being deleted")
+    if phase != "Running":
+        yield Refusal(Hindrance.NOT_RUNNING, f"the VMI is {phase}" if phase else "the VM has no VMI")
+    migratable = condition(vmi, "LiveMigratable")
+    if migratable.get("status") != "True":
+        cause = text(migratable, "message") or text(migratable, "reason")
+        yield Refusal(Hindrance.NOT_MIGRATABLE, cause or "the VMI has no condition LiveMigratable")
+    if hostname := text(vmi, "spec", "nodeSelector", HOSTNAME):
+        yield Refusal(Hindrance.OWN_HOSTNAME, f"the VM's nodeSelector names {hostname}")
     if any(NO_EVICTION in mapping(each, "metadata", "annotations") for each in manifests):
-        return Refusal(Hindrance.NO_EVICTION, f"the annotation {NO_EVICTION} is set")
-    return None
+        yield Refusal(Hindrance.NO_EVICTION, f"the annotation {NO_EVICTION} is set")
 
 
-def _kubevirt_migrates(view: VmView) -> Refusal | None:
+def _of_the_moment(status: Status, around: Surroundings) -> Iterator[Refusal]:
+    machine, vmi = status.machine, status.machine.vmi
+    if machine.key in around.unfinished or machine.migrating:
+        yield Refusal(Hindrance.MIGRATING, "another live migration of the VM is unfinished")
+    if evacuated := text(vmi, "status", "evacuationNodeName"):
+        yield Refusal(Hindrance.EVACUATING, f"KubeVirt evacuates the VM from {evacuated}")
+    if machine.paused:
+        yield Refusal(Hindrance.PAUSED, "the VM is paused")
     for kind in _OWN_MIGRATIONS:
-        found = condition(view.vmi, kind)
+        found = condition(vmi, kind)
         if found.get("status") == "True" or (found and kind == _OWN_MIGRATIONS[0]):
-            return Refusal(Hindrance.KUBEVIRT_MIGRATES, f"KubeVirt migrates the VM itself ({kind})")
-    return None
+            yield Refusal(Hindrance.KUBEVIRT_MIGRATES, f"KubeVirt migrates the VM itself ({kind})")
+    if mappings(vmi, "spec", "utilityVolumes"):
+        detail = "KubeVirt does not migrate a VM while utility volumes are attached, for example for a backup"
+        yield Refusal(Hindrance.UTILITY_VOLUMES, detail)
 
 
-def _utility_volumes(view: VmView) -> Refusal | None:
-    attached = mappings(view.vmi, "spec", "utilityVolumes")
-    detail = "KubeVirt does not migrate a VM while utility volumes are attached, for example for a backup"
-    return Refusal(Hindrance.UTILITY_VOLUMES, detail) if attached else None
-
-
-def _old_kubevirt(view: VmView) -> Refusal | None:
-    return None if view.around.supported else Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
-
-
-_RULES: tuple[Callable[[VmView], Refusal | None], ...] = (
-    _not_apart,
-    _opted_out,
-    _not_running,
-    _not_migratable,
-    _own_hostname,
-    _no_eviction,
-    _migrating,
-    _evacuating,
-    _paused,
-    _kubevirt_migrates,
-    _utility_volumes,
-    _old_kubevirt,
-)
+def _of_the_cluster(status: Status, around: Surroundings, catalog: Catalog) -> Iterator[Refusal]:
+    if not around.supported:
+        yield Refusal(Hindrance.OLD_KUBEVIRT, "KubeVirt is older than 1.6")
+    by_label = status.opted_in_by is not OptedInBy.ANNOTATION and around.settings.opt_in is not OptIn.ANNOTATION
+    if by_label and catalog.namespace_opt_in(status.machine.namespace) is False:
+        yield Refusal(Hindrance.OPTED_OUT, "the label of the namespace opts the VM out")
+    source = catalog.node(status.node or "")
+    if source and source.ready is False:
+        detail = f"{source.name} is not Ready, so the VM can't leave it by migration"
+        yield Refusal(Hindrance.SOURCE_NOT_READY, detail)
+    gained = gain(status, catalog, restarted=False)
+    if gained < 0:
+        yield Refusal(Hindrance.NO_GAIN, describe_gain(gained))
 
 
 def can_restart(vm: JsonObject) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from webhook.fleet.forecast_catalog import forecast
-from webhook.fleet.move import TRANSIENT, Hindrance, Move, Refusal, Surroundings, VmView, can_restart, gain, plan_move
+from webhook.fleet.move import TRANSIENT, Hindrance, Move, Refusal, Surroundings, can_restart, gain, plan_move
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.states import Future, State, Status
 from webhook.fleet.traffic import Traffic, crossing
@@ -49,7 +49,7 @@ def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings
     placed: list[Pod] = []
     found, refused = list[Proposal](), list[Proposal]()
     for proposal in _ranked(_unplanned(each, catalog, around) for each in statuses):
-        result = plan_move(VmView(proposal.status, around), forecast(catalog, placed=placed))
+        result = plan_move(proposal.status, around, forecast(catalog, placed=placed))
         if isinstance(result, Move):
             placed += [result.pod] if result.pod else []
             found.append(replace(proposal, result=result))

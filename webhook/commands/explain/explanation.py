@@ -18,7 +18,7 @@ from webhook.commands.explain.lines import (
 from webhook.commands.injection_json import as_json
 from webhook.commands.report.document import describe
 from webhook.fleet.forecast_catalog import forecast
-from webhook.fleet.move import Surroundings, VmView, plan_move
+from webhook.fleet.move import Surroundings, plan_move
 from webhook.fleet.next_pod import as_if_eligible, creation_request
 from webhook.fleet.release import PENDING_LIMIT, why_kept, why_pin_fails
 from webhook.fleet.states import Future, Machine, Status, assess
@@ -99,7 +99,7 @@ def explain_machine(machine: Machine, catalog: Store, around: Surroundings) -> E
         raise status.start.error
     placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
     lines = (Line("Where is the VM?", level=0), *map(Line, [*placement, *describe_state(status)]))
-    move = plan_move(VmView(status, around), catalog)
+    move = plan_move(status, around, catalog)
     advised = tuple(_stuck_advice(status, catalog, settings)) or (advice(status, move),)
     name = f"{machine.namespace}/{machine.name}"
     if machine.template is None:

@@ -12,7 +12,7 @@ from webhook.commands.recolocate import migrations
 from webhook.commands.recolocate.interrupts import Presses, interrupts
 from webhook.commands.recolocate.run_output import Reporter, reporter
 from webhook.fleet import run as runs
-from webhook.fleet.move import Hindrance, Move, Refusal, VmView, plan_move
+from webhook.fleet.move import Hindrance, Move, Refusal, plan_move
 from webhook.fleet.run import IN_FLIGHT, RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
 from webhook.fleet.states import Status, assess
 from webhook.placement.objects.facts import Key
@@ -205,7 +205,7 @@ class MigrationRun:
             inventory, status = self._assessed(key)
             if status is None:
                 return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
-            return plan_move(VmView(status, inventory.surroundings(self._settings, unfinished)), inventory.store)
+            return plan_move(status, inventory.surroundings(self._settings, unfinished), inventory.store)
         except Malformed as error:
             return Refusal(Hindrance.NOT_RUNNING, f"the VM's pod cannot be read: {error}")
 

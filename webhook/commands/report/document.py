@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from webhook.cluster.machines import Inventory, NodeLoad, node_loads
-from webhook.fleet.move import Move, Refusal, Surroundings, VmView, plan_move
+from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.states import Future, Start, State, Status
@@ -34,7 +34,7 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
     nfs = {each.machine.key: over_nfs(each, catalog, inventory.servers()) for each in statuses}
     return {
         "vms": [
-            describe(status, plan_move(VmView(status, around), catalog))
+            describe(status, plan_move(status, around, catalog))
             | {"plan": describe_proposal(plan.get(status.machine.key))}
             | {"traffic": traffic[status.machine.key].as_json() if traffic else None}
             | {"nfs": nfs[status.machine.key].as_json()}
