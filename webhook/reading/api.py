@@ -1,6 +1,6 @@
 """Read objects of the API server as dicts, for the commands. A missing right is an exception of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,14 +31,22 @@ def describe_failure(error: ClusterError) -> str:
     return f"{problem}: {error}"
 
 
-def list_raw(cluster: ClusterClient, path: str, **query: str) -> list[msgspec.Raw]:
-    """List objects, all pages, without decoding them. Raises ClusterError."""
-    return [item for _, page in cluster.pages(path, **query) for item in page]
+def list_raw(cluster: ClusterClient, path: str, tolerated: Collection[int] = (), /, **query: str) -> list[msgspec.Raw]:
+    """List objects, all pages, without decoding them; none if the status is tolerated. Raises ClusterError."""
+    try:
+        return [item for _, page in cluster.pages(path, **query) for item in page]
+    except ClusterError as error:
+        if error.code not in tolerated:
+            raise
+    return []
 
 
-def list_objects(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
-    """List objects, all pages. Raises ClusterError from the call, not from the iterator."""
-    return (msgspec.json.decode(item, type=JsonObject) for item in list_raw(cluster, path, **query))
+def list_objects(
+    cluster: ClusterClient, path: str, tolerated: Collection[int] = (), /, **query: str
+) -> Iterator[JsonObject]:
+    """List objects like `list_raw`. Raises ClusterError from the call, not from the iterator."""
+    found = list_raw(cluster, path, tolerated, **query)
+    return (msgspec.json.decode(item, type=JsonObject) for item in found)
 
 
 class Denied(Exception):
@@ -73,9 +81,4 @@ class Reader:
     def raw_items(self, path: str, query: dict[str, str]) -> list[msgspec.Raw]:
         """List objects without decoding them; none if their kind doesn't exist."""
         with allowed():
-            try:
-                return list_raw(self.cluster, path, **query)
-            except ClusterError as error:
-                if error.code != _NOT_FOUND:
-                    raise
-        return []
+            return list_raw(self.cluster, path, (_NOT_FOUND,), **query)

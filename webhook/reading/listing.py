@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -20,7 +19,6 @@ from webhook.cluster.caches.kinds import (
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.machines import Inventory
 from webhook.fleet.instance_type import has_instance_type
-from webhook.placement.objects.facts import Node, Pod
 from webhook.placement.objects.fields import JsonObject
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered, list_objects
@@ -56,12 +54,8 @@ def read_extras(cluster: ClusterClient, inventory: Inventory, namespace: str = "
         wanted += INSTANCE_TYPES
     for kind in wanted:
         path = kind.path if kind is KUBEVIRTS or "Cluster" in kind.name else kind.path_in(namespace)
-        try:
-            for item in list_objects(cluster, path, **kind.query):
-                inventory.keep(kind.name, item)
-        except ClusterError as error:
-            if error.code not in (403, 404):
-                raise
+        for item in list_objects(cluster, path, (403, 404), **kind.query):
+            inventory.keep(kind.name, item)
 
 
 def _pages(cluster: ClusterClient, path: str, query: dict[str, str], *, optional: bool) -> Iterable[list[msgspec.Raw]]:
@@ -81,14 +75,6 @@ def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> No
         if found := kind.read_one(raw, skip):
             item, fact = found
             inventory.store.put(fact)
-            _keep(inventory, kind, item, raw)
-
-
-def _keep(inventory: Inventory, kind: Kind, item: Any, raw: msgspec.Raw) -> None:
-    if kind in (VIRTUAL_MACHINES, VMIS):
-        # The whole object: the next pod of a VM is rendered from it.
-        inventory.keep(kind.fact.__name__, msgspec.json.decode(raw, type=JsonObject))
-    elif kind.fact is Node:
-        inventory.keep("Node", item)
-    elif kind.fact is Pod:
-        inventory.keep("Pod", item)
+            if kind in (VIRTUAL_MACHINES, VMIS):  # the next pod of a VM is rendered from all its fields
+                item = msgspec.json.decode(raw, type=JsonObject)
+            inventory.keep(kind.name, item)

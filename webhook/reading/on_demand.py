@@ -74,10 +74,11 @@ class OnDemand(Store):
         """Read all objects of a kind, or those of a path and a query, unless that has been done."""
         kind = self._kinds[fact]
         if self._is_first_query(fact, path, *query.items()):
-            with suppress(ClusterError), answered(*_TOLERATED.get(fact, ())):
-                items = list_raw(self._cluster, path or kind.path, **kind.query, **query)
-                for found in kind.read_all(items, _skip):
-                    self.put(found)
+            tolerated = _TOLERATED.get(fact, ())
+            with answered():
+                items = list_raw(self._cluster, path or kind.path, tolerated, **kind.query, **query)
+            for found in kind.read_all(items, _skip):
+                self.put(found)
 
     def _is_first_query(self, *query: Any) -> bool:
         if query in self._queried:

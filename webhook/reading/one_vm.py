@@ -88,8 +88,5 @@ def read_vm(cluster: ClusterClient, inventory: Inventory, namespace: str, name: 
 
 
 def _listed(cluster: ClusterClient, path: str, **query: str) -> Iterator[JsonObject]:
-    try:
-        with answered(_MISSING):
-            return list_objects(cluster, path, **query)
-    except ClusterError:  # KubeVirt is not installed
-        return iter(())
+    with answered():
+        return list_objects(cluster, path, (_MISSING,), **query)  # KubeVirt may not be installed

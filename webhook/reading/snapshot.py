@@ -58,18 +58,14 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> Loaded:
     loaded, found = Loaded(Store(), Counter(), []), 0
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
-            if (
-                version_and_kind in _KEPT
-                or version_and_kind[0].startswith("kubevirt.io/")
-                or version_and_kind[1] in _ONLY_THE_TOOLS
-            ):
+            is_kept = version_and_kind in _KEPT or version_and_kind[1] in _ONLY_THE_TOOLS
+            if is_kept or version_and_kind[0].startswith("kubevirt.io/"):
                 keep(version_and_kind[1], item)
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
                 loaded.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
             kind = next((each for each in _KINDS if each.is_of(*version_and_kind)), None)
             if kind is None:
-                kept = version_and_kind in _KEPT or version_and_kind[1] in _ONLY_THE_TOOLS
-                loaded.ignored[version_and_kind[1]] += not kept
+                loaded.ignored[version_and_kind[1]] += not is_kept
                 continue
             found += 1
             _put(loaded, document, kind, item)
