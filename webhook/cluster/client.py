@@ -166,7 +166,9 @@ class ClusterClient:
         default = os.environ.get("KUBECONFIG") or "~/.kube/config"
         files = kubeconfig or default
         if kubeconfig or context or any(Path(file).expanduser().is_file() for file in default.split(os.pathsep)):
-            name, namespace = _context(files, context)
+            namespaces, current = _contexts(files)
+            name = context or current
+            namespace = namespaces.get(name, "default")
             return cls(partial(_kubeconfig_api, files, context), namespace=namespace, name=name)
         return cls(partial(pod_api, f"no kubeconfig {default}"))
 
@@ -269,34 +271,25 @@ class ClusterClient:
 _FILE_ERRORS = (OSError, ValueError, TypeError, LookupError, AttributeError)
 
 
-def _contexts(files: str | None) -> tuple[list[Any], Any]:
-    """Return the contexts of a kubeconfig and the current one. Loading the credentials reports an unusable file."""
+def _contexts(files: str | None) -> tuple[dict[str, str], str]:
+    """Return the default namespace of each context of a kubeconfig, and the current context.
+
+    Both are empty for an unusable file. Loading the credentials reports it.
+    """
     import yaml  # noqa: PLC0415 (as the library below)
     from kubernetes import config  # noqa: PLC0415 (a replica in a pod doesn't need it)
 
     try:
-        contexts, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+        found, current = config.list_kube_config_contexts(files)  # type: ignore[no-untyped-call]
+        namespaces = {str(each["name"]): str(each["context"].get("namespace") or "default") for each in found}
+        return namespaces, str(current["name"])
     except (config.ConfigException, yaml.YAMLError, *_FILE_ERRORS):
-        return [], None
-    return contexts, current
-
-
-def _context(files: str, context: str | None) -> tuple[str, str]:
-    """Return the name and the namespace of a context, by default of the current one."""
-    contexts, current = _contexts(files)
-    try:
-        chosen: Any = next((each for each in contexts if each["name"] == context), current)
-        return str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
-    except _FILE_ERRORS:
-        return "", "default"
+        return {}, ""
 
 
 def context_names(kubeconfig: str | None) -> list[str]:
     """List the contexts of a kubeconfig, by default the user's; empty if it can't be read."""
-    try:
-        return [str(each["name"]) for each in _contexts(kubeconfig)[0]]
-    except _FILE_ERRORS:
-        return []
+    return list(_contexts(kubeconfig)[0])
 
 
 def _kubeconfig_api(files: str, context: str | None) -> Api:

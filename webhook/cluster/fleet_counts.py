@@ -1,25 +1,20 @@
 """Count the fleet by state for the metrics, from the caches that the decisions use."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from webhook.cluster.caches.store import Store
+from webhook.cluster.live_catalog import Live
 from webhook.cluster.machines import Facts, machines
 from webhook.fleet.states import State, assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.opt_in import opted_in_by, stored_applicant
 from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action, Settings
-
-if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
-    from webhook.cluster.live_catalog import Live
 
 # Seconds for which a count is reused: a client that scrapes all the time must not take the CPU from the decisions.
 COUNT_SECONDS = 10.0

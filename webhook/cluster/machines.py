@@ -168,7 +168,11 @@ class Inventory:
         vm, vmi = self.vms.get(key), self.vmis.get(key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         template, missing = self.next_pod(manifest, key, settings, state_claims.get(key, ()))
-        strategy, paused, age = self.strategy(key), _is_paused(vmi), seconds_since_creation(manifest, self.time)
+        strategy, paused, age = (
+            self.strategy(key),
+            has_condition(vmi, "Paused"),
+            seconds_since_creation(manifest, self.time),
+        )
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
@@ -208,10 +212,6 @@ def seconds_since_creation(item: JsonObject | None, time: str) -> float | None:
     """Return the age of an object at a time, which is in RFC 3339; None if either is unknown."""
     created, now = parse_time(text(item, "metadata", "creationTimestamp")), parse_time(time)
     return (now - created).total_seconds() if created and now else None
-
-
-def _is_paused(vmi: JsonObject | None) -> bool:
-    return has_condition(vmi, "Paused")
 
 
 def _state_claims(store: Store) -> dict[Key, tuple[str, ...]]:

@@ -1,10 +1,14 @@
 """Remember for a while on which nodes the pods of a VM, or of a volume, failed."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
+
+from webhook.placement.objects.facts import Key, Pod, ShareManager
+from webhook.placement.objects.longhorn import VOLUME_LABEL
 
 # Seconds. KubeVirt waits at most 300 s before it starts a VM again, so the next start is well within the hour.
 RELEASE_SECONDS = 3600.0
+FAILURE_SECONDS = 600.0  # of a share-manager
 MAX_OWNERS, MAX_PODS_PER_OWNER = 4096, 4  # bound the memory to a few MiB, however many pods users create and delete
 
 
@@ -44,3 +48,36 @@ class NodeMemory(Generic[Owner]):
         """List the node of each pod of an owner that failed within the last `seconds`."""
         since = self._clock() - self._seconds
         return [node for node, at in self._gone.get(owner, {}).values() if at > since]
+
+
+class ServerFailures:
+    """The share-manager pods that failed within the last ten minutes, by Longhorn's namespace and volume.
+
+    Longhorn reports a failure as the state `error` of the ShareManager, and deletes the pod. The watch may show the end
+    of the pod first. Not thread-safe.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._memory = NodeMemory[Key](clock, FAILURE_SECONDS)
+        # The pods that ended since the last change of their ShareManager.
+        self._ended: dict[Key, Pod] = {}
+
+    def end(self, pod: Pod) -> None:
+        """Take note of the end of a share-manager pod, whose ShareManager is known."""
+        self._ended[pod.namespace, pod.labels[VOLUME_LABEL]] = pod
+
+    def change(self, manager: ShareManager, servers: Iterable[Pod]) -> None:
+        """Take note of a change of a ShareManager. `servers` are the pods of its volume that still exist."""
+        ended = self._ended.pop(manager.key, None)
+        if manager.state == "error":
+            for pod in (*servers, *([ended] if ended else [])):
+                if pod.node:
+                    self._memory.record(manager.key, pod.node, pod.uid)
+
+    def forget(self, volume: Key) -> None:
+        """Drop a volume whose ShareManager was deleted."""
+        self._ended.pop(volume, None)
+
+    def nodes(self, volume: Key) -> list[str]:
+        """List the node of each pod that failed within the last ten minutes."""
+        return self._memory.nodes(volume)

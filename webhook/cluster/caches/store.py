@@ -7,10 +7,9 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, VmId
+from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, ServerFailures, VmId
 from webhook.cluster.caches.pins import Pins
 from webhook.cluster.caches.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
-from webhook.cluster.caches.share_manager_failures import ServerFailures
 from webhook.cluster.caches.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
