@@ -15,7 +15,6 @@ from tests.support.builders import (
     pod_anti_affinity,
     pod_term,
     settings,
-    share_manager,
     share_manager_pod,
     storage,
     virt_launcher,
@@ -109,11 +108,6 @@ def test_a_failed_check_of_the_guard_comes_before_a_moved_share_manager() -> Non
     assert reason(pinned_vm_pod(), *storage(node="node-b"), node(ready="False")) is Reason.NODE_NOT_READY
 
 
-def test_the_new_node_of_the_share_manager_is_named() -> None:
-    found = obstacle(pinned_vm_pod(), *storage(node="node-b"), node())
-    assert found == FailedCheck(Reason.SHARE_MANAGER_MOVED, "no longer runs the share-manager, which is now on node-b")
-
-
 def test_a_share_manager_has_not_moved_if_only_the_votes_of_the_claims_have_changed() -> None:
     stuck = pinned_vm_pod(claims=["disk1", "disk2", "disk3"])
     others = [*storage("disk2", "node-b"), *storage("disk3", "node-b"), node(), node("node-b")]
@@ -131,10 +125,6 @@ def test_stale_caches_release_no_pin() -> None:
     store = catalog(stuck, *storage(node="node-b"), node(unschedulable=True))
     store.stale = ("nodes",)
     assert why_pin_fails(stuck, "default", store, settings(), PENDING_LIMIT + 1) is None
-
-
-def test_a_share_manager_that_is_gone_has_not_moved() -> None:
-    assert reason(pinned_vm_pod(), claim(), volume(), share_manager(state="stopped"), node()) is None
 
 
 def test_a_vm_that_was_released_before_is_not_released_for_that_reason() -> None:

@@ -13,7 +13,6 @@ from webhook.fleet.run import (
     Sight,
     Stage,
     View,
-    Withdrawal,
     advance,
     begun,
     next_move,
@@ -113,13 +112,6 @@ def test_the_first_vm_of_a_storage_class_migrates_alone() -> None:
     assert (stages(run), name_of(second), second and second.canary) == (["Moved", "Waiting"], "vm2", False)
 
 
-def test_the_first_vm_of_another_storage_class_waits_until_nothing_runs() -> None:
-    slow = relocation("vm2", "b", "c", frozenset({"slow"}))
-    run = migrating(run_of(relocation("vm1"), slow))
-    assert next_move(run, view(), Limits(parallel=3)) is None
-    assert next_move(run_of(slow), View(0.0, (replace(OTHER, ours=True),)), Limits(parallel=3)) is None
-
-
 def test_the_first_vms_of_all_storage_classes_are_in_front() -> None:
     vms = [relocation("vm1"), relocation("vm2"), relocation("vm3", classes=frozenset({"slow"}))]
     assert [each.move.name for each in ordered(vms)] == ["vm1", "vm3", "vm2"]
@@ -170,11 +162,6 @@ def test_a_migration_that_was_deleted_for_a_drain_is_no_failure() -> None:
     run = advance(run, View(1.0, (), {("shop", "vm1"): Sight("c")}), Limits())
     assert stages(run) == ["Skipped"]
     assert not run.stopped
-
-
-def test_the_migration_of_another_run_is_deleted_for_a_drain_too() -> None:
-    run = run_of(relocation())
-    assert withdrawn(run, Withdrawal(OTHER, "KubeVirt evacuates the VM from its node")) == run
 
 
 @pytest.mark.parametrize(

@@ -225,19 +225,6 @@ def test_the_disk_that_decides_at_the_next_start_has_users() -> None:
     assert [user.name for user in found.start.users] == ["backup"]
 
 
-def test_each_of_several_vms_on_one_claim_has_the_others_as_users() -> None:
-    found = statuses(*SERVED, *(vm(name) for name in "abc"), *(vm_pod(name, "node-b") for name in "abc"))
-    users = {name: [user.name for user in each.start.users] for name, each in found.items() if each.start}
-    assert users == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
-
-
-def test_a_claim_without_a_known_pv_has_users() -> None:
-    served = [claim(), share_manager_pod("pvc-disk1", node="node-a"), *NODES]
-    found = status(*served, vm(), vm_pod(node="node-b"), BACKUP).start
-    assert found
-    assert [user.name for user in found.users] == ["backup"]
-
-
 def test_the_number_of_listed_users_is_limited() -> None:
     many = (pod(f"reader-{number}", claims=["disk1"], node="node-b") for number in range(2 * MAX_USERS))
     found = status(*SERVED, vm(), vm_pod(), *many).start
@@ -275,11 +262,6 @@ def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
 def test_an_unknown_recorded_reason_counts_as_none() -> None:
     assert recorded_reason(vm_pod(decided="NoSuchReason")) is None
     assert recorded_reason(vm_pod(decided="NodeFull")) is Reason.NODE_FULL
-
-
-def test_a_migration_target_that_preferred_the_storage_has_the_recorded_reason() -> None:
-    migrated = vm_pod(node="node-b", labels=MIGRATED, decided="CoScheduled")
-    assert status(*SERVED, vm(), migrated).reason is Reason.SCHEDULED_ELSEWHERE
 
 
 def test_survey_yields_the_status_of_each_machine_in_order() -> None:

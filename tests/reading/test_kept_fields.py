@@ -17,7 +17,6 @@ from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.kinds import KUBEVIRTS, RESOURCE_QUOTAS, all_kinds
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
-from webhook.reading.documents import read
 from webhook.reading.kept_fields import OWN_PREFIXES
 from webhook.reading.kept_fields import reduced as reduced_raw
 
@@ -77,22 +76,6 @@ def test_a_recorded_pod_has_no_environment_image_or_foreign_annotation_in_a_snap
     facts, kept_facts = objects.read_pod(pod), objects.read_pod(kept)
     assert facts
     assert kept_facts == replace(facts, true_annotations=facts.true_annotations & annotations.keys())
-
-
-def test_each_object_of_the_example_cluster_has_the_same_facts_in_a_snapshot() -> None:
-    readers = {
-        "Node": objects.read_node,
-        "PersistentVolume": objects.read_volume,
-        "PersistentVolumeClaim": objects.read_claim,
-        "Pod": objects.read_pod,
-        "ShareManager": objects.read_share_manager,
-        "VirtualMachine": objects.read_virtual_machine,
-    }
-    found = [item for document in read(paths.EXAMPLES / "cluster.yaml") for _, item in document.objects()]
-    assert found
-    for item in found:
-        planted = with_secrets(item)
-        assert readers[item["kind"]](reduced(planted)) == readers[item["kind"]](planted)
 
 
 def test_the_annotations_of_the_webhook_and_of_the_opt_in_are_kept() -> None:

@@ -8,14 +8,12 @@ import pytest
 
 from tests.support.builders import (
     Object,
-    catalog,
     claim,
     node,
     pinned_vm_pod,
     pod,
     request,
     share_manager,
-    storage,
     virt_launcher,
     volume,
 )
@@ -25,8 +23,6 @@ from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.snapshot import DESCRIPTION, load, read
-
-CLUSTER = [*storage(), share_manager(), node(), virt_launcher("vm", node="node-a")]
 
 
 def list_of(*items: Any, kind: str = "List") -> Object:
@@ -46,18 +42,6 @@ def error_message(path: Path) -> str:
     return str(caught.value).removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("contents", [[list_of(*CLUSTER)], CLUSTER, [list_of(list_of(*CLUSTER[:2]), *CLUSTER[2:])]])
-def test_objects_are_read_from_lists_and_documents(tmp_path: Path, contents: list[Object]) -> None:
-    found, known = load([write_file(tmp_path, *contents)]), catalog(*CLUSTER)
-    assert found.claim("default", "disk1") == known.claim("default", "disk1") is not None
-    assert found.volumes_by_handle("vol-disk1") == known.volumes_by_handle("vol-disk1") != ()
-    assert found.share_manager("longhorn-system", "vol-disk1") is not None
-    assert found.node("node-a") == known.node("node-a")
-    mounting = [list(each.mounting_pods("default", "disk1")) for each in (found, known)]
-    assert mounting[0] == mounting[1] != []
-    assert found.share_manager_pods("longhorn-system", "vol-disk1") != []
-
-
 def test_json_and_yaml_in_files_and_folders_form_one_cluster(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     folder.mkdir()
@@ -66,11 +50,6 @@ def test_json_and_yaml_in_files_and_folders_form_one_cluster(tmp_path: Path) -> 
     store = load([folder, write_file(tmp_path, share_manager())])
     decision = decide(request(virt_launcher()), store, Settings())
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
-
-
-def test_items_of_a_typed_list_need_no_kind(tmp_path: Path) -> None:
-    bare = {key: value for key, value in node().items() if key not in ("kind", "apiVersion")}
-    assert load([write_file(tmp_path, list_of(bare, kind="NodeList"))]).node("node-a") is not None
 
 
 def test_the_later_copy_of_an_object_replaces_the_earlier(tmp_path: Path) -> None:
@@ -102,18 +81,6 @@ def test_files_without_cluster_objects_raise_an_error_with_the_snapshot_command(
     command = "kubevirt-scheduler snapshot"
     sentence = f"no object that decisions read; to write a snapshot: {command}"
     assert error_message(write_file(tmp_path, *contents)) == sentence
-
-
-@pytest.mark.parametrize(
-    ("item", "sentence"),
-    [
-        ([], "items[0]: not a Kubernetes object: expected a mapping"),
-        ({"metadata": {"name": "a"}}, "items[0]: not a Kubernetes object: apiVersion and kind are required"),
-    ],
-)
-def test_the_error_for_something_else_than_an_object_names_its_place(tmp_path: Path, item: Any, sentence: str) -> None:
-    path = write_file(tmp_path, claim("good"), list_of(item))
-    assert error_message(path).startswith(f"document 2: {sentence}")
 
 
 UNUSABLE_TERM = {"requiredDuringSchedulingIgnoredDuringExecution": [{"namespaces": 1}]}
