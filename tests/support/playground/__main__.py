@@ -21,7 +21,7 @@ from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.process import ProcessError
 from tests.support.longhorn import Longhorn
 from tests.support.migration_controller import MigrationController
-from tests.support.playground.simulation import KubeVirt, Provisioner, show_versions
+from tests.support.playground.simulation import KubeVirt, Provisioner, show_installation
 from tests.support.release_pods import ReleasePods
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import PROGRAM
@@ -68,7 +68,7 @@ def running_cluster(plane: ControlPlane) -> Iterator[tuple[Scenario, Provisioner
         stack.callback(longhorn.stop)
         stack.enter_context(KubeVirt(scenario))
         stack.enter_context(MigrationController(scenario, MIGRATION))
-        show_versions(plane)
+        show_installation(plane)
         release = ReleasePods(scenario)
         stack.callback(release.stop)
         yield scenario, Provisioner(scenario), release

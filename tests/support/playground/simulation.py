@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.kubevirt import CRDS, launcher_pod
@@ -12,6 +13,21 @@ from tests.support.virt_controller import VirtController, _Vm
 
 STORAGE_CLASS: Object = {"metadata": {"name": "longhorn"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"}
 KUBEVIRTS = "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts"
+NOT_MIGRATABLE: Object = MIGRATABLE | {
+    "status": "False",
+    "reason": "HostDeviceNotLiveMigratable",
+    "message": "VMI uses a PCI host devices",  # KubeVirt's own text: pkg/virt-handler
+}
+ACCOUNT = KUBEVIRT.rpartition(":")[2]
+VIRT_CONTROLLER: Object = {
+    "metadata": {"name": "virt-controller", "labels": {"kubevirt.io": "virt-controller"}},
+    "spec": {
+        "nodeName": "node-a",
+        "serviceAccountName": ACCOUNT,
+        # Without requests, the scheduler would count 100m and 200 MB, and choose other nodes for the VMs.
+        "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}}}],
+    },
+}
 DEPLOYED: Object = {"phase": "Deployed", "observedKubeVirtVersion": "v1.6.0"}
 LONGHORN_VERSION = "v1.11.3"  # like the simulation, it keeps a VM's pod when a share-manager is replaced
 
@@ -23,8 +39,10 @@ class KubeVirt(VirtController):
     """
 
     def _running(self, pod: Object) -> Object:
-        node = {"nodeName": pod["spec"]["nodeName"], "conditions": [READY, MIGRATABLE]}
-        return super()._running(pod) | node
+        vm = pod["metadata"]["annotations"]["kubevirt.io/domain"]
+        devices = self.vm(vm)["spec"]["template"]["spec"].get("domain", {}).get("devices", {})
+        conditions = [READY, NOT_MIGRATABLE if "hostDevices" in devices else MIGRATABLE]
+        return super()._running(pod) | {"nodeName": pod["spec"]["nodeName"], "conditions": conditions}
 
     def _reconcile(self) -> None:
         found = {vm["metadata"]["name"] for vm in self._list(self._vm_path)}
@@ -42,7 +60,7 @@ class KubeVirt(VirtController):
 
 
 class Provisioner:
-    """Longhorn's CSI provisioner: it creates a volume for each new claim of the StorageClass `longhorn`."""
+    """Longhorn's CSI provisioner: it creates a volume for each new claim of its StorageClasses."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -50,15 +68,17 @@ class Provisioner:
         scenario.plane.request("POST", f"{STORAGE}/storageclasses", STORAGE_CLASS)
 
     def reconcile(self) -> None:
+        found = self._scenario.plane.request("GET", f"{STORAGE}/storageclasses")["items"]
+        classes = {each["metadata"]["name"] for each in found if each["provisioner"] == DRIVER}
         for claim in self._scenario.plane.request("GET", self._scenario.claims)["items"]:
-            of_class = claim["spec"].get("storageClassName") == STORAGE_CLASS["metadata"]["name"]
+            of_class = claim["spec"].get("storageClassName") in classes
             if of_class and claim["metadata"]["uid"] not in self._provisioned:
                 self._scenario.longhorn.provision_claim(claim)
                 self._provisioned.add(claim["metadata"]["uid"])
 
 
-def show_versions(plane: ControlPlane) -> None:
-    """Create the objects that have the versions of KubeVirt and Longhorn. The CRD of KubeVirt exists."""
+def show_installation(plane: ControlPlane) -> None:
+    """Create what `doctor` reads: the versions of KubeVirt and Longhorn, and the pod of virt-controller."""
     plane.create_namespace("kubevirt")
     created = plane.request("POST", KUBEVIRTS, kubevirt())["metadata"]
     plane.request("PATCH", f"{KUBEVIRTS}/{created['name']}/status", {"status": DEPLOYED})
@@ -69,3 +89,6 @@ def show_versions(plane: ControlPlane) -> None:
     plane.wait(lambda: plane.request("GET", path), 20, "the CRD of Longhorn's settings")
     kind = {"apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "metadata": {"name": "current-longhorn-version"}}
     plane.request("POST", path, kind | {"value": LONGHORN_VERSION})
+    core = "/api/v1/namespaces/kubevirt"
+    plane.request("POST", f"{core}/serviceaccounts", {"metadata": {"name": ACCOUNT}})
+    plane.request("POST", f"{core}/pods", VIRT_CONTROLLER)
