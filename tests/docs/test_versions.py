@@ -1,4 +1,4 @@
-"""The page about versions names the versions that the tests use and that the code requires."""
+"""The pages about versions name those that the tests use, that the code requires, and that have known bugs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import yaml
 from tests.docs.test_commands import rows
 from tests.support.paths import CHART, DOCS, ROOT
 from webhook.commands.doctor.before_installation import DELETES_PODS_FROM, OLDEST_KUBERNETES
+from webhook.commands.doctor.known_bugs import BUGS, LONGHORN
 
 PAGE = DOCS / "reference/versions.md"
 REQUIRED = {cells[0]: cells[1] for cells in rows(PAGE, "component")}
@@ -45,3 +46,13 @@ def test_the_required_versions_are_those_of_the_chart_the_package_and_doctor() -
 def test_the_versions_of_longhorn_that_delete_pods_are_those_of_doctor() -> None:
     versions = [cells[0] for cells in rows(PAGE, "Longhorn | the running VM")]
     assert versions[-1] == "{}.{} or newer".format(*DELETES_PODS_FROM)
+
+
+def test_each_known_bug_of_doctor_has_its_issue_and_its_row_in_the_reference() -> None:
+    documented = [(cells[0], cells[2]) for cells in rows(DOCS / "reference/doctor.md", "symptom")]
+    for bug, (symptom, cure) in zip(BUGS, documented, strict=True):
+        assert bug.first < bug.fixed
+        assert (symptom.split()[-1] in bug.symptom, cure.split()[0]) == (True, ".".join(map(str, bug.fixed)))
+        issues = [source for source in bug.sources if re.fullmatch(rf"{LONGHORN}/\d+", source)]
+        assert issues, bug
+        assert re.findall(r"\]\((.*?)\)", cure) == issues
