@@ -134,7 +134,7 @@ def test_resource_fits_lists_requested_and_free_per_resource() -> None:
     small_node = node(allocatable={"cpu": "4", "memory": "1k", "pods": "9"})
     store = catalog(small_node, pod("x", node="node-a", requests={"cpu": "5", "memory": "1"}))
     candidate = Candidate(launcher_requesting(cpu="100m", memory="1k"), "default", "node-a", (), store)
-    assert candidate.resource_fits() == [
+    assert list(candidate.resource_fits) == [
         ResourceFit("pods", 1, 8),
         ResourceFit("cpu", 100, -1000),
         ResourceFit("memory", 1000, 999),
@@ -157,7 +157,7 @@ def test_a_decision_tells_no_free_amount_and_no_taint() -> None:
 @pytest.mark.parametrize("store", [catalog(), catalog(node())], ids=["no node", "a node without allocatable"])
 def test_unknown_capacity_yields_no_resource_fits(store: Any) -> None:
     candidate = Candidate(launcher_requesting(cpu="1"), "default", "node-a", (), store)
-    assert (candidate.resource_fits(), first_failed_check(candidate)) == ([], None)
+    assert (candidate.resource_fits, first_failed_check(candidate)) == ((), None)
 
 
 def test_every_check_passes_while_no_node_is_known() -> None:
