@@ -147,7 +147,7 @@ def findings(result: Result, check: str) -> list[tuple[str, str]]:
     return [(each["level"], each["finding"]) for each in checks if each["check"] == check]
 
 
-def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor) -> None:
+def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor, cluster: Cluster) -> None:
     result = run()
     lines = result.stdout.splitlines()
     assert lines[:2] == [
@@ -156,6 +156,7 @@ def test_a_healthy_installation_has_no_warning_and_exits_with_0(run: RunDoctor) 
     ]
     assert [line[0] for line in lines] == ["✓"] * 14
     assert (result.exit_code, result.stderr) == (0, "")
+    assert cluster.server.count("list", "virtualmachines") == 1
 
 
 def test_a_cluster_that_is_ready_for_the_chart_has_no_warning(run: RunDoctor, cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from webhook.reading.api import Denied, Reader
 VERSION_LABEL = "app.kubernetes.io/version"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # a key of the caches of what several checks read
 class Installation:
     """What the chart installed. `deployment` is empty if it isn't found.
 

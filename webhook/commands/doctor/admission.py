@@ -1,6 +1,7 @@
 """The checks of the admission: which VMs the API server calls the webhook for, and which webhooks it calls later."""
 
 from collections.abc import Iterator
+from functools import cache
 
 from certs.cluster import CONFIGURATIONS
 from webhook.cluster.caches.kinds import CLAIMS, VIRTUAL_MACHINES, metadata_kinds
@@ -14,7 +15,7 @@ from webhook.placement.objects.longhorn import COMPONENT_LABEL, SHARE_MANAGER
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.opt_in import opted_in_by, stored_applicant
 from webhook.placement.reasons import OptedInBy
-from webhook.placement.settings import OptIn, Settings
+from webhook.placement.settings import OptIn
 from webhook.reading.installation import Installation
 
 _VM_LABELS = {APP_LABEL: VIRT_LAUNCHER}
@@ -27,7 +28,7 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         text(item, "metadata", "name"): mapping(item, "metadata", "labels")
         for item in inspection.items("/api/v1/namespaces")
     }
-    opted_in = opted_in_vms(inspection, found.settings)
+    opted_in = opted_in_vms(inspection, found)
     unselected = [vm for vm in opted_in if not _selects(found, _VM_LABELS, namespaces.get(vm.namespace, {}))]
     if unselected:
         names = sorted(f"{vm.namespace}/{vm.name}" for vm in unselected)
@@ -47,8 +48,10 @@ def selection(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
-def opted_in_vms(inspection: Inspection, settings: Settings) -> list[VirtualMachine]:
+@cache
+def opted_in_vms(inspection: Inspection, found: Installation) -> list[VirtualMachine]:
     """List the VMs that an annotation, a namespace or a StorageClass opts in."""
+    settings = found.settings
     sources = metadata_kinds(settings) if settings.opt_in is OptIn.NAMESPACE else ()
     claims = (CLAIMS,) if sources else ()
     store = Store(fact for kind in (VIRTUAL_MACHINES, *sources, *claims) for fact in inspection.facts(kind))

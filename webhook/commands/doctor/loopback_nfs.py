@@ -20,7 +20,7 @@ def loopback_nfs_before(inspection: Inspection) -> Iterator[Result]:
 
 def loopback_nfs(inspection: Inspection, found: Installation) -> Iterator[Result]:
     """Check the opted-in VMs."""
-    opted_in = {f"{vm.namespace}/{vm.name}" for vm in opted_in_vms(inspection, found.settings)}
+    opted_in = {f"{vm.namespace}/{vm.name}" for vm in opted_in_vms(inspection, found)}
     yield _risk(inspection, [name for name in _cached_vms(inspection) if name in opted_in])
 
 
