@@ -5,15 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -29,6 +26,8 @@ from certs.files import trust_anchor_in
 from certs.health import status
 from certs.rotation import Policy, Step
 from certs.secret import Cause, CertificateError
+from tests.support.fake_api_server import ApiServer
+from tests.support.fake_api_server import status as response_status
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
     CONFIGURATION_PATH,
@@ -52,37 +51,24 @@ POLICY = Policy()
 DAY = timedelta(days=1)
 
 
-class ApiHandler(BaseHTTPRequestHandler):
-    """Serves the fake cluster over HTTP, with error responses like those of an API server."""
+class CertificateServer(ApiServer):
+    """Serves the fake cluster over HTTP."""
 
-    protocol_version = "HTTP/1.1"
+    def __init__(self, cluster):
+        super().__init__()
+        self.cluster = cluster
 
-    def do_GET(self):
-        with self.server.lock:
-            try:
-                if self.command == "GET":
-                    found = self.server.api.get(self.path, 5)
-                    body = None if found is None else json.dumps(found).encode()
+    def respond(self, request, connection):
+        try:
+            with self._lock:
+                if request.verb == "get":
+                    found = self.cluster.get(request.path, 5)
                 else:
-                    content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                    body = json.dumps(self.server.api.send(self.command, self.path, content, 5)).encode()
-            except ApiError as error:
-                return self.answer(error.code, self.status(error.code, str(error)))
-        return self.answer(200, body) if body else self.answer(404, self.status(404, "not found"))
-
-    do_PUT = do_GET  # noqa: N815 (the base class sets the names of methods)
-
-    def status(self, code, message):
-        return json.dumps({"kind": "Status", "status": "Failure", "message": message, "code": code}).encode()
-
-    def answer(self, code, body):
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        """Log nothing."""
+                    found = self.cluster.send(request.verb.upper(), request.path, request.body, 5)
+        except ApiError as error:
+            connection.answer(error.code, response_status(error.code, str(error)))
+        else:
+            connection.answer(*((200, found) if found else (404, response_status(404, "not found"))))
 
 
 @pytest.fixture
@@ -97,21 +83,8 @@ def objects(api):
 
 @pytest.fixture
 def kubeconfig(api, tmp_path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), ApiHandler)
-    server.api, server.lock = api, threading.Lock()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    file = tmp_path / "kubeconfig"
-    entries = {
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-    }
-    file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | entries))
-    yield str(file)
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with CertificateServer(api) as server:
+        yield server.kubeconfig(tmp_path)
 
 
 @pytest.fixture

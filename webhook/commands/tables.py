@@ -53,7 +53,7 @@ def _fitted(widths: Sequence[int], available: int, prose: int) -> list[int]:
 
 
 def _narrow(widths: list[int], available: int, least: int) -> None:
-    while sum(widths) > available and max(widths) > least:
+    while sum(widths) > available and max(widths, default=0) > least:
         widths[widths.index(max(widths))] -= 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -21,6 +21,7 @@ from webhook.commands.options import (
     live_options,
     namespace_and_name,
     output_option,
+    together,
     wants_color,
     yes_option,
 )
@@ -44,26 +45,24 @@ def certs() -> None:
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
 
 
-def _certificate_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option(
-            "--webhook-configuration",
-            "configuration",
-            default=NAME,
-            show_default=True,
-            metavar="NAME",
-            help="The MutatingWebhookConfiguration with the caBundle.",
-        ),
-        click.option(
-            "--secret",
-            default=DEFAULT_SECRET,
-            show_default=True,
-            metavar="NAMESPACE/NAME",
-            help="The Secret with the certificates.",
-        ),
-    ):
-        command = option(command)
-    return live_options(command)
+_certificate_options = together(
+    click.option(
+        "--secret",
+        default=DEFAULT_SECRET,
+        show_default=True,
+        metavar="NAMESPACE/NAME",
+        help="The Secret with the certificates.",
+    ),
+    click.option(
+        "--webhook-configuration",
+        "configuration",
+        default=NAME,
+        show_default=True,
+        metavar="NAME",
+        help="The MutatingWebhookConfiguration with the caBundle.",
+    ),
+    live_options,
+)
 
 
 @certs.command(short_help="show the certificates, the next renewal, and the webhooks that trust them")
