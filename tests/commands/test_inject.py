@@ -25,7 +25,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import vm, without_settings
 from webhook.cli import commands
-from webhook.commands.injection_json import as_json
+from webhook.commands.admission_requests import as_json
 from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
@@ -217,12 +217,6 @@ def test_inject_reads_settings_from_the_environment(run: RunInject, tmp_path: Pa
     assert error_line(run(path, env={"CO_SCHEDULE_ACTION": "perhaps"})).startswith(
         "CO_SCHEDULE_ACTION='perhaps': expected"
     )
-
-
-def test_verbose_counts_the_ignored_objects_of_the_snapshot(run: RunInject, tmp_path: Path) -> None:
-    other = write_yaml(tmp_path, CONFIG_MAP, claim(), name="other.yaml")
-    result = run(write_yaml(tmp_path, virt_launcher()), "--snapshot", str(other), "-v")
-    assert without_settings(result.stderr) == "Ignored objects in the snapshot: 1 ConfigMap\n"
 
 
 @pytest.mark.parametrize(

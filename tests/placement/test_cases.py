@@ -8,7 +8,7 @@ import yaml
 
 from tests.support import paths
 from tests.support.builders import catalog, request
-from webhook.commands.injection_json import as_json
+from webhook.commands.admission_requests import as_json
 from webhook.placement.injector import inject
 from webhook.placement.settings import read_settings
 

@@ -64,16 +64,14 @@ def test_a_finished_pod_is_accepted_but_adds_no_load(tmp_path: Path) -> None:
     assert store.requested("node-a", ("", "")) == {}
 
 
-def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
+def test_other_kinds_are_ignored(tmp_path: Path) -> None:
     unsupported = [
         {"apiVersion": "v1", "kind": "ConfigMap"},
         {"apiVersion": "metrics.k8s.io/v1beta1", "kind": "Node", "metadata": {"name": "node-a"}},
         {"apiVersion": "example.org/v1", "kind": "ShareManager"},
-        {"apiVersion": "v1", "kind": "ConfigMap"},
     ]
-    loaded = read([write_file(tmp_path, list_of(*unsupported), claim())])
-    assert loaded.ignored == {"ConfigMap": 2, "Node": 1, "ShareManager": 1}
-    assert not loaded.store.has_nodes()
+    store = load([write_file(tmp_path, list_of(*unsupported), claim())])
+    assert (store.has_nodes(), len(store.claims)) == (False, 1)
 
 
 @pytest.mark.parametrize("contents", [[], [list_of()], [{"apiVersion": "v1", "kind": "Secret"}]])

@@ -8,6 +8,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import creator_of, is_pod_creation, username
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.reasons import ClaimFinding
 from webhook.placement.settings import Settings
 from webhook.placement.steps import Record, ignore
 from webhook.reading import documents
@@ -53,6 +54,18 @@ def inject_request(request: JsonObject, catalog: Catalog, settings: Settings, re
     if isinstance(injection.error, BadInput):
         raise injection.error
     return injection
+
+
+def as_json(injection: Injection) -> JsonObject:
+    """Return an injection as JSON for people and programs, with the patch unencoded and the full decision."""
+    decision = injection.decision
+    keys = ("outcome", "reason", "message", "node", "mode", "conflict")
+    described = {key: getattr(decision, key) for key in keys} | {"claims": [_claim(each) for each in decision.claims]}
+    return {"allowed": True, "decision": described, "patch": injection.patch, "warnings": list(injection.warnings)}
+
+
+def _claim(finding: ClaimFinding) -> JsonObject:
+    return {key: getattr(finding, key) for key in ("claim", "volume", "node", "source", "reason")}
 
 
 def pod_name(request: JsonObject) -> str:

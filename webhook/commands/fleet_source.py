@@ -68,15 +68,15 @@ def utc_now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def read_files(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool = False) -> Fleet:
-    """Read the fleet from files. `keep` and `verbose` are those of `load_snapshot`. Raises BadInput."""
+def read_files(paths: Sequence[Path], keep: Keep = keep_nothing) -> Fleet:
+    """Read the fleet from files. `keep` is that of `load_snapshot`. Raises BadInput."""
     found = Inventory()
 
     def keep_both(kind: str, item: JsonObject) -> None:
         found.keep(kind, item)
         keep(kind, item)
 
-    found = replace(found, store=load_snapshot(paths, keep_both, verbose=verbose))
+    found = replace(found, store=load_snapshot(paths, keep_both))
     described = next(reversed(found.snapshots.values()), None)
     found = replace(found, time=text(described, "metadata", "creationTimestamp"))
     return Fleet(found, snapshot_webhook(found.snapshots.values()), text(described, "cluster"))

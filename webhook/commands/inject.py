@@ -12,9 +12,8 @@ import msgspec
 from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.machines import Inventory
-from webhook.commands.admission_requests import inject_request, pod_name, read_documents, request_from
+from webhook.commands.admission_requests import as_json, inject_request, pod_name, read_documents, request_from
 from webhook.commands.fleet_source import read_files
-from webhook.commands.injection_json import as_json
 from webhook.commands.options import (
     connect,
     file_option,
@@ -23,7 +22,6 @@ from webhook.commands.options import (
     output_option,
     show_settings,
     snapshot_option,
-    verbose_option,
     wants_color,
 )
 from webhook.fleet.webhook import Webhook
@@ -83,14 +81,14 @@ class Injector:
 
 
 def load_inventory(
-    snapshots: Sequence[Path], live: dict[str, str | None], vms: Iterable[JsonObject], *, verbose: bool
+    snapshots: Sequence[Path], live: dict[str, str | None], vms: Iterable[JsonObject]
 ) -> tuple[Inventory, Webhook]:
     """Read the cluster from files. Without files, return an inventory that queries the live cluster on demand.
 
     `vms` are those of the file to inject. Raises BadInput if a file is unusable or a request fails.
     """
     if snapshots:
-        fleet = read_files(snapshots, verbose=verbose)
+        fleet = read_files(snapshots)
         return fleet.inventory, fleet.webhook
     from webhook.reading.api import answered  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
     from webhook.reading.listing import read_extras  # noqa: PLC0415
@@ -123,9 +121,8 @@ def _object(request: JsonObject, review: JsonObject) -> JsonObject:
     text="yaml: the mutated objects. json: a list of the decisions. patch: the JSON patch, or a list of patches for "
     "several pods. diff: the changes.",
 )
-@verbose_option
 @live_options
-def inject(file: Path, snapshots: tuple[Path, ...], output: str, verbose: bool, **live: str | None) -> None:
+def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | None) -> None:
     """Print pods as the webhook would patch them.
 
     FILE contains Pods, VirtualMachines, Lists or AdmissionReviews. The command prints the next pod of a VirtualMachine,
@@ -142,7 +139,7 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, verbose: bool, 
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
     vms = [item for document in received for kind, item in document.objects() if VIRTUAL_MACHINES.is_of(*kind)]
-    inventory, webhook = load_inventory(snapshots, live, vms, verbose=verbose)
+    inventory, webhook = load_inventory(snapshots, live, vms)
     injector = Injector(inventory, webhook.settings)
     mutated = [injector.mutate(document) for document in received]
     match output:

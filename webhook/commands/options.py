@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,9 +60,6 @@ selector_option = click.option(
     "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
 )
 
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="List the ignored kinds of the snapshot.")
-
-
 MAX_MALFORMED = 3  # malformed objects of a snapshot that are named
 SECRETS_WARNING = (
     "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
@@ -90,45 +88,38 @@ def output_option(*formats: str, text: str = "The output format.") -> Decorator:
     return click.option("-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help=text)
 
 
-def live_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select a live cluster."""
-    for option in (
-        click.option(
-            "--context",
-            metavar="NAME",
-            shell_complete=complete_contexts,
-            help="The kubeconfig context. Default: the current context.",
-        ),
-        click.option(
-            "--kubeconfig",
-            type=click.Path(),
-            metavar="FILE",
-            help="The kubeconfig file. Default: the same as for kubectl.",
-        ),
-    ):
-        command = option(command)
-    return command
+def together(*decorators: Decorator) -> Decorator:
+    """Return one decorator for several options, in the order of the help."""
+    return lambda command: reduce(lambda decorated, decorate: decorate(decorated), reversed(decorators), command)
 
 
-def prometheus_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select a Prometheus."""
-    for option in (
-        click.option(
-            "--prometheus-token",
-            envvar="PROMETHEUS_TOKEN",
-            default="",
-            metavar="TOKEN",
-            help="The bearer token for Prometheus. Default: the environment variable PROMETHEUS_TOKEN.",
-        ),
-        click.option(
-            "--prometheus",
-            metavar="URL",
-            default="",
-            help="Read the disk traffic of VMs from this Prometheus, and sort by what crosses the network.",
-        ),
-    ):
-        command = option(command)
-    return command
+live_options = together(
+    click.option(
+        "--kubeconfig", type=click.Path(), metavar="FILE", help="The kubeconfig file. Default: the same as for kubectl."
+    ),
+    click.option(
+        "--context",
+        metavar="NAME",
+        shell_complete=complete_contexts,
+        help="The kubeconfig context. Default: the current context.",
+    ),
+)
+
+prometheus_options = together(
+    click.option(
+        "--prometheus",
+        metavar="URL",
+        default="",
+        help="Read the disk traffic of VMs from this Prometheus, and sort by what crosses the network.",
+    ),
+    click.option(
+        "--prometheus-token",
+        envvar="PROMETHEUS_TOKEN",
+        default="",
+        metavar="TOKEN",
+        help="The bearer token for Prometheus. Default: the environment variable PROMETHEUS_TOKEN.",
+    ),
+)
 
 
 def read_rates(url: str, token: str) -> Rates:
@@ -189,11 +180,8 @@ def show_settings(webhook: Webhook) -> None:
         click.echo(printable(webhook.sentence), err=True)
 
 
-def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: bool) -> Store:
-    """Read files like `snapshot.load`, and warn of malformed objects and of fields that may hold secrets.
-
-    With `verbose`, list the ignored kinds.
-    """
+def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing) -> Store:
+    """Read files like `snapshot.load`, and warn of malformed objects and of fields that may hold secrets."""
     secrets = set[str]()
 
     def inspect(kind: str, item: JsonObject) -> None:
@@ -207,7 +195,4 @@ def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing, *, verbose: 
         click.echo(printable(f"Warning: {malformed}; ignored"), err=True)
     if (more := len(loaded.malformed) - MAX_MALFORMED) > 0:
         click.echo(f"Warning: {more} more malformed objects ignored", err=True)
-    if verbose and loaded.ignored:
-        counted = ", ".join(f"{count} {kind}" for kind, count in sorted(loaded.ignored.items()))
-        click.echo(printable(f"Ignored objects in the snapshot: {counted}"), err=True)
     return loaded.store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,6 @@ from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in import new_applicant
-from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 
 if TYPE_CHECKING:
@@ -69,149 +68,101 @@ class Found:
     pod: JsonObject | None = None
 
 
-class Source(Protocol):
-    """A snapshot or a live cluster. Each method raises BadInput if the API server can't be reached."""
+class Source:
+    """A snapshot, or a live cluster whose objects are read on demand.
+
+    Each method raises BadInput if the API server can't be reached.
+    """
+
+    def __init__(
+        self, inventory: Inventory, webhook: Webhook, pods: list[JsonObject], cluster: ClusterClient | None = None
+    ) -> None:
+        """Explain objects of the inventory, and pods. Without a cluster, they are all that exists."""
+        self.webhook, self._settings = webhook, webhook.predicting
+        self._inventory, self._pods, self._cluster = inventory, pods, cluster
 
     @property
     def catalog(self) -> Store:
         """Return the catalog for decisions."""
-
-    @property
-    def webhook(self) -> Webhook:
-        """Return the webhook of the cluster."""
+        return self._inventory.store
 
     def around(self) -> Surroundings:
         """Return what a plan reads besides the catalog."""
+        return self._inventory.surroundings(self._settings)
 
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
         """Find all objects with this kind and name. Raises BadInput if there are none."""
-
-    def existing_pod(self, pod: JsonObject) -> Found:
-        """Return the machine of an existing pod, or the pod itself."""
-
-
-def open_source(snapshots: Sequence[Path], kubeconfig: str | None, context: str | None, *, verbose: bool) -> Source:
-    """Open the snapshot, or the live cluster without one. Raises BadInput."""
-    if not snapshots:
-        cluster = connect(kubeconfig, context)
-        return _Live(cluster, live_webhook(cluster))
-    pods: list[JsonObject] = []
-
-    def keep(kind: str, item: JsonObject) -> None:
-        if kind == "Pod":
-            pods.append(item)
-
-    fleet = read_files(snapshots, keep, verbose=verbose)
-    return _Snapshot(fleet.inventory, pods, fleet.webhook)
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    inventory: Inventory
-    pods: list[JsonObject]
-    webhook: Webhook
-
-    @property
-    def catalog(self) -> Store:
-        return self.inventory.store
-
-    def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:  # noqa: ARG002 (a snapshot has no default namespace)
+        problem = ""
+        if self._cluster:
+            namespace = None if everywhere else namespace or self._cluster.namespace
+            problem = self._read(self._cluster, subject, namespace)
         if subject.kind == "pod":
-            known = [(text(pod, "metadata", "name"), pod) for pod in self.pods if _is_in(namespace, pod)]
-            found = [self.existing_pod(pod) for name, pod in known if name == subject.name]
-            names = [name for name, _ in known]
+            pods = [(text(pod, "metadata", "name"), pod) for pod in self._pods if _is_in(namespace, pod)]
+            names = {name for name, _ in pods}
+            found = [self.existing_pod(pod) for name, pod in pods if name == subject.name]
         else:
             machines = [
                 each
-                for each in self.inventory.machines(self.webhook.predicting)
-                if namespace in (None, each.namespace) and _is_of_kind(subject.kind, each, self.inventory)
+                for each in self._inventory.machines(self._settings)
+                if namespace in (None, each.namespace) and _is_of_kind(subject.kind, each, self._inventory)
             ]
+            names = {each.name for each in machines}
             found = [Found(each) for each in machines if each.name == subject.name]
-            names = [each.name for each in machines]
         if not found:
-            raise subject.not_found(namespace, names)
+            raise BadInput(problem) if problem else subject.not_found(namespace, self._names(subject, namespace, names))
         return found
 
-    def around(self) -> Surroundings:
-        return self.inventory.surroundings(self.webhook.predicting)
+    def _read(self, cluster: ClusterClient, subject: Subject, namespace: str | None) -> str:
+        """Read the objects of this name. Return why some can't be read, empty if all can."""
+        from webhook.reading.one_vm import find_namespaces, find_pod, read_vm  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-    def existing_pod(self, pod: JsonObject) -> Found:
-        return _of_pod(pod, self.inventory, self.webhook.predicting)
+        namespaces = [namespace] if namespace else find_namespaces(cluster, subject.kind, subject.name)
+        if subject.kind == "pod":
+            self._pods = [pod for each in namespaces if (pod := find_pod(cluster, each, subject.name))]
+            return ""
+        return "; ".join(filter(None, [read_vm(cluster, self._inventory, each, subject.name) for each in namespaces]))
 
-
-class _Live:
-    def __init__(self, cluster: ClusterClient, webhook: Webhook) -> None:
-        from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
-
-        self.catalog: Store = OnDemand(cluster, webhook.settings.longhorn_namespace)
-        self.webhook, self._settings = webhook, webhook.predicting
-        self._cluster, self._inventory = cluster, Inventory(self.catalog, time=utc_now())
-
-    def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
-        from webhook.reading.one_vm import find_namespaces  # noqa: PLC0415 (as above)
-
-        namespaces = [namespace or self._cluster.namespace]
-        if everywhere:
-            namespaces = find_namespaces(self._cluster, subject.kind, subject.name)
-            if not namespaces:
-                raise self._not_found(subject, "")
-        find = self._find_pod if subject.kind == "pod" else self._find_vm
-        return [find(subject, each) for each in namespaces]
-
-    def around(self) -> Surroundings:
-        return self._inventory.surroundings(self._settings)
-
-    def _find_pod(self, subject: Subject, namespace: str) -> Found:
-        from webhook.reading.one_vm import find_pod  # noqa: PLC0415 (as above)
-
-        pod = find_pod(self._cluster, namespace, subject.name)
-        if pod is None:
-            raise self._not_found(subject, namespace)
-        return self.existing_pod(pod)
-
-    def _find_vm(self, subject: Subject, namespace: str) -> Found:
-        problem = self._read_vm(namespace, subject.name)
-        machines = self._inventory.machines(self._settings)
-        for machine in machines:
-            named = (machine.namespace, machine.name) == (namespace, subject.name)
-            if named and _is_of_kind(subject.kind, machine, self._inventory):
-                return Found(machine)
-        raise BadInput(problem) if problem else self._not_found(subject, namespace)
-
-    def _not_found(self, subject: Subject, namespace: str) -> BadInput:
+    def _names(self, subject: Subject, namespace: str | None, known: Iterable[str]) -> Iterable[str]:
+        if not self._cluster:
+            return known
         from webhook.reading.one_vm import list_names  # noqa: PLC0415 (as above)
 
-        return subject.not_found(namespace or None, list_names(self._cluster, subject.kind, namespace))
-
-    def _read_vm(self, namespace: str, name: str) -> str:
-        from webhook.reading.one_vm import read_vm  # noqa: PLC0415 (as above)
-
-        return read_vm(self._cluster, self._inventory, namespace, name)
+        return list_names(self._cluster, subject.kind, namespace or "")
 
     def existing_pod(self, pod: JsonObject) -> Found:
-        if is_virt_launcher(pod):
-            namespace = text(pod, "metadata", "namespace") or "default"
-            self._read_vm(namespace, _vm_name(pod))
-        return _of_pod(pod, self._inventory, self._settings)
+        """Return the machine of an existing virt-launcher pod, which counts as its pod, or another pod itself."""
+        if not is_virt_launcher(pod):
+            return Found(pod=pod)
+        inventory, settings = self._inventory, self._settings
+        key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
+        if self._cluster:
+            from webhook.reading.one_vm import read_vm  # noqa: PLC0415 (as above)
+
+            read_vm(self._cluster, inventory, *key)
+        known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
+        machine = known.get(key) or Machine(
+            *key, new_applicant(pod, key[0], settings), strategy=inventory.strategy(key)
+        )
+        (template, missing), age = inventory.next_pod(pod, key, settings), seconds_since_creation(pod, inventory.time)
+        return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template, missing=missing, age=age))
+
+
+def open_source(snapshots: Sequence[Path], kubeconfig: str | None, context: str | None) -> Source:
+    """Open the snapshot, or the live cluster without one. Raises BadInput."""
+    pods: list[JsonObject] = []
+    if snapshots:
+        fleet = read_files(snapshots, lambda kind, item: pods.append(item) if kind == "Pod" else None)
+        return Source(fleet.inventory, fleet.webhook, pods)
+    from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+
+    cluster = connect(kubeconfig, context)
+    webhook = live_webhook(cluster)
+    inventory = Inventory(OnDemand(cluster, webhook.settings.longhorn_namespace), time=utc_now())
+    return Source(inventory, webhook, pods, cluster)
 
 
 def _is_in(namespace: str | None, pod: JsonObject) -> bool:
     return namespace in (None, text(pod, "metadata", "namespace") or "default")
-
-
-def _vm_name(pod: JsonObject) -> str:
-    return vmi_name(pod) or text(pod, "metadata", "name")
-
-
-def _of_pod(pod: JsonObject, inventory: Inventory, settings: Settings) -> Found:
-    """Return the machine of a virt-launcher pod. The pod counts as the one that runs the VM."""
-    if not is_virt_launcher(pod):
-        return Found(pod=pod)
-    key = text(pod, "metadata", "namespace") or "default", _vm_name(pod)
-    known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
-    machine = known.get(key) or Machine(*key, new_applicant(pod, key[0], settings), strategy=inventory.strategy(key))
-    (template, missing), age = inventory.next_pod(pod, key, settings), seconds_since_creation(pod, inventory.time)
-    return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template, missing=missing, age=age))
 
 
 def _is_of_kind(kind: str, machine: Machine, inventory: Inventory) -> bool:

@@ -1,6 +1,5 @@
 """Load a snapshot: fill a store from files that `kubevirt-scheduler snapshot` or `kubectl get -o yaml` wrote."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,9 @@ _KINDS = all_kinds("")  # files may be of any namespace of Longhorn's
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A store, and what it lacks: the ignored kinds with their numbers, and the malformed objects, a line for each."""
+    """A store, and a line for each malformed object, which it lacks."""
 
     store: Store
-    ignored: Counter[str]
     malformed: list[str]
 
 
@@ -55,20 +53,18 @@ def read(paths: Sequence[Path], keep: Keep = keep_nothing) -> Loaded:
     `keep` is called with the kind and the manifest of each pod, of each object of KubeVirt, and of the object that
     describes the snapshot.
     """
-    loaded, found = Loaded(Store(), Counter(), []), 0
+    loaded, found = Loaded(Store(), []), 0
     for document in read_all(paths):
         for version_and_kind, item in document.objects():
-            is_kept = version_and_kind in _KEPT or version_and_kind[1] in _ONLY_THE_TOOLS
-            if is_kept or version_and_kind[0].startswith("kubevirt.io/"):
+            of_kubevirt = version_and_kind[0].startswith("kubevirt.io/")
+            if of_kubevirt or version_and_kind in _KEPT or version_and_kind[1] in _ONLY_THE_TOOLS:
                 keep(version_and_kind[1], item)
             if version_and_kind == DESCRIPTION:  # a snapshot begins with it
                 loaded.store.taken_at = parse_time(text(item, "metadata", "creationTimestamp"))
             kind = next((each for each in _KINDS if each.is_of(*version_and_kind)), None)
-            if kind is None:
-                loaded.ignored[version_and_kind[1]] += not is_kept
-                continue
-            found += 1
-            _put(loaded, document, kind, item)
+            if kind:
+                found += 1
+                _put(loaded, document, kind, item)
     if not found:
         where = printable(", ".join(map(str, paths)))
         raise BadInput(f"{where}: no object that decisions read; to write a snapshot: {COMMAND}")

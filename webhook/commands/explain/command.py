@@ -1,9 +1,10 @@
 """`kubevirt-scheduler explain`: print every step of a placement decision."""
 
 import shutil
+import textwrap
 from collections.abc import Iterable, Iterator
-from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -19,7 +20,6 @@ from webhook.commands.options import (
     output_option,
     show_settings,
     snapshot_option,
-    verbose_option,
     wants_color,
 )
 from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
@@ -45,7 +45,6 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
     "yaml",
     text="The output format. json and yaml print a list with one item for each VM or pod.",
 )
-@verbose_option
 @live_options
 def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     subject: tuple[str, ...],
@@ -54,7 +53,6 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     file: Path | None,
     snapshots: tuple[Path, ...],
     output: str,
-    verbose: bool,
     **live: str | None,
 ) -> None:
     """Explain where a VM runs, how the webhook decides on its next start, and what you can do.
@@ -76,7 +74,7 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError(USAGE)
     if all_namespaces and namespace:
         raise click.UsageError("specify either -A or -n, not both")
-    source = open_source(snapshots, live["kubeconfig"], live["context"], verbose=verbose)
+    source = open_source(snapshots, live["kubeconfig"], live["context"])
     webhook = source.webhook
     if named is None:
         found = list(_explained_file(Path(str(file)), source))
@@ -133,29 +131,23 @@ def _explained_file(file: Path, source: Source) -> Iterator[Explanation]:
 
 
 def _render_page(name: str, lines: Iterable[Line], *, colored: bool) -> str:
-    # Imported here: `kubevirt-scheduler --help` imports this module, and only this function needs rich.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.padding import Padding  # noqa: PLC0415
-    from rich.table import Column, Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    output = StringIO()
     width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
-    console = Console(
-        file=output,
-        width=width,
-        color_system="standard" if colored else None,
-        no_color=not colored,
-        force_terminal=colored,
-        highlight=False,
-    )
-    console.print(Text(printable(name), "bold underline"))
+    page = [_styled(printable(name), colored, bold=True, underline=True)]
     for line in lines:
-        words = Text(printable(line.words), "" if line.level else "bold")
         if line.level == 0:
-            console.print()
-        if line.mark:
-            row = Table.grid("", Column(overflow="fold"), padding=(0, 1))
-            row.add_row(Text(line.mark, STYLES.get(line.mark, "dim")), words)
-        console.print(Padding(row if line.mark else words, (0, 0, 0, 2 * line.level)))
-    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().split("\n")[:-1])
+            page += ["", _styled(printable(line.words), colored, bold=True)]
+            continue
+        indent, mark = "  " * line.level, f"{line.mark} " if line.mark else ""
+        hanging = f"{indent}{' ' * len(mark)}"
+        words = textwrap.fill(
+            printable(line.words), width, initial_indent=hanging, subsequent_indent=hanging, break_on_hyphens=False
+        )
+        style = (
+            _styled(line.mark, colored, fg=STYLES.get(line.mark), dim=line.mark not in STYLES or None) if mark else ""
+        )
+        page.append(f"{indent}{style}{words[len(indent) + len(line.mark) :]}")
+    return "\n".join([*page, ""])
+
+
+def _styled(words: str, colored: bool, **style: Any) -> str:
+    return click.style(words, **style) if colored else words

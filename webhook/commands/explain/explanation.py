@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from webhook.cluster.caches.store import Store
-from webhook.commands.admission_requests import inject_request
+from webhook.commands.admission_requests import as_json, inject_request
 from webhook.commands.explain.lines import (
     Assumed,
     Line,
@@ -15,7 +15,6 @@ from webhook.commands.explain.lines import (
     describe_steps,
     stuck_advice,
 )
-from webhook.commands.injection_json import as_json
 from webhook.commands.report.document import describe
 from webhook.fleet.forecast_catalog import forecast
 from webhook.fleet.move import Surroundings, plan_move

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +19,7 @@ from webhook.commands.options import (
     namespace_option,
     output_option,
     selector_option,
+    together,
     yes_option,
 )
 from webhook.commands.suggestions import complete_vms
@@ -32,19 +33,15 @@ EXIT_INCOMPLETE = 1
 HEADS = ("NAMESPACE", "VM", "RESULT", "DETAIL")
 
 
-def vm_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments and options that select VMs, and `--yes`."""
-    decorators = (
-        yes_option,
-        output_option("table", "json"),
-        selector_option,
-        all_namespaces_option("Select the VMs of all namespaces."),
-        namespace_option,
-        click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_vms),
-    )
-    for decorate in (live_options, *decorators):
-        command = decorate(command)
-    return command
+vm_options = together(
+    click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_vms),
+    namespace_option,
+    all_namespaces_option("Select the VMs of all namespaces."),
+    selector_option,
+    output_option("table", "json"),
+    yes_option,
+    live_options,
+)
 
 
 @click.command("opt-in", short_help="opt VMs in: annotate their templates")

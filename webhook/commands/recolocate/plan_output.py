@@ -7,6 +7,7 @@ import click
 from webhook.cluster.machines import Inventory
 from webhook.commands.fleet_source import Scope, assess_all
 from webhook.commands.progress import Progress, no_progress
+from webhook.commands.report.document import describe_proposal
 from webhook.commands.report.table import TRAFFIC_HEADS, traffic_cells
 from webhook.commands.suggestions import close_match
 from webhook.commands.tables import NO_VALUE, render_table
@@ -15,7 +16,7 @@ from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.run import Relocation, ordered
 from webhook.fleet.states import State, Status
 from webhook.fleet.wording import commands
-from webhook.placement.objects.fields import JsonObject, printable
+from webhook.placement.objects.fields import JsonObject, mapping, printable
 from webhook.reading.documents import BadInput
 
 HEADS = ("NAMESPACE", "VM", "NODE", "STORAGE", "ACTION", "WHY")
@@ -57,17 +58,11 @@ def relocations(proposals: Iterable[Proposal]) -> tuple[Relocation, ...]:
 def describe(proposal: Proposal) -> JsonObject:
     """Return a proposal as a line of JSON."""
     status, result = proposal.status, proposal.result
-    moves = isinstance(result, Move)
-    return {
-        "namespace": status.machine.namespace,
-        "name": status.machine.name,
-        "node": status.node,
-        "storageNode": status.storage_node,
-        "action": proposal.action if moves else "none",
-        "reason": None if isinstance(result, Move) else result.word,
-        "detail": None if isinstance(result, Move) else result.detail,
+    names = {"namespace": status.machine.namespace, "name": status.machine.name}
+    nodes = {"node": status.node, "storageNode": status.storage_node}
+    return (names | nodes | mapping(describe_proposal(proposal))) | {
+        "action": proposal.action if isinstance(result, Move) else "none",
         "restartHelps": proposal.restart,
-        "gainBytes": proposal.gain,
         "storageClasses": sorted(proposal.classes),
         "traffic": proposal.traffic.as_json() if proposal.traffic else None,
     }

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from certs.cluster import ApiClient
 from certs.controller import CertificateController
 from certs.rotation import Policy
 from certs.serving import ClientCa, ServingCertificate, self_signed_folder, temporary_folder
-from webhook.commands.options import namespace_and_name
+from webhook.commands.options import namespace_and_name, together
 
-_OPTIONS = (
+tls_options = together(
     click.option(
         "--tls-dir",
         type=click.Path(path_type=Path),
@@ -64,11 +63,6 @@ def certificate_problems(certificate: ServingCertificate, controller: Certificat
         "certificates": controller.problem,
     }
     return {component: problem for component, problem in problems.items() if problem}
-
-
-def tls_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select the certificate."""
-    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
 
 
 @dataclass(frozen=True, slots=True)
