@@ -140,18 +140,6 @@ def test_any_failed_request_is_logged_once_and_never_raises(
     assert [line["code"] for line in lines if line["event"] == "lease not renewed"] == [code]
 
 
-def test_a_missing_lease_is_logged_and_not_created(server: ApiServer, clock: FakeClock) -> None:
-    server.delete(MANIFEST)
-    first = replica(server, clock)
-    with capture_logs() as lines:
-        first.step()
-        first.step()
-    assert not first.leads()
-    path = "/apis/coordination.k8s.io/v1/namespaces/kubevirt-scheduler/leases/webhook"
-    assert [line["error"] for line in lines] == [f"{path} not found, so no replica releases pins"]
-    assert {sent.verb for sent in server.requests} == {"get"}
-
-
 class OnePass(threading.Event):
     """An event that is set during the first wait."""
 

@@ -550,19 +550,6 @@ def test_the_thread_writes_events_and_ends_when_stopped():
     assert not thread.is_alive()
 
 
-def test_all_events_recorded_by_concurrent_threads_are_counted():
-    harness = Harness()
-    threads = [
-        threading.Thread(target=lambda: [harness.record(f"{number}") for number in range(500)]) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert harness.run_steps() == 500
-    assert harness.server.counts() == [8] * 500
-
-
 # A real API server
 
 

@@ -16,7 +16,6 @@ from tests.support.threads import own_threads
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_backend import LiveBackend
 from webhook.fleet.release import RELEASE_REASONS
-from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action
 from webhook.serving.app import probe_port
 from webhook.serving.telemetry.collectors import cluster_metrics, fleet_metrics
@@ -170,23 +169,3 @@ def test_without_the_release_the_leader_reports_a_stuck_pod_and_never_deletes_it
     assert server.count("post", "events") == ("action" not in overrides)
     assert server.count("delete", "pods") == 0
     assert not backend.releaser.released
-
-
-def test_a_stuck_pod_is_released_by_the_leader_of_two_replicas_once(
-    server: ApiServer, make_backend: MakeBackend
-) -> None:
-    server.put(*storage(), node(unschedulable=True), pinned_vm_pod(), virtual_machine())
-    replicas = [make_backend(release_after=0) for _ in range(2)]
-    for replica in replicas:
-        replica.start()
-    until(lambda: any(replica.leads() for replica in replicas))
-    until(lambda: all(map(all_synced, replicas)))
-    until(lambda: all(replica.live.query(lambda store: store.virtual_machines) for replica in replicas))
-    for _ in range(2):
-        for replica in replicas:
-            replica.releaser.step()
-    for replica in replicas:
-        until(lambda replica=replica: replica.live.query(lambda store: store.was_released("default", "vm1", "node-a")))
-        replica.stop()
-    assert server.count("delete", "pods") == 1
-    assert sum(replica.releaser.released[Reason.NODE_CORDONED] for replica in replicas) == 1

@@ -325,18 +325,6 @@ def test_the_backoff_resets_after_a_long_watch(server: ApiServer, cache: Cache) 
     assert waits[5] <= FIRST_WAIT
 
 
-def test_a_kind_that_can_be_listed_but_not_watched_is_relisted_with_backoff(server: ApiServer) -> None:
-    cache = Cache(server, step=0.001)
-    server.put(claim())
-    server.forbidden.add(("watch", CLAIMS))
-    with capture_logs() as logs:
-        waits = cache.run(8)
-    assert all(wait >= MAX_WAIT / 2 for wait in waits[3:])
-    assert cache.names == ["disk1"]
-    assert cache.health.problem == forbidden("watch", CLAIMS)["message"]
-    assert [entry["event"] for entry in logs] == ["synced", "list or watch failed, relisting"]
-
-
 def test_a_list_without_a_resource_version_fills_the_cache_but_is_not_watched(server: ApiServer, cache: Cache) -> None:
     server.script("list", CLAIMS, body({"metadata": {}, "items": [claim()]}))
     cache.run(1)

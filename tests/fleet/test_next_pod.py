@@ -177,33 +177,26 @@ def with_evmcs(**fields: bool) -> Object:
     return vmi(domain={"features": {"hyperv": {"evmcs": fields}}})
 
 
-@pytest.mark.parametrize(
-    ("vmi", "kept"),
-    [
-        (None, OWN_SELECTORS | {"disk": "ssd"}),
-        (vmi(), OWN_SELECTORS),
-        (vmi(nodeSelector={"disk": "ssd", HOSTNAME: "node-a"}), OWN_SELECTORS | {"disk": "ssd", HOSTNAME: "node-a"}),
-        (vmi(nodeSelector=VMX), OWN_SELECTORS | VMX),
-        (with_features({"name": "vmx"}, {"name": "svm", "policy": "optional"}), OWN_SELECTORS | VMX),
-        (with_features({"name": "vmx", "policy": "require"}), OWN_SELECTORS | VMX),
-        (with_features({"name": "vmx"}, model=""), OWN_SELECTORS),
-        (with_evmcs(), OWN_SELECTORS | VENDOR),
-        (with_evmcs(enabled=False), OWN_SELECTORS),
-    ],
-    ids=[
-        "without the VMI",
-        "with the VMI",
-        "a selector of the VMI",
-        "a CPU selector of the VMI",
-        "a CPU feature",
-        "a required CPU feature",
-        "a CPU feature without a model",
-        "a feature of Intel CPUs",
-        "no feature of Intel CPUs",
-    ],
-)
-def test_the_selectors_of_a_migration_are_removed(vmi: Object | None, kept: Object) -> None:
-    assert next_of(migrated(nodeSelector=SELECTORS_OF_A_TARGET), None, vmi)["spec"]["nodeSelector"] == kept
+OF_THE_USER: Object = {"disk": "ssd", HOSTNAME: "node-a"}
+# The VMI, and what its next pod selects besides OWN_SELECTORS.
+KEPT_SELECTORS: dict[str, tuple[Object | None, Object]] = {
+    "without the VMI": (None, {"disk": "ssd"}),
+    "with the VMI": (vmi(), {}),
+    "a selector of the VMI": (vmi(nodeSelector=OF_THE_USER), OF_THE_USER),
+    "a CPU selector of the VMI": (vmi(nodeSelector=VMX), VMX),
+    "a CPU feature": (with_features({"name": "vmx"}, {"name": "svm", "policy": "optional"}), VMX),
+    "a required CPU feature": (with_features({"name": "vmx", "policy": "require"}), VMX),
+    "a CPU feature without a model": (with_features({"name": "vmx"}, model=""), {}),
+    "a feature of Intel CPUs": (with_evmcs(), VENDOR),
+    "no feature of Intel CPUs": (with_evmcs(enabled=False), {}),
+}
+
+
+@pytest.mark.parametrize("case", KEPT_SELECTORS)
+def test_the_selectors_of_a_migration_are_removed(case: str) -> None:
+    of_vmi, kept = KEPT_SELECTORS[case]
+    spec = next_of(migrated(nodeSelector=SELECTORS_OF_A_TARGET), None, of_vmi)["spec"]
+    assert spec["nodeSelector"] == OWN_SELECTORS | kept
 
 
 def test_a_pod_that_was_not_migrated_keeps_its_selectors_and_anti_affinity() -> None:
