@@ -12,7 +12,7 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.injector import without_patch
 from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import mapping
-from webhook.placement.reasons import Decision, Outcome
+from webhook.placement.reasons import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,10 @@ def _ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 def _unplanned(status: Status, catalog: Catalog, around: Surroundings) -> Proposal:
     none, gained = Refusal(Hindrance.NOT_APART, ""), gain(status, catalog, restarted=False)
-    traffic = crossing(status, around.rates) if around.rates else None
-    return Proposal(status, none, gained, classes=_classes(status, catalog), traffic=traffic)
-
-
-def _classes(status: Status, catalog: Catalog) -> frozenset[str]:
     claims = (catalog.claim(status.machine.namespace, each.claim) for each in status.claims)
-    return frozenset(claim.storage_class for claim in claims if claim)
+    classes = frozenset(claim.storage_class for claim in claims if claim)
+    traffic = crossing(status, around.rates) if around.rates else None
+    return Proposal(status, none, gained, classes=classes, traffic=traffic)
 
 
 def _may_restart(proposal: Proposal) -> bool:
@@ -91,11 +88,8 @@ def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed:
     start = status.start
     if start is None or start.future is Future.FOLLOWS:  # the VM starts on any node
         return start is not None
-    decision = _decide_again(status, forecast(catalog, start.stopped, placed), around)
+    template, _ = as_if_eligible(mapping(status.machine.template), status.opted_in_by, around.settings)
+    request, later = creation_request(template, around.settings), forecast(catalog, start.stopped, placed)
+    decision = without_patch(request, later, around.settings).decision
     placed += [decision.reservation] if decision.reservation else []
     return decision.outcome is Outcome.PINNED
-
-
-def _decide_again(status: Status, catalog: Catalog, around: Surroundings) -> Decision:
-    template, _ = as_if_eligible(mapping(status.machine.template), status.opted_in_by, around.settings)
-    return without_patch(creation_request(template, around.settings), catalog, around.settings).decision

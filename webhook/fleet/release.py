@@ -56,7 +56,11 @@ def why_pin_fails(
     obstacle = _obstacle(candidate_for(pod, namespace, node, claims, catalog))
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
-    return obstacle or _moved(claims, choose(claims), node) or _pending_too_long(seconds)
+    obstacle = obstacle or _moved(claims, choose(claims), node)
+    if obstacle or seconds <= PENDING_LIMIT:
+        return obstacle
+    detail = f"did not receive the pod from the scheduler within {PENDING_LIMIT // 60} minutes"
+    return FailedCheck(Reason.PENDING_TOO_LONG, detail)
 
 
 def _obstacle(candidate: Candidate) -> FailedCheck | None:
@@ -69,13 +73,6 @@ def _moved(claims: Iterable[ClaimFinding], choice: Choice | None, node: str) -> 
     if choice is None or not choice.certain or any(claim.node == node and claim.decides for claim in claims):
         return None
     return FailedCheck(Reason.SHARE_MANAGER_MOVED, f"no longer runs the share-manager, which is now on {choice.node}")
-
-
-def _pending_too_long(seconds: float) -> FailedCheck | None:
-    if seconds <= PENDING_LIMIT:
-        return None
-    minutes = PENDING_LIMIT // 60
-    return FailedCheck(Reason.PENDING_TOO_LONG, f"did not receive the pod from the scheduler within {minutes} minutes")
 
 
 def why_not_scheduled(pod: JsonObject, seconds: float | None) -> str:

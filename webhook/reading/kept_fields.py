@@ -4,7 +4,7 @@
 last-applied-configuration, the volumes that are no claims, and the messages of all conditions but the scheduler's.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import msgspec
 
@@ -32,23 +32,18 @@ def reduced(kind: AnyKind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) ->
     mapping(item, "metadata").pop("resourceVersion", None)
     template, revision = mapping(item, "spec", "template"), mapping(item, "data")
     specs = [mapping(each, "spec") for each in (item, template, revision)]
+    kept = ANNOTATIONS | frozenset(opt_in)
     for annotated in (mapping(item, "metadata"), mapping(template, "metadata"), *specs):
         if "annotations" in annotated:
-            annotated["annotations"] = _kept_annotations(mapping(annotated, "annotations"), opt_in)
+            items = mapping(annotated, "annotations").items()
+            annotated["annotations"] = {
+                key: value for key, value in items if key in kept or key.startswith(OWN_PREFIXES)
+            }
     for spec in specs:
         if "volumes" in spec:
             spec["volumes"] = [each for each in mappings(spec, "volumes") if any(key in each for key in _CLAIM_SOURCES)]
-    _remove_messages(mappings(item, "status", "conditions"))
-    # The API server omits both from the items of a list.
-    return {"apiVersion": kind.api_version, "kind": kind.name} | item
-
-
-def _kept_annotations(annotations: JsonObject, opt_in: Collection[str]) -> JsonObject:
-    kept = ANNOTATIONS | frozenset(opt_in)
-    return {key: value for key, value in annotations.items() if key in kept or key.startswith(OWN_PREFIXES)}
-
-
-def _remove_messages(conditions: Iterable[JsonObject]) -> None:
-    for condition in conditions:
+    for condition in mappings(item, "status", "conditions"):
         if condition.get("type") != "PodScheduled":  # says why a pod is Pending
             condition.pop("message", None)
+    # The API server omits both from the items of a list.
+    return {"apiVersion": kind.api_version, "kind": kind.name} | item
