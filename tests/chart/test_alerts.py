@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.chart import promtool
+from tests.support import needs
 from tests.support.helm_chart import CHART, NAME, NAMESPACE, Object, find_one, render
 from tests.support.paths import DOCS
 from webhook.placement.reasons import GUARD_REASONS, Subject
@@ -18,6 +19,7 @@ from webhook.serving.telemetry.metrics import possible_labels
 
 pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
+Series = dict[str, str]
 SOURCES: dict[str, Object] = {
     "self": {},
     "cert-manager": {"certificates": {"source": "cert-manager"}},
@@ -47,181 +49,159 @@ def calls(counter: str, webhook: str = "vms.kubevirt-scheduler.io", **labels: st
     return f"apiserver_admission_webhook_{counter}{{{series}}}"
 
 
-@dataclass(frozen=True)
-class Case:
-    """Series, one value a minute, and how many alerts of this name and severity they fire at a time."""
-
-    alert: str
-    severity: str
-    series: dict[str, str]
-    at: str = "30m"
-    count: int = 1
-
-
-def fleet(apart: int, together: int, opted_in: str = "true") -> dict[str, str]:
+def fleet(apart: str, together: str, opted_in: str = "true") -> Series:
     states = {"Apart": apart, "Together": together}
-    return {metric("vms", state=state, opted_in=opted_in, pod=pod): f"{number}x500"
-            for state, number in states.items() for pod in ("a", "b")}  # fmt: skip
+    return {metric("vms", state=state, opted_in=opted_in, pod=pod): values
+            for state, values in states.items() for pod in ("a", "b")}  # fmt: skip
 
 
-SOFTENED = decisions("preferred", "NodeFull")
+def expiry(certificate: str, days: float) -> Series:
+    return {metric("certificate_expiry_seconds", certificate=certificate): f"{days * 86400}x1600"}
+
+
+def durations(under_a_tenth: str) -> Series:
+    counts = {"0.1": under_a_tenth, "0.2": "0+10x60", "+Inf": "0+10x60"}
+    return {metric("decision_duration_seconds_bucket", le=limit): values for limit, values in counts.items()}
+
+
+SOFTENED, NODE_IS_GONE = decisions("preferred", "NodeFull"), decisions("unchanged", "NodeNotFound")
 PINNED = decisions("pinned", "CoScheduled")
-BUCKETS = {limit: metric("decision_duration_seconds_bucket", le=limit) for limit in ("0.1", "0.2", "+Inf")}
-CASES = {
-    # VMs
-    "the first rejection of a webhook": Case(
-        "Rejected",
-        "critical",
-        {UP: "1x60", calls("rejection_count", error_type="calling_webhook_error"): "_x24 1x60"},
-    ),
-    "a further rejection": Case(
-        "Rejected",
-        "critical",
-        {UP: "1x60", calls("rejection_count", error_type="apiserver_internal_error"): "7x24 8x60"},
-    ),
-    "a rejection an hour ago": Case(
-        "Rejected", "critical", {UP: "1x90", calls("rejection_count"): "_x4 1x90"}, at="65m", count=0
-    ),
-    "an old rejection that Prometheus sees for the first time": Case(
-        "Rejected", "critical", {UP: "_x24 1x60", calls("rejection_count"): "_x24 7x60"}, count=0
-    ),
-    "a rejection by another webhook": Case(
-        "Rejected", "critical", {UP: "1x60", calls("rejection_count", "other.example.com"): "0x24 9x60"}, count=0
-    ),
-    "the first call that failed open": Case("Missed", "warning", {UP: "1x60", calls("fail_open_count"): "_x24 1x60"}),
-    "failing calls of both webhooks": Case(
-        "Missed",
-        "warning",
-        {
-            calls("fail_open_count"): "1x24 2x60",
-            calls("fail_open_count", "share-managers.kubevirt-scheduler.io"): "0x24 1x60",
-        },
-        count=2,
-    ),
-    "no failing call lately": Case("Missed", "warning", {UP: "1x60", calls("fail_open_count"): "3x60"}, count=0),
-    "a VM that started without a decision": Case("Undecided", "warning", {metric("undecided_pods"): "0x24 1x60"}),
-    "VMs with decisions": Case("Undecided", "warning", {metric("undecided_pods"): "0x60"}, count=0),
-    "a third of the starts softened": Case("Softened", "warning", {SOFTENED: "0+1x120", PINNED: "0+2x120"}, at="2h"),
-    "softened starts of two reasons": Case(
-        "Softened",
-        "warning",
-        {SOFTENED: "0+1x120", decisions("unchanged", "NodeNotFound"): "0+1x120", PINNED: "0+5x120"},
-        at="2h",
-    ),
-    "a fifth of the starts softened": Case(
-        "Softened", "warning", {SOFTENED: "0+1x120", PINNED: "0+4x120"}, at="2h", count=0
-    ),
-    "two softened starts and no other": Case(
-        "Softened", "warning", {SOFTENED: "0x60 1x29 2x40", PINNED: "0x120"}, at="2h", count=0
-    ),
-    "VMs that only prefer the node by choice": Case(
-        "Softened",
-        "warning",
-        {decisions("preferred", "NodeFull", mode="preferred"): "0+9x120", PINNED: "0+1x120"},
-        at="2h",
-        count=0,
-    ),
-    "share-managers that the guard refused": Case(
-        "Softened",
-        "warning",
-        {decisions("unchanged", "NodeFull", subject="share-manager", mode="preferred"): "0+9x120", PINNED: "0+1x120"},
-        at="2h",
-        count=0,
-    ),
-    "softened decisions that are only observed": Case(
-        "Softened", "warning", {decisions("preferred", "NodeFull", action="observe"): "0+9x120"}, at="2h", count=0
-    ),
-    "one VM of four apart": Case("VMsApart", "info", fleet(1, 3), at="7h"),
-    "one VM of four apart for an hour": Case("VMsApart", "info", fleet(1, 3), at="1h", count=0),
-    "one VM of twenty apart": Case("VMsApart", "info", fleet(1, 19), at="7h", count=0),
-    "VMs apart that are not opted in": Case("VMsApart", "info", fleet(9, 1, "false") | fleet(0, 1), at="7h", count=0),
-    "no opted-in VM": Case("VMsApart", "info", fleet(0, 0), at="7h", count=0),
-    "pinned VMs that wait": Case("PendingPins", "warning", {metric("pending_pins", reason="NodeFull"): "0x10 2x60"}),
-    "a pinned VM that waited for five minutes": Case(
-        "PendingPins", "warning", {metric("pending_pins", reason="NodeFull"): "0x10 2x4 0x60"}, count=0
-    ),
-    "ten releases within an hour": Case(
-        "Releases", "info", {metric("released_total", reason="NodeCordoned"): "0x19 10x60"}
-    ),
-    "one release": Case("Releases", "info", {metric("released_total", reason="NodeCordoned"): "0x19 1x60"}, count=0),
-    "no leader": Case("NoReleaseLeader", "warning", {metric("release_leader", pod=pod): "0x60" for pod in "ab"}),
-    "one leader": Case(
-        "NoReleaseLeader",
-        "warning",
-        {metric("release_leader", pod=pod): f"{leads}x60" for pod, leads in zip("ab", "01", strict=True)},
-        count=0,
-    ),
-    "an internal error": Case("InternalError", "warning", {decisions("unchanged", "InternalError"): "0x24 1x60"}),
-    "no internal error": Case("InternalError", "warning", {decisions("unchanged", "InternalError"): "1x60"}, count=0),
-    # Replicas
-    "no replica": Case("Absent", "critical", {metric("build_info", service="another"): "1x60"}),
-    "a replica": Case("Absent", "critical", {metric("build_info"): "1x60"}, count=0),
-    "a missing right": Case("RightMissing", "critical", {metric("cache_forbidden", resource="pods"): "1x60"}),
-    "no missing right": Case("RightMissing", "critical", {metric("cache_forbidden", resource="pods"): "0x60"}, count=0),
-    "a cache that never synced": Case("NotSynced", "critical", {metric("cache_synced", resource="pods"): "0x60"}),
-    "a cache that synced": Case(
-        "NotSynced", "critical", {metric("cache_synced", resource="pods"): "0x5 1x60"}, count=0
-    ),
-    "a stale cache": Case("Stale", "warning", {metric("cache_age_seconds", resource="nodes"): "0+60x60"}),
-    "a quiet cache": Case("Stale", "warning", {metric("cache_age_seconds", resource="nodes"): "70x60"}, count=0),
-    "slow decisions": Case(
-        "Slow", "warning", {BUCKETS["0.1"]: "0+5x60", BUCKETS["0.2"]: "0+10x60", BUCKETS["+Inf"]: "0+10x60"}
-    ),
-    "fast decisions": Case(
-        "Slow", "warning", {BUCKETS["0.1"]: "0+10x60", BUCKETS["0.2"]: "0+10x60", BUCKETS["+Inf"]: "0+10x60"}, count=0
-    ),
-    "a blocked loop": Case("LoopBlocked", "warning", {metric("loop_longest_turn_seconds"): "0.7x60"}),
-    "a busy loop": Case("LoopBlocked", "warning", {metric("loop_longest_turn_seconds"): "0.1x60"}, count=0),
-    "Events that are dropped for an hour": Case(
-        "EventsDropped", "info", {metric("events_dropped_total", cause="full"): "0+1x90"}, at="80m"
-    ),
-    "Events that are dropped for a minute": Case(
-        "EventsDropped", "info", {metric("events_dropped_total", cause="full"): "0x9 5x90"}, at="80m", count=0
-    ),
-    # Certificates
-    **{
-        f"a {which} {left} days before its end, {severity}": Case(
-            alert,
-            severity,
-            {metric("certificate_expiry_seconds", certificate=which): f"{left * 86400}x1600"},
-            at,
-            count,
-        )
-        for which, alert, at, limits in (
-            ("leaf", "CertificateExpiring", "2h", {"warning": 7.5, "critical": 2}),
-            ("ca", "CaExpiring", "25h", {"warning": 91.25, "critical": 30}),
-            ("client-ca", "ClientCaExpiring", "2h", {"warning": 14}),
-        )
-        for severity, limit in limits.items()
-        for left, count in ((limit - 0.5, 1), (limit + 0.5, 0))
+PREFERRED = decisions("preferred", "NodeFull", mode="preferred")
+OBSERVED = decisions("preferred", "NodeFull", action="observe")
+SHARE_MANAGERS = decisions("unchanged", "NodeFull", subject="share-manager", mode="preferred")
+INTERNAL_ERRORS = decisions("unchanged", "InternalError")
+REJECTIONS = calls("rejection_count", error_type="calling_webhook_error")
+FAILED_OPEN, FAILED_OPEN_FOR_OTHERS = (
+    calls("fail_open_count", f"{name}.kubevirt-scheduler.io") for name in ("vms", "share-managers")
+)
+PENDING = metric("pending_pins", reason="NodeFull")
+RELEASED = metric("released_total", reason="NodeCordoned")
+LEADS, LEADS_TOO = (metric("release_leader", pod=pod) for pod in "ab")
+FORBIDDEN, SYNCED, AGE = (metric(f"cache_{name}", resource="pods") for name in ("forbidden", "synced", "age_seconds"))
+DROPPED = metric("events_dropped_total", cause="full")
+RENEWED = metric("certificate_steps_total", step="renew")
+REFUSED, CONFLICTS = (metric("certificate_failures_total", cause=cause) for cause in ("refused", "conflict"))
+
+# For each alert, its severity and a time: series, one value a minute, by how many alerts they fire then.
+CASES: dict[tuple[str, str, str], dict[int, list[Series]]] = {
+    # VMs. Rejections that are counted since the API server's start, an hour ago, by another webhook, or before
+    # Prometheus first scrapes the API server, are no new ones.
+    ("Rejected", "critical", "65m"): {
+        1: [{UP: "1x90", REJECTIONS: "_x59 1x60"}, {UP: "1x90", REJECTIONS: "7x59 8x60"}],
+        0: [
+            {UP: "1x90", REJECTIONS: "_x4 1x90"},
+            {UP: "_x59 1x60", REJECTIONS: "_x59 7x60"},
+            {UP: "1x90", calls("rejection_count", "other.example.com"): "0x59 9x60"},
+        ],
     },
-    "a certificate that can't be served": Case(
-        "CertificateUnusable", "warning", {metric("certificate_unusable"): "1x60"}
-    ),
-    "a certificate that can be served": Case(
-        "CertificateUnusable", "warning", {metric("certificate_unusable"): "0x60"}, count=0
-    ),
-    "a client CA that can't be used": Case("ClientCaUnusable", "warning", {metric("client_ca_unusable"): "1x60"}),
-    "a client CA that can be used": Case(
-        "ClientCaUnusable", "warning", {metric("client_ca_unusable"): "0x60"}, count=0
-    ),
-    "a certificate that is renewed each minute": Case(
-        "CertificateReissued", "critical", {metric("certificate_steps_total", step="renew"): "0+1x60"}
-    ),
-    "one renewal": Case(
-        "CertificateReissued", "critical", {metric("certificate_steps_total", step="renew"): "0x19 1x60"}, count=0
-    ),
-    "passes that fail": Case(
-        "CertificateFails", "warning", {metric("certificate_failures_total", cause="refused"): "0+3x60"}
-    ),
-    "replicas that agree": Case(
-        "CertificateFails", "warning", {metric("certificate_failures_total", cause="conflict"): "0+3x60"}, count=0
-    ),
-    "a caBundle that is overwritten each minute": Case(
-        "CaBundleOverwritten", "warning", {metric("certificate_repairs_total"): "0+1x60"}
-    ),
-    "one repair": Case("CaBundleOverwritten", "warning", {metric("certificate_repairs_total"): "0x19 1x60"}, count=0),
+    ("Missed", "warning", "30m"): {
+        1: [{UP: "1x60", FAILED_OPEN: "_x24 1x60"}],
+        2: [{FAILED_OPEN: "1x24 2x60", FAILED_OPEN_FOR_OTHERS: "0x24 1x60"}],
+        0: [{UP: "1x60", FAILED_OPEN: "3x60"}],
+    },
+    ("Undecided", "warning", "30m"): {
+        1: [{metric("undecided_pods"): "0x24 1x60"}],
+        0: [{metric("undecided_pods"): "0x60"}],
+    },
+    ("Softened", "warning", "2h"): {
+        1: [
+            {SOFTENED: "0+1x120", PINNED: "0+2x120"},
+            {SOFTENED: "0+1x120", NODE_IS_GONE: "0+1x120", PINNED: "0+5x120"},
+        ],
+        # A fifth of the starts, only two starts, by choice, share-managers, only observed.
+        0: [
+            {SOFTENED: "0+1x120", PINNED: "0+4x120"},
+            {SOFTENED: "0x60 1x29 2x40", PINNED: "0x120"},
+            {PREFERRED: "0+9x120", PINNED: "0+1x120"},
+            {SHARE_MANAGERS: "0+9x120", PINNED: "0+1x120"},
+            {OBSERVED: "0+9x120"},
+        ],
+    },
+    ("VMsApart", "info", "7h"): {
+        1: [fleet("1x500", "3x500")],
+        # For an hour, one of twenty, not opted in, no opted-in VM.
+        0: [
+            fleet("0x359 1x500", "3x500"),
+            fleet("1x500", "19x500"),
+            fleet("9x500", "1x500", "false") | fleet("0x500", "1x500"),
+            fleet("0x500", "0x500"),
+        ],
+    },
+    ("PendingPins", "warning", "30m"): {1: [{PENDING: "0x10 2x60"}], 0: [{PENDING: "0x10 2x4 0x60"}]},
+    ("Releases", "info", "30m"): {1: [{RELEASED: "0x19 10x60"}], 0: [{RELEASED: "0x19 1x60"}]},
+    ("NoReleaseLeader", "warning", "30m"): {
+        1: [{LEADS: "0x60", LEADS_TOO: "0x60"}],
+        0: [{LEADS: "0x60", LEADS_TOO: "1x60"}],
+    },
+    ("InternalError", "warning", "30m"): {1: [{INTERNAL_ERRORS: "0x24 1x60"}], 0: [{INTERNAL_ERRORS: "1x60"}]},
+    # Replicas
+    ("Absent", "critical", "30m"): {
+        1: [{metric("build_info", service="another"): "1x60"}],
+        0: [{metric("build_info"): "1x60"}],
+    },
+    ("RightMissing", "critical", "30m"): {1: [{FORBIDDEN: "1x60"}], 0: [{FORBIDDEN: "0x60"}]},
+    ("NotSynced", "critical", "30m"): {1: [{SYNCED: "0x60"}], 0: [{SYNCED: "0x5 1x60"}]},
+    ("Stale", "warning", "30m"): {1: [{AGE: "0+60x60"}], 0: [{AGE: "70x60"}]},
+    ("Slow", "warning", "30m"): {1: [durations("0+5x60")], 0: [durations("0+10x60")]},
+    ("LoopBlocked", "warning", "30m"): {
+        1: [{metric("loop_longest_turn_seconds"): "0.7x60"}],
+        0: [{metric("loop_longest_turn_seconds"): "0.1x60"}],
+    },
+    ("EventsDropped", "info", "80m"): {1: [{DROPPED: "0+1x90"}], 0: [{DROPPED: "0x9 5x90"}]},
+    # Certificates
+    ("CertificateExpiring", "warning", "2h"): {1: [expiry("leaf", 7)], 0: [expiry("leaf", 8)]},
+    ("CertificateExpiring", "critical", "2h"): {1: [expiry("leaf", 1.5)], 0: [expiry("leaf", 2.5)]},
+    ("CaExpiring", "warning", "25h"): {1: [expiry("ca", 91)], 0: [expiry("ca", 92)]},
+    ("CaExpiring", "critical", "25h"): {1: [expiry("ca", 29.5)], 0: [expiry("ca", 30.5)]},
+    ("ClientCaExpiring", "warning", "2h"): {1: [expiry("client-ca", 13.5)], 0: [expiry("client-ca", 14.5)]},
+    ("CertificateUnusable", "warning", "30m"): {
+        1: [{metric("certificate_unusable"): "1x60"}],
+        0: [{metric("certificate_unusable"): "0x60"}],
+    },
+    ("ClientCaUnusable", "warning", "30m"): {
+        1: [{metric("client_ca_unusable"): "1x60"}],
+        0: [{metric("client_ca_unusable"): "0x60"}],
+    },
+    ("CertificateReissued", "critical", "30m"): {1: [{RENEWED: "0+1x60"}], 0: [{RENEWED: "0x19 1x60"}]},
+    ("CertificateFails", "warning", "30m"): {1: [{REFUSED: "0+3x60"}], 0: [{CONFLICTS: "0+3x60"}]},
+    ("CaBundleOverwritten", "warning", "30m"): {
+        1: [{metric("certificate_repairs_total"): "0+1x60"}],
+        0: [{metric("certificate_repairs_total"): "0x19 1x60"}],
+    },
 }
+
+
+def promtool(folder: Path, *arguments: str) -> str:
+    """Run Prometheus' own promtool in a folder, and return its complaint, empty without one."""
+    command = [needs.find("promtool"), *arguments]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return result.stdout + result.stderr if result.returncode else ""
+
+
+def check_rules(folder: Path, rules: Object) -> str:
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    return promtool(folder, "check", "rules", "rules.yaml")
+
+
+def write_tests(folder: Path, alert: str, tests: list[Object]) -> str:
+    """Write tests of one alert, and the alert without the others, which would cost time. Return the file's name."""
+    rules = [each for each in alerts(rendered_rules()) if each["alert"] == f"KubevirtScheduler{alert}"]
+    (folder / f"{alert}-rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": alert, "rules": rules}]}))
+    content = {"rule_files": [f"{alert}-rules.yaml"], "evaluation_interval": "1m", "tests": tests}
+    (folder / f"{alert}.yaml").write_text(yaml.safe_dump(content))
+    return f"{alert}.yaml"
+
+
+def played(name: str, severity: str, at: str, count: int, series: Series) -> Object:
+    """Return a test for promtool: so many alerts fire at a time of these series."""
+    firing = f'count(ALERTS{{alertstate="firing",alertname="KubevirtScheduler{name}",severity="{severity}"}})'
+    samples = [{"labels": "{}", "value": count}] if count else []
+    return {
+        "name": f"{name}, {severity}, {count} fire: {series}",
+        "interval": "1m",
+        "input_series": [{"series": one, "values": values} for one, values in series.items()],
+        "promql_expr_test": [{"expr": firing, "eval_time": at, "exp_samples": samples}],
+    }
 
 
 @cache
@@ -236,56 +216,45 @@ def alerts(rules: Object) -> list[Any]:
 
 
 @pytest.mark.needs("promtool")
-@pytest.mark.parametrize("source", SOURCES)
-def test_prometheus_parses_the_rules(source: str, tmp_path: Path) -> None:
-    promtool.check_rules(tmp_path, rendered_rules(source))
+def test_each_alert_fires_only_on_its_series(tmp_path: Path) -> None:
+    tests: dict[str, list[Object]] = {}
+    for (name, severity, at), by_count in CASES.items():
+        for count, all_series in by_count.items():
+            tests.setdefault(name, []).extend(played(name, severity, at, count, series) for series in all_series)
+    files = [write_tests(tmp_path, name, of_alert) for name, of_alert in tests.items()]
+    assert promtool(tmp_path, "test", "rules", *files) == ""
+    wrong = write_tests(tmp_path, "Slow", [played("Slow", "warning", "30m", 1, durations("0+10x60"))])
+    assert "FAILED" in promtool(tmp_path, "test", "rules", wrong)
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_rejects_a_rule_with_an_invalid_expression(tmp_path: Path) -> None:
-    group = {"name": "broken", "rules": [{"alert": "Broken", "expr": "sum(rate(a[5m])"}]}
-    with pytest.raises(promtool.PromtoolError, match="could not parse expression"):
-        promtool.check_rules(tmp_path, {"groups": [group]})
+def test_promtool_parses_the_rules_of_each_source_and_rejects_an_invalid_expression(tmp_path: Path) -> None:
+    for source in SOURCES:
+        assert check_rules(tmp_path, rendered_rules(source)) == ""
+    broken = {"groups": [{"name": "broken", "rules": [{"alert": "Broken", "expr": "sum(rate(a[5m])"}]}]}
+    assert "could not parse expression" in check_rules(tmp_path, broken)
 
 
-@pytest.mark.needs("promtool")
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_an_alert_fires_only_on_its_series(case: Case, tmp_path: Path) -> None:
-    promtool.check_rules(tmp_path, rendered_rules())
-    alert = {"alertname": f"KubevirtScheduler{case.alert}", "severity": case.severity}
-    promtool.firing_alerts(tmp_path, alert, case.series, case.at, case.count)
-
-
-def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+def test_each_alert_has_series_that_fire_it_and_series_that_do_not() -> None:
     found = {(alert["alert"], alert["labels"]["severity"]) for alert in alerts(rendered_rules())}
-    for fires in True, False:
-        covered = {(f"KubevirtScheduler{case.alert}", case.severity)
-                   for case in CASES.values() if bool(case.count) is fires}  # fmt: skip
-        assert covered == found
+    assert {(f"KubevirtScheduler{name}", severity) for name, severity, _ in CASES} == found
+    assert all({0, 1} <= set(by_count) for by_count in CASES.values())
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_each_alert_has_a_severity_texts_and_a_runbook(source: str) -> None:
-    for alert in alerts(rendered_rules(source)):
+def test_each_alert_has_a_severity_texts_and_a_runbook_below_the_configured_base() -> None:
+    base = "https://example.com/runbooks/"
+    values = SOURCES["client CA"] | {"prometheusRule": {"enabled": True, "runbookUrl": base}}
+    rules: Object = find_one(render(values), "PrometheusRule")["spec"]
+    for alert, configured in zip(alerts(rendered_rules()), alerts(rules), strict=True):
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
         assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
         assert alert["annotations"]["runbook_url"] == f"{alert['alert']}.md"
-        assert alert["annotations"]["summary"].endswith(".")
+        assert configured["annotations"]["runbook_url"] == f"{base}{alert['alert']}.md"
 
 
-def test_the_runbook_url_of_an_alert_starts_with_the_configured_base() -> None:
-    values = {"prometheusRule": {"enabled": True, "runbookUrl": "https://example.com/runbooks/"}}
-    rules: Object = find_one(render(values), "PrometheusRule")["spec"]
-    urls = {alert["alert"]: alert["annotations"]["runbook_url"] for alert in alerts(rules)}
-    assert urls["KubevirtSchedulerAbsent"] == "https://example.com/runbooks/KubevirtSchedulerAbsent.md"
-
-
-def test_there_is_one_runbook_for_each_alert() -> None:
+def test_each_alert_has_a_runbook_and_the_index_lists_it_with_its_severities() -> None:
     pages = {page.stem for page in (DOCS / "runbooks").glob("Kubevirt*.md")}
     assert pages == {alert["alert"] for alert in alerts(rendered_rules())}
-
-
-def test_the_index_of_runbooks_lists_each_alert_with_its_severities() -> None:
     rows = re.findall(
         r"^\| \[(\w+)\]\((\w+)\.md\) \| ([a-z, ]+) \|", (DOCS / "runbooks/README.md").read_text(), re.MULTILINE
     )
