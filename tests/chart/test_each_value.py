@@ -25,13 +25,13 @@ TOLERATIONS = [{"key": "infra", "operator": "Exists"}]
 RULE = {"action": "labeldrop", "regex": "container"}
 
 
-# For each value: another value, and the values with which it has an effect. A missing switch or number has a plain one.
+# For each value: another value, and the values with which it has an effect. A missing one is plain: a string, a switch,
+# a number.
 OTHERS: dict[str, tuple[Any, Object]] = {
     "settings.affinityMode": ("preferred", {}),
     "settings.action": ("observe", {}),
     "settings.optIn": ("namespace", {}),
     "settings.optInAnnotations": (["example.com/near-storage"], {}),
-    "settings.longhornNamespace": ("storage", {}),
     "settings.kubevirtAccounts": (["system:serviceaccount:vms:kubevirt-controller"], {}),
     "settings.schedulerNames": ({"old": "new"}, {}),
     "settings.migrationTargets": ("prefer", {}),
@@ -47,20 +47,15 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "certificates.issuerRef.name": ("b", CERT_MANAGER),
     "certificates.issuerRef.kind": ("ClusterIssuer", ISSUER),
     "certificates.issuerRef.group": ("example.com", ISSUER),
-    "tls.clientCA.configMap": ("client-ca", {}),
-    "tls.clientCA.secret": ("client-ca", {}),
     "global.imageRegistry": ("mirror.example.com", {"image": {"registry": "registry.example.com"}}),
     "global.imagePullSecrets": (["registry"], {}),
     "image.registry": ("registry.example.com:5000", {}),
-    "image.repository": ("another", {}),
-    "image.tag": ("1", {}),
     "image.digest": (f"sha256:{'0' * 64}", {}),
     "image.pullPolicy": ("Always", {}),
     "imagePullSecrets": (SECRETS, {}),
     "resources.requests.cpu": ("200m", {}),
     "resources.requests.memory": ("256Mi", {}),
     "resources.limits.memory": ("1Gi", {}),
-    "priorityClassName": ("", {}),
     "nodeSelector": ({"pool": "infra"}, {}),
     "tolerations": (TOLERATIONS, {}),
     "affinity": (AFFINITY, {}),
@@ -83,7 +78,6 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "podAnnotations": ({"mesh": "off"}, {}),
     "extraObjects": ([{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}], {}),
     "serviceAccount.create": (False, {"serviceAccount": {"name": "mine"}}),
-    "serviceAccount.name": ("mine", {}),
     "serviceAccount.annotations": ({"a": "b"}, {}),
     "service.annotations": ({"a": "b"}, {}),
     "bindAddress": ("::", {}),
@@ -109,9 +103,6 @@ OTHERS: dict[str, tuple[Any, Object]] = {
     "prometheusRule.runbookUrl": ("https://runbooks.example.com", RULES),
     "dashboard.labels.grafana_dashboard": ("yes", DASHBOARD),
     "dashboard.annotations": ({"folder": "VMs"}, DASHBOARD),
-    "test.namespace": ("shop", {}),
-    "nameOverride": ("near", {}),
-    "fullnameOverride": ("near", {}),
 }
 PATHS = {".".join(path): path for path in leaf_paths(default_values())}
 
@@ -130,7 +121,8 @@ def rendered(values: str) -> str:
 def other_value(name: str) -> tuple[Any, Object]:
     """Another value, and the values with which it has an effect."""
     default = default_value(PATHS[name])
-    return OTHERS.get(name) or ((not default) if isinstance(default, bool) else default + 1, {})
+    plain = "another" if isinstance(default, str) else not default if isinstance(default, bool) else default
+    return OTHERS.get(name) or (plain + 1 if type(plain) is int else plain, {})
 
 
 def test_each_alternative_here_is_of_an_existing_value() -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from tests.support.helm_chart import CHART, CI_VALUES, README_PAGE, default_values, leaf_paths, value_comments
+from tests.support.helm_chart import CHART, README_PAGE, default_values, leaf_paths, value_comments
 from webhook import __version__
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -49,23 +46,3 @@ def test_the_chart_and_the_program_have_the_same_version_and_license() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
     assert chart["annotations"]["artifacthub.io/license"] == "Apache-2.0"
-
-
-def test_no_file_of_the_chart_contains_a_ca_bundle_or_a_key() -> None:
-    for file in (path for path in CHART.rglob("*") if path.is_file()):
-        # Search for the field: comments and the README mention the word.
-        assert not re.search(r"^[ -]*\"?caBundle\"?:", file.read_text(), re.MULTILINE), file
-        assert "-----BEGIN" not in file.read_text(), file
-
-
-@pytest.mark.parametrize("file", CI_VALUES, ids=lambda file: file.stem)
-def test_each_ci_file_starts_with_a_comment(file: Path) -> None:
-    assert file.read_text().startswith("# ")
-
-
-def test_no_template_renders_labels_without_the_common_annotations() -> None:
-    templates = [path for path in CHART.rglob("templates/**/*") if path.suffix in (".yaml", ".tpl")]
-    assert len(templates) > 40
-    assert [path.name for path in templates if 'include "kubevirt-scheduler.labels"' in path.read_text()] == [
-        "_names.tpl"
-    ]
