@@ -8,7 +8,7 @@ import pytest
 
 from certs.authority import issue_ca, issue_leaf, read
 from certs.files import UnusableCertificate
-from certs.serving import ClientCa, ServingCertificate, load_context
+from certs.serving import ClientCa, ServingCertificate
 from tests.support.client_certificates import issue_client, replace
 from tests.support.log_capture import capture_logs
 from tests.support.tls_client import write_certificate_files
@@ -41,15 +41,10 @@ def trusted(certificate):
 # Loading
 
 
-def test_a_context_with_a_client_ca_requires_a_client_certificate(certificate):
+def test_only_a_context_with_a_client_ca_requires_a_client_certificate(certificate, tmp_path):
     assert certificate.context().verify_mode is ssl.CERT_REQUIRED
     assert trusted(certificate) == {OLD.certificate}
-
-
-def test_a_context_without_a_client_ca_requests_no_client_certificate(tmp_path):
-    write_certificate_files(tmp_path)
-    assert ServingCertificate(tmp_path).context().verify_mode is ssl.CERT_NONE
-    assert load_context(tmp_path).verify_mode is ssl.CERT_NONE
+    assert ServingCertificate(tmp_path / "served").context().verify_mode is ssl.CERT_NONE
 
 
 @pytest.mark.parametrize(
@@ -74,13 +69,8 @@ def test_a_missing_file_is_an_error_at_startup(tmp_path):
         ClientCa(tmp_path / "client-ca.crt")
 
 
-def test_a_certificate_that_is_no_ca_is_not_trusted(certificate, file):
-    replace(file, LEAF + NEW.certificate)
-    assert trusted(certificate) == {NEW.certificate}
-
-
-def test_text_and_keys_beside_the_certificates_are_ignored(certificate, file):
-    replace(file, b"# the CA\n" + NEW.key + NEW.certificate)
+def test_text_keys_and_certificates_of_no_ca_are_ignored(certificate, file):
+    replace(file, b"# the CA\n" + LEAF + NEW.key + NEW.certificate)
     assert trusted(certificate) == {NEW.certificate}
 
 
@@ -157,13 +147,6 @@ def test_the_client_ca_is_required_of_a_certificate_that_arrives_later(file, tmp
     assert certificate.problem == ""
     write_certificate_files(tmp_path / "served")
     assert certificate.context().verify_mode is ssl.CERT_REQUIRED
-
-
-def test_expiry_times_has_the_last_client_ca_to_expire(certificate, file):
-    assert certificate.expiry_times()["client-ca"] == NOW.replace(microsecond=0) + 365 * DAY
-    replace(file, NEW.certificate)
-    certificate.context()
-    assert certificate.expiry_times()["client-ca"] == NOW.replace(microsecond=0) + 30 * DAY
 
 
 def test_an_intermediate_ca_is_trusted_without_its_root(certificate, file):

@@ -1,7 +1,6 @@
 """The serving certificate: reloaded when its files change, but only if the new files are usable."""
 
 import os
-import resource
 import ssl
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from certs.serving import (
     temporary_folder,
 )
 from tests.support.log_capture import capture_logs
-from tests.support.own_process import run_in_child_process
 
 NOW = datetime.now(UTC)
 CA = issue_ca(NOW)
@@ -108,16 +106,6 @@ def test_the_old_pair_is_served_until_certificate_and_key_have_both_changed(tmp_
     ]
 
 
-@pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
-def test_the_old_pair_is_served_after_a_file_is_deleted(tmp_path, name):
-    certificate = ServingCertificate(write(tmp_path))
-    before = certificate.context()
-    tmp_path.joinpath(name).unlink()
-    with capture_logs() as lines:
-        assert [certificate.context() for _ in range(3)] == [before] * 3
-    assert [line["reason"] for line in lines] == [f"{tmp_path / name}: No such file or directory"]
-
-
 # Expiry and problem
 
 DAY = timedelta(days=1)
@@ -162,61 +150,47 @@ def test_awaited_files_have_no_expiry_and_no_problem_until_they_exist(tmp_path):
         assert (waited.expiry_times(), waited.problem) == (TEN_DAYS, "")
 
 
-def test_the_problem_is_cleared_when_the_served_files_are_back(tmp_path):
+def test_the_old_pair_is_served_while_a_file_is_missing_and_the_problem_ends_when_it_is_back(tmp_path):
     key, target_file = tmp_path / "tls.key", write(tmp_path).joinpath("tls.key").rename(tmp_path / "kept")
     key.symlink_to(target_file)
     certificate = ServingCertificate(tmp_path)
-    for target, problem in (("nowhere", f"{key}: No such file or directory"), ("kept", "")):
-        key.unlink()
-        key.symlink_to(tmp_path / target)
-        assert certificate.context()
-        assert certificate.problem == problem
-
-
-def reload_after_running_out_of_file_descriptors(folder):
-    certificate, (soft, hard) = ServingCertificate(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = certificate.context()
-    write(folder)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    assert certificate.context() is before
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert certificate.context() is not before
-
-
-def test_a_pair_is_reloaded_after_a_temporary_lack_of_file_descriptors(tmp_path):
-    run_in_child_process(reload_after_running_out_of_file_descriptors, write(tmp_path))
+    before, missing = certificate.context(), f"{key}: No such file or directory"
+    with capture_logs() as lines:
+        for target, problem in (("nowhere", missing), ("kept", "")):
+            key.unlink()
+            key.symlink_to(tmp_path / target)
+            assert [certificate.context() for _ in range(3)] == [before] * 3
+            assert certificate.problem == problem
+    assert [line["reason"] for line in lines] == [missing]
 
 
 def test_the_minimum_version_is_tls_1_2(tmp_path):
     assert load_context(write(tmp_path)).minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-@pytest.mark.parametrize("name", ["tls.crt", "tls.key"])
-@pytest.mark.parametrize("content", [b"", b"nothing", b"\xff\x00", b"-----BEGIN CERTIFICATE-----\n"])
-def test_a_file_without_valid_pem_is_named_in_the_error(tmp_path, name, content):
-    write(tmp_path).joinpath(name).write_bytes(content)
-    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / name}: contains no "):
-        load_context(tmp_path)
+def encrypted(key):
+    loaded = load_pem_private_key(key, None)
+    return loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
 
 
-def test_a_directory_instead_of_a_file_is_named_in_the_error(tmp_path):
-    write(tmp_path).joinpath("tls.key").unlink()
-    tmp_path.joinpath("tls.key").mkdir()
-    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: Is a directory"):
-        load_context(tmp_path)
+CUT = b"-----BEGIN CERTIFICATE-----\n"
+NO_KEY = "contains no unencrypted PEM private key"
+UNUSABLE = {
+    **{f"{content} in tls.crt": ("tls.crt", content, "contains no PEM certificate") for content in (b"", b"\xff", CUT)},
+    **{f"{content} in tls.key": ("tls.key", content, NO_KEY) for content in (b"", b"\xff", CUT)},
+    # OpenSSL must not ask for the passphrase on the terminal.
+    "an encrypted key": ("tls.key", encrypted(issue_leaf(CA, ["localhost"], NOW).key), NO_KEY),
+    "a key of another certificate": ("tls.key", issue_leaf(CA, ["localhost"], NOW).key, "does not match "),
+    "a directory": ("tls.key", None, "Is a directory"),
+}
 
 
-def test_a_key_of_another_certificate_is_named_in_the_error(tmp_path):
-    write(tmp_path).joinpath("tls.key").write_bytes(issue_leaf(CA, ["localhost"], NOW).key)
-    with pytest.raises(UnusableCertificate, match=f"^{tmp_path / 'tls.key'}: does not match {tmp_path / 'tls.crt'}"):
-        load_context(tmp_path)
-
-
-def test_an_encrypted_key_raises_an_error_without_a_prompt_for_the_passphrase(tmp_path):
-    key = load_pem_private_key(write(tmp_path).joinpath("tls.key").read_bytes(), None)
-    encrypted_key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
-    tmp_path.joinpath("tls.key").write_bytes(encrypted_key)
-    with pytest.raises(UnusableCertificate, match="contains no unencrypted PEM private key"):
+@pytest.mark.parametrize(("name", "content", "problem"), UNUSABLE.values(), ids=UNUSABLE)
+def test_an_unusable_file_is_named_in_the_error(tmp_path, name, content, problem):
+    file = write(tmp_path) / name
+    file.unlink()
+    file.mkdir() if content is None else file.write_bytes(content)
+    with pytest.raises(UnusableCertificate, match=f"^{file}: {problem}"):
         load_context(tmp_path)
 
 
@@ -228,20 +202,15 @@ def test_an_unusable_ca_file_is_named_in_the_error(tmp_path, content):
         ca_file(tmp_path)
 
 
-def test_a_self_signed_folder_is_private_and_is_removed_at_the_end():
+def test_a_self_signed_folder_is_private_valid_for_a_year_and_removed_at_the_end():
     with self_signed_folder(["localhost"], NOW) as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()} == dict.fromkeys(
             ("ca.crt", "tls.crt", "tls.key"), 0o600
         )
-        assert load_context(folder)
         assert ca_file(folder)
-    assert not folder.exists()
-
-
-def test_self_signed_certificates_live_for_a_year():
-    with self_signed_folder(["localhost"], NOW) as folder:
         assert ServingCertificate(folder).expiry_times() == dict.fromkeys(("leaf", "ca"), TEN_DAYS["ca"])
+    assert not folder.exists()
 
 
 def folder_and_warnings(folder_context):
@@ -260,14 +229,9 @@ def test_keys_in_memory_log_nothing_and_keys_on_disk_log_a_warning(tmp_path):
     advice = f"mount writable memory at {nowhere}, as container runtimes do"
     warnings = [("warning", "private keys are on disk", advice)]
     assert folder_and_warnings(temporary_folder(str(nowhere), str(disk))) == (disk, warnings)
-
-
-def test_an_unusable_memory_folder_logs_a_warning_and_keys_are_on_disk(tmp_path):
-    not_a_folder = tmp_path / "file"
-    not_a_folder.touch()  # writable, but mkdtemp fails in it, as in a full folder
-    parent, warnings = folder_and_warnings(temporary_folder(str(not_a_folder), str(tmp_path)))
-    assert parent == tmp_path
-    assert [level for level, _, _ in warnings] == ["warning"]
+    full = tmp_path / "full"
+    full.touch()  # writable, but mkdtemp fails in it, as in a full folder
+    assert folder_and_warnings(temporary_folder(str(full), str(disk)))[0] == disk
 
 
 def test_no_writable_folder_raises_a_one_line_error_with_advice(tmp_path):
