@@ -66,6 +66,14 @@ def new_controller(api, clock, tmp_path):
     return make
 
 
+@pytest.fixture
+def settled(new_controller):
+    """A replica after its first pass."""
+    controller = new_controller()
+    controller.run_pass()
+    return controller
+
+
 def folder_of(controller):
     return controller._folder
 
@@ -134,21 +142,19 @@ def test_a_replica_that_can_not_read_the_ca_bundle_is_not_reported_as_untrusted(
     assert (controller.untrusted, controller.failures[Cause.FORBIDDEN]) == ("", 1)
 
 
-def test_the_next_pass_without_a_conflict_repairs_an_emptied_ca_bundle(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
+def test_the_next_pass_without_a_conflict_repairs_an_emptied_ca_bundle(api, clock, settled):
     unchanged = api.ca_bundles()
     del api.configuration["webhooks"][1]["clientConfig"]["caBundle"]
     api.configuration["webhooks"][0]["timeoutSeconds"] = 7
     api.fail_before = {len(api.calls) + 2: ApiError(409, "no")}
-    assert controller.run_pass() <= CONFLICT_RETRY
-    assert (controller.repairs, controller.problem) == (0, "")
+    assert settled.run_pass() <= CONFLICT_RETRY
+    assert (settled.repairs, settled.problem) == (0, "")
     for _ in range(2):
-        controller.run_pass()
+        settled.run_pass()
         assert api.ca_bundles() == unchanged
         assert api.configuration["webhooks"][0]["timeoutSeconds"] == 7
-        assert controller.repairs == 1
-    assert is_healthy(controller, api, clock)
+        assert settled.repairs == 1
+    assert is_healthy(settled, api, clock)
 
 
 def test_nothing_is_published_without_a_configuration(api, new_controller):
@@ -173,34 +179,9 @@ def test_a_controller_with_a_secret_requires_names(new_controller):
 # Rotation
 
 
-def start_rotation(controller, clock):
-    controller.run_pass()
-    clock.advance(244 * DAY)
-    run_passes(controller, 2)  # renews the leaf, then introduces the next CA
-
-
-def next_ca(api):
-    return bundles.read(api.secret).next_ca
-
-
-def test_the_next_ca_does_not_sign_before_the_spread_is_over(api, clock, new_controller):
-    controller = new_controller()
-    start_rotation(controller, clock)
-    assert next_ca(api)
-    controller.run_pass()
-    clock.advance(5 * MINUTE - timedelta(seconds=1))
-    controller.run_pass()
-    assert controller.steps[Step.SIGN] == 0
-    clock.advance(timedelta(seconds=1))
-    controller.run_pass()
-    assert controller.steps[Step.SIGN] == 1
-
-
-def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, new_controller, clock):
+def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, settled, clock):
     clock.time = datetime.now(UTC)  # the handshake checks certificates against the real time
-    controller = new_controller()
-    controller.run_pass()
-    certificate = ServingCertificate(folder_of(controller))
+    certificate = ServingCertificate(folder_of(settled))
     published, before = [api.ca_bundles()[0]], certificate.context()
     for _ in rotate_by_hand(
         CertificateObjects(api, (NAMESPACE, NAME), CONFIGURATION),
@@ -212,7 +193,7 @@ def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, 
         published.append(api.ca_bundles()[0])
         for _ in range(2):  # before and after the replica reads the step
             assert handshake(certificate.context(), published[-1], NAMES[0]) == "TLSv1.3"
-            controller.run_pass()
+            settled.run_pass()
     assert certificate.context() is not before
     assert len(set(published)) == 3
     with pytest.raises(ssl.SSLCertVerificationError, match=r"unable to get local issuer|signature failure"):
@@ -242,88 +223,69 @@ def test_a_foreign_secret_is_not_written_and_logs_one_warning(api, new_controlle
     assert not list(folder_of(controller).iterdir())
 
 
-def test_a_damaged_secret_is_replaced_and_logs_one_warning(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
+def test_a_damaged_secret_is_replaced_and_logs_one_warning(api, clock, settled):
     api.secret["data"]["tls.key"] = "eA=="
     with capture_logs() as lines:
-        run_passes(controller)
+        run_passes(settled)
     warnings = [line["reason"] for line in lines if line["log_level"] == "warning"]
     assert warnings == [
         f"Secret {NAMESPACE}/{NAME}: tls.key: contains no unencrypted PEM private key",
     ]
-    assert controller.failures == {Cause.DAMAGED: 1}
-    assert is_healthy(controller, api, clock)
+    assert settled.failures == {Cause.DAMAGED: 1}
+    assert is_healthy(settled, api, clock)
 
 
-def test_an_expired_ca_is_replaced_without_keeping_it_trusted(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    clock.advance(400 * DAY)
-    run_passes(controller)
-    assert is_healthy(controller, api, clock)
-    assert len(split(api.ca_bundles()[0])) == 1
-
-
-def test_a_missing_secret_is_reported_and_the_served_files_stay(api, new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    before = content(controller)
+def test_without_a_secret_the_served_files_stay_and_the_backoff_does_not_grow(api, settled):
+    before = content(settled)
     del api.objects[SECRET_PATH]
-    controller.run_pass()
-    assert controller.problem == f"Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it"
-    assert content(controller) == before
+    assert max(run_passes(settled, 9)) <= PASS_INTERVAL
+    assert settled.problem == f"Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it"
+    assert content(settled) == before
 
 
 @pytest.mark.parametrize("code", [0, 403])
 @pytest.mark.parametrize(
     "call", range(4), ids=["read configuration", "read Secret", "write Secret", "write configuration"]
 )
-def test_a_failed_request_is_counted_logged_once_and_the_rotation_completes(api, clock, new_controller, code, call):
-    controller = new_controller()
-    controller.run_pass()
+def test_a_failed_request_is_counted_logged_once_and_the_rotation_completes(api, clock, settled, code, call):
     clock.advance(244 * DAY)
-    controller.run_pass()
+    settled.run_pass()
     api.fail_before = {len(api.calls) + call: ApiError(code, "no")}
     with capture_logs() as lines:
-        controller.run_pass()
-    assert controller.failures.total() == 1
-    assert controller.problem
+        settled.run_pass()
+    assert settled.failures.total() == 1
+    assert settled.problem
     assert len([line for line in lines if line["log_level"] == "warning"]) == 1
-    run_passes(controller, 3)
+    run_passes(settled, 3)
     clock.advance(5 * MINUTE)
-    run_passes(controller, 3)
-    assert is_healthy(controller, api, clock)
-    assert controller.steps[Step.SIGN] == 1
+    run_passes(settled, 3)
+    assert is_healthy(settled, api, clock)
+    assert settled.steps[Step.SIGN] == 1
 
 
-def test_the_leaf_is_renewed_while_the_configuration_is_forbidden(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    before = content(controller)
+def test_the_leaf_is_renewed_while_the_configuration_is_forbidden(api, clock, settled):
+    before = content(settled)
     clock.advance(25 * DAY)
     api.fail_before = {len(api.calls): ApiError(403, "no")}
-    controller.run_pass()
-    assert content(controller) != before
-    assert controller.failures == {Cause.FORBIDDEN: 1}
+    settled.run_pass()
+    assert content(settled) != before
+    assert settled.failures == {Cause.FORBIDDEN: 1}
 
 
-def test_a_leaf_of_an_unpublished_ca_is_not_served_while_the_old_leaf_is_valid(api, clock, new_controller):
-    controller = new_controller()
-    controller.run_pass()
-    before = content(controller)
+def test_a_leaf_of_an_unpublished_ca_is_not_served_while_the_old_leaf_is_valid(api, clock, settled):
+    before = content(settled)
     api.secret["data"]["ca.key"] = "eA=="
     first = len(api.calls)
     api.fail_before = {first + 3: ApiError(0, "cut")}
-    controller.run_pass()
-    assert content(controller) == before
+    settled.run_pass()
+    assert content(settled) == before
     assert api.data()["tls.crt"] != before
-    controller.run_pass()  # publishes the CA; the next pass sees that it is published
-    assert content(controller) == before
-    assert is_healthy(controller, api, clock)
-    controller.run_pass()
-    assert content(controller) == api.data()["tls.crt"]
-    assert is_healthy(controller, api, clock)
+    settled.run_pass()  # publishes the CA; the next pass sees that it is published
+    assert content(settled) == before
+    assert is_healthy(settled, api, clock)
+    settled.run_pass()
+    assert content(settled) == api.data()["tls.crt"]
+    assert is_healthy(settled, api, clock)
 
 
 @pytest.mark.parametrize("served", [None, b"garbage", issue_leaf(issue_ca(LONG_AGO), NAMES, LONG_AGO).certificate])
@@ -349,11 +311,6 @@ def test_the_backoff_grows_to_30_seconds_and_resets_after_a_successful_pass(api,
     assert not controller.problem
     api.fail_before = {len(api.calls) + 1: ApiError(0, "cut")}
     assert controller.run_pass() <= 1
-
-
-def test_a_missing_secret_does_not_increase_the_backoff(api, new_controller):
-    del api.objects[SECRET_PATH]
-    assert max(run_passes(new_controller(), 9)) <= PASS_INTERVAL
 
 
 def test_connection_errors_with_different_messages_are_logged_once(api, new_controller):
@@ -454,18 +411,14 @@ def test_filling_an_empty_secret_leaves_published_cas_trusted_during_a_rollout(
     assert api.ca_bundles() == [bundles.read(api.secret).authority.certificate] * 2
 
 
-def test_replacing_a_damaged_secret_does_not_publish_a_ca_that_the_served_leaf_does_not_chain_to(
-    api, clock, new_controller
-):
-    controller = new_controller()
-    controller.run_pass()
-    folder_of(controller).joinpath("ca.crt").write_bytes(FOREIGN_CA.certificate)
+def test_replacing_a_damaged_secret_does_not_publish_a_ca_that_the_served_leaf_does_not_chain_to(api, clock, settled):
+    folder_of(settled).joinpath("ca.crt").write_bytes(FOREIGN_CA.certificate)
     api.secret["data"]["ca.key"] = "eA=="
-    controller.run_pass()
+    settled.run_pass()
     assert len(split(api.ca_bundles()[0])) == 1
-    controller.run_pass()
-    assert is_healthy(controller, api, clock)
-    assert controller.steps == {Step.START: 2}
+    settled.run_pass()
+    assert is_healthy(settled, api, clock)
+    assert settled.steps == {Step.START: 2}
 
 
 # Several replicas
@@ -514,8 +467,8 @@ def test_the_life_of_two_cas_takes_each_step_once_and_each_renewal_when_it_is_du
 
 
 @pytest.fixture
-def provided(tmp_path, clock):
-    """A folder with a mounted, provided Secret, and a function that replaces its certificates."""
+def provided(tmp_path, clock, new_controller):
+    """A replica, its folder with a mounted, provided Secret, and a function that replaces the certificates."""
     folder = tmp_path / "provided"
     folder.mkdir()
 
@@ -527,12 +480,11 @@ def provided(tmp_path, clock):
             folder.joinpath(name).write_bytes(text)
 
     write_pair(issue_ca(clock()))
-    return folder, write_pair
+    return new_controller(folder, secret=None, policy=Policy()), folder, write_pair
 
 
-def test_a_provided_ca_is_published_without_reading_a_secret(api, clock, new_controller, provided):
-    folder, _ = provided
-    controller = new_controller(folder, secret=None, policy=Policy())
+def test_a_provided_ca_is_published_without_reading_a_secret(api, clock, provided):
+    controller, folder, _ = provided
     assert controller.run_pass() == PROPAGATION_DELAY
     assert controller.untrusted
     run_passes(controller)
@@ -543,9 +495,8 @@ def test_a_provided_ca_is_published_without_reading_a_secret(api, clock, new_con
     assert is_healthy(controller, api, clock)
 
 
-def test_a_changed_provided_ca_replaces_the_old_one_after_the_mount_delay(api, clock, new_controller, provided):
-    folder, write_pair = provided
-    controller = new_controller(folder, secret=None, policy=Policy())
+def test_a_changed_provided_ca_replaces_the_old_one_after_the_mount_delay(api, clock, provided):
+    controller, folder, write_pair = provided
     controller.run_pass()
     old = api.ca_bundles()[0]
     write_pair(issue_ca(clock()), *[])  # the published CA does not trust the new leaf: publish both CAs without delay
@@ -564,10 +515,9 @@ def test_a_changed_provided_ca_replaces_the_old_one_after_the_mount_delay(api, c
     assert api.ca_bundles()[0] == folder.joinpath("ca.crt").read_bytes() != before
 
 
-def test_a_provided_certificate_without_its_key_is_not_published(api, clock, new_controller, provided):
+def test_a_provided_certificate_without_its_key_is_not_published(api, clock, provided):
     """The server still uses the previous pair."""
-    folder, write_pair = provided
-    controller = new_controller(folder, secret=None, policy=Policy())
+    controller, folder, write_pair = provided
     controller.run_pass()
     before, key = api.ca_bundles(), folder.joinpath("tls.key").read_bytes()
     write_pair(issue_ca(clock()))
@@ -584,7 +534,7 @@ def test_a_provided_certificate_without_its_key_is_not_published(api, clock, new
 def test_replicas_of_the_old_and_the_new_source_stay_trusted_and_do_not_overwrite_each_other(
     api, new_controller, provided
 ):
-    old, own = new_controller(provided[0], secret=None, policy=Policy()), new_controller()
+    old, own = provided[0], new_controller()
     old.run_pass()
     seen = record_trust(api, [old])
     for controller in (own, old, own, old):
@@ -594,27 +544,26 @@ def test_replicas_of_the_old_and_the_new_source_stay_trusted_and_do_not_overwrit
     assert (old.repairs, own.repairs) == (1, 0)
 
 
-def test_the_number_of_old_cas_published_with_a_provided_ca_is_limited(api, clock, new_controller, provided):
+def test_the_number_of_old_cas_published_with_a_provided_ca_is_limited(api, clock, provided):
     api.publish(b"".join(issue_ca(clock()).certificate for _ in range(MAX_RETIRING + 1)))
-    new_controller(provided[0], secret=None, policy=Policy()).run_pass()
+    provided[0].run_pass()
     assert len(split(api.ca_bundles()[0])) == 1 + MAX_RETIRING
 
 
-def test_only_the_certificates_of_a_provided_ca_crt_are_published(api, new_controller, provided):
-    folder, _ = provided
+def test_only_the_certificates_of_a_provided_ca_crt_are_published(api, provided):
+    controller, folder, _ = provided
     certificates, key = (folder.joinpath(name).read_bytes() for name in ("ca.crt", "tls.key"))
     folder.joinpath("ca.crt").write_bytes(b"subject=/CN=ours\n" + certificates + key)
-    new_controller(folder, secret=None, policy=Policy()).run_pass()
+    controller.run_pass()
     assert api.ca_bundles() == [certificates] * 2
 
 
 @pytest.mark.parametrize(("text", "cause"), [(None, Cause.MISSING), (b"garbage", Cause.DAMAGED)])
-def test_an_unusable_provided_ca_is_reported(api, new_controller, provided, text, cause):
-    folder, _ = provided
+def test_an_unusable_provided_ca_is_reported(api, provided, text, cause):
+    controller, folder, _ = provided
     folder.joinpath("ca.crt").unlink()
     if text:
         folder.joinpath("ca.crt").write_bytes(text)
-    controller = new_controller(folder, secret=None, policy=Policy())
     controller.run_pass()
     assert api.writes == []
     assert controller.failures == {cause: 1}
