@@ -43,7 +43,7 @@ EMPTY_DEFAULTS = [path for path in leaf_paths(default_values()) if default_value
 
 
 def test_an_empty_section_is_refused_by_name() -> None:
-    with pytest.raises(HelmError, match="missing propert") as error:
+    with pytest.raises(HelmError, match="missing properties") as error:
         render(dict.fromkeys(SECTIONS))
     assert [section for section in SECTIONS if f"'{section}'" not in str(error.value)] == []
 
