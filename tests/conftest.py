@@ -17,7 +17,7 @@ from tests.support.longhorn import Longhorn
 from tests.support.measured import FIGURE, Measured
 from tests.support.run_summary import write_summary
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import NAMESPACE, Webhook, create_service_account
+from tests.support.webhook_process import NAMESPACE, Webhook, create_service_account, last_decisions
 
 # Hypothesis fails an example that takes 0.2 s by default. No property here is about time, and machines stall.
 settings.register_profile(
@@ -38,6 +38,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(missing, pytrace=False)
     if missing:
         pytest.skip(missing)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Add the last decisions of the webhooks that run to the report of a failed test."""
+    report = yield
+    if report.failed and item.get_closest_marker("controlplane"):
+        report.sections += last_decisions()
+    return report
 
 
 @pytest.hookimpl(trylast=True)

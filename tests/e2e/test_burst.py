@@ -30,12 +30,9 @@ LIMIT = 90  # seconds until all VMs of a burst run
 LEAST = 30
 # The number of replicas, how their Service routes calls, and the number of clients that create the VMs.
 SERVICES: dict[str, tuple[int, Callable[[Replicas], None], int]] = {
-    "one replica, at once": (1, Replicas.route_to_one, BURST),
-    "two replicas, at once": (2, Replicas.route_per_connection, BURST),
     "two replicas, by 10 clients": (2, Replicas.route_per_connection, 10),
     "three replicas, at once": (3, Replicas.route_per_connection, BURST),
     "two replicas with session affinity, at once": (2, Replicas.route_to_one, BURST),
-    "two replicas with session affinity, by 10 clients": (2, Replicas.route_to_one, 10),
 }
 
 
@@ -53,7 +50,9 @@ def test_30_vms_that_compete_for_a_node_with_capacity_for_10_all_run(
     if other_nodes == "half full":  # then the scheduler itself scores the share-manager's node highest
         for other in set(scenario.node_names) - {node}:
             scenario.fill(other, cpu="8", memory="32Gi")
-    pods = create_concurrently(scenario, [scenario.vm_pod(f"vm{number}", "disk1") for number in range(VMS)])
+    pods = create_concurrently(
+        scenario, scenario.known(*(scenario.vm_pod(f"vm{number}", "disk1") for number in range(VMS)))
+    )
     nodes = Counter(scenario.wait_running(pod) for pod in pods)
     reasons = Counter(scenario.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
     measured(
@@ -97,7 +96,7 @@ def test_100_vms_that_start_together_all_run_whichever_replica_decides(
     scenario.use_webhook(replicas.first)
     replicas.wait_until_all(lambda: scenario.target_node(claims[-1]) == node, f"a decision for {node}")
     route(replicas)
-    pods = [scenario.vm_pod(f"vm{number}", claims[number % VOLUMES]) for number in range(BURST)]
+    pods = scenario.known(*(scenario.vm_pod(f"vm{number}", claims[number % VOLUMES]) for number in range(BURST)))
     created = burst.create(scenario, pods, clients)
     found = burst.outcome(scenario, created, LIMIT)
     p50, p99 = burst.latencies(created)

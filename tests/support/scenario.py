@@ -37,6 +37,7 @@ NAMESPACE_NUMBERS = itertools.count(1)
 DECISION = "kubevirt-scheduler/decision"
 CO_SCHEDULED = "kubevirt-scheduler/co-scheduled-node"
 RESPONSES = "kubevirt_scheduler_responses_total"
+CACHED_VMIS = 'kubevirt_scheduler_cache_objects{resource="virtualmachineinstances"}'
 
 
 def recorded_pod(review: str) -> Object:
@@ -212,6 +213,21 @@ class Scenario:
         term = {"labelSelector": {"matchLabels": {"group": group}}, "topologyKey": HOSTNAME}
         pod["spec"]["affinity"]["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
         return pod
+
+    def known(self, *pods: Object) -> list[Object]:
+        """Return pods that `vm_pod` built once the webhook has seen their new VMIs: only then, a decision reserves.
+
+        virt-controller creates a pod only after its own watch has shown it the VMI.
+        """
+        owned = [self.owned(pod) for pod in pods]
+        path = "/apis/kubevirt.io/v1/virtualmachineinstances"
+
+        def are_known() -> bool:
+            cached = self._webhook.metric(CACHED_VMIS) if self._webhook else None
+            return cached == len(self.plane.request("GET", path)["items"])
+
+        self.plane.wait(are_known, 20, "the VMIs in the webhook's cache")
+        return owned
 
     def create(self, pod: Object) -> str:
         """Create a pod and return its name."""

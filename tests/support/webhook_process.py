@@ -16,7 +16,7 @@ from pathlib import Path
 from certs.authority import issue_ca, issue_leaf
 from tests.support.controlplane.api import LOOPBACK, Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.controlplane.process import Process, free_ports
+from tests.support.controlplane.process import STARTED, Process, free_ports
 
 PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -58,6 +58,16 @@ def create_service_account(plane: ControlPlane, name: str, rights: tuple[Right, 
     binding = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
     plane.request("POST", f"{RBAC}/clusterrolebindings", binding)
     return plane.service_account_token(NAMESPACE, name)
+
+
+def last_decisions(count: int = 12) -> list[tuple[str, str]]:
+    """Return the last log lines about decisions of each webhook process that runs, with a heading."""
+    found = []
+    for process in list(STARTED):
+        lines = process.log.read_text(errors="replace").splitlines() if process.log.exists() else []
+        if decided := [line for line in lines if '"decided"' in line]:
+            found.append((f"last decisions of {process.name}", "\n".join(decided[-count:])))
+    return found
 
 
 class Webhook:

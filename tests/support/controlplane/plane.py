@@ -23,6 +23,7 @@ from tests.support.controlplane.proxy import Address, EgressProxy
 
 T = TypeVar("T")
 COMMAND_TIMEOUT = 300  # seconds for kubectl and helm: the default of Helm's `--timeout`; kubectl has no timeout
+PATIENCE = 3  # a wait takes so many times longer on a busy machine than its test allows
 LAST_EVENTS, LOG_LINES = 20, 8  # of the cluster, and of each program's log, in the error of a failed wait
 
 
@@ -139,9 +140,10 @@ class ControlPlane(Api):
     def wait(self, predicate: Callable[[], T], seconds: float, what: str) -> T:
         """Poll until the predicate returns a true value, and return that value. A failed request counts as false.
 
-        After `seconds`, raises AssertionError with the last value, the newest events and the end of each program's log.
-        Raises ProcessError if a program dies.
+        After PATIENCE times `seconds`, raises AssertionError with the last value, the newest events and the end of each
+        program's log. Raises ProcessError if a program dies.
         """
+        seconds *= PATIENCE
         deadline = time.monotonic() + seconds
         last: object = None
         while True:
