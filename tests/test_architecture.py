@@ -1,11 +1,7 @@
 """Every file obeys the laws, and each law finds the violations that are planted for it."""
 
 import math
-import shutil
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -31,17 +27,11 @@ SCOPES = {
 PLANTED = {
     laws.purity: [
         ("webhook/placement/affinity.py", "import time"),
-        ("webhook/placement/affinity.py", "from datetime import datetime"),
-        ("webhook/placement/affinity.py", "from os import environ"),
         ("webhook/placement/affinity.py", "from sys import intern, stderr"),
         ("webhook/placement/affinity.py", "def later():\n    import logging"),
-        ("webhook/placement/affinity.py", "import certs.authority"),
-        ("webhook/placement/affinity.py", "from webhook.serving import app"),
         ("webhook/placement/affinity.py", "from webhook.cluster.caches.store import Store"),
         ("webhook/placement/affinity.py", "from ..cluster.store import Store"),
-        ("webhook/placement/affinity.py", "from webhook import __version__"),
         ("webhook/placement/affinity.py", "open('/etc/hostname')"),
-        ("webhook/placement/affinity.py", "print('pinned')"),
         ("webhook/placement/a_new_file.py", "import socket"),
         ("webhook/placement/guard/a_new_file.py", "from webhook.fleet import states"),
         ("webhook/fleet/states.py", "import logging"),
@@ -49,10 +39,7 @@ PLANTED = {
     laws.one_door: [
         ("webhook/cluster/caches/store.py", "import kubernetes.client"),
         ("certs/controller.py", "from kubernetes import watch"),
-        ("webhook/serving/worker.py", "from flask import Flask"),
-        ("webhook/placement/affinity.py", "import jsonpatch"),
         ("webhook/serving/worker.py", "from cryptography import x509"),
-        ("webhook/serving/app.py", "from gunicorn.app.base import BaseApplication"),
     ],
     laws.one_vocabulary: [
         ("webhook/serving/app.py", "class Reason(Enum): ..."),
@@ -62,7 +49,6 @@ PLANTED = {
     ],
     laws.never_refused: [
         ("webhook/serving/review/admission_review.py", "{'allowed': False}"),
-        ("webhook/serving/review/admission_review.py", "dict(allowed=False)"),
         ("webhook/serving/review/admission_review.py", "response['allowed'] = False"),
         ("webhook/serving/review/admission_review.py", "class Response:\n    allowed: bool = False"),
         ("webhook/serving/review/admission_review.py", "def respond(uid, allowed=False, code=200): ..."),
@@ -70,17 +56,13 @@ PLANTED = {
     ],
     laws.never_silent: [
         ("webhook/serving/app.py", "try: run()\nexcept: log()"),
-        ("webhook/serving/app.py", "try: run()\nexcept Exception: pass"),
         ("webhook/serving/app.py", "try: run()\nexcept (OSError, BaseException): ..."),
         ("webhook/serving/app.py", "for _ in runs:\n    try: run()\n    except Exception as error: continue"),
         ("webhook/serving/app.py", "def start():\n    try: run()\n    except Exception: return None"),
         ("webhook/serving/app.py", "with contextlib.suppress(Exception): run()"),
     ],
     laws.telling_names: [
-        ("webhook/utils.py", ""),
         ("webhook/commands/helpers.py", ""),
-        ("certs/manager.py", ""),
-        ("webhook/serving/app.py", "def handle_review(): ..."),
         ("webhook/serving/app.py", "async def _process_review(): ..."),
         ("webhook/serving/app.py", "class App:\n    def handle_review(self): ..."),
     ],
@@ -125,36 +107,6 @@ ALLOWED = {
 }
 
 
-# The contracts of import-linter in setup.cfg: a line that breaks each, and what the linter then says.
-PLANTED_IMPORTS = {
-    "placement imports cluster": (
-        "webhook/placement/objects/fields.py",
-        "import webhook.cluster.kind_fields",
-        "only the rooms below it BROKEN",
-    ),
-    "cluster imports serving": (
-        "webhook/cluster/kind_fields.py",
-        "import webhook.serving.http.messages",
-        "only the rooms below it BROKEN",
-    ),
-    "a new room": (
-        "webhook/cellar/__init__.py",
-        '"""A package that no layer names."""',
-        "only the rooms below it BROKEN",
-    ),
-    "a circle": (
-        "webhook/placement/objects/fields.py",
-        "import webhook.placement.objects.claims",
-        "in a circle BROKEN",
-    ),
-    "certs imports webhook": (
-        "certs/authority.py",
-        "import webhook.placement.objects.fields",
-        "certs does not import webhook BROKEN",
-    ),
-}
-
-
 def law_cases(table):
     return [
         pytest.param(law, *row, id=f"{law.__name__}: {row[-1][:60]!r} in {row[0]}")
@@ -187,32 +139,6 @@ def test_a_planted_violation_is_found(law, path, source):
 @pytest.mark.parametrize(("law", "path", "source"), law_cases(ALLOWED))
 def test_permitted_code_is_no_violation(law, path, source):
     assert not list(law(path, source))
-
-
-def lint_imports(folder: Path) -> str:
-    """Check the contracts of setup.cfg in a copy of the packages, and return what import-linter prints."""
-    linter = Path(sys.executable).with_name("lint-imports")
-    return subprocess.run([linter, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False).stdout
-
-
-@pytest.fixture
-def copied_packages(tmp_path):
-    for package in "webhook", "certs":
-        shutil.copytree(laws.ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(laws.ROOT / "setup.cfg", tmp_path)
-    return tmp_path
-
-
-def test_no_module_imports_a_room_above_it_and_no_modules_form_a_circle(copied_packages):
-    assert "0 broken" in lint_imports(copied_packages)
-
-
-@pytest.mark.parametrize(("path", "line", "message"), PLANTED_IMPORTS.values(), ids=PLANTED_IMPORTS)
-def test_a_planted_import_breaks_its_contract(copied_packages, path, line, message):
-    file = copied_packages / path
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"{line}\n{file.read_text() if file.exists() else ''}")
-    assert message in lint_imports(copied_packages)
 
 
 def test_the_90th_percentile_of_function_lengths_is_at_most_25_lines():

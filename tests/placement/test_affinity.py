@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import PREFERRED, REQUIRED, Object, name_requirement, node_terms
+from tests.support.builders import PREFERRED, REQUIRED, name_requirement, node_terms
 from webhook.placement.affinity import with_node
 from webhook.placement.objects.fields import Malformed
 
@@ -42,58 +42,6 @@ def test_a_pin_is_added_to_every_nonempty_term(terms: list[Any], pinned_terms: l
     assert result["nodeAffinity"] == {REQUIRED: {"nodeSelectorTerms": pinned_terms}, PREFERRED: [NODE_PREFERENCE]}
     assert {key: result[key] for key in OTHER_AFFINITY} == OTHER_AFFINITY
     assert affinity == before
-
-
-@pytest.mark.parametrize(
-    ("affinity", "preferred"),
-    [
-        pytest.param(None, [NODE_PREFERENCE], id="no affinity"),
-        pytest.param({"nodeAffinity": {PREFERRED: None}}, [NODE_PREFERENCE], id="null preferences"),
-        pytest.param({"nodeAffinity": {PREFERRED: []}}, [NODE_PREFERENCE], id="empty preferences"),
-        pytest.param(
-            {"nodeAffinity": {PREFERRED: [USER_PREFERENCE]}},
-            [USER_PREFERENCE, NODE_PREFERENCE],
-            id="a user preference comes first",
-        ),
-        pytest.param(
-            {"nodeAffinity": {PREFERRED: [NODE_PREFERENCE]}},
-            [NODE_PREFERENCE],
-            id="an existing node preference is not repeated",
-        ),
-        pytest.param(
-            {"nodeAffinity": {PREFERRED: [NODE_PREFERENCE, USER_PREFERENCE]}},
-            [NODE_PREFERENCE, USER_PREFERENCE],
-            id="an existing node preference stays first",
-        ),
-        pytest.param(
-            {"nodeAffinity": {PREFERRED: [NODE_PREFERENCE | {"weight": 1}]}},
-            [NODE_PREFERENCE | {"weight": 1}, NODE_PREFERENCE],
-            id="a lower weight is another preference",
-        ),
-    ],
-)
-@pytest.mark.parametrize("pin", [True, False], ids=["required", "preferred"])
-def test_the_node_preference_is_appended_once_after_user_preferences(
-    affinity: Any, preferred: list[Any], pin: bool
-) -> None:
-    before = deepcopy(affinity)
-    assert with_node(affinity, "node-a", pin=pin)["nodeAffinity"][PREFERRED] == preferred
-    assert affinity == before
-
-
-@pytest.mark.parametrize(
-    "required",
-    [None, {}, {"nodeSelectorTerms": None}, {"nodeSelectorTerms": [{"matchExpressions": [SSD]}]}],
-    ids=["null", "absent terms", "null terms", "a term"],
-)
-def test_a_preference_does_not_change_required_affinity(required: Any) -> None:
-    affinity = {"nodeAffinity": {REQUIRED: required}}
-    assert with_node(affinity, "node-a", pin=False)["nodeAffinity"][REQUIRED] == required
-
-
-@pytest.mark.parametrize("required", [{"nodeSelectorTerms": None}, {}], ids=["null", "absent"])
-def test_a_pin_leaves_null_or_absent_terms_unchanged(required: Object) -> None:
-    assert with_node({"nodeAffinity": {REQUIRED: required}}, "node-a", pin=True)["nodeAffinity"][REQUIRED] == required
 
 
 @pytest.mark.parametrize(

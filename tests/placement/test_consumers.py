@@ -9,7 +9,6 @@ from tests.support.builders import (
     PREFERRED,
     READERS,
     Object,
-    apply_injection,
     catalog,
     claim,
     decision_for,
@@ -60,30 +59,10 @@ def consumer_names(consumers: Consumers) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "objects",
-    [
-        pytest.param([vm("one")], id="a running VM"),
-        pytest.param([vm("one", phase="Pending")], id="a bound Pending VM"),
-        pytest.param([vm("one", labels=MIGRATION_TARGET)], id="a migration target"),
-        pytest.param([vm("one"), hotplug_pod(vm("one"), node="node-b")], id="a VM with the claim in both pods"),
-    ],
-)
-def test_a_running_opted_in_vm_is_a_consumer(objects: list[Object]) -> None:
-    assert consumer_names(find_consumers(share_manager_pod(), catalog(*CLAIM_AND_PV, *objects), settings())) == ["one"]
-
-
-def test_a_vm_whose_only_claim_is_hotplugged_is_a_consumer() -> None:
-    objects = [vm("one", claims=[]), hotplug_pod(vm("one"), node="node-b")]
-    assert consumer_names(find_consumers(share_manager_pod(), catalog(*CLAIM_AND_PV, *objects), settings())) == ["one"]
-
-
-@pytest.mark.parametrize(
     ("storage", "pods"),
     [
         pytest.param(CLAIM_AND_PV, [], id="no pod"),
-        pytest.param(CLAIM_AND_PV, [virt_launcher("one")], id="an unscheduled VM"),
         pytest.param(CLAIM_AND_PV, [vm("one", phase="Succeeded")], id="a Succeeded VM"),
-        pytest.param(CLAIM_AND_PV, [vm("one", phase="Unknown")], id="a VM of Unknown phase"),
         pytest.param(CLAIM_AND_PV, [vm("one", deleting=True)], id="a terminating VM"),
         *(
             pytest.param(CLAIM_AND_PV, [vm("one", opt_in=value)], id=f"a VM with opt-in {value!r}")
@@ -212,12 +191,6 @@ def test_without_the_guard_steering_takes_the_first_candidate() -> None:
     assert (decision.reason, decision.node) == (Reason.CO_SCHEDULED, "node-a")
 
 
-def test_a_pod_that_avoids_every_node_is_unchanged() -> None:
-    injection = injection_for(share_manager_pod(**avoiding_nodes("node-b")), *CLAIM_AND_PV, vm("one"), node("node-b"))
-    assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.NODE_AVOIDED)
-    assert injection.patch is None
-
-
 def test_a_share_manager_that_failed_twice_on_a_node_is_not_steered_there() -> None:
     objects = [*CLAIM_AND_PV, vm("one", "node-a"), vm("two", "node-a"), vm("three"), node("node-a"), node("node-b")]
     store = catalog(*objects)
@@ -231,26 +204,6 @@ def test_a_share_manager_that_failed_twice_on_a_node_is_not_steered_there() -> N
 
 
 @pytest.mark.parametrize(
-    ("target_node", "reason"),
-    [
-        pytest.param(node("node-a"), Reason.NODE_NOT_FOUND, id="deleted"),
-        pytest.param(node("node-b", unschedulable=True), Reason.NODE_CORDONED, id="cordoned"),
-        pytest.param(node("node-b", allocatable={"cpu": "1m"}), Reason.NODE_FULL, id="full"),
-    ],
-)
-def test_an_infeasible_node_adds_no_preference(target_node: Object, reason: Reason) -> None:
-    manager_pod = share_manager_pod(requests={"cpu": "2m"})
-    injection = injection_for(manager_pod, *CLAIM_AND_PV, vm("one"), target_node)
-    decision = injection.decision
-    assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, "node-b")
-    assert (injection.patch, injection.warnings) == (None, ())
-    assert (
-        injection_for(manager_pod, *CLAIM_AND_PV, vm("one"), target_node, node_guard=False).decision.reason
-        is Reason.CO_SCHEDULED
-    )
-
-
-@pytest.mark.parametrize(
     ("manager_pod", "overrides", "reason"),
     [
         pytest.param(share_manager_pod(), {"steering": False}, Reason.STEERING_OFF, id="steering off"),
@@ -260,9 +213,3 @@ def test_an_infeasible_node_adds_no_preference(target_node: Object, reason: Reas
 def test_an_ineligible_share_manager_pod_is_unchanged(manager_pod: Object, overrides: Object, reason: Reason) -> None:
     injection = injection_for(manager_pod, *CLAIM_AND_PV, vm("one"), **overrides)
     assert (injection.decision.reason, injection.decision.outcome, injection.patch) == (reason, Outcome.UNCHANGED, None)
-
-
-def test_a_share_manager_pod_is_steered_once() -> None:
-    first = injection_for(share_manager_pod(), *CLAIM_AND_PV, vm("one"))
-    second = injection_for(apply_injection(share_manager_pod(), first), *CLAIM_AND_PV, vm("one"))
-    assert (second.decision.reason, second.patch) == (Reason.ALREADY_INJECTED, None)

@@ -6,13 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import (
-    PREFERRED,
     Object,
-    apply_injection,
     catalog,
     decision_for,
-    injection_for,
-    name_requirement,
     node,
     node_terms,
     pinned_fields,
@@ -72,17 +68,6 @@ def test_a_vm_does_not_even_prefer_a_node_whose_room_pinned_pods_need(
     decision = decision_for(created, *storage(), FOUR_CPUS, *others, **overrides)
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, "node-a")
     assert decision.message.endswith(", so other nodes are preferred while pinned VMs wait to start there")
-
-
-def test_a_contested_vm_prefers_all_nodes_but_the_contested_one_once() -> None:
-    created, cluster = vm("2"), [*storage(), FOUR_CPUS, pinned("3")]
-    injection = injection_for(created, *cluster)
-    patched = apply_injection(created, injection)
-    avoidance = {"weight": 100, "preference": {"matchFields": [name_requirement("node-a", "NotIn")]}}
-    assert patched["spec"]["affinity"] == {"nodeAffinity": {PREFERRED: [avoidance]}}
-    assert "kubevirt-scheduler/co-scheduled-node" not in patched["metadata"]["annotations"]
-    again = injection_for(patched, *cluster)
-    assert (again.decision.reason, again.patch) == (Reason.NODE_FULL, None)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason 
     [
         pytest.param({"operation": "UPDATE"}, id="an update"),
         pytest.param({"operation": "DELETE", "object": None}, id="a deletion"),
-        pytest.param({"operation": None}, id="no operation"),
         pytest.param({"subResource": "binding"}, id="a binding"),
         pytest.param({"kind": {"group": "", "version": "v1", "kind": "Node"}}, id="a Node"),
         pytest.param(
@@ -53,7 +52,6 @@ def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason 
         ),
         pytest.param({"kind": "Pod"}, id="a kind of the wrong type and an object without kind"),
         pytest.param({"object": None}, id="no object"),
-        pytest.param({"object": "pod"}, id="an object that is a string"),
     ],
 )
 def test_a_request_that_does_not_create_a_pod_is_ignored(fields: Object) -> None:
@@ -146,23 +144,6 @@ def test_rules_run_in_design_order() -> None:
     assert [rule.reason for rule in RULES] == list(dict.fromkeys(order))
 
 
-@pytest.mark.parametrize("first", range(len(RULES)), ids=[rule.reason for rule in RULES])
-def test_the_first_of_several_failed_rules_is_the_reason(first: int) -> None:
-    names = "another KubeVirt pod", "created by 'alice'", "opt-in None", "a migration target"
-    failing = [row.values[0] for row in INELIGIBLE if row.id in names]
-    failing += [
-        {"annotations": {PROVISIONING_ANNOTATION: "x"}},
-        {"nodeName": "n"},
-        {"claims": []},
-        pinned_fields("node-b"),
-    ]
-    fields: Object = {}
-    for extra in failing[first:]:
-        fields |= extra | {key: fields.get(key, {}) | extra.get(key, {}) for key in ("labels", "annotations")}
-    user = fields.pop("user", KUBEVIRT)
-    assert reason_of(virt_launcher(**fields), user) is RULES[first].reason
-
-
 @pytest.mark.parametrize("key", [OPT_IN, SECOND_OPT_IN])
 def test_only_the_configured_annotations_opt_in(key: str) -> None:
     vm_pod = virt_launcher(opt_in=None, annotations={key: "true"})
@@ -174,11 +155,9 @@ def test_only_the_configured_annotations_opt_in(key: str) -> None:
     ("annotations", "default", "mode", "unknown"),
     [
         pytest.param({}, Mode.REQUIRED, Mode.REQUIRED, None, id="the default is required"),
-        pytest.param({}, Mode.PREFERRED, Mode.PREFERRED, None, id="the default is preferred"),
         pytest.param(
             {MODE_ANNOTATION: "required"}, Mode.PREFERRED, Mode.REQUIRED, None, id="the VM overrides preferred"
         ),
-        pytest.param({MODE_ANNOTATION: None}, Mode.REQUIRED, Mode.REQUIRED, None, id="a null mode uses the default"),
         pytest.param(
             {MODE_ANNOTATION: ["required"]}, Mode.REQUIRED, Mode.REQUIRED, "['required']", id="a list is unknown"
         ),
@@ -216,12 +195,6 @@ def test_a_share_manager_pod_is_recognized_by_labels_and_namespace(
     labels: Object, namespace: str, expected: Any
 ) -> None:
     assert is_share_manager_pod(pod(labels=labels), namespace, settings()) is expected
-
-
-def test_the_longhorn_namespace_is_configurable() -> None:
-    manager_pod = pod(namespace="storage", labels=SHARE_MANAGER)
-    assert decision_for(manager_pod).reason is Reason.NOT_VIRT_LAUNCHER
-    assert decision_for(manager_pod, longhorn_namespace="storage").reason is Reason.NO_CONSUMER
 
 
 @pytest.mark.parametrize("user", [KUBEVIRT, "alice", LONGHORN.replace("longhorn-system", "alice")])

@@ -9,7 +9,6 @@ from tests.support.builders import (
     ZONE,
     Object,
     apply_injection,
-    catalog,
     claim,
     decision_for,
     injection_for,
@@ -25,8 +24,6 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
-from webhook.placement.guard.candidate import Candidate, ResourceFit
-from webhook.placement.guard.feasibility import first_failed_check
 from webhook.placement.reasons import Mode, Outcome, Reason
 
 KVM = "devices.kubevirt.io/kvm"
@@ -130,18 +127,6 @@ def test_an_unscheduled_pod_that_only_prefers_the_node_is_ignored() -> None:
     )
 
 
-def test_resource_fits_lists_requested_and_free_per_resource() -> None:
-    small_node = node(allocatable={"cpu": "4", "memory": "1k", "pods": "9"})
-    store = catalog(small_node, pod("x", node="node-a", requests={"cpu": "5", "memory": "1"}))
-    candidate = Candidate(launcher_requesting(cpu="100m", memory="1k"), "default", "node-a", (), store)
-    assert list(candidate.resource_fits) == [
-        ResourceFit("pods", 1, 8),
-        ResourceFit("cpu", 100, -1000),
-        ResourceFit("memory", 1000, 999),
-    ]
-    assert first_failed_check(candidate).detail == "lacks cpu (requested 100m)"
-
-
 def test_a_decision_tells_no_free_amount_and_no_taint() -> None:
     taint = {"key": "tenant-b", "value": "secret", "effect": "NoSchedule"}
     small = node(allocatable={"cpu": "12345m", "pods": "9"})
@@ -152,12 +137,6 @@ def test_a_decision_tells_no_free_amount_and_no_taint() -> None:
     assert [each.decision.reason for each in (full, tainted)] == [Reason.NODE_FULL, Reason.NODE_TAINTED]
     said = repr([full.patch, full.warnings, full.decision.message, tainted.patch, tainted.warnings])
     assert not any(word in said for word in ("345", "12", "tenant-b", "secret"))
-
-
-@pytest.mark.parametrize("store", [catalog(), catalog(node())], ids=["no node", "a node without allocatable"])
-def test_unknown_capacity_yields_no_resource_fits(store: Any) -> None:
-    candidate = Candidate(launcher_requesting(cpu="1"), "default", "node-a", (), store)
-    assert (candidate.resource_fits, first_failed_check(candidate)) == ((), None)
 
 
 def test_every_check_passes_while_no_node_is_known() -> None:

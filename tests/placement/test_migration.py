@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.builders import (
     Object,
-    apply_injection,
     injection_for,
     node,
     pinned_fields,
@@ -14,7 +13,7 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.placement.reasons import Mode, Outcome, Reason
+from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import MigrationTargets
 
 VMI = {"kubevirt.io/created-by": "vmi-1"}
@@ -24,20 +23,6 @@ PREFER = {"migration_targets": MigrationTargets.PREFER}
 
 def target(labels: Object | None = None, **rest: Any) -> Object:
     return virt_launcher(labels=VMI | {"kubevirt.io/migrationJobUID": "migration-1"} | (labels or {}), **rest)
-
-
-def test_a_migration_target_prefers_the_node_of_its_share_manager() -> None:
-    injection = injection_for(target(), *CLUSTER, **PREFER)
-    decision = injection.decision
-    assert (decision.outcome, decision.reason, decision.mode) == (
-        Outcome.PREFERRED,
-        Reason.CO_SCHEDULED,
-        Mode.PREFERRED,
-    )
-    patched = apply_injection(target(), injection)
-    assert list(patched["spec"]["affinity"]["nodeAffinity"]) == ["preferredDuringSchedulingIgnoredDuringExecution"]
-    again = injection_for(patched, *CLUSTER, **PREFER)
-    assert (again.decision.reason, again.patch) == (Reason.ALREADY_INJECTED, None)
 
 
 STARTING = [*storage()[:2], share_manager(state="starting")]

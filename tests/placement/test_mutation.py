@@ -1,18 +1,15 @@
 """The patch of a decision changes a pod's annotations, affinity and scheduler name, and nothing else."""
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from tests.support.builders import (
     OPT_IN,
-    REQUIRED,
     Object,
     apply_injection,
     claim,
     injection_for,
-    node,
     pinned_fields,
     pod,
     share_manager_pod,
@@ -34,55 +31,12 @@ def add(path: str, value: Any) -> Object:
     return {"op": "add", "path": path, "value": value}
 
 
-@pytest.mark.parametrize(
-    ("annotations", "kept"),
-    [
-        pytest.param({}, {}, id="no other annotations"),
-        pytest.param({"a": "b", "c": ""}, {"a": "b", "c": ""}, id="user annotations stay"),
-        pytest.param({NODE: "node-z", DECISION: "old"}, {}, id="stale annotations of the webhook are replaced"),
-        pytest.param({"a": None}, {"a": None}, id="a null annotation stays"),
-    ],
-)
-def test_a_pin_keeps_the_users_annotations(annotations: Object, kept: Object) -> None:
-    original = virt_launcher(annotations=annotations)
-    before = deepcopy(original)
-    result = apply_injection(original, injection_for(original, *storage()))
-    assert result["metadata"]["annotations"] == {OPT_IN: "true", NODE: "node-a", DECISION: CO_SCHEDULED} | kept
-    assert result | {"metadata": before["metadata"], "spec": before["spec"]} == before
-    assert original == before
-
-
 def test_an_unpinned_pod_gets_the_reason_and_loses_a_stale_node_annotation() -> None:
     original = virt_launcher(annotations={NODE: "node-z"}, affinity={"nodeAffinity": {}})
     result = apply_injection(original, injection_for(original))
     explanation = "NoShareManager: no node serves claim disk1 (ClaimNotFound)"
     assert result["metadata"]["annotations"] == {OPT_IN: "true", DECISION: explanation}
     assert result["spec"] == original["spec"]
-
-
-@pytest.mark.parametrize(
-    "original",
-    [
-        pytest.param(
-            virt_launcher(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}),
-            id="a preference instead of a pin",
-        ),
-        pytest.param(
-            virt_launcher(annotations={"x": "y" * (MAX_ANNOTATIONS_SIZE - 100)}), id="annotations near the size limit"
-        ),
-    ],
-)
-@pytest.mark.parametrize(
-    "overrides",
-    [{}, {"scheduler_names": {"default-scheduler": "b", "a": "b"}}],
-    ids=["no scheduler map", "a scheduler map"],
-)
-def test_a_second_call_returns_no_patch(original: Object, overrides: Object) -> None:
-    first = injection_for(original, *storage(), node(), **overrides)
-    second = injection_for(apply_injection(original, first), *storage(), node(), **overrides)
-    assert first.patch
-    assert second.patch is None
-    assert second.decision.reason in (Reason.ALREADY_INJECTED, first.decision.reason)
 
 
 SCHEDULER_NAMES = {"kubevirt-scheduler": "default-scheduler", "a": "a"}
@@ -98,7 +52,6 @@ DEFAULT_TO_SECOND = {"default-scheduler": "second"}
             "default-scheduler",
             id="a mapped name is replaced",
         ),
-        pytest.param({"schedulerName": "other"}, SCHEDULER_NAMES, "other", id="an unmapped name stays"),
         pytest.param(
             {"schedulerName": "default-scheduler"}, DEFAULT_TO_SECOND, "second", id="the default scheduler is mapped"
         ),

@@ -26,7 +26,7 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
 from webhook.fleet.states import State, assess
 from webhook.placement.injector import decide, inject
-from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
+from webhook.placement.opt_in import opted_in_by, stored_applicant
 from webhook.placement.patch import apply_patch
 from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Action, OptIn
@@ -136,15 +136,6 @@ def test_a_pod_that_runs_no_vm_is_opted_in_by_nothing() -> None:
         assert decision.opted_in_by is OptedInBy.NOTHING
 
 
-@pytest.mark.parametrize(
-    ("label", "annotation", "words"),
-    [(IN, UNSET, "(opted in by its namespace)"), (UNSET, IN, "(opted in by its StorageClass)")],
-)
-def test_the_message_says_what_opted_the_vm_in(label: str | None, annotation: str | None, words: str) -> None:
-    objects, admission = cluster(label, annotation), request(virt_launcher(opt_in=None))
-    assert decide(admission, catalog(*objects), settings(**BY_NAMESPACE)).message.endswith(words)
-
-
 def test_the_second_call_for_a_vm_opted_in_by_its_namespace_changes_nothing() -> None:
     vm_pod_, store = virt_launcher(opt_in=None), catalog(*cluster(IN))
     first = inject(request(vm_pod_), store, settings(**BY_NAMESPACE))
@@ -179,13 +170,6 @@ def test_a_vm_that_is_older_than_the_label_of_its_namespace_was_not_reviewed() -
 # --- the action observe ---
 
 
-def test_an_observer_still_says_what_opts_a_vm_in() -> None:
-    assert decision_for(virt_launcher(), *cluster(), **OBSERVE).opted_in_by is OptedInBy.ANNOTATION
-    assert decision_for(virt_launcher(opt_in=None), *cluster(IN), **OBSERVE, **BY_NAMESPACE).opted_in_by is (
-        OptedInBy.NAMESPACE
-    )
-
-
 def test_an_observer_counts_every_vm_as_a_consumer_of_its_volume() -> None:
     running = virt_launcher("one", opt_in=None, node="node-a")
     decision = decision_for(share_manager_pod(), claim(), volume(), node(), running, **OBSERVE)
@@ -196,8 +180,3 @@ def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:
     objects = [*cluster(), node("node-b"), vm(opt_in=False), vm_pod(node="node-b", opt_in=None)]
     found = status(*objects, **OBSERVE)
     assert (found.reason, found.opted_in) == (Reason.NOT_OPTED_IN, False)
-
-
-def test_a_new_applicant_has_the_claims_of_its_pod_if_they_count() -> None:
-    assert new_applicant(virt_launcher(), "default", settings(opt_in=OptIn.NAMESPACE)).claims == ("disk1",)
-    assert new_applicant(virt_launcher(), "default", settings()).claims == ()

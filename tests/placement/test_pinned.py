@@ -1,7 +1,6 @@
 """An earlier injection is recognized from the pod alone and can be removed."""
 
 from copy import deepcopy
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.support.builders import (
     pod,
     virt_launcher,
 )
-from webhook.placement.affinity import has_preferred_term, matches_no_node, pinned_node, with_node, without_injection
+from webhook.placement.affinity import matches_no_node, pinned_node, with_node, without_injection
 
 PIN = name_requirement("node-a")
 PINNED_TERM = {"matchFields": [PIN]}
@@ -24,50 +23,6 @@ SSD = {"key": "disk", "operator": "In", "values": ["ssd"]}
 NOT_B = name_requirement("node-b", "NotIn")
 USER_PREFERENCE = {"weight": 100, "preference": {"matchFields": [name_requirement("node-b")]}}
 OTHER_AFFINITY = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "x"}]}, "podAffinity": None, "future": [1]}
-
-
-@pytest.mark.parametrize(
-    ("affinity", "expected"),
-    [
-        (pinned_fields("node-a")["affinity"], True),
-        (pinned_fields("node-b")["affinity"], False),
-        ({"nodeAffinity": {PREFERRED: [USER_PREFERENCE, NODE_PREFERENCE]}}, True),
-        ({"nodeAffinity": {PREFERRED: [NODE_PREFERENCE | {"weight": 99}]}}, False),
-        (node_terms(PINNED_TERM), False),
-    ],
-    ids=[
-        "a pinned pod prefers its node",
-        "a pod pinned to another node does not prefer it",
-        "a preference among others counts",
-        "another weight does not count",
-        "a requirement alone does not count",
-    ],
-)
-def test_prefers_recognizes_our_preference(affinity: Any, expected: bool) -> None:
-    assert has_preferred_term(pod(affinity=affinity), "node-a") is expected
-
-
-@pytest.mark.parametrize(
-    ("affinity", "expected"),
-    [
-        (None, False),
-        ({"nodeAffinity": {REQUIRED: None}}, False),
-        ({"nodeAffinity": {REQUIRED: {}}}, True),
-        (node_terms(), True),
-        (node_terms(None, {}), True),
-        (node_terms(None, PINNED_TERM), False),
-    ],
-    ids=[
-        "no affinity matches",
-        "null required affinity matches",
-        "absent terms match nothing",
-        "an empty list matches nothing",
-        "null and empty terms match nothing",
-        "a nonempty term matches",
-    ],
-)
-def test_a_required_affinity_without_a_nonempty_term_matches_nothing(affinity: Any, expected: bool) -> None:
-    assert matches_no_node(pod(affinity=affinity)) is expected
 
 
 PINNED_FIELDS = pinned_fields("node-a")

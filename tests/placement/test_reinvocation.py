@@ -65,12 +65,6 @@ def test_a_pin_is_removed_if_the_changed_pod_no_longer_fits(change: Any, reason:
     assert (third.decision.reason, third.patch) == (Reason.ALREADY_INJECTED, None)
 
 
-def test_a_pin_stays_if_the_guard_still_allows_it() -> None:
-    injection = injection_for(pinned_pod(), *CLUSTER)
-    assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.ALREADY_INJECTED)
-    assert injection.patch is None
-
-
 @pytest.mark.parametrize(
     ("fields", "settings"),
     [({}, {"node_guard": False}), ({"annotations": {"kubevirt-scheduler/co-schedule-mode": "preferred"}}, {})],

@@ -38,11 +38,7 @@ def resolved(*objects: Object) -> ClaimFinding:
     ("objects", "handle", "reason"),
     [
         pytest.param([], None, Reason.CLAIM_NOT_FOUND, id="a missing claim"),
-        pytest.param(
-            [claim(namespace="other"), volume()], None, Reason.CLAIM_NOT_FOUND, id="a claim in another namespace"
-        ),
         pytest.param([claim(modes=["ReadWriteOnce"])], None, Reason.CLAIM_NOT_RWX, id="ReadWriteOnce"),
-        pytest.param([claim(modes=[])], None, Reason.CLAIM_NOT_RWX, id="no access mode"),
         pytest.param([claim(volume="")], None, Reason.CLAIM_NOT_BOUND, id="an unbound claim"),
         pytest.param([claim(), volume(handle="")], None, Reason.NOT_LONGHORN, id="a PV without a handle"),
         pytest.param(
@@ -185,19 +181,6 @@ STARTING = [*CLAIM_AND_PV, share_manager(state="starting", owner="interim")]
 OTHER_VM = virt_launcher("vm2", node="node-b", labels={"kubevirt.io/created-by": "vmi-2"})
 
 
-def test_a_vm_prefers_the_node_of_the_other_vms_while_the_share_manager_starts() -> None:
-    decision = decision_for(virt_launcher(), *STARTING, OTHER_VM, node("node-b"), node("interim"))
-    assert (decision.outcome, decision.node) == (Outcome.PREFERRED, "node-b")
-    assert decision.reason is Reason.SHARE_MANAGER_STARTING
-    assert decision.message == (
-        "node-b will probably serve claim disk1 but has no running share-manager yet, "
-        "so it is preferred instead of required"
-    )
-    assert decision.claims == (
-        ClaimFinding("disk1", "vol-disk1", "node-b", Source.VIRT_LAUNCHER_POD, reason=Reason.SHARE_MANAGER_STARTING),
-    )
-
-
 @pytest.mark.parametrize(
     ("others", "overrides"),
     [
@@ -217,12 +200,6 @@ def test_a_starting_share_manager_without_a_vm_to_follow_gives_no_node(others: l
 def test_an_unknown_node_is_not_preferred_while_the_share_manager_starts() -> None:
     decision = decision_for(virt_launcher(), *STARTING, OTHER_VM, node("interim"))
     assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.NODE_NOT_FOUND)
-
-
-def test_a_served_claim_on_the_same_node_pins_a_vm_whose_other_share_manager_starts() -> None:
-    both = virt_launcher(claims=["disk1", "disk2"])
-    decision = decision_for(both, *STARTING, OTHER_VM, *storage("disk2", "node-b"), node("node-b"))
-    assert (decision.outcome, decision.node, decision.conflict) == (Outcome.PINNED, "node-b", False)
 
 
 DRIVERS_FIRST = virt_launcher(claims=["drivers", "disk1"], labels={"kubevirt.io/created-by": "vmi-1"})
@@ -318,7 +295,6 @@ def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
 @pytest.mark.parametrize(
     ("objects", "handle"),
     [
-        pytest.param([claim(), volume(handle="restored")], "restored", id="a restored PV's handle"),
         pytest.param([claim(volume="vol-9")], "vol-9", id="an unknown PV's name"),
     ],
 )
@@ -335,34 +311,6 @@ def test_claims_are_resolved_in_volume_order_and_once() -> None:
         ("a", "node-a", None),
         ("gone", None, Reason.CLAIM_NOT_FOUND),
     ]
-
-
-FOLLOWS = "the VM starts on any node, and the share-manager of claim disk1 follows it"
-
-
-@pytest.mark.parametrize(
-    ("objects", "reason", "message"),
-    [
-        ([], "NoShareManager", "no node serves claims disk1 (ClaimNotFound) and disk2 (ClaimNotFound)"),
-        ([claim(volume=""), claim("disk2", modes=["ReadWriteOnce"])], "NoShareManager",
-         "no node serves claims disk1 (ClaimNotBound) and disk2 (ClaimNotRWX)"),
-        ([*CLAIM_AND_PV, claim("disk2"), share_manager(state="stopped")], "ColdStart",
-         "the VM starts on any node, and the share-managers of claims disk1 and disk2 follow it"),
-        ([*CLAIM_AND_PV, claim("disk2", volumeMode="Block"), share_manager(owner="")], "ColdStart", FOLLOWS),
-        ([*CLAIM_AND_PV, claim("disk2"), share_manager("pvc-disk2", state="error")], "ColdStart",
-         f"{FOLLOWS}; no node serves claim disk2 (ShareManagerFailed)"),
-        ([*CLAIM_AND_PV, claim("disk2"), share_manager("pvc-disk2", state="starting")], "ColdStart",
-         f"{FOLLOWS}; no node serves claim disk2 (ShareManagerStarting)"),
-    ],
-    ids=["missing", "never served", "two cold", "one cold and one Block", "one cold and one failed", "one starting"],
-)  # fmt: skip
-def test_without_any_node_the_message_says_whether_the_share_managers_follow(
-    objects: list[Object], reason: str, message: str
-) -> None:
-    decision = decision_for(virt_launcher(claims=["disk1", "disk2"]), *objects, node())
-    assert (decision.outcome, decision.reason, decision.node) == (Outcome.UNCHANGED, reason, None)
-    assert decision.message == message
-    assert (decision.conflict, len(decision.claims)) == (False, 2)
 
 
 def test_without_steering_a_cold_start_says_that_the_share_manager_starts_anywhere() -> None:

@@ -15,7 +15,6 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
 @pytest.mark.parametrize(
     ("spec", "requests"),
     [
-        pytest.param({"containers": []}, {}, id="an empty pod requests only its slot"),
         pytest.param(
             {"containers": [{"name": "c"}, {"name": "d", "resources": None}]},
             {},

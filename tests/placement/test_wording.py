@@ -178,16 +178,6 @@ def test_the_commands_that_release_a_vm_fit_its_run_strategy(strategy: str | Non
     assert wording.restart_advice("shop", "vm1", strategy) == advice
 
 
-def test_several_warnings_are_separate_and_each_is_within_the_limit() -> None:
-    names = [f"{letter * 200}" for letter in "ab"]
-    objects = [*storage(names[0], "node-a"), *storage(names[1], "node-b"), node(ready="False")]
-    warnings = injection_for(
-        virt_launcher(claims=names, annotations={**UNKNOWN_MODE["annotations"], "x": "y"}), *objects
-    ).warnings
-    assert len(warnings) == 3
-    assert all(len(warning) <= 120 for warning in warnings)
-
-
 @pytest.mark.parametrize(
     "value",
     ["x" * 500, "\n", "ä\x00", ["required"]],
