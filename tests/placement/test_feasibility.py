@@ -69,6 +69,12 @@ def reason(vm: Object, *nodes: Object) -> Reason:
             Reason.NODE_MISMATCH,
             id="a nodeSelector for an empty absent label is rejected",
         ),
+        pytest.param(
+            {"nodeSelector": {"disk": "ssd"}},
+            node(labels={"disk": "ssd"}),
+            None,
+            id="a nodeSelector that matches passes",
+        ),
         pytest.param({"nodeSelector": None}, node(), None, id="a null nodeSelector passes"),
         pytest.param(
             {"affinity": node_terms({"matchFields": [name_requirement("node-b")]})},
