@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import PREFERRED, REQUIRED, name_requirement, node_terms
+from tests.support.builders import PREFERRED, REQUIRED, Object, name_requirement, node_terms
 from webhook.placement.affinity import with_node
 from webhook.placement.objects.fields import Malformed
 
@@ -42,6 +42,11 @@ def test_a_pin_is_added_to_every_nonempty_term(terms: list[Any], pinned_terms: l
     assert result["nodeAffinity"] == {REQUIRED: {"nodeSelectorTerms": pinned_terms}, PREFERRED: [NODE_PREFERENCE]}
     assert {key: result[key] for key in OTHER_AFFINITY} == OTHER_AFFINITY
     assert affinity == before
+
+
+@pytest.mark.parametrize("required", [{"nodeSelectorTerms": None}, {}], ids=["null", "absent"])
+def test_a_pin_leaves_null_or_absent_terms_unchanged(required: Object) -> None:
+    assert with_node({"nodeAffinity": {REQUIRED: required}}, "node-a", pin=True)["nodeAffinity"][REQUIRED] == required
 
 
 @pytest.mark.parametrize(
