@@ -3,9 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
 from tests.support.paths import ROOT
@@ -19,30 +17,15 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
-@pytest.fixture(scope="module")
-def result() -> subprocess.CompletedProcess[str]:
-    return run_demo()
-
-
-def test_the_demo_passes(result: subprocess.CompletedProcess[str]) -> None:
+def test_the_demo_prints_the_expected_decisions_why_a_node_is_only_preferred_and_a_diff() -> None:
+    result = run_demo()
     assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene["review"])
-def test_the_table_shows_the_expected_decision_for_each_review(
-    scene: dict[str, Any], result: subprocess.CompletedProcess[str]
-) -> None:
     lines = [line.split() for line in result.stdout.splitlines()]
-    row = lines[lines.index(scene["situation"].split()) - 1]
-    assert row[1:-1] == [word for word in scene["expected"] if word]
-
-
-def test_the_demo_prints_why_a_node_is_only_preferred_and_a_diff(
-    result: subprocess.CompletedProcess[str],
-) -> None:
-    assert "is not pinned: NodeFull: node-d serves claim builder-disk but lacks memory" in " ".join(
-        result.stdout.split()
-    )
+    for scene in SCENES:
+        row = lines[lines.index(scene["situation"].split()) - 1]
+        assert row[1:-1] == [word for word in scene["expected"] if word]
+    words = " ".join(result.stdout.split())
+    assert "is not pinned: NodeFull: node-d serves claim builder-disk but lacks memory" in words
     added = {line[1:].strip() for line in result.stdout.splitlines() if line.startswith("+")}
     assert {"matchFields:", "preferredDuringSchedulingIgnoredDuringExecution:", "- node-a"} <= added
 
@@ -69,11 +52,8 @@ def test_a_server_that_does_not_start_fails_the_demo_with_the_server_log(tmp_pat
     assert "Traceback" not in result.stderr
 
 
-def test_each_review_has_a_scene() -> None:
+def test_each_review_has_a_scene_and_the_unmodified_ones_equal_their_recording() -> None:
     assert {scene["review"] for scene in SCENES} == {path.stem for path in EXAMPLES.glob("reviews/*.json")}
-
-
-@pytest.mark.parametrize("name", ["vm-start.json", "migration-target.json"])
-def test_an_unmodified_review_equals_its_recording(name: str) -> None:
-    recorded = ROOT / "tests" / "data" / "reviews" / name
-    assert EXAMPLES.joinpath("reviews", name).read_bytes() == recorded.read_bytes()
+    for name in ("vm-start.json", "migration-target.json"):
+        recorded = ROOT / "tests" / "data" / "reviews" / name
+        assert EXAMPLES.joinpath("reviews", name).read_bytes() == recorded.read_bytes()

@@ -48,7 +48,7 @@ def in_argo_cd(name: str = "vm1") -> Object:
 
 
 def test_without_yes_the_change_is_printed_and_nothing_is_written(server: ApiServer, run: Run) -> None:
-    server.put(virtual_machine("vm1"), virtual_machine("vm2", annotations={OPT_IN: "true"}))
+    server.put(virtual_machine("vm1"), virtual_machine("vm2", annotations={OLD_KEY: "true"}))
     result = run("opt-in", "-n", "default")
     assert result.stdout == (
         "NAMESPACE   VM    RESULT         DETAIL\n"
@@ -86,11 +86,6 @@ def test_opt_out_leaves_no_annotation_that_opts_in(server: ApiServer, run: Run, 
     assert annotations(server) == after
 
 
-def test_the_old_key_counts_as_opted_in(server: ApiServer, run: Run) -> None:
-    server.put(virtual_machine(annotations={OLD_KEY: "true"}))
-    assert "unchanged   already opted in" in run("opt-in", "--yes").stdout
-
-
 def test_a_vm_that_is_managed_elsewhere_is_named_and_skipped(server: ApiServer, run: Run) -> None:
     server.put(in_argo_cd("vm1"), virtual_machine("vm2"))
     result = run("opt-in", "--yes")
@@ -98,13 +93,10 @@ def test_a_vm_that_is_managed_elsewhere_is_named_and_skipped(server: ApiServer, 
     assert f"default     vm1   skipped   {sentence}\n" in result.stdout
     assert result.exit_code == 1
     assert (annotations(server), annotations(server, "vm2")) == ({}, {OPT_IN: "true"})
-
-
-def test_a_managed_vm_that_is_opted_in_already_is_no_problem(server: ApiServer, run: Run) -> None:
     vm = in_argo_cd()
     vm["spec"]["template"]["metadata"]["annotations"] = {OPT_IN: "true"}
     server.put(vm)
-    assert run("opt-in").exit_code == 0
+    assert run("opt-in").exit_code == 0  # nothing to change
 
 
 @pytest.mark.parametrize("sign", SIGNS, ids=lambda sign: f"{sign.field} {sign.key}")
@@ -128,37 +120,32 @@ def test_each_sign_of_another_program_counts(sign: Sign) -> None:
         {"ownerReferences": [{"kind": "Application", "name": "a"}]},
     ],
 )
-def test_other_traces_do_not_count(metadata: Object) -> None:
+def test_other_traces_do_not_count_but_an_owner(metadata: Object) -> None:
     assert managed_by({"metadata": metadata}) == ""
-
-
-def test_the_pool_that_owns_a_vm_manages_it() -> None:
     owner = {"kind": "VirtualMachinePool", "name": "web", "controller": True}
-    assert managed_by({"metadata": {"ownerReferences": [owner]}}) == "VirtualMachinePool web (its owner)"
+    assert managed_by({"metadata": metadata | {"ownerReferences": [owner]}}) == "VirtualMachinePool web (its owner)"
 
 
-def test_a_conflict_is_retried_with_the_latest_version(server: ApiServer, run: Run) -> None:
+@pytest.mark.parametrize(
+    ("latest", "result", "after"),
+    [
+        (virtual_machine(annotations={"new": "x"}), "changed", {"new": "x", OPT_IN: "true"}),
+        (in_argo_cd(), "skipped", {}),
+    ],
+    ids=["changed meanwhile", "taken over by another program"],
+)
+def test_a_conflict_is_retried_with_the_latest_version(
+    server: ApiServer, run: Run, latest: Object, result: str, after: Object
+) -> None:
     server.put(virtual_machine())
 
     def change_meanwhile(connection: Any) -> None:
-        server.put(virtual_machine(annotations={"new": "x"}))
+        server.put(latest)
         connection.answer(409, status(409, "the object has been modified", "Conflict"))
 
     server.script("patch", PLURAL, change_meanwhile)
-    assert run("opt-in", "--yes").exit_code == 0
-    assert annotations(server) == {"new": "x", OPT_IN: "true"}
-
-
-def test_a_vm_that_another_program_takes_over_meanwhile_is_left_alone(server: ApiServer, run: Run) -> None:
-    server.put(virtual_machine())
-
-    def take_over(connection: Any) -> None:
-        server.put(in_argo_cd())
-        connection.answer(409, status(409, "the object has been modified", "Conflict"))
-
-    server.script("patch", PLURAL, take_over)
-    assert "skipped" in run("opt-in", "--yes").stdout
-    assert annotations(server) == {}
+    assert f"   {result}   " in run("opt-in", "--yes").stdout
+    assert annotations(server) == after
 
 
 def test_endless_conflicts_are_reported(server: ApiServer, run: Run) -> None:
@@ -182,15 +169,14 @@ def test_a_vm_that_can_not_be_changed_does_not_stop_the_others(
     assert (result.exit_code, annotations(server, "vm2")) == (1, {OPT_IN: "true"})
 
 
-def test_only_the_named_vms_are_changed(server: ApiServer, run: Run) -> None:
+def test_only_the_named_or_labeled_vms_are_changed(server: ApiServer, run: Run) -> None:
     server.put(*(virtual_machine(f"vm{number}") for number in (1, 2, 3)))
     assert run("opt-in", "vm1", "vm3", "vm1", "--yes").exit_code == 0
     assert [annotations(server, f"vm{number}") for number in (1, 2, 3)] == [{OPT_IN: "true"}, {}, {OPT_IN: "true"}]
-
-
-def test_the_api_server_selects_the_vms_by_their_labels(server: ApiServer, run: Run) -> None:
-    server.put(virtual_machine())
-    run("opt-in", "-n", "shop", "-l", "app=db,!old")
+    assert run("opt-in", "vm-1").stderr.endswith('not found in namespace "default"; did you mean "vm1"?\n')
+    nothing = run("opt-in", "-n", "shop", "-l", "app=db,!old")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert "No VM found in namespace shop" in nothing.stderr
     asked = server.last("list", PLURAL)
     assert asked.path == "/apis/kubevirt.io/v1/namespaces/shop/virtualmachines"
     assert asked.query["labelSelector"] == "app=db,!old"
@@ -227,14 +213,3 @@ def test_all_namespaces_are_opted_in_and_reported_as_json(server: ApiServer, run
     ]
     assert [each["result"] for each in json.loads(run("opt-in", "-A", "-o", "json", "--yes").stdout)] == ["changed"] * 2
     assert server.stored(PLURAL, ("shop", "vm2"))["spec"]["template"]["metadata"]["annotations"] == {OPT_IN: "true"}
-
-
-def test_a_misspelled_name_is_corrected(server: ApiServer, run: Run) -> None:
-    server.put(virtual_machine("database"))
-    assert run("opt-in", "data-base").stderr.endswith('not found in namespace "default"; did you mean "database"?\n')
-
-
-def test_an_empty_namespace_is_reported(run: Run) -> None:
-    result = run("opt-in", "-n", "shop", "--yes")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "No VM found in namespace shop" in result.stderr

@@ -1,27 +1,57 @@
-"""The option `--lease` of `serve`: only the name of an object on a live cluster is accepted."""
+"""The options of `serve`: contradictory or invalid ones are rejected with an error that names them."""
 
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from tests.support.server_process import write_cluster
 from webhook.cli import commands
+from webhook.commands.serve.certificate_options import TlsOptions
+
+UNSET = {"tls_dir": None, "tls_secret": None, "tls_names": (), "webhook_configuration": None}
+WITH_SECRET = {"tls_secret": "shop/tls", "tls_names": ("webhook.shop.svc",)}
 
 
-def run_serve(*arguments: Any) -> Result:
-    return CliRunner().invoke(commands, ["serve", *map(str, arguments)])
-
-
-@pytest.mark.parametrize("lease", ["", "webhook", "/webhook", "shop/", "a/b/c"])
-def test_a_lease_needs_a_namespace_and_a_name(lease: str) -> None:
-    result = run_serve("--lease", lease)
+@pytest.mark.parametrize("value", ["", "webhook", "/webhook", "shop/", "a/b/c"])
+@pytest.mark.parametrize("command", ["serve --lease", "serve --tls-secret", "certs status --secret"])
+def test_an_object_needs_a_namespace_and_a_name(command: str, value: str) -> None:
+    result = CliRunner().invoke(commands, [*command.split(), value])
     assert result.exit_code == 2
     assert "expected NAMESPACE/NAME, got" in result.stderr
-    assert "--lease" in result.stderr
+    assert command.rsplit(maxsplit=1)[-1] in result.stderr
 
 
-def test_a_snapshot_takes_no_lease(tmp_path: Any) -> None:
-    result = run_serve("--snapshot", write_cluster(tmp_path), "--lease", "shop/webhook")
+def test_a_snapshot_takes_no_lease(tmp_path: Path) -> None:
+    arguments = ["serve", "--snapshot", str(write_cluster(tmp_path)), "--lease", "shop/webhook"]
+    result = CliRunner().invoke(commands, arguments)
     assert result.exit_code == 2
     assert "--lease requires a live cluster: a snapshot has no pods to release" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [{}, WITH_SECRET, WITH_SECRET | {"webhook_configuration": "x"}, {"tls_dir": Path("tls")}]
+)
+def test_consistent_options_are_accepted(options: Any) -> None:
+    assert TlsOptions(**UNSET | options).secret == (("shop", "tls") if "tls_secret" in options else None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (WITH_SECRET | {"tls_dir": Path("tls")}, "not both"),
+        (WITH_SECRET | {"tls_names": ()}, "--tls-secret requires --tls-name"),
+        ({"webhook_configuration": "x"}, "--webhook-configuration requires --tls-secret or --tls-dir"),
+        ({"tls_names": ("webhook.shop.svc",)}, "--tls-name requires --tls-secret"),
+        *(
+            (WITH_SECRET | {"tls_names": ("webhook.shop.svc", name)}, "--tls-name: ")
+            for name in ("", " ", "https://x", "[::1]", "a b", f"{'a.' * 127}b")
+        ),
+    ],
+)
+def test_contradictory_or_invalid_options_are_rejected_in_one_line(options: Any, message: str) -> None:
+    with pytest.raises(click.UsageError, match=message) as error:
+        TlsOptions(**UNSET | options)
+    assert "\n" not in error.value.format_message()

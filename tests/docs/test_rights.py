@@ -54,8 +54,11 @@ def rights_of(rule: dict[str, Any]) -> set[Right]:
 
 
 @pytest.mark.controlplane  # Helm is built together with the control plane
-def test_the_page_lists_the_rights_that_the_chart_grants_with_all_options() -> None:
+def test_the_page_lists_the_rights_that_the_chart_grants_and_its_policies() -> None:
     assert documented() == granted(render(EVERYTHING))
+    names = {each["metadata"]["name"] for each in render() if each["kind"] == "ValidatingAdmissionPolicy"}
+    _, _, table = PAGE.read_text().partition("\n| policy |")
+    assert {quoted(row)[0] for row in table.partition("\n\n")[0].splitlines()[2:]} == names
 
 
 @pytest.mark.controlplane  # Helm is built together with the control plane
@@ -65,13 +68,6 @@ def test_no_values_grant_a_right_that_the_page_lacks(file: Path) -> None:
     resources = {(resource, verb) for resource, verb, _ in listed}
     for role, rights in granted(render(file)).items():
         assert {(resource, verb) for resource, verb, _ in rights} <= resources, role
-
-
-@pytest.mark.controlplane  # Helm is built together with the control plane
-def test_the_page_lists_the_admission_policies() -> None:
-    names = {each["metadata"]["name"] for each in render() if each["kind"] == "ValidatingAdmissionPolicy"}
-    _, _, table = PAGE.read_text().partition("\n| policy |")
-    assert {quoted(row)[0] for row in table.partition("\n\n")[0].splitlines()[2:]} == names
 
 
 def test_each_right_has_a_reason_and_an_effect_of_its_absence() -> None:

@@ -180,6 +180,9 @@ class RepellingTerms:
                 for label in {None, *labels.items()} & buckets.keys():
                     yield from (each for each in buckets[label].values() if own or each[0].namespace != namespace)
 
+    def __len__(self) -> int:
+        return len(self._terms)
+
 
 def _scopes(pod: Pod, term: AffinityTerm) -> Iterator[tuple[str, bool]]:
     if term.namespace_selector is not None:
@@ -244,9 +247,9 @@ class PlacedPods(Load):
         """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
         return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
 
-    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterator[PodTerm]:
+    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterable[PodTerm]:
         """Yield the anti-affinity terms that may select a pod (see `Catalog`)."""
-        return self._terms.repelling(namespace, labels, own=own)
+        return self._terms.repelling(namespace, labels, own=own) if self._terms else ()
 
     def oversized(self) -> Collection[str]:
         """List the namespaces that have an oversized pod with an effective node."""

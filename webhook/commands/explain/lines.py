@@ -2,14 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from webhook.fleet.states import Status
 from webhook.fleet.wording import if_started
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import STEERING_RULES
-from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks, untolerated_taint
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.facts import PendingPin, Pod
@@ -247,7 +246,7 @@ def _votes(choice: Choice, steps: Iterable[Step]) -> Iterator[Line]:
 def _node(step: NodeChecked) -> Iterator[Line]:
     """Yield the lines for all checks on a node, also those after the first failure: operators fix each."""
     # The decision may have used up the comparisons of its review.
-    candidate, failed, in_force = replace(step.candidate, comparisons=Comparisons()), False, True
+    candidate, failed, in_force = step.candidate.with_all_comparisons(), False, True
     yield Line(f"Can {candidate.node_name} run the pod?", level=0)
     for check, detail in run_checks(candidate, dict.fromkeys((*step.checks, *PIN_CHECKS))):
         if detail or not check.quiet:
@@ -263,9 +262,9 @@ def _node(step: NodeChecked) -> Iterator[Line]:
         yield Line("Parentheses mark checks that did not affect the decision.")
     if taint := untolerated_taint(candidate):
         yield Line(f"untolerated taint: {text(taint, 'key')}:{taint['effect']}", NO)
-    if candidate.resource_fits:
+    if fits := candidate.resource_fits():
         yield Line(f"Does {candidate.node_name} have enough free resources?", level=0)
-    for fit in candidate.resource_fits:
+    for fit in fits:
         requested, free = format_quantity(fit.resource, fit.requested), format_quantity(fit.resource, max(fit.free, 0))
         yield Line(f"{fit.resource}: requested {requested}, free {free}", YES if fit.requested <= fit.free else NO)
 

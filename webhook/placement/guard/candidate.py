@@ -1,22 +1,20 @@
 """A pod and its target node: what the node guard evaluates."""
 
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+from msgspec import Struct
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.pod_affinity import InterPodAffinity
-from webhook.placement.objects.facts import MAX_START_FAILURES, Key, Node, Pod, Volume
+from webhook.placement.objects.facts import MAX_START_FAILURES, Volume
 from webhook.placement.objects.fields import JsonObject, text
-from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name, vmi_uid
+from webhook.placement.objects.kubevirt import vmi_uid
 from webhook.placement.objects.pod import pod_facts
-from webhook.placement.objects.resources import compared_requests
+from webhook.placement.objects.resources import PODS
 from webhook.placement.objects.selectors import required_terms
 from webhook.placement.settings import Action, Settings
 
 
-class ResourceFit(NamedTuple):
+class ResourceFit(Struct, frozen=True):
     """A pod's request for one resource and the free amount on a node: CPU in millicores, others in whole units."""
 
     resource: str
@@ -24,86 +22,77 @@ class ResourceFit(NamedTuple):
     free: int
 
 
-@dataclass(frozen=True)  # no slots: cached_property needs a __dict__
 class Candidate:
     """A pod, its target node, and the PVs of the claims that it mounts.
 
     `replicas` is the number of webhook replicas that may pin other pods to the node at the same moment. `comparisons`
-    is what is left for the review. `releases` means that the webhook deletes a pod
-    whose pin fails.
+    is what is left for the review. `releases` means that the webhook deletes a pod whose pin fails. `node` is None if
+    it is unknown. `pod_facts` are those of the pod as if it ran on the node: a pod without a name has the UID of its
+    VMI instead, like the store's reservations. `pod_affinity` evaluates required pod (anti-)affinity.
     """
 
-    pod: JsonObject
-    namespace: str
-    node_name: str
-    volumes: tuple[Volume, ...]
-    catalog: Catalog
-    replicas: int = 1
-    comparisons: Comparisons = field(default_factory=Comparisons)
-    releases: bool = True
+    def __init__(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
+        self,
+        pod: JsonObject,
+        namespace: str,
+        node_name: str,
+        volumes: tuple[Volume, ...],
+        catalog: Catalog,
+        replicas: int = 1,
+        *,
+        comparisons: Comparisons | None = None,
+        releases: bool = True,
+    ) -> None:
+        """Read the facts of the pod. Raises Malformed."""
+        self.pod, self.namespace, self.node_name, self.volumes = pod, namespace, node_name, volumes
+        self.catalog, self.replicas, self.releases = catalog, replicas, releases
+        self.comparisons = comparisons or Comparisons()
+        self.node = catalog.node(node_name)
+        name = text(pod, "metadata", "name") or vmi_uid(pod)
+        self.pod_facts = facts = pod_facts(pod, namespace, name, node_name)
+        terms = () if facts.oversized else required_terms(pod, namespace, "podAffinity")
+        self.pod_affinity = InterPodAffinity(facts, terms, catalog, self.comparisons)
 
-    @property
-    def node(self) -> Node | None:
-        """Return the target node, or None if it is unknown."""
-        return self.catalog.node(self.node_name)
+    def with_all_comparisons(self) -> "Candidate":
+        """Return the same candidate for another evaluation."""
+        same = self.pod, self.namespace, self.node_name, self.volumes, self.catalog, self.replicas
+        return Candidate(*same, releases=self.releases)
 
-    @property
-    def key(self) -> Key:
-        """Return the pod's namespace and name.
+    def resource_fits(self) -> list[ResourceFit]:
+        """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown.
 
-        A pod without a name gets the UID of its VMI instead: the store's reservations use that UID, too.
+        Every kubelet reports its pod capacity, so a node without one comes from a hand-written file.
         """
-        return self.namespace, text(self.pod, "metadata", "name") or vmi_uid(self.pod)
+        if self.node is None or self.node.allocatable is None:
+            return []
+        pod, allocatable = self.pod_facts, self.node.allocatable
+        load, nominated = self.catalog.requested(self.node_name, pod.key), self.catalog.nominated_pods(self.node_name)
+        ignored = [other.requests for other in nominated if other.is_ignored_for(pod)]
+        unlimited = {PODS, *self.unreported_resources()} - allocatable.keys()
+        fits = []
+        for name, requested in pod.requests.items():
+            if name not in unlimited:
+                free = allocatable.get(name, 0) - load.get(name, 0)
+                free += sum(each.get(name, 0) for each in ignored) if ignored else 0
+                fits.append(ResourceFit(name, requested, free))
+        return fits
 
-    @cached_property
-    def pod_facts(self) -> Pod:
-        """Return the facts of the pod as if it ran on the target node. Raises Malformed."""
-        return pod_facts(self.pod, *self.key, self.node_name)
-
-    @cached_property
-    def pod_affinity(self) -> InterPodAffinity:
-        """Return the evaluator of required pod (anti-)affinity for this pod and the pods around the node."""
-        facts = self.pod_facts
-        terms = () if facts.oversized else required_terms(self.pod, self.namespace, "podAffinity")
-        return InterPodAffinity(facts, terms, self.catalog, self.comparisons)
-
-    @cached_property
-    def resource_fits(self) -> tuple[ResourceFit, ...]:
-        """Compare the pod's requests with the node's free resources. Empty if the allocatable resources are unknown."""
-        node = self.node
-        if node is None or node.allocatable is None:
-            return ()
-        load = self.catalog.requested(node.name, self.pod_facts.key)
-        nominated = self.catalog.nominated_pods(node.name)
-        ignored = [pod.requests for pod in nominated if pod.is_ignored_for(self.pod_facts)]
-
-        def free(resource: str, allocatable: int) -> int:
-            return allocatable + sum(each.get(resource, 0) for each in ignored) - load.get(resource, 0)
-
-        return tuple(
-            ResourceFit(name, requested, free(name, allocatable))
-            for name, requested, allocatable in compared_requests(self.pod_facts.requests, node.allocatable)
-            if name not in self.unreported_resources
-        )
-
-    @cached_property
-    def unreported_resources(self) -> tuple[str, ...]:
+    def unreported_resources(self) -> list[str]:
         """Return the requested extended resources that no node reports. Each may be a device of a DeviceClass."""
         if self.node is None or self.node.allocatable is None:
-            return ()
-        allocatable = self.node.allocatable
-        missing = (name for name in self.pod_facts.requests if "/" in name and name not in allocatable)
-        return tuple(name for name in missing if not self.catalog.is_reported(name))
+            return []
+        missing = [name for name in self.pod_facts.requests if name not in self.node.allocatable and "/" in name]
+        return [name for name in missing if not self.catalog.is_reported(name)]
 
     def fits(self) -> bool:
         """Return whether the node has enough free resources for the pod."""
-        return all(item.requested <= item.free for item in self.resource_fits)
+        return all(item.requested <= item.free for item in self.resource_fits())
 
     def is_restartable(self) -> bool:
         """Return whether the release could restart the VM if its pin failed. True for a pod that is no VM's."""
-        if not is_virt_launcher(self.pod):
+        if not self.pod_facts.belongs_to_vm:
             return True
-        vm = self.catalog.virtual_machine(self.namespace, vmi_name(self.pod))
+        vm = self.catalog.virtual_machine(self.namespace, self.pod_facts.vm)
         return self.releases and vm is not None and vm.restarts and vm.start_failures < MAX_START_FAILURES
 
 

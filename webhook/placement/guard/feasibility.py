@@ -15,7 +15,6 @@ from webhook.placement.guard.pod_affinity import TOO_MANY_COMPARISONS
 from webhook.placement.objects.claims import is_bound
 from webhook.placement.objects.facts import MAX_START_FAILURES
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, mappings, text
-from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.objects.resources import format_quantity
 from webhook.placement.objects.selectors import REQUIRED, node_matches, zones_match
 from webhook.placement.reasons import Reason
@@ -120,13 +119,13 @@ def _volume_mismatch(candidate: Candidate) -> str | None:
         affinity, spend = volume.node_affinity, candidate.comparisons.spend
         if affinity is not None and not node_matches(affinity, "", node.labels, spend):
             return f"does not match the node affinity of PV {volume.name}"
-        if not zones_match(volume.zones, node.labels):
+        if volume.zones and not zones_match(volume.zones, node.labels):
             return f"does not match the zone or region label of PV {volume.name}"
     return None
 
 
 def _full(candidate: Candidate) -> str | None:
-    for item in candidate.resource_fits:
+    for item in candidate.resource_fits():
         if item.requested > item.free:
             return f"lacks {item.resource} (requested {format_quantity(item.resource, item.requested)})"
     return None
@@ -139,7 +138,7 @@ def _scarce(candidate: Candidate) -> str | None:
     if not other_replicas:
         return None
     recent = candidate.catalog.recently_pinned(candidate.node_name)
-    for item in candidate.resource_fits:
+    for item in candidate.resource_fits():
         escrow = other_replicas * (recent.get(item.resource, 0) + item.requested)
         if item.requested and item.requested + escrow > item.free:
             return f"may lack {item.resource} if other replicas of the webhook also pin VMs to it"
@@ -153,17 +152,19 @@ def _pod_affinity_conflict(candidate: Candidate) -> str | None:
 def unsupported_field(pod: JsonObject) -> str | None:
     """Return the first field by which the scheduler might reject the node and that the guard can't evaluate."""
     spec = mapping(pod, "spec")
-    if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in mappings(spec, "topologySpreadConstraints")):
+    constraints = mappings(spec, "topologySpreadConstraints") if "topologySpreadConstraints" in spec else ()
+    if any(item.get("whenUnsatisfiable") == "DoNotSchedule" for item in constraints):
         return "topologySpreadConstraints"
     if spec.get("resourceClaims"):
         return "resourceClaims"
-    if any("ephemeral" in item for item in mappings(spec, "volumes")):  # its claim does not exist yet
-        return "volumes[].ephemeral"
+    for volume in mappings(spec, "volumes"):
+        if "ephemeral" in volume:  # its claim does not exist yet
+            return "volumes[].ephemeral"
     for kind in ("containers", "initContainers"):
-        if any(port.get("hostPort") for item in mappings(spec, kind) for port in mappings(item, "ports")):
-            return f"{kind}[].ports[].hostPort"
-    affinity = mapping(spec, "affinity")
-    if len(mappings(affinity, "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
+        for container in mappings(spec, kind):
+            if "ports" in container and any(port.get("hostPort") for port in mappings(container, "ports")):
+                return f"{kind}[].ports[].hostPort"
+    if len(mappings(spec, "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")) > MAX_NODE_SELECTOR_TERMS:
         return f"affinity.nodeAffinity (more than {MAX_NODE_SELECTOR_TERMS} terms)"
     return None
 
@@ -196,7 +197,7 @@ def _limited_volume(candidate: Candidate) -> str | None:
 
 def _possible_device(candidate: Candidate) -> str | None:
     # The scheduler allocates such a device of a DeviceClass with the plugin DynamicResources, on some node.
-    return next((f"the request for {name}, which no node reports" for name in candidate.unreported_resources), None)
+    return next((f"the request for {name}, which no node reports" for name in candidate.unreported_resources()), None)
 
 
 def _scheduling_gates(candidate: Candidate) -> str | None:
@@ -218,19 +219,17 @@ def _unsupported(candidate: Candidate) -> str | None:
 
 
 def _released(candidate: Candidate) -> str | None:
-    vm = vmi_name(candidate.pod)
-    if not vm or not is_virt_launcher(candidate.pod):
-        return None
-    if candidate.catalog.was_released(candidate.namespace, vm, candidate.node_name):
+    vm = candidate.pod_facts.vm
+    if vm and candidate.catalog.was_released(candidate.namespace, vm, candidate.node_name):
         return "may leave the VM Pending, because an earlier pod of the VM was unschedulable there within the last hour"
     return None
 
 
 def _start_failed(candidate: Candidate) -> str | None:
-    name = vmi_name(candidate.pod)
+    name = candidate.pod_facts.vm
     vm = candidate.catalog.virtual_machine(candidate.namespace, name) if name else None
     # The kubelet may refuse the VM for a cause that no check knows. A preference lets the scheduler try another node.
-    if vm is None or vm.start_failures < MAX_START_FAILURES or not is_virt_launcher(candidate.pod):
+    if vm is None or vm.start_failures < MAX_START_FAILURES:
         return None
     return f"may refuse the VM, which failed to start {vm.start_failures} times in a row"
 
@@ -309,7 +308,14 @@ def run_checks(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> Iterat
 
 def first_failed_check(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> FailedCheck | None:
     """Return the first check that fails, or None if the node can run the pod."""
-    return next((FailedCheck(check.reason, detail) for check, detail in run_checks(candidate, checks) if detail), None)
+    for check in checks:
+        try:
+            detail = check.find_failure(candidate)
+        except LimitExceeded:  # the last check reports it
+            continue
+        if detail:
+            return FailedCheck(check.reason, detail)
+    return None
 
 
 def contest(candidate: Candidate) -> FailedCheck | None:
@@ -317,7 +323,7 @@ def contest(candidate: Candidate) -> FailedCheck | None:
 
     A pod that only prefers the node might be bound first. Then one of the pinned pods could never be scheduled.
     """
-    if not candidate.catalog.expects_pods(candidate.node_name, candidate.key):
+    if not candidate.catalog.expects_pods(candidate.node_name, candidate.pod_facts.key):
         return None
-    checks = (check for check in CHECKS if check.reason in (Reason.NODE_FULL, Reason.NODE_SCARCE, Reason.POD_AFFINITY))
-    return next((FailedCheck(each.reason, detail) for each in checks if (detail := each.find_failure(candidate))), None)
+    reasons = Reason.NODE_FULL, Reason.NODE_SCARCE, Reason.POD_AFFINITY
+    return first_failed_check(candidate, [check for check in CHECKS if check.reason in reasons])

@@ -3,9 +3,7 @@
 Source: kube-scheduler, pkg/scheduler/framework/plugins/interpodaffinity/filtering.go.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -30,7 +28,6 @@ class Verdict(Struct, frozen=True):
     passed_over: bool = False
 
 
-@dataclass  # no slots: cached_property needs a __dict__
 class InterPodAffinity:
     """A pod on its target node, and its required affinity terms.
 
@@ -38,17 +35,24 @@ class InterPodAffinity:
     comparisons that are left.
     """
 
-    pod: Pod
-    affinity_terms: tuple[AffinityTerm, ...]
-    catalog: Catalog
-    comparisons: Comparisons
-    _unknown: bool = False
-    _passed_over: bool = False
-    _domains: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    def __init__(
+        self, pod: Pod, affinity_terms: tuple[AffinityTerm, ...], catalog: Catalog, comparisons: Comparisons
+    ) -> None:
+        self.pod, self.affinity_terms, self.catalog, self.comparisons = pod, affinity_terms, catalog, comparisons
+        self._unknown = self._passed_over = False
+        self._oversized: Collection[str] = ()
+        self._domains: dict[tuple[str, str], str | None] = {}
+        self._verdict: Verdict | None = None
 
-    @cached_property
+    @property
     def verdict(self) -> Verdict:
-        """Evaluate the terms of the pod and of all pods that may repel it."""
+        """Evaluate the terms of the pod and of all pods that may repel it, once."""
+        if self._verdict is None:
+            self._verdict = self._evaluate()
+        return self._verdict
+
+    def _evaluate(self) -> Verdict:
+        self._oversized = self.catalog.oversized_pods()
         unknown = self._unknown_terms()
         try:
             conflict = self._repels_other() or (None if unknown else self._unmet_affinity()) or self._repelled_by_own()
@@ -63,7 +67,7 @@ class InterPodAffinity:
         own = self.pod.namespace
         if self.pod.oversized:
             return "labels, claims and required pod (anti-)affinity of this size"
-        if own in self.catalog.oversized_pods():  # it may repel each pod of its namespace
+        if own in self._oversized:  # it may repel each pod of its namespace
             return f"a pod of namespace {own} that has too many labels or terms"
         terms = self.pod.anti_affinity + self.affinity_terms
         if terms and any(term.namespace_selector is not None for term in terms) and self.catalog.namespace(own) is None:
@@ -85,7 +89,7 @@ class InterPodAffinity:
     def _selected(self, term: AffinityTerm) -> Iterator[Pod]:
         """Yield the pods that one of the pod's own terms selects, on any node."""
         for namespace in self._namespaces(term) if term.selector is not None else ():
-            if namespace != self.pod.namespace and namespace in self.catalog.oversized_pods():
+            if namespace != self.pod.namespace and namespace in self._oversized:
                 self._passed_over = True
             for other in self.catalog.placed_pods(namespace, term.selector or ()):
                 self.comparisons.spend(term.cost)
@@ -121,8 +125,7 @@ class InterPodAffinity:
         return self._repelled(self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=True), own=True)
 
     def _repelled_by_others(self) -> str | None:
-        oversized = self.catalog.oversized_pods()
-        self._passed_over |= bool(oversized) and any(namespace != self.pod.namespace for namespace in oversized)
+        self._passed_over |= any(namespace != self.pod.namespace for namespace in self._oversized)
         terms = self.catalog.repelling_terms(self.pod.namespace, self.pod.labels, own=False)
         kept = self.comparisons.left - self.comparisons.left // 2
         self.comparisons.left -= kept

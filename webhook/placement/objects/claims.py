@@ -19,10 +19,10 @@ def is_bound(claim: Claim, volume: Volume | None) -> bool:
 
 def mounted_claims(pod: JsonObject) -> tuple[str, ...]:
     """Return the names of the pod's claims in volume order, without duplicates."""
-    volumes = mappings(pod, "spec", "volumes")
-    sources = [volume["persistentVolumeClaim"] for volume in volumes if "persistentVolumeClaim" in volume]
-    names = dict.fromkeys([text(source, "claimName") for source in sources])
-    names.pop("", None)
+    names: dict[str, None] = {}
+    for volume in mappings(pod, "spec", "volumes"):
+        if "persistentVolumeClaim" in volume and (name := text(volume["persistentVolumeClaim"], "claimName")):
+            names[name] = None
     return tuple(names)
 
 

@@ -25,6 +25,7 @@ MAX_NAME = 253  # characters; a made-up review may have longer names than the AP
 # The manifest's key that marks a pod whose details were too long to decode.
 UNDECODED = "undecoded"
 _STRING, _REQUIREMENT, _TERM = 100, 250, 350  # bytes without the characters, measured, with the place in a table
+_TERMS = frozenset({"podAntiAffinity", "podAffinity"})
 _KEPT_LABELS = (APP_LABEL, CREATED_BY_LABEL, MIGRATION_LABEL)
 _LONGEST_LABEL = 317  # characters: a prefix, a slash and a name
 # Shared, because an empty set takes 216 bytes and most pods need two.
@@ -37,27 +38,35 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
     Of an oversized pod, only what identifies it, its node and its requests are read. Raises Malformed for a quantity
     that can't be parsed.
     """
-    oversized = UNDECODED in item or len(mapping(item, "metadata", "labels")) * _STRING > MAX_DETAILS
+    metadata = mapping(item, "metadata")
+    labels = mapping(metadata, "labels")
+    oversized = UNDECODED in item or len(labels) * _STRING > MAX_DETAILS
     if oversized:
         item = _without_details(item)
-    labels, metadata = labels_of(item), mapping(item, "metadata")
-    belongs_to_vm = labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD)
-    annotations = mapping(metadata, "annotations") if belongs_to_vm else {}
+        metadata = item["metadata"]
+        labels = metadata["labels"]
+    labels = _with_shared_strings(labels)
+    spec, status = mapping(item, "spec"), mapping(item, "status")
+    annotations: JsonObject = {}
+    owners: list[str] = []
+    if labels.get(APP_LABEL) in (VIRT_LAUNCHER, HOTPLUG_POD):
+        annotations = mapping(metadata, "annotations")
+        owners = [text(owner, "uid") for owner in mappings(metadata, "ownerReferences")]
     true, false = true_and_false_keys(annotations)
-    owners = [text(owner, "uid") for owner in mappings(metadata, "ownerReferences")] if belongs_to_vm else []
     claims = mounted_claims(item)
     details = [*labels, *labels.values(), *true, *false, *owners, *claims]
-    size = _STRING * len(details) + len("".join(details)) + _size_of_terms(item)
+    size = _STRING * len(details) + len("".join(details)) + _size_of_terms(mapping(spec, "affinity"))
     if size > MAX_DETAILS or len(claims) > MAX_CLAIMS:
         return pod_facts({**item, UNDECODED: True}, namespace, name, effective_node)
     requests, unknown = _requests(item)
+    node, priority = text(spec, "nodeName"), spec.get("priority")
     return Pod(
         namespace=namespace[:MAX_NAME],
         name=name[:MAX_NAME],
         uid=text(metadata, "uid")[:MAX_NAME],
-        node=text(item, "spec", "nodeName"),
+        node=node,
         effective_node=effective_node,
-        alive=text(item, "status", "phase") in ("Pending", "Running", "") and not is_terminating(item),
+        alive=text(status, "phase") in ("Pending", "Running", "") and not metadata.get("deletionTimestamp"),
         created=text(metadata, "creationTimestamp")[:MAX_NAME],
         labels=labels,
         requests=requests,
@@ -69,8 +78,8 @@ def pod_facts(item: JsonObject, namespace: str, name: str, effective_node: str) 
         deciding_claim=_name_in(annotations, DECIDING_CLAIM_ANNOTATION),
         false_annotations=false,
         oversized=oversized or unknown,
-        priority=priority if isinstance(priority := mapping(item, "spec").get("priority"), int) else 0,
-        nominated=bool(text(item, "status", "nominatedNodeName")) and not text(item, "spec", "nodeName"),
+        priority=priority if isinstance(priority, int) else 0,
+        nominated=not node and bool(text(status, "nominatedNodeName")),
     )
 
 
@@ -99,10 +108,10 @@ def _without_details(item: JsonObject) -> JsonObject:
     }
 
 
-def _size_of_terms(item: JsonObject) -> int:
+def _size_of_terms(affinity: JsonObject) -> int:
     """Return roughly how many bytes of memory a pod's terms would take. Stops to count above the limit."""
-    size, affinity = 0, mapping(item, "spec", "affinity")
-    for kind in ("podAntiAffinity", "podAffinity") if affinity else ():
+    size = 0
+    for kind in _TERMS & affinity.keys():
         for term in mappings(affinity, kind, REQUIRED):
             size += _size_of_term(term)
             if size > MAX_DETAILS:
@@ -126,27 +135,27 @@ def _size_of_term(term: JsonObject) -> int:
 
 def true_and_false_keys(annotations: JsonObject) -> tuple[frozenset[str], frozenset[str]]:
     """Return the keys of the annotations with the value "true", and of those with the value "false"."""
-    true, false = [], []
-    for key, value in annotations.items():
-        if value == "true":
-            true.append(key)
-        elif value == "false":
-            false.append(key)
-    return frozenset(true) or NO_STRINGS, frozenset(false) or NO_STRINGS
+    values, items = annotations.values(), annotations.items()
+    true = frozenset([key for key, value in items if value == "true"]) if "true" in values else NO_STRINGS
+    false = frozenset([key for key, value in items if value == "false"]) if "false" in values else NO_STRINGS
+    return true, false
 
 
 def _name_in(annotations: JsonObject, key: str) -> str:
     # Namespace users control annotations: a value of any length must not fill the memory.
-    name = text(annotations, key)
-    return name if is_dns_subdomain(name) else ""
+    name = text(annotations, key) if key in annotations else ""
+    return name if name and is_dns_subdomain(name) else ""
 
 
 def labels_of(item: JsonObject) -> dict[str, str]:
     """Return the object's labels."""
+    return _with_shared_strings(mapping(item, "metadata", "labels"))
+
+
+def _with_shared_strings(labels: JsonObject) -> dict[str, str]:
     # Thousands of objects repeat the same few keys and values: store each once. A table of limited size, because Python
     # 3.12.1 never frees an interned string.
-    labels = mapping(item, "metadata", "labels").items()
-    return {_shared(key): _shared(value) for key, value in labels if isinstance(value, str)}
+    return {_shared(key): _shared(value) for key, value in labels.items() if type(value) is str}
 
 
 def _shared(label: str) -> str:

@@ -6,7 +6,6 @@ Source: k8s.io/component-helpers/resource `PodRequests`, k8s.io/apimachinery `re
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
@@ -80,8 +79,6 @@ def _container_requests(container: JsonObject, statuses: Mapping[str, JsonObject
 
 
 def _container_statuses(status: JsonObject) -> dict[str, JsonObject]:
-    if not status:  # of a pod that is being created
-        return {}
     found = mappings(status, "containerStatuses") + mappings(status, "initContainerStatuses")
     return {text(each, "name"): each for each in found}
 
@@ -102,14 +99,22 @@ def _apply_resize(requests: dict[str, int], status: JsonObject, *, feasible: boo
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    if not total:
+        total.update(more)
+        return
     for name, value in more.items():
         total[name] = total.get(name, 0) + value
 
 
-def _pod_level_requests(pod: JsonObject, total: Mapping[str, int], feasible: bool) -> dict[str, int]:
-    resources = mapping(pod, "spec", "resources")
-    if not resources:
-        return {}
+def _raise_to(total: dict[str, int], minimum: Mapping[str, int]) -> None:
+    for name, value in minimum.items():
+        if value > total.get(name, 0):
+            total[name] = value
+
+
+def _pod_level_requests(
+    resources: JsonObject, status: JsonObject, total: Mapping[str, int], feasible: bool
+) -> dict[str, int]:
     limits = mapping(resources, "limits").items()
     # The API server copies a limit to the request if no container requests the resource; for huge pages, always.
     named = {name: value for name, value in limits if name not in total or name.startswith(_HUGE_PAGES)}
@@ -120,7 +125,7 @@ def _pod_level_requests(pod: JsonObject, total: Mapping[str, int], feasible: boo
         if name in ("cpu", "memory") or name.startswith(_HUGE_PAGES)
     }
     resized = dict(found)
-    _apply_resize(resized, mapping(pod, "status"), feasible=feasible)
+    _apply_resize(resized, status, feasible=feasible)
     # The status has the sum of the containers for each other resource, but not the larger amounts that they wait for.
     return {name: amount for name, amount in resized.items() if name in found}
 
@@ -148,26 +153,29 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     containers, init_containers = mappings(spec, "containers"), mappings(spec, "initContainers")
     if len(containers) + len(init_containers) > MAX_CONTAINERS:
         raise TooManyQuantities("the pod has too many containers")
-    statuses, feasible = _container_statuses(status), _is_resize_feasible(status)
+    statuses: Mapping[str, JsonObject] = {}
+    feasible = True
+    if status:  # not of a pod that is being created
+        statuses, feasible = _container_statuses(status), _is_resize_feasible(status)
     total: dict[str, int] = {}
     for container in containers:
         _add(total, _container_requests(container, statuses, feasible))
     sidecars: dict[str, int] = {}
-    peak: dict[str, int] = defaultdict(int)
+    peak: dict[str, int] = {}
     for container in init_containers:
         concurrent = _container_requests(container, statuses, feasible)
-        if text(container, "restartPolicy") == "Always":
+        if container.get("restartPolicy") == "Always":
             _add(total, concurrent)
             _add(sidecars, concurrent)
             concurrent = sidecars
         else:
             _add(concurrent, sidecars)
-        for name, value in concurrent.items():
-            peak[name] = max(peak[name], value)
-    for name, value in peak.items():
-        total[name] = max(total.get(name, 0), value)
-    total |= _pod_level_requests(pod, total, feasible)
-    _add(total, {name: _millis(value) for name, value in mapping(spec, "overhead").items()})
+        _raise_to(peak, concurrent)
+    _raise_to(total, peak)
+    if resources := mapping(spec, "resources"):
+        total |= _pod_level_requests(resources, status, total, feasible)
+    if overhead := mapping(spec, "overhead"):
+        _add(total, {name: _millis(value) for name, value in overhead.items()})
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}
 
 
