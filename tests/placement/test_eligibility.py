@@ -23,7 +23,14 @@ from tests.support.builders import (
     storage,
     virt_launcher,
 )
-from webhook.placement.eligibility import RULES, ineligible_reason, is_pod_creation, is_share_manager_pod, mode_of
+from webhook.placement.eligibility import (
+    RULES,
+    ineligible_reason,
+    is_pod_creation,
+    is_share_manager_pod,
+    mode_of,
+    new_creation,
+)
 from webhook.placement.injector import decide, inject
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.reasons import Mode, Outcome, Reason
@@ -37,7 +44,7 @@ PROVISIONING_ANNOTATION = "kubevirt.io/ephemeral-provisioning"
 def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason | None:
     chosen = settings(**overrides)
     by = opted_in_by(new_applicant(vm_pod, "default", chosen), None, chosen)
-    return ineligible_reason(vm_pod, by, chosen, user)
+    return ineligible_reason(new_creation(vm_pod, "default", user), by, chosen)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +173,7 @@ def test_only_the_configured_annotations_opt_in(key: str) -> None:
 def test_the_mode_annotation_overrides_the_default(
     annotations: Object, default: Mode, mode: Mode, unknown: str | None
 ) -> None:
-    assert mode_of(virt_launcher(annotations=annotations), settings(affinity_mode=default)) == (mode, unknown)
+    assert mode_of(annotations, settings(affinity_mode=default)) == (mode, unknown)
 
 
 SHARE_MANAGER = {"longhorn.io/component": "share-manager", "longhorn.io/share-manager": "vol-disk1"}

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.objects.claims import mounted_claims
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
-from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
+from webhook.placement.objects.kubevirt import APP_LABEL, MIGRATION_LABEL, PROVISIONING_ANNOTATION, VIRT_LAUNCHER
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in import is_handled
 from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
@@ -64,16 +66,36 @@ def is_bound(pod: JsonObject) -> bool:
     return bool(mapping(pod, "spec").get("nodeName"))
 
 
-def is_injected(pod: JsonObject, settings: Settings) -> bool:
+class Creation(Struct, frozen=True):
+    """A pod that `user` is creating: what the rules read of it."""
+
+    pod: JsonObject
+    namespace: str
+    user: str
+    labels: JsonObject
+    annotations: JsonObject
+    claims: tuple[str, ...]
+
+
+def new_creation(pod: JsonObject, namespace: str, user: str) -> Creation:
+    """Read each part of the pod once."""
+    metadata = mapping(pod, "metadata")
+    labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
+    return Creation(pod, namespace, user, labels, annotations, mounted_claims(pod))
+
+
+def is_injected(made: Creation, settings: Settings) -> bool:
     """Return whether the pod already carries the webhook's annotation and its terms for the annotated node."""
-    annotations = mapping(pod, "metadata", "annotations")
+    pod, annotations = made.pod, made.annotations
+    if CO_SCHEDULED_NODE not in annotations:
+        return False
     node = text(annotations, CO_SCHEDULED_NODE)
     if not node or not has_preferred_term(pod, node):
         return False
     # If the webhook pinned this pod, a pin in only some terms means that another webhook added a term, so pin again.
     # Otherwise, the pin in those terms is the user's own.
     pinned = text(annotations, DECISION).startswith(Reason.CO_SCHEDULED) or DECISION not in annotations
-    return not (pinned and mode_of(pod, settings)[0] is Mode.REQUIRED and is_partly_pinned(pod, node))
+    return not (pinned and mode_of(annotations, settings)[0] is Mode.REQUIRED and is_partly_pinned(pod, node))
 
 
 def recorded_reason(pod: JsonObject) -> Reason | None:
@@ -100,9 +122,9 @@ def is_gated(pod: JsonObject) -> bool:
     return bool(mapping(pod, "spec").get("schedulingGates"))
 
 
-def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
-    """Return the mode that applies to the pod, and the value of its mode annotation if that is not a known mode."""
-    value = mapping(pod, "metadata", "annotations").get(MODE_ANNOTATION)
+def mode_of(annotations: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
+    """Return the mode that applies to a pod, and the value of its mode annotation if that is not a known mode."""
+    value = annotations.get(MODE_ANNOTATION)
     if isinstance(value, str) and (mode := _MODES.get(value)):
         return mode, None
     return settings.affinity_mode, None if value is None else str(value)
@@ -112,43 +134,42 @@ def mode_of(pod: JsonObject, settings: Settings) -> tuple[Mode, str | None]:
 class Rule:
     """A condition for handling a pod. If `holds` returns False, the decision ends with `reason`.
 
-    Its arguments are the pod, what opts the VM in, the settings, and the user that creates the pod.
+    Its arguments are the pod's creation, what opts the VM in, and the settings. The rules for share-manager pods ignore
+    the second.
     """
 
     reason: Reason
     question: str
-    holds: Callable[[JsonObject, OptedInBy, Settings, str], bool]
+    holds: Callable[[Creation, OptedInBy, Settings], bool]
 
 
-_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda pod, *_: not is_bound(pod))
+_BOUND = Rule(Reason.ALREADY_BOUND, "not bound to a node yet", lambda made, *_: not is_bound(made.pod))
 _INJECTED = Rule(
-    Reason.ALREADY_INJECTED,
-    "without the webhook's terms",
-    lambda pod, _by, settings, _user: not is_injected(pod, settings),
+    Reason.ALREADY_INJECTED, "without the webhook's terms", lambda made, _by, settings: not is_injected(made, settings)
 )
 
 RULES = (
-    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda pod, *_: is_virt_launcher(pod)),
+    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda made, *_: made.labels.get(APP_LABEL) == VIRT_LAUNCHER),
     Rule(
         Reason.NOT_FROM_KUBEVIRT,
         "created by KubeVirt's controller",
-        lambda _pod, _by, settings, user: user in settings.kubevirt_accounts,
+        lambda made, _by, settings: made.user in settings.kubevirt_accounts,
     ),
-    Rule(Reason.NOT_OPTED_IN, "opted in", lambda _pod, by, settings, _user: is_handled(by, settings)),
+    Rule(Reason.NOT_OPTED_IN, "opted in", lambda _made, by, settings: is_handled(by, settings)),
     Rule(
         Reason.MIGRATION_TARGET,
         "not a live-migration target",
-        lambda pod, _by, settings, _user: (
-            not is_migration_target(pod) or settings.migration_targets is MigrationTargets.PREFER
+        lambda made, _by, settings: (
+            not made.labels.get(MIGRATION_LABEL) or settings.migration_targets is MigrationTargets.PREFER
         ),
     ),
     Rule(
         Reason.EPHEMERAL_PROVISIONING,
         "not a dummy pod that only provisions a claim",
-        lambda pod, *_: PROVISIONING_ANNOTATION not in mapping(pod, "metadata", "annotations"),
+        lambda made, *_: PROVISIONING_ANNOTATION not in made.annotations,
     ),
     _BOUND,
-    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda pod, *_: bool(mounted_claims(pod))),
+    Rule(Reason.NO_CLAIMS, "mounts a claim", lambda made, *_: bool(made.claims)),
     _INJECTED,
 )
 
@@ -156,12 +177,12 @@ STEERING_RULES = (
     Rule(
         Reason.NOT_FROM_LONGHORN,
         "created by Longhorn's manager",
-        lambda _pod, _by, settings, user: user == longhorn_account(settings),
+        lambda made, _by, settings: made.user == longhorn_account(settings),
     ),
     Rule(
         Reason.STEERING_OFF,
         "steering of share-manager pods enabled",
-        lambda _pod, _by, settings, _user: settings.steering,
+        lambda _made, _by, settings: settings.steering,
     ),
     _BOUND,
     _INJECTED,
@@ -169,10 +190,10 @@ STEERING_RULES = (
 
 
 def ineligible_reason(
-    pod: JsonObject, by: OptedInBy, settings: Settings, user: str, rules: tuple[Rule, ...] = RULES
+    made: Creation, by: OptedInBy, settings: Settings, rules: tuple[Rule, ...] = RULES
 ) -> Reason | None:
-    """Return the reason of the first rule that does not hold, or None if the webhook handles the pod.
-
-    `by` is what opts the VM in. The rules for share-manager pods ignore it. `user` creates the pod.
-    """
-    return next((rule.reason for rule in rules if not rule.holds(pod, by, settings, user)), None)
+    """Return the reason of the first rule that does not hold, or None if the webhook handles the pod."""
+    for rule in rules:
+        if not rule.holds(made, by, settings):
+            return rule.reason
+    return None

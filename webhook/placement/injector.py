@@ -8,12 +8,14 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import (
     RULES,
     STEERING_RULES,
+    Creation,
     Rule,
     ineligible_reason,
     is_gated,
     is_pod_creation,
     is_share_manager_pod,
     mode_of,
+    new_creation,
     pinned_by_webhook,
     username,
 )
@@ -27,9 +29,9 @@ from webhook.placement.guard.feasibility import (
     first_failed_check,
 )
 from webhook.placement.migration_nodes import leads_elsewhere
-from webhook.placement.objects.claims import deciding_claim, unknown_deciding_claim
+from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.kubevirt import is_migration_target, is_virt_launcher
+from webhook.placement.objects.kubevirt import APP_LABEL, MIGRATION_LABEL, VIRT_LAUNCHER
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -101,53 +103,52 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, rec
     """Decide which node the pod should run on, and why. `record` gets each step."""
     if not is_pod_creation(request):
         return unchanged(Reason.NOT_A_POD_CREATION, settings.affinity_mode)
-    pod, namespace = mapping(request, "object"), namespace_of(request)
+    pod, namespace = request["object"], namespace_of(request)
+    made = new_creation(pod, namespace, username(request))
     if is_share_manager_pod(pod, namespace, settings):
-        reason = _broken_rule(STEERING_RULES, request, OptedInBy.NOTHING, settings, record)
+        reason = _broken_rule(STEERING_RULES, made, OptedInBy.NOTHING, settings, record)
         if reason or catalog is None:
             return unchanged(reason or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
         return place_share_manager(pod, namespace, catalog, settings, record)
     by = OptedInBy.NOTHING
-    if is_virt_launcher(pod):
+    if made.labels.get(APP_LABEL) == VIRT_LAUNCHER:
         by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
-    decision = replace(_decide_on_vm(request, by, catalog, settings, record), opted_in_by=by)
+    decision = replace(_decide_on_vm(made, by, catalog, settings, record), opted_in_by=by)
     return wording.with_opt_in(decision) if decision.recorded else decision
 
 
 def _broken_rule(
-    rules: tuple[Rule, ...], request: JsonObject, by: OptedInBy, settings: Settings, record: Record
+    rules: tuple[Rule, ...], made: Creation, by: OptedInBy, settings: Settings, record: Record
 ) -> Reason | None:
-    reason = ineligible_reason(mapping(request, "object"), by, settings, username(request), rules)
+    reason = ineligible_reason(made, by, settings, rules)
     record(RulesChecked(rules, reason, by))
     return reason
 
 
 def _decide_on_vm(
-    request: JsonObject, by: OptedInBy, catalog: Catalog | None, settings: Settings, record: Record
+    made: Creation, by: OptedInBy, catalog: Catalog | None, settings: Settings, record: Record
 ) -> Decision:
-    pod, namespace = mapping(request, "object"), namespace_of(request)
-    mode = mode_of(pod, settings)[0]
-    reason = _broken_rule(RULES, request, by, settings, record)
+    mode = mode_of(made.annotations, settings)[0]
+    reason = _broken_rule(RULES, made, by, settings, record)
     if reason is Reason.ALREADY_INJECTED and catalog is not None:
-        return check_pin_again(pod, namespace, catalog, settings, record)
+        return _check_pin_again(made, mode, catalog, settings, record)
     if reason or catalog is None:
         return unchanged(reason or Reason.CACHE_NOT_SYNCED, mode)
-    place = place_migration_target if is_migration_target(pod) else place_virt_launcher
-    return place(pod, namespace, catalog, settings, record)
+    if made.labels.get(MIGRATION_LABEL):
+        return _place_migration_target(made, catalog, settings, record)
+    return _place_virt_launcher(made, mode, catalog, settings, record)
 
 
-def check_pin_again(
-    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record = ignore
-) -> Decision:
+def _check_pin_again(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, record: Record) -> Decision:
     """Evaluate the guard again for a pod that the webhook has pinned, and remove the pin if the guard refuses.
 
     Another webhook may have changed the pod since, for example added a sidecar (`reinvocationPolicy: IfNeeded`).
     """
-    mode, node = mode_of(pod, settings)[0], pinned_by_webhook(pod)
+    node = pinned_by_webhook(made.pod)
     if not node or mode is Mode.PREFERRED:
         return unchanged(Reason.ALREADY_INJECTED, mode)
-    claims = resolve.resolve_all(pod, namespace, catalog, settings)
-    candidate = candidate_for(pod, namespace, node, claims, catalog, releases=releases_pins(settings))
+    claims = resolve.resolve_all(made.pod, made.namespace, catalog, settings)
+    candidate = candidate_for(made.pod, made.namespace, node, claims, catalog, releases=releases_pins(settings))
     checks = CHECKS if settings.node_guard else ()
     record(NodeChecked(candidate, checks))
     obstacle = first_failed_check(candidate, checks)
@@ -158,12 +159,10 @@ def check_pin_again(
     return Decision(Outcome.PREFERRED, obstacle.reason, message, mode, node, claims=claims, recorded=True, unpins=True)
 
 
-def place_virt_launcher(
-    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record = ignore
-) -> Decision:
+def _place_virt_launcher(made: Creation, mode: Mode, catalog: Catalog, settings: Settings, record: Record) -> Decision:
     """Pin a VM's pod to the node that serves most of its claims, or only prefer that node if there is an obstacle."""
-    mode, _ = mode_of(pod, settings)
-    claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    pod, namespace = made.pod, made.namespace
+    claims = resolve.resolve_all(pod, namespace, catalog, settings, made.claims)
     record(ClaimsFollowed(claims))
     choice = votes.choose(claims)
     if choice is None:
@@ -202,11 +201,10 @@ def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings
     return unchanged(Reason.NO_SHARE_MANAGER, mode, wording.unserved(claims))
 
 
-def place_migration_target(
-    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record = ignore
-) -> Decision:
+def _place_migration_target(made: Creation, catalog: Catalog, settings: Settings, record: Record) -> Decision:
     """Prefer the node of the share-manager for a live-migration target, unless the migration leads elsewhere."""
-    claims = resolve.resolve_all(pod, namespace, catalog, settings)
+    pod, namespace = made.pod, made.namespace
+    claims = resolve.resolve_all(pod, namespace, catalog, settings, made.claims)
     record(ClaimsFollowed(claims))
     choice = votes.choose(claims)
     if choice is None:
@@ -272,7 +270,7 @@ def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)
     releases: bool = True,
 ) -> Candidate:
     """Return what the guard evaluates: the pod on a node, with the known PVs of its claims."""
-    volumes = tuple(resolve.known_volumes(claims, namespace, catalog))
+    volumes = resolve.known_volumes(claims, namespace, catalog)
     return Candidate(pod, namespace, node, volumes, catalog, replicas, releases=releases)
 
 
@@ -286,5 +284,6 @@ def _warnings(decision: Decision, pod: JsonObject, settings: Settings) -> tuple[
     unasked = settings.action is Action.OBSERVE and decision.opted_in_by is OptedInBy.NOTHING
     if not decision.recorded or unasked:
         return ()
-    _, unknown_mode = mode_of(pod, settings)
-    return wording.warnings(decision, unknown_mode, unknown_deciding_claim(pod))
+    annotations = mapping(pod, "metadata", "annotations")
+    unknown_claim = unknown_deciding_claim(pod) if DECIDING_CLAIM_ANNOTATION in annotations else ""
+    return wording.warnings(decision, mode_of(annotations, settings)[1], unknown_claim)

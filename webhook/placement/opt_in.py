@@ -24,8 +24,8 @@ class Applicant(Struct, frozen=True):
 def new_applicant(pod: JsonObject, namespace: str, settings: Settings) -> Applicant:
     """Return the applicant for the manifest of a pod that is being created."""
     annotations = mapping(pod, "metadata", "annotations")
-    keys = settings.opt_in_annotations
-    true, false = ([key for key in keys if annotations.get(key) == value] for value in ("true", "false"))
+    values = [(key, annotations[key]) for key in settings.opt_in_annotations if key in annotations]
+    true, false = [key for key, value in values if value == "true"], [key for key, value in values if value == "false"]
     claims = () if settings.opt_in is OptIn.ANNOTATION else mounted_claims(pod)  # only their StorageClasses count
     return Applicant(namespace, claims, true, false)
 
@@ -41,8 +41,9 @@ def opted_in_by(applicant: Applicant, catalog: Catalog | None, settings: Setting
     A catalog of None means that the cache is not synced yet.
     """
     keys = settings.opt_in_annotations
-    if any(key in applicant.true_annotations for key in keys):
-        return OptedInBy.ANNOTATION
+    for key in keys:
+        if key in applicant.true_annotations:
+            return OptedInBy.ANNOTATION
     if settings.opt_in is OptIn.ANNOTATION or any(key in applicant.false_annotations for key in keys):
         return OptedInBy.NOTHING
     if catalog is None:

@@ -6,7 +6,7 @@ server may reject. jsonpatch verifies the patch, because a patch that does not a
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonpatch
 import msgspec
@@ -19,9 +19,9 @@ from webhook.placement.settings import Settings
 
 Operation = dict[str, Any]
 
-# bytes of an affinity before and after. KubeVirt's have 900; larger ones rarely repeat, and 1,000 of 16 KiB with
-# their operations took 100 MB.
-MAX_CACHED_LENGTH = 2 * 1024
+# bytes of an affinity. KubeVirt's have 200; larger ones rarely repeat, and 1,000 of 16 KiB with their operations took
+# 100 MB.
+MAX_CACHED_LENGTH = 1024
 # The API server's limit for all annotations of an object together, in bytes. It rejects a pod above the limit.
 MAX_ANNOTATIONS_SIZE = 256 * 1024
 
@@ -97,21 +97,44 @@ def patch_between(before: JsonObject, after: JsonObject) -> list[Operation]:
     return operations
 
 
-def cached_patch(before: JsonObject, after: JsonObject) -> Sequence[Operation]:
-    """Return the operations of `patch_between`, from a cache of verified patches if possible.
+class _SpecChange(NamedTuple):
+    """What to change in a pod's spec. Without a node, the affinity stays; an empty `scheduler` keeps the scheduler."""
+
+    node: str
+    outcome: Outcome
+    unpins: bool
+    scheduler: str
+
+    def apply(self, spec: JsonObject) -> JsonObject:
+        """Return a copy of the affinity and the schedulerName of a spec, with the change."""
+        changed, affinity = dict(spec), spec.get("affinity")
+        if self.node and self.outcome is Outcome.UNCHANGED:
+            changed["affinity"] = with_avoided_node(affinity, self.node)
+        elif self.node:
+            affinity = without_pin(affinity, self.node) if self.unpins else affinity
+            changed["affinity"] = with_node(affinity, self.node, pin=self.outcome is Outcome.PINNED)
+        return changed | {"schedulerName": self.scheduler} if self.scheduler else changed
+
+
+def _patch_of_spec(spec: JsonObject, change: _SpecChange) -> Sequence[Operation]:
+    """Return the operations of a change, from a cache of verified patches if possible.
 
     Many pods need the same patch: KubeVirt gives all its VMs the same few affinities, and a cluster has a
     limited number of nodes.
     """
-    if before == after:
+    if not (change.node or change.scheduler):
         return ()
-    encoded = msgspec.json.encode((before, after))
-    return _cached_operations(encoded) if len(encoded) <= MAX_CACHED_LENGTH else patch_between(before, after)
+    kept = _subset(spec, "affinity", "schedulerName")
+    encoded = msgspec.json.encode(kept)
+    if len(encoded) <= MAX_CACHED_LENGTH:
+        return _cached_operations(encoded, change)
+    return patch_between({"spec": kept}, {"spec": change.apply(kept)})
 
 
 @lru_cache(maxsize=1024)
-def _cached_operations(encoded: bytes) -> Sequence[Operation]:
-    return tuple(patch_between(*msgspec.json.decode(encoded)))
+def _cached_operations(encoded: bytes, change: _SpecChange) -> Sequence[Operation]:
+    spec = msgspec.json.decode(encoded)
+    return patch_between({"spec": spec}, {"spec": change.apply(spec)})
 
 
 def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[Operation]:
@@ -120,21 +143,14 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
     Copies only the webhook's annotations, affinity and schedulerName: a copy of the whole pod takes a millisecond.
     Raises Malformed or PatchMismatch if the patch might be wrong.
     """
-    spec = map_in(pod, "spec")
-    before = {"spec": _subset(spec, "affinity", "schedulerName")}
-    after = {"spec": dict(before["spec"])}
-    if decision.outcome is not Outcome.UNCHANGED and decision.node:
-        if not spec:
-            raise Malformed("spec is empty")
-        affinity, pin = spec.get("affinity"), decision.outcome is Outcome.PINNED
-        affinity = without_pin(affinity, decision.node) if decision.unpins else affinity
-        after["spec"]["affinity"] = with_node(affinity, decision.node, pin=pin)
-    if decision.avoids and decision.node and spec:
-        after["spec"]["affinity"] = with_avoided_node(spec.get("affinity"), decision.node)
-    if scheduler := _scheduler_name(pod, decision, settings):
-        after["spec"]["schedulerName"] = scheduler
-    recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else []
-    return [*recorded, *cached_patch(before, after)]
+    spec, node, outcome = map_in(pod, "spec"), decision.node or "", decision.outcome
+    if node and not spec and outcome is not Outcome.UNCHANGED:
+        raise Malformed("spec is empty")
+    if outcome is Outcome.UNCHANGED and not (decision.avoids and spec):
+        node = ""
+    change = _SpecChange(node, outcome, decision.unpins, _scheduler_name(pod, decision, settings) or "")
+    recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else ()
+    return [*recorded, *_patch_of_spec(spec, change)]
 
 
 def _subset(parent: JsonObject, *keys: str) -> JsonObject:
@@ -150,12 +166,19 @@ def _patch_of_annotations(metadata: JsonObject, decision: Decision) -> list[Oper
         after[CO_SCHEDULED_NODE] = decision.node
     if not _within_limit({**annotations, **after}):
         return []
-    old = {"annotations": before} if isinstance(metadata.get("annotations"), dict) else _subset(metadata, "annotations")
     if before:
-        return patch_between({"metadata": old}, {"metadata": {"annotations": after}})
+        return patch_between({"metadata": {"annotations": before}}, {"metadata": {"annotations": after}})
     # Texts change only the values of the operations. So verify the patch once, with each key as its own text.
-    keys = cached_patch({"metadata": old}, {"metadata": {"annotations": {key: key for key in after}}})
-    return [each | {"value": after[each["value"]] if isinstance(each["value"], str) else after} for each in keys]
+    exists, known = metadata.get("annotations") is not None, "annotations" in metadata
+    keys = _cached_additions(tuple(after), exists, known)
+    return [each | {"value": after[each["value"]] if type(each["value"]) is str else after} for each in keys]
+
+
+@lru_cache(maxsize=8)
+def _cached_additions(keys: tuple[str, ...], exists: bool, known: bool) -> Sequence[Operation]:
+    """Return the operations that add annotations to those of a pod, which exist, are null (`known`) or are absent."""
+    old: JsonObject = {"annotations": {} if exists else None} if known else {}
+    return patch_between({"metadata": old}, {"metadata": {"annotations": {key: key for key in keys}}})
 
 
 def _within_limit(annotations: JsonObject) -> bool:

@@ -1,6 +1,6 @@
 """Follow the claims of a pod to the nodes of their share-managers, and rank the claims."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import IntEnum
 
 from msgspec.structs import replace
@@ -27,11 +27,14 @@ class Rank(IntEnum):
     SHARED = 3  # an ISO of drivers or another shared claim, and the persistent vTPM or EFI state
 
 
-def resolve_all(pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings) -> tuple[ClaimFinding, ...]:
-    """Follow each claim of the pod, in volume order."""
-    return resolve_claims(
-        mounted_claims(pod)[:MAX_CLAIMS], namespace, vmi_uid(pod), deciding_claim(pod), catalog, settings
-    )
+def resolve_all(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, claims: tuple[str, ...] | None = None
+) -> tuple[ClaimFinding, ...]:
+    """Follow each claim of the pod, in volume order. `claims` are its `mounted_claims`, if they are known."""
+    names = (mounted_claims(pod) if claims is None else claims)[:MAX_CLAIMS]
+    if len(names) == 1:  # most VMs
+        return (resolve(names[0], namespace, catalog, settings),)
+    return resolve_claims(names, namespace, vmi_uid(pod), deciding_claim(pod), catalog, settings)
 
 
 def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it reads)
@@ -146,11 +149,10 @@ def _is_mounted_by_others(key: Key, vmi: str, catalog: Catalog, limit: Compariso
     return False
 
 
-def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> Iterator[Volume]:
-    """Yield the known PVs of the claims. A PV of any driver may restrict the pod to some nodes."""
-    for finding in findings:
-        if volume := _volume_of((namespace, finding.claim), catalog):
-            yield volume
+def known_volumes(findings: Iterable[ClaimFinding], namespace: str, catalog: Catalog) -> tuple[Volume, ...]:
+    """Return the known PVs of the claims. A PV of any driver may restrict the pod to some nodes."""
+    found = [_volume_of((namespace, finding.claim), catalog) for finding in findings]
+    return tuple([volume for volume in found if volume])
 
 
 def _volume_of(key: Key, catalog: Catalog) -> Volume | None:

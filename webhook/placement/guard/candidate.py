@@ -66,23 +66,23 @@ class Candidate:
         if self.node is None or self.node.allocatable is None:
             return []
         pod, allocatable = self.pod_facts, self.node.allocatable
-        load, nominated = self.catalog.requested(self.node_name, pod.key), self.catalog.nominated_pods(self.node_name)
-        ignored = [other.requests for other in nominated if other.is_ignored_for(pod)]
+        load = self.catalog.requested(self.node_name, pod.key)
+        for other in self.catalog.nominated_pods(self.node_name):
+            if other.is_ignored_for(pod):
+                load = {name: amount - other.requests.get(name, 0) for name, amount in load.items()}
         unlimited = {PODS, *self.unreported_resources()} - allocatable.keys()
-        fits = []
-        for name, requested in pod.requests.items():
-            if name not in unlimited:
-                free = allocatable.get(name, 0) - load.get(name, 0)
-                free += sum(each.get(name, 0) for each in ignored) if ignored else 0
-                fits.append(ResourceFit(name, requested, free))
-        return fits
+        return [
+            ResourceFit(name, requested, allocatable.get(name, 0) - load.get(name, 0))
+            for name, requested in pod.requests.items()
+            if name not in unlimited
+        ]
 
     def unreported_resources(self) -> list[str]:
         """Return the requested extended resources that no node reports. Each may be a device of a DeviceClass."""
         if self.node is None or self.node.allocatable is None:
             return []
-        missing = [name for name in self.pod_facts.requests if name not in self.node.allocatable and "/" in name]
-        return [name for name in missing if not self.catalog.is_reported(name)]
+        missing = self.pod_facts.requests.keys() - self.node.allocatable.keys()
+        return sorted(name for name in missing if "/" in name and not self.catalog.is_reported(name)) if missing else []
 
     def fits(self) -> bool:
         """Return whether the node has enough free resources for the pod."""

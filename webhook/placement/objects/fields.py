@@ -11,6 +11,7 @@ from typing import Any
 JsonObject = dict[str, Any]
 
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_ONLY_MAPS = frozenset({dict})
 _SUBDOMAIN = re.compile(rf"{DNS_LABEL}(\.{DNS_LABEL})*")
 
 
@@ -29,13 +30,15 @@ def mapping(value: Any, *path: str) -> JsonObject:
 
 
 def mappings(value: Any, *path: str) -> list[JsonObject]:
-    """Return the maps in the list at `path`, in order, or an empty list."""
+    """Return the maps in the list at `path`, in order, or an empty list. Callers must not change the list."""
     try:
         for key in path:
             value = value.get(key)
     except AttributeError:
         return []
-    return [item for item in value if type(item) is dict] if type(value) is list else []
+    if type(value) is not list:
+        return []
+    return value if _ONLY_MAPS.issuperset(map(type, value)) else [item for item in value if type(item) is dict]
 
 
 def text(value: Any, *path: str) -> str:
