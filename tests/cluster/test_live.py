@@ -15,6 +15,7 @@ from tests.support.builders import (
     Object,
     apply_injection,
     claim,
+    name_requirement,
     node,
     pinned_vm_pod,
     pod,
@@ -42,6 +43,7 @@ from webhook.cluster.live_catalog import STALE_SECONDS, Live
 from webhook.placement.eligibility import MODE_ANNOTATION
 from webhook.placement.injector import Injection
 from webhook.placement.objects.facts import Pod
+from webhook.placement.patch import MAX_CACHED_LENGTH
 from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.settings import Action
 
@@ -178,12 +180,12 @@ def test_a_pod_whose_patch_cannot_be_built_keeps_its_earlier_reservation(small_l
 
 
 class Term(dict[str, Any]):
-    """A preferred term that calls a function when the patch compares it with the webhook's own term."""
+    """A term too large for the cache of patches, which calls a function when it is compared with the webhook's own."""
 
     __hash__ = None
 
     def __init__(self, compared: Callable[[], None]) -> None:
-        super().__init__(weight=1, preference={})
+        super().__init__(weight=1, preference={"matchFields": [name_requirement("a" * MAX_CACHED_LENGTH)]})
         self.compared = compared
 
     def __eq__(self, other: object) -> bool:

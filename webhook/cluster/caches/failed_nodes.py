@@ -34,6 +34,9 @@ class NodeMemory(Generic[Owner]):
         # By owner, the owner recorded last at the end: the node and the time of each pod, by its UID.
         self._gone: dict[Owner, dict[str, tuple[str, float]]] = {}
 
+    def __len__(self) -> int:
+        return len(self._gone)
+
     def record(self, owner: Owner, node: str, uid: str) -> None:
         """Record that a pod failed on `node`. A pod counts once, however often recorded."""
         pods = self._gone.pop(owner, {})

@@ -147,14 +147,14 @@ class RepellingTerms:
     def __init__(self) -> None:
         # By the namespace, and whether the term's pod is in it; "" stands for the terms with a namespace selector. Then
         # by label, None for a term that requires no label.
-        self._terms: defaultdict[tuple[str, bool], Buckets] = defaultdict(lambda: defaultdict(dict))
+        self.by_scope: defaultdict[tuple[str, bool], Buckets] = defaultdict(lambda: defaultdict(dict))
         self._places: dict[Key, list[Place]] = {}
 
     def put(self, pod: Pod) -> None:
         """Add the terms of a pod. The table must not have the pod."""
         for number, term in enumerate(pod.anti_affinity):
             for scope in _scopes(pod, term):
-                buckets = self._terms[scope]
+                buckets = self.by_scope[scope]
                 for label in _rarest_label(term, buckets):
                     place = *pod.key, number
                     buckets[label][place] = pod, term
@@ -163,12 +163,12 @@ class RepellingTerms:
     def remove(self, key: Key) -> None:
         """Remove the terms of a pod, if it has any."""
         for scope, label, place in self._places.pop(key, ()):
-            buckets = self._terms[scope]
+            buckets = self.by_scope[scope]
             buckets[label].pop(place, None)
             if not buckets[label]:
                 del buckets[label]
             if not buckets:
-                del self._terms[scope]
+                del self.by_scope[scope]
 
     def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterator[PodTerm]:
         """Yield the terms that may select a pod, of the pods in its namespace, or else (not `own`) of all others.
@@ -176,12 +176,9 @@ class RepellingTerms:
         There may be many more than one review may compare.
         """
         for scope in ((namespace, True),) if own else ((namespace, False), ("", False)):
-            if (buckets := self._terms.get(scope)) is not None:
+            if (buckets := self.by_scope.get(scope)) is not None:
                 for label in {None, *labels.items()} & buckets.keys():
                     yield from (each for each in buckets[label].values() if own or each[0].namespace != namespace)
-
-    def __len__(self) -> int:
-        return len(self._terms)
 
 
 def _scopes(pod: Pod, term: AffinityTerm) -> Iterator[tuple[str, bool]]:
@@ -247,9 +244,14 @@ class PlacedPods(Load):
         """Return whether a pod other than `excluding` is pinned or nominated to this node and isn't bound yet."""
         return any(pod.effective_node == node and pod.key != excluding for pod in self._unbound.values())
 
-    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterable[PodTerm]:
+    @property
+    def repels(self) -> bool:
+        """Return whether any pod has an anti-affinity term."""
+        return bool(self._terms.by_scope)
+
+    def repelling(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterator[PodTerm]:
         """Yield the anti-affinity terms that may select a pod (see `Catalog`)."""
-        return self._terms.repelling(namespace, labels, own=own) if self._terms else ()
+        return self._terms.repelling(namespace, labels, own=own)
 
     def oversized(self) -> Collection[str]:
         """List the namespaces that have an oversized pod with an effective node."""

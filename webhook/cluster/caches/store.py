@@ -9,7 +9,7 @@ from typing import Any
 
 from webhook.cluster.caches.failed_nodes import RELEASE_SECONDS, NodeMemory, ServerFailures, VmId
 from webhook.cluster.caches.pins import Pins
-from webhook.cluster.caches.pod_tables import Load, PlacedPods, Pods, PodTerm, vm_key
+from webhook.cluster.caches.pod_tables import PlacedPods, Pods, PodTerm, vm_key
 from webhook.cluster.caches.tables import Table, VirtualMachineInstances, Volumes
 from webhook.placement.objects.facts import (
     Claim,
@@ -82,7 +82,7 @@ class Store:
         # Pods that the webhook just pinned and that the cache doesn't have yet, by namespace and VM.
         self.reservations = PlacedPods()
         # Pods that this replica pinned in the last moments, by namespace and VM; whether the cache has them or not.
-        self.recent_pins = Load()
+        self.recent_pins = Table[Pod]()
         self.pins = Pins(clock, self.vmis, self.nodes)
         # VMs whose pod the cache has shown, which ends their reservation; `Reservations` consumes them.
         self.shown_vms: deque[Key] = deque(maxlen=4096)
@@ -250,7 +250,11 @@ class Store:
 
     def recently_pinned(self, node: str) -> Mapping[str, int]:
         """Sum up the effective requests of the pods that this replica has just pinned to `node`."""
-        return self.recent_pins.requested(node, NO_KEY)
+        found: Counter[str] = Counter()
+        for pod in self.recent_pins.values():
+            if pod.effective_node == node:
+                found.update(pod.requests)
+        return found
 
     def has_other_pinning_replicas(self) -> bool:
         """Return whether another replica has pinned a pod within the last hour."""
@@ -266,7 +270,7 @@ class Store:
 
     def was_released(self, namespace: str, vm: str, node: str) -> bool:
         """Return whether an unschedulable pod of a VM that was pinned to `node` was deleted within the last hour."""
-        return node in self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm)))
+        return bool(self.releases) and node in self.releases.nodes(self._vm_id(namespace, vm, self.vmi(namespace, vm)))
 
     def release_count(self, namespace: str, vm: str) -> int:
         """Count the unschedulable pods of a VM, pinned to any node, that were deleted within the last hour."""
@@ -303,13 +307,13 @@ class Store:
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
-        tables = self.pods, self.counting_pins(), self.reservations
-        known, *expected = (table.requested(node, excluding) for table in tables)
-        if not any(expected):
+        known = self.pods.requested(node, excluding)
+        pinned, reserved = self.counting_pins().requested(node, excluding), self.reservations.requested(node, excluding)
+        if not (pinned or reserved):
             return known
         total = Counter(known)
-        for more in expected:
-            total.update(more)
+        total.update(pinned)
+        total.update(reserved)
         return total
 
     def nominated_pods(self, node: str) -> Collection[Pod]:
@@ -324,8 +328,9 @@ class Store:
     def repelling_terms(self, namespace: str, labels: Mapping[str, str], *, own: bool) -> Iterable[PodTerm]:
         """List the required anti-affinity terms that may select a pod (see `Catalog`)."""
         tables = self.pods, self.counting_pins(), self.reservations
-        return chain(*(table.repelling(namespace, labels, own=own) for table in tables))
+        return chain(*[table.repelling(namespace, labels, own=own) for table in tables if table.repels])
 
     def oversized_pods(self) -> Collection[str]:
         """List the namespaces that have a pod with an effective node whose labels and terms are unknown."""
-        return {*self.pods.oversized(), *self.counting_pins().oversized()}
+        stored, pinned = self.pods.oversized(), self.counting_pins().oversized()
+        return {*stored, *pinned} if stored or pinned else ()

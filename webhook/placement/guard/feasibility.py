@@ -99,13 +99,13 @@ def _node_mismatch(candidate: Candidate) -> str | None:
     node = candidate.node
     if node is None:
         return None
-    selector, spend = mapping(candidate.pod, "spec", "nodeSelector"), candidate.comparisons.spend
+    spec, spend = mapping(candidate.pod, "spec"), candidate.comparisons.spend
+    selector = mapping(spec, "nodeSelector")
     spend(len(selector))
     for key, value in selector.items():
         if node.labels.get(key) != value:
             return f"does not match the pod's nodeSelector {key}={value}"
-    affinity = mapping(candidate.pod, "spec", "affinity", "nodeAffinity")
-    required = affinity.get(REQUIRED)
+    required = mapping(spec, "affinity", "nodeAffinity").get(REQUIRED)
     if isinstance(required, dict) and not node_matches(required, node.name, node.labels, spend):
         return NODE_AFFINITY_MISMATCH
     return None

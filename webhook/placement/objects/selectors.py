@@ -5,7 +5,7 @@ kube-scheduler `framework.AffinityTerm.Matches`.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -87,7 +87,7 @@ def label_selector(selector: Any) -> Selector | None:
     return equalities + tuple(map(_requirement, mappings(selector, "matchExpressions")))
 
 
-def selects(selector: Selector | None, labels: Mapping[str, str]) -> bool:
+def selects(selector: Iterable[Requirement] | None, labels: Mapping[str, str]) -> bool:
     """Return whether a selector selects labels. None selects nothing, an empty selector everything."""
     if selector is None:
         return False
@@ -124,12 +124,12 @@ def node_matches(
         spend(1)
         if is_empty_term(term):
             continue
-        fields = mappings(term, "matchFields") if name else []
+        fields = mappings(term, "matchFields") if name and "matchFields" in term else []
         expressions = mappings(term, "matchExpressions")
         for requirement in (*expressions, *fields):
             spend(1 + len(requirement.get("values") or ()))
-        if all(_requirement(each).matches(labels) for each in expressions) and all(
-            _requirement(each).matches({NODE_NAME_FIELD: name}) for each in fields
+        if selects(map(_requirement, expressions), labels) and selects(
+            map(_requirement, fields), {NODE_NAME_FIELD: name}
         ):
             return True
     return False
