@@ -159,10 +159,10 @@ def send_at_once(connections: int, request: bytes, side: Side) -> None:
         time.sleep(0.5)
 
 
-def send_pipelined(read_review: Callable[[], bytes], side: Side) -> None:
-    """Send a review three times over each of MANY connections at once."""
+def send_over_many(connections: int, read_review: Callable[[], bytes], side: Side) -> None:
+    """Send a review over each of some connections at once."""
     review = read_review()
-    send_at_once(MANY, (HEAD % len(review) + review) * 3, side)
+    send_at_once(connections, HEAD % len(review) + review, side)
 
 
 def fill_the_queue(side: Side) -> None:
@@ -205,8 +205,8 @@ ATTACKS: dict[str, list[Attack]] = {
     "250 KB of preferred terms": 2 * [partial(send_a_large_review, "preferred", 250_000)],
     "reviews of made-up claims": 2 * [ask_for_made_up_claims],
     "garbage instead of reviews": 2 * [send_garbage],
-    "reviews of 200 connections at once": 2 * [partial(send_pipelined, REVIEW.read_bytes)],
-    "600 costly reviews at once": 2 * [partial(send_pipelined, partial(_body, "nested lists", COSTLY))],
+    "reviews of 200 connections at once": 2 * [partial(send_over_many, MANY, REVIEW.read_bytes)],
+    "600 costly reviews at once": 2 * [partial(send_over_many, 3 * MANY, partial(_body, "nested lists", COSTLY))],
     "80 MiB of costly reviews": 2 * [fill_the_queue],
     "announced ClientHellos": 2 * [announce_client_hellos],
     "reviews of large made-up VMs": 2 * [create_large_vms],

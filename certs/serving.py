@@ -6,11 +6,12 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
+from typing import Generic, NamedTuple, TypeVar
 
 from certs.authority import CA_LIFETIME, BadCertificate, issue_ca, issue_leaf, read, split, trust_anchor
 from certs.files import UnusableCertificate, identity, read_file, write
@@ -24,120 +25,122 @@ PREFIX = "kubevirt-scheduler.keys-"  # older versions use `kubevirt-scheduler-`,
 UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise another start could remove it
 MEMORY_FOLDER_ADVICE = "mount writable memory at {}, as container runtimes do"
 
+T = TypeVar("T")
+
 log = logging.getLogger("certs")
 BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
-class ClientCa:
-    """The CAs in a file of PEM certificates. `problem` is the reason why a newer file isn't used, empty otherwise."""
+class Reloaded(Generic[T]):
+    """A value of some files, loaded again when they change.
 
-    def __init__(self, file: Path) -> None:
-        """Load the file. Raises UnusableCertificate."""
-        self._file, self.problem = file, ""
-        self._seen, self._pem = identity(file), _read_cas(file)
+    `value` is None until the files exist. `problem` is the reason why newer files aren't used, empty otherwise.
+    """
 
-    def pem(self) -> str:
-        """Return the CAs in PEM, and reload a changed file. An unusable file leaves the old CAs."""
-        if (found := identity(self._file)) != self._seen:
-            self._reload(found)
-        elif self.problem:
-            self.problem = ""  # the used file is back in place
-        return self._pem
+    def __init__(self, name: str, load: Callable[[], T], *files: Path, awaited: bool = False) -> None:
+        """Load the files. Raises UnusableCertificate; if they are `awaited`, missing ones are no error."""
+        self.problem = ""
+        self._name, self._load = name, load
+        self._files = tuple(map(str, files))  # each new connection asks for their state
+        self._seen = self._state()
+        self.value: T | None = None if awaited and () in self._seen else load()
 
-    def expiry(self) -> datetime:
-        """Return when the last of the CAs expires. From then on, no client is accepted."""
-        return max(read(one).not_after for one in split(self._pem.encode()))
+    def current(self, *, outdated: bool = False) -> T | None:
+        """Return the value, loaded again if the files have changed or if it is `outdated`.
 
-    def _reload(self, found: tuple[int, ...]) -> None:
+        Unusable files leave the old value. Each call retries, because a file may be half written, or the process may
+        lack file descriptors.
+        """
+        found = self._state()
+        if found == self._seen and not outdated:
+            self.problem = ""
+            return self.value
         try:
-            self._pem = _read_cas(self._file)
+            self.value = self._load()
         except UnusableCertificate as error:
-            # Each connection retries, because the file may be half written. Log it once.
-            if str(error) != self.problem:
-                log.warning("client CA unusable, keeping the old one", extra={"reason": str(error)})
+            if str(error) != self.problem:  # log it once
+                log.warning("%s unusable, keeping the old one", self._name, extra={"reason": str(error)})
             self.problem = str(error)
-            return
+            return self.value
+        if found != self._seen:
+            log.info("%s reloaded", self._name, extra={"file": self._files[0]})
         self._seen, self.problem = found, ""
-        log.info("client CA reloaded", extra={"file": str(self._file)})
+        return self.value
+
+    def _state(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(identity, self._files))
+
+
+def client_ca(file: Path) -> Reloaded[str]:
+    """Return the CAs of clients, in PEM. Raises UnusableCertificate."""
+    return Reloaded("client CA", lambda: _read_cas(file), file)
+
+
+class Served(NamedTuple):
+    """What the server uses: its TLS context, its certificate and the CAs of clients, in PEM."""
+
+    context: ssl.SSLContext
+    chain: bytes
+    trusted: str
 
 
 class ServingCertificate:
     """The TLS context of a folder's `tls.crt` and `tls.key`, reloaded when the files change. Safe to share by threads.
 
-    `problem` is the reason why newer files are not served, empty while the files are served. With a `client_ca`, the
-    context requires client certificates.
+    With a `client_ca`, the context requires client certificates.
     """
 
-    def __init__(self, folder: Path, *, awaited: bool = False, client_ca: ClientCa | None = None) -> None:
+    def __init__(self, folder: Path, *, awaited: bool = False, client_ca: Reloaded[str] | None = None) -> None:
         """Load the files. Raises UnusableCertificate; with `awaited`, missing files are no error."""
         self.authority = folder / CA if awaited else ca_file(folder)
         self.client_ca = client_ca
         self._folder = folder
-        self._trusted = client_ca.pem() if client_ca else ""
         self._lock = Lock()
-        self._seen, self.problem = self._identities(), ""
-        self._context: ssl.SSLContext | None = None
-        self._chain = b""
-        if not awaited or () not in self._seen:
-            self._load(self._trusted)
+        files = folder / CERTIFICATE, folder / KEY
+        self._served = Reloaded("serving certificate", self._load, *files, awaited=awaited)
+
+    @property
+    def problem(self) -> str:
+        """The reason why newer files are not served, empty while the files are served."""
+        return self._served.problem
 
     def context(self) -> ssl.SSLContext | None:
         """Return the context for a new connection, and reload changed files. Unusable files leave the old context."""
+        served = self._served.value
         # While another thread reloads, serve the old context: a hanging file system must not stop the probes as well.
-        if self._lock.acquire(blocking=self._context is None):
+        if self._lock.acquire(blocking=served is None):
             try:
-                self._reload_if_changed()
+                # A change of the client CA waits for a usable pair: the old key is no longer in a file.
+                trusted = self.client_ca.current() if self.client_ca else ""
+                served = self._served.current(outdated=served is not None and served.trusted != trusted)
             finally:
                 self._lock.release()
-        return self._context
+        return served.context if served else None
 
     def trusted_cas(self) -> str:
         """Return the CAs of clients in PEM, as in the last context; empty if clients need no certificate."""
-        return self._trusted
+        return self._served.value.trusted if self._served.value else ""
 
     def expiry_times(self) -> dict[str, datetime]:
         """Return the expiry of the served `leaf`, of the `ca` in `ca.crt` that it chains to, and of the `client-ca`.
 
-        Omits an unknown one. Reads only `ca.crt`: the next connection or probe detects a change of the other files.
+        From the expiry of the last client CA, no client is accepted. Omits an unknown one. Reads only `ca.crt`: the
+        next connection or probe detects a change of the other files.
         """
-        chain, found = self._chain, {}
+        chain, found = self._served.value.chain if self._served.value else b"", {}
         with suppress(BadCertificate, OSError):
             found["leaf"] = read(chain).not_after
             if ca := trust_anchor(chain, (self._folder / CA).read_bytes()):
                 found["ca"] = read(ca).not_after
-        return found | ({"client-ca": self.client_ca.expiry()} if self.client_ca else {})
+        cas = split(self.client_ca.value.encode()) if self.client_ca and self.client_ca.value else ()
+        return found | ({"client-ca": max(read(one).not_after for one in cas)} if cas else {})
 
-    def _reload_if_changed(self) -> None:
-        trusted = self.client_ca.pem() if self.client_ca else ""
-        if (found := self._identities()) != self._seen or trusted != self._trusted:
-            self._reload(found, trusted)
-        elif self.problem:
-            self.problem = ""  # the served files are back in place
-
-    def _reload(self, found: tuple[tuple[int, ...], ...], trusted: str) -> None:
-        try:
-            self._load(trusted)
-        except UnusableCertificate as error:
-            # Each connection retries, because the cause may be a temporary lack of file descriptors. Log it once.
-            if str(error) != self.problem:
-                log.warning("serving certificate unusable, keeping the old one", extra={"reason": str(error)})
-            # A change of the client CA waits for a usable pair: the old key is no longer in a file.
-            self.problem = str(error)
-            return
-        if found != self._seen:
-            log.info("serving certificate reloaded", extra={"folder": str(self._folder)})
-        self._seen, self.problem = found, ""
-
-    def _load(self, trusted: str) -> None:
-        context = load_context(self._folder)
+    def _load(self) -> Served:
+        context, trusted = load_context(self._folder), self.client_ca.value if self.client_ca else None
         if trusted:
             trust_clients(context, trusted)
-        # If `tls.crt` was replaced in between, it differs from `_seen`, and the next call reloads both files.
-        self._chain, self._context = read_file(self._folder / CERTIFICATE), context
-        self._trusted = trusted
-
-    def _identities(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(identity(self._folder / name) for name in (CERTIFICATE, KEY))
+        # If `tls.crt` was replaced in between, its state differs from the last one, and the next call loads it again.
+        return Served(context, read_file(self._folder / CERTIFICATE), trusted or "")
 
 
 def load_context(folder: Path) -> ssl.SSLContext:

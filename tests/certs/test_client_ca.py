@@ -8,7 +8,7 @@ import pytest
 
 from certs.authority import issue_ca, issue_leaf, read
 from certs.files import UnusableCertificate
-from certs.serving import ClientCa, ServingCertificate
+from certs.serving import ServingCertificate, client_ca
 from tests.support.client_certificates import issue_client, replace
 from tests.support.log_capture import capture_logs
 from tests.support.tls_client import write_certificate_files
@@ -30,7 +30,7 @@ def file(tmp_path):
 def certificate(tmp_path, file):
     folder = tmp_path / "served"
     write_certificate_files(folder)
-    return ServingCertificate(folder, client_ca=ClientCa(file))
+    return ServingCertificate(folder, client_ca=client_ca(file))
 
 
 def trusted(certificate):
@@ -61,12 +61,12 @@ def test_only_a_context_with_a_client_ca_requires_a_client_certificate(certifica
 def test_an_unusable_file_is_an_error_at_startup(file, content, problem):
     file.write_bytes(content)
     with pytest.raises(UnusableCertificate, match=f"^{file}: {problem}$"):
-        ClientCa(file)
+        client_ca(file)
 
 
 def test_a_missing_file_is_an_error_at_startup(tmp_path):
     with pytest.raises(UnusableCertificate, match=r"client-ca\.crt: No such file or directory"):
-        ClientCa(tmp_path / "client-ca.crt")
+        client_ca(tmp_path / "client-ca.crt")
 
 
 def test_text_keys_and_certificates_of_no_ca_are_ignored(certificate, file):
@@ -142,7 +142,7 @@ def test_a_new_client_ca_waits_for_a_usable_serving_certificate(certificate, fil
 
 
 def test_the_client_ca_is_required_of_a_certificate_that_arrives_later(file, tmp_path):
-    certificate = ServingCertificate(tmp_path / "served", awaited=True, client_ca=ClientCa(file))
+    certificate = ServingCertificate(tmp_path / "served", awaited=True, client_ca=client_ca(file))
     assert certificate.context() is None
     assert certificate.problem == ""
     write_certificate_files(tmp_path / "served")

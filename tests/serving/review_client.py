@@ -32,8 +32,7 @@ class ReviewClient:
 
     def open(self, path: str, method: str, data: bytes = b"", content_type: str | None = None) -> Response:
         """Send a request."""
-        fields = [(b"host", b"x")] + ([(b"content-type", content_type.encode())] if content_type is not None else [])
-        head = Head(method, path, (1, 1), tuple(fields), keep_alive=True)
+        head = Head(method, path, (content_type or "").encode(), keep_alive=True)
         return Response(self._respond(Request(head, data, self._clock())))
 
     def post(self, path: str, data: bytes, content_type: str | None = "application/json") -> Response:

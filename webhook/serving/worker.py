@@ -136,7 +136,7 @@ class Server:
             open_channel = tls_opener(self.certificate.context, self.certificate.trusted_cas)
             loop = Loop(listener.sock, open_channel, self.handler, worker.on_turn, max_connections=max_connections)
             worker.loop = loop
-            self.metrics.add(partial(loop_metrics, loop.connections, loop.dropped, loop.turns.take_longest))
+            self.metrics.add(partial(loop_metrics, loop.connections, loop.dropped, loop.take_longest_turn))
             self.backend.start()
             self._serve_probes(lambda: "shutting down" if loop.draining else self._cert_problem(), loop)
             Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
@@ -199,7 +199,7 @@ class Server:
         return json.dumps(line) + "\n"
 
     def _serve_probes(self, not_ready_reason: Callable[[], str], loop: Loop) -> None:
-        handler = self.probes(not_ready_reason, loop.turns.stalled_seconds)
+        handler = self.probes(not_ready_reason, loop.stalled_seconds)
         probes = Loop(self.listeners.http, Channel, handler, max_connections=loop.max_connections)
         Thread(target=probes.run, name="probes", daemon=True).start()
 

@@ -16,7 +16,7 @@ from certs.authority import BadCertificate
 from certs.cluster import ApiClient
 from certs.controller import CertificateController
 from certs.rotation import Policy
-from certs.serving import ClientCa, ServingCertificate, self_signed_folder, temporary_folder
+from certs.serving import ServingCertificate, client_ca, self_signed_folder, temporary_folder
 from webhook.commands.options import namespace_and_name, together
 
 tls_options = together(
@@ -56,10 +56,10 @@ tls_options = together(
 
 def certificate_problems(certificate: ServingCertificate, controller: CertificateController) -> dict[str, str]:
     """Return the certificate problems that don't stop the server, by component. Empty if there are none."""
-    client_ca = certificate.client_ca.problem if certificate.client_ca else ""
+    of_clients = certificate.client_ca.problem if certificate.client_ca else ""
     problems = {
         "serving certificate": certificate.problem,
-        "client CA": client_ca,
+        "client CA": of_clients,
         "certificates": controller.problem,
     }
     return {component: problem for component, problem in problems.items() if problem}
@@ -114,8 +114,8 @@ class TlsOptions:
             controller = CertificateController(
                 api, secret=self.secret, configuration=self.webhook_configuration, policy=self._policy(), folder=folder
             )
-            client_ca = ClientCa(self.client_ca_file) if self.client_ca_file else None
-            yield ServingCertificate(folder, awaited=self.secret is not None, client_ca=client_ca), controller
+            trusted = client_ca(self.client_ca_file) if self.client_ca_file else None
+            yield ServingCertificate(folder, awaited=self.secret is not None, client_ca=trusted), controller
 
     def _policy(self) -> Policy:
         try:

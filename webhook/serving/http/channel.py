@@ -1,15 +1,11 @@
-"""A non-blocking connection without TLS: accept, send, receive, close. `tls_channel` adds TLS."""
+"""A non-blocking connection without TLS: send, receive, close. `tls_channel` adds TLS."""
 
-import errno
 import socket
-import ssl
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 
-# bytes; one TLS record at most: 16 KiB of plaintext, 256 bytes of expansion, 5 bytes of header (RFC 8446, 5.2)
-READ_SIZE = 16 * 1024 + 256 + 5
+READ_SIZE = 64 * 1024  # bytes of a peer per turn, because other connections wait: to parse tiny chunks of it takes 4 ms
 # A value for SO_LINGER: close() sends RST, and the kernel drops the data that the peer has not read.
 LINGER_ZERO = struct.pack("ii", 1, 0)
 
@@ -24,10 +20,6 @@ class ClientCertificateRejected(ConnectionLost):
     def __init__(self, reason: str) -> None:
         super().__init__("certificate")
         self.reason = reason
-
-
-class OutOfDescriptors(Exception):
-    """The process or the system has no file descriptor or no memory for another connection."""
 
 
 class Channel:
@@ -64,15 +56,19 @@ class Channel:
 
     def receive(self) -> bytes | None:
         """Return the received bytes, b"" at the end of the stream, or None if nothing has arrived."""
-        self._flush_while_reading()
-        return self._receive_from_socket()
+        try:
+            return self.sock.recv(READ_SIZE)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError:  # between two requests this is no fault; inside one, the response fails
+            return b""
+        except OSError:
+            raise ConnectionLost("reset") from None
 
-    def send(self, data: bytes) -> bool:
+    def send(self, data: bytes, *, last: bool = False) -> bool:  # noqa: ARG002 (for TLS)
         """Append `data` to the unsent bytes, send, and return whether all bytes are sent."""
         self._unsent = memoryview(bytes(self._unsent) + data if self._unsent else data)
-        sent = self._flush()
-        self.wanted_events = EVENT_READ if sent else EVENT_WRITE
-        return sent
+        return self._flush()
 
     def half_close(self) -> None:
         """Close the sending side. The peer can still read all sent bytes."""
@@ -90,53 +86,16 @@ class Channel:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_ZERO)
         self.close()
 
-    def _receive_from_socket(self) -> bytes | None:
-        try:
-            return self.sock.recv(READ_SIZE)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:  # between two requests this is no fault; inside one, the response fails
-            return b""
-        except OSError:
-            raise ConnectionLost("reset") from None
-
-    def _flush_while_reading(self) -> None:
-        # Left over from `100 Continue` or from TLS itself. A peer that does not read it may still send its request.
-        self.wanted_events = EVENT_READ if self._flush() else EVENT_READ | EVENT_WRITE
-
     def _flush(self) -> bool:
-        """Send the unsent bytes, and return whether all are sent."""
+        """Send the unsent bytes, and return whether all are sent. If not, wait until the socket is writable."""
         while self._unsent:
             try:
                 sent = self.sock.send(self._unsent)
             except BlockingIOError:
+                self.wanted_events = EVENT_WRITE
                 return False
             except OSError:
                 raise ConnectionLost("reset") from None
             self._unsent = self._unsent[sent:]
+        self.wanted_events = EVENT_READ
         return True
-
-
-def accept(listener: socket.socket, open_channel: Callable[[socket.socket], Channel]) -> tuple[Channel, str] | None:
-    """Accept one connection and return it with its peer's address, or None if the backlog is empty.
-
-    Raises OutOfDescriptors, and ConnectionLost if the peer is gone or `open_channel` raises an SSLError.
-    """
-    try:
-        sock, address = listener.accept()
-    except BlockingIOError:
-        return None
-    except OSError as error:
-        raise (
-            OutOfDescriptors
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-            else ConnectionLost("reset")
-        ) from None
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.getpeername()  # raises if the peer is gone
-        return open_channel(sock), str(address[0])
-    except OSError as error:
-        sock.close()
-        raise ConnectionLost("tls" if isinstance(error, ssl.SSLError) else "reset") from None

@@ -8,11 +8,9 @@ from http import HTTPStatus
 
 from webhook.serving.http.channel import Channel, ConnectionLost
 from webhook.serving.http.messages import Request, Response, error_response, serialize
-from webhook.serving.http.parser import BODY_LIMIT, CONTINUE, RequestParser
+from webhook.serving.http.parser import BODY_LIMIT, RequestParser
 
-# Per connection, because other connections wait: 16 KiB of tiny chunks take 1 ms, a record of one byte takes 10 µs.
-BYTES_PER_TURN = 64 * 1024
-RECORDS_PER_TURN = 16
+DISCARDS_PER_TURN = 16  # reads of what a peer still sends after our close
 
 
 class Phase(Enum):
@@ -58,14 +56,13 @@ class RequestHandler:
 class Connection:
     """One connection, from the TLS handshake on. Methods raise ConnectionLost.
 
-    `phase_started` is a time of the loop's clock. `has_next_request` means that the next request is already buffered;
-    `advance` serves it in the loop's next turn.
+    `phase_started` is a time of the loop's clock.
     """
 
     def __init__(self, channel: Channel, peer: Peer, handler: RequestHandler, now: float) -> None:
         self.channel, self.peer = channel, peer
         self.phase = Phase.HANDSHAKE if channel.starts_with_handshake else Phase.IDLE
-        self.phase_started, self.has_next_request = now, False
+        self.phase_started = now
         self.parser = RequestParser(handler.body_limit)
         # The loop's bookkeeping: the events in the selector, the bytes in the peer's account, the last turn.
         self.registered_events = self.counted_bytes = 0
@@ -76,7 +73,7 @@ class Connection:
     @property
     def can_continue(self) -> bool:
         """Whether `advance` can do more without an event of the socket."""
-        return self.has_next_request or (self.phase in RECEIVING and self.channel.has_input)
+        return self.phase in RECEIVING and self.channel.has_input
 
     @property
     def bytes_in_memory(self) -> int:
@@ -85,9 +82,7 @@ class Connection:
 
     def advance(self, now: float) -> None:
         """Continue the current phase with the bytes that the socket can read or write."""
-        if self.has_next_request:
-            self._respond_to_next(now)
-        elif self.phase is Phase.HANDSHAKE:
+        if self.phase is Phase.HANDSHAKE:
             if self.channel.handshake():
                 self._enter_phase(Phase.IDLE, now)
         elif self.phase is Phase.WRITING:
@@ -97,13 +92,22 @@ class Connection:
         elif self.phase is not Phase.CLOSED:  # by the loop, earlier in this turn
             self._read(now)
 
-    def _respond_to_next(self, now: float) -> None:
-        """Respond to the buffered request, or send the parser's error and close."""
-        self.has_next_request = False
-        if not self.parser.complete:
-            self.send_error(*(self.parser.failure or (HTTPStatus.INTERNAL_SERVER_ERROR, "internal error")), now)
-            return
-        request = self.parser.take()
+    def _read(self, now: float) -> None:
+        parser, data = self.parser, self.channel.receive()
+        if data:
+            parser.feed(data, now)
+        elif data is not None:  # the end of the stream
+            if not parser.started:
+                self.phase = Phase.CLOSED
+            parser.end_of_stream()
+        if parser.complete:
+            self._respond(parser.take(), now)
+        elif parser.failure:
+            self.send_error(*parser.failure, now)
+        elif parser.started and self.phase is Phase.IDLE:
+            self._enter_phase(Phase.READING, now)
+
+    def _respond(self, request: Request, now: float) -> None:
         response = self._handler.respond(request)
         self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.outdated
         self._handler.count(response.status)
@@ -112,8 +116,8 @@ class Connection:
 
     def send_error(self, status: HTTPStatus, sentence: str, now: float, *headers: tuple[str, str]) -> None:
         """Send an error and close the connection. What has arrived of a request is dropped."""
-        self._keep_alive = self.has_next_request = False
-        self.parser = RequestParser(self._handler.body_limit)
+        self._keep_alive = False
+        self.parser.discard()
         self._handler.count(status)
         self._send(serialize(error_response(status, sentence, headers=headers), keep_alive=False), now)
 
@@ -145,40 +149,18 @@ class Connection:
         self.channel.half_close()
         self._enter_phase(Phase.CLOSING, now)
 
-    def _read(self, now: float) -> None:
-        parser, read = self.parser, 0
-        for _ in range(RECORDS_PER_TURN):
-            data = self.channel.receive()
-            if data is None:
-                break
-            if not data and not parser.started:
-                self.phase = Phase.CLOSED
-                return
-            parser.feed(data, now) if data else parser.end_of_stream()
-            if parser.complete or parser.failure:
-                self._respond_to_next(now)
-                return
-            read += len(data)
-            if read >= BYTES_PER_TURN:
-                break
-        if parser.started and self.phase is Phase.IDLE:
-            self._enter_phase(Phase.READING, now)
-        if parser.expects_continue():
-            self.channel.send(CONTINUE)
-
     def _send(self, data: bytes, now: float) -> None:
-        if not self.channel.send(data):
+        if not self.channel.send(data, last=not self._keep_alive):
             if self.phase is not Phase.WRITING:
                 self._enter_phase(Phase.WRITING, now)
         elif self._keep_alive:
-            self._enter_phase(Phase.READING if self.parser.started else Phase.IDLE, now)
-            self.has_next_request = self.parser.complete or self.parser.failure is not None
+            self._enter_phase(Phase.IDLE, now)
         else:
             self.start_closing(now)
 
     def _discard_input(self) -> None:
         with suppress(ConnectionLost):  # the peer may also reset: the response was sent
-            for _ in range(RECORDS_PER_TURN):
+            for _ in range(DISCARDS_PER_TURN):
                 if not (data := self.channel.receive()):
                     break
             if data != b"":  # not the end of the stream: continue in a later turn

@@ -35,6 +35,7 @@ def _listen(host: str, port: int) -> socket.socket:
         with ExitStack() as cleanup:
             listener = cleanup.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted sockets inherit it
             listener.bind(address)
             listener.listen(BACKLOG)
             cleanup.pop_all()

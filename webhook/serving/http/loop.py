@@ -4,6 +4,7 @@ A turn is one iteration: poll, serve requests, then continue handshakes and acce
 requests itself, so nothing on the way of a request may wait.
 """
 
+import errno
 import logging
 import selectors
 import socket
@@ -13,72 +14,14 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
-from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost, OutOfDescriptors, accept
+from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost
 from webhook.serving.http.connection import Connection, Phase, RequestHandler
 from webhook.serving.http.peer_accounts import Connections, FairQueue
 
 DRAIN_TIMEOUT = 15.0  # seconds; with a preStop wait of 5 s before it, within Kubernetes' grace period of 30 s
 QUIET_PERIOD = 1.0  # seconds without a request; then the Service no longer routes requests to this replica
-
-
-class Drain:
-    """The shutdown of one loop. `last_activity` is when a connection last made progress, in seconds of the clock."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._forced = False
-        self._started = self.last_activity = clock()
-
-    def begin(self) -> None:
-        """Begin the shutdown."""
-        self._started = self._clock()
-
-    def force(self) -> None:
-        """End the shutdown immediately."""
-        self._forced = True
-
-    def is_over(self, *, busy: bool) -> bool:
-        """Return whether a shutdown that has begun ends: forced, after a quiet period, or after DRAIN_TIMEOUT."""
-        now = self._clock()
-        is_quiet = not busy and now - max(self.last_activity, self._started) > QUIET_PERIOD
-        return self._forced or is_quiet or now - self._started > DRAIN_TIMEOUT
-
-
 POLL_TIMEOUT = 1.0  # seconds; the longest time between two turns
 STALLED_AFTER = 10.0  # seconds without a turn; the API server gives up a call after the same time
-
-
-class TurnTimes:
-    """The times of a loop's turns. `last_begin` is when the last turn began, in seconds of the clock.
-
-    Any thread may call the methods that return seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._longest, self.last_begin = 0.0, clock()
-
-    def begin(self) -> float:
-        """Begin a turn, and return when it began."""
-        self.last_begin = self._clock()
-        return self.last_begin
-
-    def end(self) -> None:
-        """End the turn that has begun."""
-        self._longest = max(self._longest, self._clock() - self.last_begin)
-
-    def stalled_seconds(self) -> float:
-        """Return the seconds since the last turn began, or 0 up to STALLED_AFTER."""
-        elapsed = self._clock() - self.last_begin
-        return elapsed if elapsed > STALLED_AFTER else 0.0
-
-    def take_longest(self) -> float:
-        """Return the seconds of the longest turn since the last call, or of the current one."""
-        longest, self._longest = self._longest, 0.0
-        elapsed = self._clock() - self.last_begin
-        return max(longest, elapsed if elapsed > 2 * POLL_TIMEOUT else 0.0)  # up to POLL_TIMEOUT may be an idle poll
-
-
 MAX_CONNECTIONS = 2048  # an API server keeps 25 open
 # Of the connections. OpenSSL takes 50 KB for a handshake, and 175 KB if the first 4 bytes of a ClientHello announce the
 # largest one that it accepts, so handshakes take at most 90 MB.
@@ -92,21 +35,23 @@ DRAIN_POLL_TIMEOUT = 0.05  # seconds; while draining, instead of POLL_TIMEOUT
 FLUSH_TIMEOUT = 0.5  # seconds to send the last responses
 # label values of connections_dropped
 DROP_CAUSES = "tls", "certificate", "reset", "hello", "writing", "evicted", "error"
+# The process or the system has no file descriptor or no memory for another connection.
+NO_RESOURCES = errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS
 
 log = logging.getLogger("webhook")
 
 
 class Loop:
-    """Serves one listener. `open_channel` makes a channel of an accepted socket, or raises SSLError.
+    """Serves one listener. `open_channel` makes a channel of an accepted socket; None closes it.
 
-    `on_turn` is called once per turn. `dropped` counts the connections that failed or were evicted, by cause. Of the
-    methods that change state, other threads may call only `drain`.
+    `on_turn` is called once per turn. `dropped` counts the connections that failed or were evicted, by cause. Other
+    threads may call `drain` and the methods that return seconds.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (the collaborators, a clock and a limit)
         self,
         listener: socket.socket,
-        open_channel: Callable[[socket.socket], Channel],
+        open_channel: Callable[[socket.socket], Channel | None],
         handler: RequestHandler,
         on_turn: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -117,8 +62,9 @@ class Loop:
         self._table = Connections()
         self._continuing: dict[Connection, None] = {}  # connections that can continue without an event
         self._requests, self._handshakes = FairQueue(self._table), FairQueue(self._table)
-        self.turns = TurnTimes(clock)
-        self._drain = Drain(clock)
+        # Times of the clock: when the last turn began, a connection last made progress, and the shutdown began.
+        self._turn = self._last_activity = self._drain_started = clock()
+        self._longest_turn, self._drain_is_forced = 0.0, False
         self.dropped = Counter(dict.fromkeys(DROP_CAUSES, 0))
         self._wake_w, self._wake_r = socket.socketpair()  # a byte written to _wake_w ends the poll
         self._wake_w.setblocking(False)
@@ -143,11 +89,22 @@ class Loop:
     def drain(self) -> None:
         """Shut down gracefully; a second call forces it. Any thread and any signal handler may call it."""
         if self.draining:
-            self._drain.force()
+            self._drain_is_forced = True
         else:
-            self._drain.begin()
+            self._drain_started = self._clock()
         self._handler.draining = True
         self._wake()
+
+    def stalled_seconds(self) -> float:
+        """Return the seconds since the last turn began, or 0 up to STALLED_AFTER."""
+        elapsed = self._clock() - self._turn
+        return elapsed if elapsed > STALLED_AFTER else 0.0
+
+    def take_longest_turn(self) -> float:
+        """Return the seconds of the longest turn since the last call, or of the current one."""
+        longest, self._longest_turn = self._longest_turn, 0.0
+        elapsed = self._clock() - self._turn
+        return max(longest, elapsed if elapsed > 2 * POLL_TIMEOUT else 0.0)  # up to POLL_TIMEOUT may be an idle poll
 
     def run(self) -> None:
         """Serve until drained, then close all connections."""
@@ -169,9 +126,9 @@ class Loop:
 
     def run_once(self) -> None:
         """Run one turn."""
-        limit = self._table.next_limit(default=self.turns.last_begin + POLL_TIMEOUT)
+        limit = self._table.next_limit(default=self._turn + POLL_TIMEOUT)
         ready = [key.data for key, _ in self._selector.select(self._poll_timeout(limit))]
-        now = self.turns.begin()
+        self._turn = now = self._clock()
         self._on_turn()
         self._serve([each for each in ready if isinstance(each, Connection)])
         for callback in ready:
@@ -179,15 +136,14 @@ class Loop:
                 callback()
         for connection in self._table.expired(now, MAX_PER_TURN) if now >= limit else ():
             self._perform(connection, connection.time_out)
-        self.turns.end()
+        self._longest_turn = max(self._longest_turn, self._clock() - now)
 
     def _serve(self, selected: list[Connection]) -> None:
         if not (self._requests or self._handshakes):
             self._table.forget_times()
-        requests = [*self._continuing, *(each for each in selected if each.phase is not Phase.HANDSHAKE)]
-        self._continuing = {}
-        self._advance(self._requests, requests)
-        self._advance(self._handshakes, (each for each in selected if each.phase is Phase.HANDSHAKE))
+        waiting, self._continuing = self._continuing | dict.fromkeys(selected), {}
+        self._advance(self._requests, [each for each in waiting if each.phase is not Phase.HANDSHAKE])
+        self._advance(self._handshakes, [each for each in waiting if each.phase is Phase.HANDSHAKE])
 
     def _advance(self, queue: FairQueue, connections: Iterable[Connection]) -> None:
         """Advance connections within the budget. The selector reports the others again, or they are continued."""
@@ -196,7 +152,7 @@ class Loop:
         deadline = begin + TURN_BUDGET
         while queue and begin <= deadline:
             connection = queue.first()
-            connection.served = self.turns.last_begin
+            connection.served = self._turn
             self._perform(connection, connection.advance)
             end = self._clock()
             queue.charge(end - begin)
@@ -212,11 +168,11 @@ class Loop:
         """Run one method of a connection, then update the bookkeeping and the selector."""
         before = connection.phase, connection.phase_started
         try:
-            action(self.turns.last_begin)
+            action(self._turn)
         except ClientCertificateRejected as error:
             log.warning("client certificate rejected", extra={"peer": connection.peer.address, "reason": error.reason})
             self.dropped[str(error)] += 1
-            connection.start_closing(self.turns.last_begin)  # an immediate close could overtake the alert with a reset
+            connection.start_closing(self._turn)  # an immediate close could overtake the alert with a reset
         except ConnectionLost as error:
             return self._drop(connection, str(error))
         except Exception:
@@ -226,11 +182,11 @@ class Loop:
             return self._remove(connection, connection.channel.close)
         if (connection.phase, connection.phase_started) != before:
             self._table.move(connection, before[0])
-            self._drain.last_activity = self.turns.last_begin
-        if can_continue := connection.can_continue:
+            self._last_activity = self._turn
+        if connection.can_continue:
             self._continuing[connection] = None
         self._table.count_bytes(connection, connection.bytes_in_memory)
-        self._set_events(connection, 0 if can_continue else connection.channel.wanted_events)
+        self._set_events(connection, connection.channel.wanted_events)
         if self._table.bytes > MAX_BUFFERED and (largest := self._table.largest_request()):
             self._perform(largest, largest.reject_for_memory)
         return None
@@ -260,35 +216,45 @@ class Loop:
     def _accept(self) -> None:
         for index in range(MAX_PER_TURN):
             try:
-                accepted = accept(self._listener, self._open_channel)
-            except ConnectionLost as error:
-                self.dropped[str(error)] += 1
-                continue
-            except OutOfDescriptors:  # Linux reports this even if the backlog is empty
-                return self._evict() if index == 0 else None
-            if accepted is None:
-                return None
-            if self.connections() >= self.max_connections:
-                self._evict()
-            if self._table.number_in(Phase.HANDSHAKE) >= MAX_HANDSHAKES:
-                self._evict(Phase.HANDSHAKE)
-            channel, address = accepted
-            connection = Connection(channel, self._table.peer(address), self._handler, self.turns.last_begin)
-            self._table.add(connection)
-            self._set_events(connection, connection.channel.wanted_events)
-            # While draining, a new connection gets time to send its request.
-            self._drain.last_activity = self.turns.last_begin
-        return None
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in NO_RESOURCES:  # the peer is gone
+                    self.dropped["reset"] += 1
+                    continue
+                if index == 0:  # Linux reports this even if the backlog is empty
+                    self._evict()
+                return
+            sock.setblocking(False)
+            if channel := self._open_channel(sock):
+                self._add(channel, str(address[0]))
+            else:
+                self.dropped["tls"] += 1
+                sock.close()
+
+    def _add(self, channel: Channel, address: str) -> None:
+        if self.connections() >= self.max_connections:
+            self._evict()
+        if self._table.number_in(Phase.HANDSHAKE) >= MAX_HANDSHAKES:
+            self._evict(Phase.HANDSHAKE)
+        connection = Connection(channel, self._table.peer(address), self._handler, self._turn)
+        self._table.add(connection)
+        self._set_events(connection, channel.wanted_events)
+        self._last_activity = self._turn  # while draining, a new connection gets time to send its request
 
     def _evict(self, *phases: Phase) -> None:
         if connection := self._table.to_evict(*(phases or Phase)):
             self._drop(connection, "evicted")
 
     def _is_drained(self) -> bool:
+        """Return whether a shutdown that has begun ends: forced, after a quiet period, or after DRAIN_TIMEOUT."""
         if not self.draining:
             return False
-        busy = any(self._table.in_phases(Phase.WRITING)) or self._continuing
-        return self._drain.is_over(busy=bool(busy))
+        now = self._clock()
+        is_busy = any(self._table.in_phases(Phase.WRITING)) or bool(self._continuing)
+        is_quiet = not is_busy and now - max(self._last_activity, self._drain_started) > QUIET_PERIOD
+        return self._drain_is_forced or is_quiet or now - self._drain_started > DRAIN_TIMEOUT
 
     def _wake(self) -> None:
         with suppress(OSError):  # buffer full: a wake-up is pending; closed: the loop has ended

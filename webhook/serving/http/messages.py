@@ -17,12 +17,11 @@ log = logging.getLogger("webhook")
 
 
 class Head(Struct, frozen=True):
-    """The request line and the headers of a request."""
+    """What the server uses of a request's head. `content_type` is b"" if there is none."""
 
     method: str
     target: str
-    version: tuple[int, int]
-    headers: tuple[tuple[bytes, bytes], ...]  # names in lower case
+    content_type: bytes
     keep_alive: bool  # whether the peer reuses the connection
 
     @property
@@ -35,16 +34,6 @@ class Head(Struct, frozen=True):
     def query(self) -> str:
         """The part of the target after the question mark, or an empty string."""
         return self.target.partition("?")[2]
-
-    @property
-    def expects_continue(self) -> bool:
-        """Whether the client waits for `100 Continue` before it sends the body."""
-        return self.version >= (1, 1) and (b"expect", b"100-continue") in ((n, v.lower()) for n, v in self.headers)
-
-    @property
-    def content_type(self) -> bytes:
-        """The Content-Type, or b"" if there is none."""
-        return next((value for name, value in self.headers if name == b"content-type"), b"")
 
 
 class Request(Struct, frozen=True):

@@ -4,10 +4,10 @@ llhttp rejects ambiguous framing, folded and malformed fields, bare line ends an
 the rest of what a server must not leave open (RFC 9112): one `Host`, only the coding `chunked`, `close` wins.
 """
 
-from collections import deque
 from http import HTTPStatus
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from msgspec.structs import replace
 
 from webhook.serving.http.messages import Head, Request
 
@@ -16,19 +16,15 @@ BODY_LIMIT = 4 * 1024 * 1024  # bytes
 HEAD_LIMIT = 64 * 1024  # bytes; the API server sends less than 1 KB
 LINE_LIMIT = 8190  # bytes of the target, or of one field
 FIELDS_LIMIT = 100
-# Complete requests of a connection that wait for their turn; an API server sends one. llhttp can't pause between two.
-MAX_PIPELINED = 32
-SIZE_OF_HEAD = 1024  # bytes in memory, roughly
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 BODY_TOO_LARGE = "the body exceeds 4 MiB"
 NO_BODY = "this port accepts no body"
 BODY_BROKEN = "the body is truncated or its framing is invalid"
 HEAD_BROKEN = "malformed HTTP request"
 NO_HOST = "an HTTP/1.1 request requires a Host header"
+NO_EXPECTATIONS = "Expect is not supported: send the body at once"
 UNKNOWN_CODING = "unsupported transfer coding: expected chunked"
 
-VERSIONS = {"1.0": (1, 0), "1.1": (1, 1)}
 AT_MOST_ONCE = b"host", b"content-type", b"transfer-encoding"
 # A field after the body must not change what the head says (RFC 9110, 6.5.1).
 NOT_IN_TRAILERS = frozenset({b"host", b"content-length", b"transfer-encoding", b"trailer", b"authorization", b"te"})
@@ -38,8 +34,8 @@ class Rejected(Exception):
     """Stops a parser. The arguments are the HTTP status and an error sentence that quotes nothing of the request."""
 
 
-class _Messages:
-    """What llhttp has reported: complete requests, and the parts of the one that is not complete yet.
+class _Message:
+    """What llhttp has reported of one request.
 
     It has a reference to llhttp only while llhttp parses. A cycle would keep the body of a closed connection until a
     garbage collection, which counts objects and not their bytes: 60 connections took 500 MB.
@@ -49,22 +45,20 @@ class _Messages:
 
     def __init__(self, body_limit: int) -> None:
         self.body_limit = body_limit
-        self.complete: deque[Request] = deque()
         self.llhttp: HttpRequestParser | None = None
         self.now = self.received = 0.0
-        self._reset(started=False)
+        self.reset()
 
-    def _reset(self, *, started: bool) -> None:
-        self.started, self.target = started, b""
+    def reset(self) -> None:
+        self.started = self.complete = False
+        self.target, self.body = b"", bytearray()
         self.head: Head | None = None
         self.fields: list[tuple[bytes, bytes]] = []
-        self.body = bytearray()
 
     def on_message_begin(self) -> None:
-        if len(self.complete) >= MAX_PIPELINED:
-            raise Rejected(HTTPStatus.BAD_REQUEST, "too many requests without waiting for a response")
-        self._reset(started=True)
-        self.received = self.now
+        if self.complete:
+            raise Rejected
+        self.started, self.received = True, self.now
 
     def on_url(self, data: bytes) -> None:
         self.target += data
@@ -79,42 +73,35 @@ class _Messages:
 
     def on_headers_complete(self) -> None:
         assert self.llhttp, "llhttp parses"  # noqa: S101 (for the type checker)
-        fields, version = dict(self.fields), VERSIONS.get(self.llhttp.get_http_version())
-        self._check_head(fields, version)
-        keep_alive = self.llhttp.should_keep_alive() and not self.llhttp.should_upgrade()
-        self.head = Head(
-            self.llhttp.get_method().decode(),
-            self.target.decode(),
-            version or (1, 0),
-            tuple(self.fields),
-            keep_alive and not self._asks_to_close(),
-        )
+        fields = dict(self.fields)
+        self._check_head(fields, self.llhttp.get_http_version())
+        keep_alive = self.llhttp.should_keep_alive() and not self.llhttp.should_upgrade() and not self._asks_to_close()
+        method, content_type = self.llhttp.get_method().decode(), fields.get(b"content-type", b"")
+        self.head = Head(method, self.target.decode(), content_type, keep_alive)
         self.fields.clear()  # now for the trailers
         self.check_size(int(fields.get(b"content-length", 0)))
 
-    def _check_head(self, fields: dict[bytes, bytes], version: tuple[int, int] | None) -> None:
+    def _check_head(self, fields: dict[bytes, bytes], version: str) -> None:
         names = [name for name, _ in self.fields]
         coding = fields.get(b"transfer-encoding")
         if coding and coding.lower() != b"chunked":
             raise Rejected(HTTPStatus.NOT_IMPLEMENTED, UNKNOWN_CODING)
         if (
-            version is None
+            version not in {"1.0", "1.1"}
             or (self.target == b"*" or len(self.target) > LINE_LIMIT)
             or any(names.count(name) > 1 for name in AT_MOST_ONCE)
-            or (coding is not None and (not coding or version == (1, 0)))
+            or (coding is not None and (not coding or version == "1.0"))
         ):
             raise Rejected(HTTPStatus.BAD_REQUEST, HEAD_BROKEN)
-        if version >= (1, 1) and b"host" not in fields:
+        if version == "1.1" and b"host" not in fields:
             raise Rejected(HTTPStatus.BAD_REQUEST, NO_HOST)
+        if version == "1.1" and b"expect" in fields:  # no API server sends it; curl retries without it
+            raise Rejected(HTTPStatus.EXPECTATION_FAILED, NO_EXPECTATIONS)
 
     def _asks_to_close(self) -> bool:
         """Return whether a Connection field has the option `close`, which wins over `keep-alive` (RFC 9112, 9.6)."""
-        return any(
-            option.strip().lower() == b"close"
-            for name, value in self.fields
-            if name == b"connection"
-            for option in value.split(b",")
-        )
+        options = b",".join(value for name, value in self.fields if name == b"connection").lower().split(b",")
+        return b"close" in map(bytes.strip, options)
 
     def on_body(self, data: bytes) -> None:
         self.check_size(len(self.body) + len(data))
@@ -126,83 +113,71 @@ class _Messages:
             raise Rejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence)
 
     def on_message_complete(self) -> None:
-        assert self.head, "the head is complete"  # noqa: S101 (for the type checker)
-        self.complete.append(Request(self.head, bytes(self.body), self.received))
-        self._reset(started=False)
+        self.complete = True
 
 
 class RequestParser:
-    """Parses the requests of one connection.
+    """Parses the requests of one connection, one after the other.
 
-    `failure` is the HTTP status and error sentence for the bytes after the last complete request.
+    `failure` is the HTTP status and error sentence for invalid bytes. Bytes of a second request before `take`, which
+    no API server sends, are not parsed: the response to the first one closes the connection (RFC 9112, 9.3.2).
     """
 
-    __slots__ = ("_in_memory", "_llhttp", "_messages", "_size", "_was_asked_to_continue", "failure")
+    __slots__ = ("_llhttp", "_message", "buffered", "failure")
 
     def __init__(self, body_limit: int = BODY_LIMIT) -> None:
         self.failure: tuple[HTTPStatus, str] | None = None
-        self._messages = _Messages(body_limit)
-        self._llhttp = HttpRequestParser(self._messages)
-        self._size = self._in_memory = 0  # bytes of the incomplete request, and of the complete ones
-        self._was_asked_to_continue = False
+        self.buffered = 0  # the bytes of the request that are in memory, roughly
+        self._message = _Message(body_limit)
+        self._llhttp = HttpRequestParser(self._message)
 
     @property
     def started(self) -> bool:
         """Whether bytes of a request have arrived that `take` has not returned yet."""
-        return self._messages.started or self.complete or self.failure is not None
+        return self._message.started or self.failure is not None
 
     @property
     def complete(self) -> bool:
         """Whether `take` can return a request."""
-        return bool(self._messages.complete)
-
-    @property
-    def buffered(self) -> int:
-        """The bytes of all these requests that are in memory, roughly."""
-        return self._in_memory + self._size
+        return self._message.complete
 
     def feed(self, data: bytes, now: float) -> None:
         """Parse received bytes; `now` is in seconds of the loop's clock. Sets `failure` if they are invalid."""
-        messages = self._messages
-        before = len(messages.complete)
-        messages.llhttp, messages.now = self._llhttp, now
+        message = self._message
+        message.llhttp, message.now = self._llhttp, now
         try:
             self._llhttp.feed_data(data)
         except HttpParserUpgrade:
             pass  # the request is complete, and its connection ends after the response
         except HttpParserError as error:
-            broken = HTTPStatus.BAD_REQUEST, BODY_BROKEN if messages.head else HEAD_BROKEN
-            self.failure = error.__context__.args if isinstance(error.__context__, Rejected) else broken
+            rejected = isinstance(error.__context__, Rejected) and error.__context__.args
+            self.failure = rejected or self._broken()
         finally:
-            messages.llhttp = None
-        self._count(len(data), before)
-
-    def _count(self, size: int, before: int) -> None:
-        messages = self._messages
-        for request in list(messages.complete)[before:]:
-            self._in_memory += SIZE_OF_HEAD + len(request.body)
-            self._size, self._was_asked_to_continue = 0, False
-        self._size = self._size + size if messages.started else 0
+            message.llhttp = None
+        self.buffered = self.buffered + len(data) if message.started else 0
         # Limit the bytes that are not body. Chunks of 128 bytes or more never reach the limit.
-        body = len(messages.body)
-        if self._size - body > HEAD_LIMIT + body // 16 and not self.failure:
-            self.failure = HTTPStatus.BAD_REQUEST, BODY_BROKEN if messages.head else HEAD_BROKEN
+        body = len(message.body)
+        if self.buffered - body > HEAD_LIMIT + body // 16 and not (self.failure or message.complete):
+            self.failure = self._broken()
 
     def end_of_stream(self) -> None:
         """Record the end of the stream: an incomplete request becomes a failure."""
-        if self._messages.started:
+        if self._message.started:
             self.failure = self.failure or (HTTPStatus.BAD_REQUEST, BODY_BROKEN)
 
-    def expects_continue(self) -> bool:
-        """Return whether the peer waits for `100 Continue` before it sends the body. True only once per request."""
-        head = self._messages.head
-        if head is None or self._was_asked_to_continue or not head.expects_continue:
-            return False
-        self._was_asked_to_continue = True
-        return not self._messages.body
+    def _broken(self) -> tuple[HTTPStatus, str]:
+        return HTTPStatus.BAD_REQUEST, BODY_BROKEN if self._message.head else HEAD_BROKEN
 
     def take(self) -> Request:
-        """Return the first complete request. Raises IndexError if there is none."""
-        request = self._messages.complete.popleft()
-        self._in_memory -= SIZE_OF_HEAD + len(request.body)
+        """Return the complete request, and forget it."""
+        message = self._message
+        assert message.head, "the head is complete"  # noqa: S101 (for the type checker)
+        head = replace(message.head, keep_alive=False) if self.failure else message.head
+        request = Request(head, bytes(message.body), message.received)
+        self.discard()
         return request
+
+    def discard(self) -> None:
+        """Free the memory of the request."""
+        self._message.reset()
+        self.buffered = 0

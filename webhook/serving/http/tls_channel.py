@@ -1,4 +1,4 @@
-"""A non-blocking TLS connection. TLS runs over buffers in memory, and gets one record of the peer at a time.
+"""A non-blocking TLS connection. TLS runs over buffers in memory, and gets a few records of the peer at a time.
 
 A socket of the `ssl` module would read on until it finds application data. A peer that sends only KeyUpdate records
 (RFC 8446, 4.6.3) then holds the event loop: 5 MB of them took 5 s.
@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from selectors import EVENT_READ, EVENT_WRITE
+from selectors import EVENT_WRITE
 from typing import TypeVar
 
 from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost
@@ -22,24 +22,23 @@ MAX_RECORD = HEADER_SIZE + MAX_PLAINTEXT + 2048  # bytes; TLS 1.2 allows more ex
 # Records without application data that a peer may send per request: KeyUpdates, warnings, empty records. Go's limit,
 # crypto/tls/common.go (maxUselessRecords), counts only consecutive ones.
 MAX_USELESS_RECORDS = 16
-HANDSHAKE_RECORDS_PER_TURN = 8  # a client's second flight has 3, with a certificate 5
+RECORDS_PER_TURN = 16  # a review in Go's smallest records has 9; a client's second flight has 3, with a certificate 5
 SENT_RECORDS_PER_TURN = 16  # 256 KiB, which take 1 ms; a response has 2 KiB
 
 
 def tls_opener(
     get_context: Callable[[], ssl.SSLContext | None], trusted_cas: Callable[[], str] = str
-) -> Callable[[socket.socket], Channel]:
-    """Return a function that opens a channel with the current TLS context; it raises SSLError if there is none.
+) -> Callable[[socket.socket], Channel | None]:
+    """Return a function that opens a channel with the current TLS context; it returns None if there is none.
 
     A channel is outdated as soon as `trusted_cas`, the CAs of clients, has changed since it was opened.
     """
 
-    def open_channel(sock: socket.socket) -> Channel:
+    def open_channel(sock: socket.socket) -> Channel | None:
         # Before the context: if the CAs change in between, the channel is outdated too early, but never too late.
         accepted_by = trusted_cas()
-        if (context := get_context()) is None:
-            raise ssl.SSLError("no certificate yet")
-        return TlsChannel(sock, context, lambda: trusted_cas() != accepted_by)
+        context = get_context()
+        return TlsChannel(sock, context, lambda: trusted_cas() != accepted_by) if context else None
 
     return open_channel
 
@@ -49,17 +48,15 @@ class TlsChannel(Channel):
 
     starts_with_handshake = True
 
-    def __init__(
-        self, sock: socket.socket, context: ssl.SSLContext, is_outdated: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, is_outdated: Callable[[], bool]) -> None:
         super().__init__(sock)
         self._is_outdated = is_outdated
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._received = bytearray()  # ciphertext that TLS has not read yet
+        self._received = bytearray()  # ciphertext that TLS has not got yet
         self._plaintext = memoryview(b"")  # of responses, not encrypted yet
         self._useless_records = 0
-        self._half_closed = False
+        self._at_end = self._half_closed = False
 
     @property
     def buffered(self) -> int:
@@ -69,7 +66,7 @@ class TlsChannel(Channel):
     @property
     def has_input(self) -> bool:
         """Whether a complete record is in memory."""
-        return self._record_size() > 0
+        return self._at_end or self._incoming.pending > 0 or self._record_size(0) > 0
 
     @property
     def outdated(self) -> bool:
@@ -78,59 +75,54 @@ class TlsChannel(Channel):
 
     def handshake(self) -> bool:
         """Continue the handshake and return whether it is complete."""
-        if not self.has_input and not self._fill():
+        if not self._fill():
             raise ConnectionLost("reset")
-        for _ in range(HANDSHAKE_RECORDS_PER_TURN):
-            if not self._pass_record():
-                return False
-            done = self._run(self._do_handshake)
-            self._flush_while_reading()
-            if done is not None:
-                return True
-        return False
+        return self._pass_records() > 0 and self._run(self._do_handshake) is not None
 
     def receive(self) -> bytes | None:
-        """Return the data of one record, b"" at the end of the stream, or None if no data has arrived."""
+        """Return the data of some records, b"" at the end of the stream, or None if no data has arrived."""
         if self._half_closed:  # the caller discards the data, so don't decrypt it
-            return self._receive_from_socket()
-        if self._unsent:
-            self._flush_while_reading()
-        if not self.has_input and not self._fill():
+            return super().receive()
+        if self._at_end or not self._fill():
             return b""
-        if not self._pass_record():
-            return None
-        data = self._run(self._read)
-        if self._outgoing.pending:
-            self._flush_while_reading()
-        if data is None:
-            self._useless_records += 1
-            if self._useless_records > MAX_USELESS_RECORDS:
-                raise ConnectionLost("tls")
-        return data
+        passed, data = self._pass_records(), []
+        while self._incoming.pending and (record := self._run(self._read)) is not None:
+            self._at_end = not record
+            data.append(record)
+        self._useless_records += passed - len(data)
+        if self._useless_records > MAX_USELESS_RECORDS:
+            raise ConnectionLost("tls")
+        return b"".join(data) if data else None
 
-    def send(self, data: bytes) -> bool:
-        """Append `data` to the unsent bytes, send, and return whether all bytes are sent."""
+    def send(self, data: bytes, *, last: bool = False) -> bool:
+        """Append `data` to the unsent bytes, send, and return whether all bytes are sent. The `last` ends TLS."""
         self._plaintext = memoryview(bytes(self._plaintext) + data if self._plaintext else data)
-        self.wanted_events = EVENT_WRITE
         for _ in range(SENT_RECORDS_PER_TURN):
             if not self._flush():
                 return False
             if not self._plaintext:
-                self._useless_records, self.wanted_events = 0, EVENT_READ
+                self._useless_records = 0
                 return True
             written = self._tls.write(self._plaintext[:MAX_PLAINTEXT])
             self._plaintext = self._plaintext[written:]
+            if last and not self._plaintext:
+                self._close_tls()  # in one packet with the response
+        self.wanted_events = EVENT_WRITE
         return False
 
     def half_close(self) -> None:
         """Send close_notify and close the sending side. The peer can still read all sent bytes."""
-        self._half_closed = True
-        self._received.clear()
-        with suppress(OSError, ValueError, ConnectionLost):
-            with suppress(ssl.SSLWantReadError):  # close_notify is written; don't wait for the peer's
-                self._tls.unwrap()
+        self._close_tls()
+        with suppress(ConnectionLost):
             self._flush()
         super().half_close()
+
+    def _close_tls(self) -> None:
+        if not self._half_closed:
+            self._half_closed = True
+            self._received.clear()
+            with suppress(OSError, ValueError):  # close_notify is written; don't wait for the peer's
+                self._tls.unwrap()
 
     def _do_handshake(self) -> bool:
         self._tls.do_handshake()
@@ -140,43 +132,48 @@ class TlsChannel(Channel):
         return self._tls.read(MAX_PLAINTEXT)
 
     def _run(self, operation: Callable[[], T]) -> T | None:
-        """Run an operation that reads records. Return None if it needs another record."""
+        """Run an operation that reads records, and send what TLS answers. Return None if it needs another record."""
         try:
             return operation()
         except ssl.SSLWantReadError:
             return None
         except ssl.SSLError as error:
-            self._flush()  # the alert
             raise _loss(error) from None
+        finally:
+            if self._outgoing.pending:  # also an alert
+                self._flush()
 
     def _fill(self) -> bool:
-        """Read what has arrived, and return False at the end of the stream."""
-        data = self._receive_from_socket()
+        """Read what has arrived unless a record is in memory. Return False at the end of the stream."""
+        if self._unsent:
+            self._flush()
+        data = None if self.has_input else super().receive()
         if data:
             self._received += data
         return data != b""
 
-    def _pass_record(self) -> bool:
-        """Pass the next complete record to TLS, and return whether there was one."""
-        size = self._record_size()
-        if not size:
-            return False
-        self._incoming.write(self._received[:size])
-        del self._received[:size]
-        return True
+    def _pass_records(self) -> int:
+        """Pass the next complete records to TLS, and return their number."""
+        end = number = 0
+        while number < RECORDS_PER_TURN and (size := self._record_size(end)):
+            end, number = end + size, number + 1
+        if end:
+            self._incoming.write(self._received[:end])
+            del self._received[:end]
+        return number
 
-    def _record_size(self) -> int:
-        """Return the size of the next record with its header, 0 if it is incomplete.
+    def _record_size(self, start: int) -> int:
+        """Return the size of the record that starts there, with its header; 0 if it is incomplete.
 
         Of anything but a record, all bytes count, for TLS to reject.
         """
-        received = self._received
-        if len(received) < HEADER_SIZE:
+        received, left = self._received, len(self._received) - start
+        if left < HEADER_SIZE:
             return 0
-        size = HEADER_SIZE + (received[3] << 8 | received[4])
-        if received[0] not in CONTENT_TYPES or received[1] != 3 or size > MAX_RECORD:
-            return len(received)
-        return size if size <= len(received) else 0
+        size = HEADER_SIZE + (received[start + 3] << 8 | received[start + 4])
+        if received[start] not in CONTENT_TYPES or received[start + 1] != 3 or size > MAX_RECORD:
+            return left
+        return size if size <= left else 0
 
     def _flush(self) -> bool:
         if self._outgoing.pending:
