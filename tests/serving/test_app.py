@@ -18,7 +18,6 @@ from tests.support.builders import (
     claim,
     hotplug_pod,
     node,
-    pinned_fields,
     request,
     settings,
     share_manager,
@@ -128,12 +127,6 @@ def test_the_patch_for_a_recorded_vm_applies_and_pins_it():
     after = patch.apply(sent["request"]["object"])
     assert response["auditAnnotations"]["outcome"] == "pinned"
     assert after["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
-
-
-def test_a_pod_that_is_already_injected_gets_no_patch():
-    response = allowed_response(post(client_for(), review(virt_launcher(**pinned_fields("node-a")))))
-    assert response["auditAnnotations"]["reason"] == "AlreadyInjected"
-    assert not {"patch", "patchType"} & response.keys()
 
 
 def test_a_dry_run_shows_what_an_observer_decides():
@@ -281,18 +274,12 @@ def test_a_decision_without_the_catalog_does_not_wait_for_its_sync(sent, expecte
     assert reason(post(client_for(synced=lambda: False), body)) == expected
 
 
-@pytest.mark.parametrize("timeout", ["1s", "1500ms", "600ms"])
-def test_a_timeout_too_short_for_a_retry_allows_the_request_immediately(timeout):
-    assert reason(post(client_for(synced=lambda: False), review(), f"timeout={timeout}")) == "CacheNotSynced"
-
-
 # The API server's deadline
 
 
-@pytest.mark.parametrize("timeout", ["0s", "500ms", "1ms"])
-def test_a_request_without_enough_time_is_allowed_without_a_decision(timeout):
+def test_a_request_without_enough_time_is_allowed_without_a_decision():
     metrics = Metrics()
-    response = post(client_for(Failing("not called"), metrics=metrics), review(), f"timeout={timeout}")
+    response = post(client_for(Failing("not called"), metrics=metrics), review(), "timeout=0s")
     assert reason(response) == "DeadlineExceeded"
     assert "patch" not in allowed_response(response)
     assert count(metrics, decided("unchanged", "DeadlineExceeded")) == 1

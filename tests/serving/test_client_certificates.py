@@ -95,10 +95,6 @@ def test_a_client_with_a_huge_chain_is_rejected(server, tmp_path):
         assert status_of_review(connection) == 200
 
 
-def test_the_plain_port_needs_no_certificate(server):
-    assert [server.probe(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
-
-
 def test_the_expiry_of_the_client_ca_is_a_metric(server):
     left = metric(server, 'kubevirt_scheduler_certificate_expiry_seconds{certificate="client-ca"}')
     assert 364 * 86400 < left <= 365 * 86400

@@ -26,13 +26,6 @@ def pauses():
     gc.callbacks.remove(pauses._record)
 
 
-def test_a_collection_is_a_pause_that_is_reported_once(pauses):
-    gc.collect()
-    gc.collect()
-    assert longest(pauses) == 0.25
-    assert longest(pauses) == 0
-
-
 def test_the_longest_pause_is_reported(pauses):
     for seconds in (1.0, 3.0, 2.0):
         pauses._clock.step = seconds

@@ -21,7 +21,6 @@ from webhook.placement.injector import Injection, inject
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 from webhook.serving.review.admission_review import (
-    MAX_CLAIMS_LINE,
     MAX_CONTAINERS,
     REVIEW_LIMIT,
     BadReview,
@@ -120,17 +119,6 @@ def test_the_response_for_a_pinned_pod_contains_a_patch() -> None:
     }
 
 
-def test_the_response_for_a_pod_without_opt_in_contains_no_patch() -> None:
-    response = response_to(injection_for(virt_launcher(opt_in=None)))
-    assert set(response) == {"uid", "allowed", "auditAnnotations"}
-    assert response["auditAnnotations"] == {
-        "outcome": Outcome.UNCHANGED,
-        "reason": Reason.NOT_OPTED_IN,
-        "node": "",
-        "claims": "",
-    }
-
-
 def test_the_response_contains_the_warnings() -> None:
     response = response_to(injection_for(virt_launcher(), *storage(), node(ready="False")))
     assert [warning.split(":")[1] for warning in response["warnings"]] == [f" {Reason.NODE_NOT_READY}"]
@@ -169,9 +157,3 @@ def test_of_an_oversized_review_only_the_uid_is_read(change: Object) -> None:
 def test_an_oversized_body_that_is_no_review_is_rejected(body: bytes) -> None:
     with pytest.raises(BadReview):
         read_uid(body)
-
-
-def test_a_claims_line_is_cut() -> None:
-    line = claims_line(injection_for(virt_launcher(claims=[f"claim-{number}" for number in range(99)])).decision)
-    assert len(line) == MAX_CLAIMS_LINE
-    assert line.endswith("...")

@@ -7,7 +7,6 @@ from email.message import Message
 from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, NoReturn
-from urllib.parse import parse_qs
 from wsgiref.util import setup_testing_defaults
 
 from flask import Flask, abort, request
@@ -16,7 +15,7 @@ from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAll
 
 from webhook.cluster.backend import Cache
 from webhook.serving.http.messages import Request, Response, error_response
-from webhook.serving.review.deadlines import parse_timeout
+from webhook.serving.review.deadlines import timeout_of
 from webhook.serving.review.reviewer import Call, Reviewer
 from webhook.serving.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -36,7 +35,7 @@ def review_port(reviewer: Reviewer) -> Respond:
     def respond(received: Request) -> Response:
         head = received.head
         if head.path == "/mutate" and head.method == "POST" and _is_json(head.content_type):
-            return reviewer.answer(received.body, Call(received.received, _timeout(head.query)))
+            return reviewer.answer(received.body, Call(received.received, timeout_of(head.query)))
         return _flask_response(errors, received)
 
     return respond
@@ -88,11 +87,6 @@ def _is_json(content_type: bytes) -> bool:
     message["Content-Type"] = content_type.decode("latin-1")
     charset = message.get_content_charset("utf-8")
     return message.get_content_type() == "application/json" and charset in {"utf-8", "utf8"}
-
-
-@lru_cache(maxsize=64)  # one query per timeout in the webhook configurations
-def _timeout(query: str) -> float:
-    return parse_timeout(parse_qs(query).get("timeout", [""])[0])
 
 
 def probe_port(

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import resource
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from webhook.cluster.backend import Backend
 from webhook.placement.settings import LogLevel, Settings
 from webhook.serving.http.channel import Channel
 from webhook.serving.http.connection import RequestHandler
-from webhook.serving.http.listeners import Listeners, address_of
+from webhook.serving.http.listeners import address_of
 from webhook.serving.http.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.http.tls_channel import tls_opener
 from webhook.serving.telemetry.collectors import GcPauses, loop_metrics
@@ -113,7 +114,8 @@ class Server:
 
     handler: RequestHandler
     probes: Callable[[Callable[[], str], Callable[[], float]], RequestHandler]
-    listeners: Listeners
+    https: socket.socket
+    http: socket.socket
     certificate: ServingCertificate
     settings: Settings
     backend: Backend
@@ -124,7 +126,7 @@ class Server:
         """Serve until a signal arrives. Raises SystemExit in the master and in the worker."""
         ready_line, stop = self._ready_line(), Event()
         max_connections = raise_file_limit()
-        https = self.listeners.https.detach()  # from here on, gunicorn owns the descriptor
+        https = self.https.detach()  # from here on, gunicorn owns the descriptor
         # What has been imported stays alive. Frozen, no collection writes to it, so master and worker share its memory.
         gc.collect()
         gc.freeze()
@@ -191,16 +193,12 @@ class Server:
         }
 
     def _ready_line(self) -> str:
-        line = {
-            "https": address_of(self.listeners.https),
-            "http": address_of(self.listeners.http),
-            "ca": str(self.certificate.authority),
-        }
-        return json.dumps(line) + "\n"
+        ca = str(self.certificate.authority)
+        return json.dumps({"https": address_of(self.https), "http": address_of(self.http), "ca": ca}) + "\n"
 
     def _serve_probes(self, not_ready_reason: Callable[[], str], loop: Loop) -> None:
         handler = self.probes(not_ready_reason, loop.stalled_seconds)
-        probes = Loop(self.listeners.http, Channel, handler, max_connections=loop.max_connections)
+        probes = Loop(self.http, Channel, handler, max_connections=loop.max_connections)
         Thread(target=probes.run, name="probes", daemon=True).start()
 
 

@@ -20,7 +20,7 @@ from webhook.placement.settings import Settings, read_settings
 from webhook.reading import snapshot
 from webhook.serving.app import probe_port, review_port
 from webhook.serving.http.connection import RequestHandler
-from webhook.serving.http.listeners import CannotListen, listening
+from webhook.serving.http.listeners import CannotListen, listen
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.collectors import certificate_metrics, cluster_metrics, fleet_metrics, log_metrics
@@ -105,7 +105,8 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     handler = RequestHandler(review_port(reviewer), metrics.count_response)
     try:
         with ExitStack() as stack:
-            listeners = stack.enter_context(listening(bind, https_port, http_port))
+            # First of all, so that a port in use is reported immediately.
+            https, http = (stack.enter_context(listen(bind, port)) for port in (https_port, http_port))
             certificate, controller = stack.enter_context(
                 tls_config.certificate(_self_signed_names(bind), lambda: connect(kubeconfig, context))
             )
@@ -116,7 +117,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
                 respond = probe_port(metrics, backend.caches, problems, not_ready_reason, stalled_seconds)
                 return RequestHandler(respond, body_limit=0)
 
-            Server(handler, probes, listeners, certificate, settings, backend, metrics, controller).run()
+            Server(handler, probes, https, http, certificate, settings, backend, metrics, controller).run()
     except (CannotListen, UnusableCertificate) as error:
         raise StartupError(printable(str(error))) from None
 

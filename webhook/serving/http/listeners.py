@@ -1,9 +1,7 @@
 """The listening sockets, bound before anything else starts."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 
 BACKLOG = 1024
 
@@ -12,22 +10,8 @@ class CannotListen(OSError):
     """The server can't listen on an address. The message is one line that names the address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Both listening sockets. They are bound first, so that a port in use is reported immediately."""
-
-    https: socket.socket
-    http: socket.socket
-
-
-@contextmanager
-def listening(host: str, https_port: int, http_port: int) -> Iterator[Listeners]:
-    """Bind both ports and close them at the end; port 0 picks a free port. Raises CannotListen."""
-    with _listen(host, https_port) as https, _listen(host, http_port) as http:
-        yield Listeners(https, http)
-
-
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 picks a free port. Raises CannotListen."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

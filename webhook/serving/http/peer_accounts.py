@@ -41,6 +41,7 @@ class Connections:
             if len(self._peers) >= MAX_PEERS:
                 self.forget_times()
             self._peers[address] = Peer(address)
+            self._charged = True
         return self._peers[address]
 
     def add(self, connection: Connection) -> None:
@@ -58,14 +59,8 @@ class Connections:
         for members in self._by_phase.values():
             if connection in members:
                 del members[connection]
-                self._leave(connection)
-
-    def _leave(self, connection: Connection) -> None:
-        self.count_bytes(connection, 0)
-        peer = connection.peer
-        peer.connections -= 1
-        if not peer.connections and peer.used <= self._latest_start:
-            del self._peers[peer.address]
+                self.count_bytes(connection, 0)
+                connection.peer.connections -= 1
 
     def count_bytes(self, connection: Connection, number: int) -> None:
         """Record how many bytes of a connection are in memory."""
@@ -77,7 +72,7 @@ class Connections:
     # --- time ---
 
     def forget_times(self) -> None:
-        """Forget which peer has used how much time."""
+        """Forget which peer has used how much time, and the peers without connections."""
         if self._charged:
             self._latest_start, self._charged = 0.0, False
             for peer in list(self._peers.values()):

@@ -8,7 +8,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from selectors import EVENT_WRITE
 from typing import TypeVar
 
 from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost
@@ -23,7 +22,6 @@ MAX_RECORD = HEADER_SIZE + MAX_PLAINTEXT + 2048  # bytes; TLS 1.2 allows more ex
 # crypto/tls/common.go (maxUselessRecords), counts only consecutive ones.
 MAX_USELESS_RECORDS = 16
 RECORDS_PER_TURN = 16  # a review in Go's smallest records has 9; a client's second flight has 3, with a certificate 5
-SENT_RECORDS_PER_TURN = 16  # 256 KiB, which take 1 ms; a response has 2 KiB
 
 
 def tls_opener(
@@ -54,14 +52,13 @@ class TlsChannel(Channel):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._received = bytearray()  # ciphertext that TLS has not got yet
-        self._plaintext = memoryview(b"")  # of responses, not encrypted yet
         self._useless_records = 0
         self._at_end = self._half_closed = False
 
     @property
     def buffered(self) -> int:
         """The bytes in memory that the peer has sent or has not read yet."""
-        return len(self._received) + len(self._unsent) + len(self._plaintext)
+        return len(self._received) + len(self._unsent)
 
     @property
     def has_input(self) -> bool:
@@ -96,19 +93,14 @@ class TlsChannel(Channel):
 
     def send(self, data: bytes, *, last: bool = False) -> bool:
         """Append `data` to the unsent bytes, send, and return whether all bytes are sent. The `last` ends TLS."""
-        self._plaintext = memoryview(bytes(self._plaintext) + data if self._plaintext else data)
-        for _ in range(SENT_RECORDS_PER_TURN):
-            if not self._flush():
-                return False
-            if not self._plaintext:
-                self._useless_records = 0
-                return True
-            written = self._tls.write(self._plaintext[:MAX_PLAINTEXT])
-            self._plaintext = self._plaintext[written:]
-            if last and not self._plaintext:
-                self._close_tls()  # in one packet with the response
-        self.wanted_events = EVENT_WRITE
-        return False
+        if data:  # 2 KiB of a response; a megabyte would take 1 ms
+            self._tls.write(data)
+        if last:
+            self._close_tls()  # in one packet with the response
+        sent = self._flush()
+        if sent:
+            self._useless_records = 0
+        return sent
 
     def half_close(self) -> None:
         """Send close_notify and close the sending side. The peer can still read all sent bytes."""

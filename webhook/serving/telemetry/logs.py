@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
-from types import TracebackType
+from traceback import walk_tb
 from typing import Any, TextIO
 
 import msgspec
@@ -174,13 +174,5 @@ def _locations(error: BaseException) -> list[str]:
     """Return the stack frames, outermost first. The frames and the type of the cause come first."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     origin = [*_locations(cause), _type_name(cause)] if cause else []
-    return [*origin, *_frames(error.__traceback__)]
-
-
-def _frames(traceback: TracebackType | None) -> list[str]:
-    frames = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        frames.append(f"{code.co_filename}:{traceback.tb_lineno} {code.co_name}")
-        traceback = traceback.tb_next
-    return frames
+    frames = ((frame.f_code, line) for frame, line in walk_tb(error.__traceback__))
+    return origin + [f"{code.co_filename}:{line} {code.co_name}" for code, line in frames]

@@ -13,6 +13,7 @@ from webhook import __version__
 from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, Decision, Mode, OptedInBy, Outcome, Reason, Subject
 from webhook.placement.settings import Action
 
+PREFIX = "kubevirt_scheduler_"
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 CODES = (200, 400, 404, 405, 408, 413, 415, 500, 503)
@@ -69,16 +70,14 @@ def possible_labels() -> Iterator[Labels]:
 
 
 class _OnScrape(Collector):
+    """Without `describe`, the registry reads no value before the first scrape."""
+
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
         """Read the current values."""
         return self._read()
-
-    def describe(self) -> Iterable[Metric]:
-        """Describe nothing: a reading may start a new interval, or count the fleet."""
-        return ()
 
 
 class Metrics:
@@ -90,46 +89,30 @@ class Metrics:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the function has no annotations
         self._registry = CollectorRegistry()
         self._action = action
-        self._decisions = Counter(
-            "kubevirt_scheduler_decisions_total",
-            "Decisions on created pods, by outcome and reason. Excludes dry runs.",
-            ["subject", "outcome", "reason", "mode", "action"],
-            registry=self._registry,
+        text = "Decisions on created pods, by outcome and reason. Excludes dry runs."
+        self._decisions = self._counter("decisions", text, "subject", "outcome", "reason", "mode", "action")
+        self._dry_runs = self._counter("dry_runs", "Decisions on pods of dry runs.")
+        text = "Time from reading a request to the response, without the network. Includes dry runs."
+        name = f"{PREFIX}decision_duration_seconds"
+        self._duration = Histogram(name, text, buckets=BUCKETS, registry=self._registry)
+        text = (
+            "Decisions that passed over a pod of another namespace, because its constraints cost too much to evaluate."
         )
-        self._dry_runs = Counter(
-            "kubevirt_scheduler_dry_runs_total", "Decisions on pods of dry runs.", registry=self._registry
-        )
-        self._duration = Histogram(
-            "kubevirt_scheduler_decision_duration_seconds",
-            "Time from reading a request to the response, without the network. Includes dry runs.",
-            buckets=BUCKETS,
-            registry=self._registry,
-        )
-        self._passed_over = Counter(
-            "kubevirt_scheduler_passed_over_total",
-            "Decisions that passed over a pod of another namespace, because its constraints cost too much to evaluate.",
-            registry=self._registry,
-        )
-        self._vm_pods = Counter(
-            "kubevirt_scheduler_vm_pods_total",
-            "Created virt-launcher pods, by the source of their VM's opt-in. Excludes dry runs.",
-            ["opted_in_by", "action"],
-            registry=self._registry,
-        )
-        self._by_labels = {labels: self._decisions.labels(*labels, action) for labels in possible_labels()}
-        self._by_opt_in = {by: self._vm_pods.labels(by, action) for by in OptedInBy}
-        self._responses = Counter(
-            "kubevirt_scheduler_responses_total",
-            "Responses of the TLS port, by HTTP status.",
-            ["code"],
-            registry=self._registry,
-        )
-        Info("kubevirt_scheduler_build", "The version of the webhook and of Python.", registry=self._registry).info(
+        self._passed_over = self._counter("passed_over", text)
+        text = "Created virt-launcher pods, by the source of their VM's opt-in. Excludes dry runs."
+        self._vm_pods = self._counter("vm_pods", text, "opted_in_by", "action")
+        self._responses = self._counter("responses", "Responses of the TLS port, by HTTP status.", "code")
+        Info(f"{PREFIX}build", "The version of the webhook and of Python.", registry=self._registry).info(
             {"version": __version__, "python": platform.python_version()}
         )
         ProcessCollector(registry=self._registry)
         # Export known label values from the start. A dict lookup is also faster than `labels()`.
+        self._by_labels = {labels: self._decisions.labels(*labels, action) for labels in possible_labels()}
+        self._by_opt_in = {by: self._vm_pods.labels(by, action) for by in OptedInBy}
         self._by_code = {code: self._responses.labels(code) for code in CODES}
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(PREFIX + name, text, labels, registry=self._registry)
 
     def count_decision(self, decision: Decision, subject: Subject, seconds: float, *, dry_run: bool = False) -> None:
         """Count a decision and its duration in seconds."""
