@@ -11,7 +11,7 @@ from wsgiref.util import setup_testing_defaults
 
 from flask import Flask, abort, request
 from flask import Response as FlaskResponse
-from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAllowed, NotFound
+from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAllowed
 
 from webhook.cluster.backend import Cache
 from webhook.serving.http.messages import Request, Response, error_response
@@ -20,6 +20,8 @@ from webhook.serving.review.reviewer import Call, Reviewer
 from webhook.serving.telemetry.metrics import CONTENT_TYPE, Metrics
 
 Respond = Callable[[Request], Response]
+
+SENTENCES = {404: "no such path", 405: "method not allowed"}  # instead of werkzeug's
 
 log = logging.getLogger("webhook")
 
@@ -49,19 +51,13 @@ def _new_flask_app() -> Flask:
 
 def _error(error: Exception) -> FlaskResponse:
     """Replace werkzeug's error pages, which are HTML."""
-    headers = []
-    match error:
-        case NotFound():
-            error.description = "no such path"
-        case MethodNotAllowed(valid_methods=methods):
-            error.description = "method not allowed"
-            headers = [("Allow", ", ".join(sorted(methods or ())))]
-        case HTTPException():
-            pass
-        case _:
-            log.error("request failed", exc_info=error)
-            error = InternalServerError("internal error")
-    found = error_response(HTTPStatus(error.code or 500), error.description or "", headers=headers)
+    if not isinstance(error, HTTPException):
+        log.error("request failed", exc_info=error)
+        error = InternalServerError("internal error")
+    methods = error.valid_methods if isinstance(error, MethodNotAllowed) else None
+    headers = [("Allow", ", ".join(sorted(methods)))] if methods else []
+    code = error.code or 500
+    found = error_response(HTTPStatus(code), SENTENCES.get(code, error.description or ""), headers=headers)
     return FlaskResponse(found.body, found.status, list(found.headers))
 
 

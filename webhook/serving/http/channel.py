@@ -11,15 +11,14 @@ LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 class ConnectionLost(Exception):
-    """The peer closed or reset the connection, or its TLS failed. The message is the cause as a metric label."""
+    """The peer closed or reset the connection, or its TLS failed. The message is the cause as a metric label.
 
+    `rejected` is the reason why TLS rejected the peer's certificate, empty otherwise.
+    """
 
-class ClientCertificateRejected(ConnectionLost):
-    """TLS rejected the peer's certificate, or the peer sent none. `reason` is OpenSSL's."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("certificate")
-        self.reason = reason
+    def __init__(self, cause: str, rejected: str = "") -> None:
+        super().__init__(cause)
+        self.rejected = rejected
 
 
 class Channel:

@@ -121,17 +121,9 @@ class Connection:
         self._handler.count(status)
         self._send(serialize(error_response(status, sentence, headers=headers), keep_alive=False), now)
 
-    def ask_to_retry(self, now: float) -> None:
-        """Send 503 with `Retry-After: 0`, so that the API server retries immediately, over a new connection.
-
-        The Service routes the new connection to another replica.
-        """
-        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "this replica is shutting down", now, ("Retry-After", "0"))
-
-    def reject_for_memory(self, now: float) -> None:
-        """Send 503 with `Retry-After`, so that the API server retries in a second."""
-        reason = "too many requests are buffered"
-        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, reason, now, ("Retry-After", "1"))
+    def ask_to_retry(self, reason: str, seconds: int, now: float) -> None:
+        """Send 503 with `Retry-After`, so that the API server retries after these seconds, over a new connection."""
+        self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, reason, now, ("Retry-After", str(seconds)))
 
     def time_out(self, now: float) -> None:
         """Apply the time limit of the phase: send 408, close, or raise ConnectionLost."""

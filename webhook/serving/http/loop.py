@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
-from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost
+from webhook.serving.http.channel import Channel, ConnectionLost
 from webhook.serving.http.connection import Connection, Phase, RequestHandler
 from webhook.serving.http.peer_accounts import Connections, FairQueue
 
@@ -114,7 +114,8 @@ class Loop:
         self._listener.close()
         self.run_once()  # serve the requests that have just arrived
         for connection in list(self._table.in_phases(Phase.READING)):
-            self._perform(connection, connection.ask_to_retry)
+            # Immediately: the Service routes the new connection to another replica.
+            self._perform(connection, partial(connection.ask_to_retry, "this replica is shutting down", 0))
         deadline = self._clock() + FLUSH_TIMEOUT
         while any(self._table.in_phases(Phase.WRITING, Phase.CLOSING)) and self._clock() < deadline:
             self.run_once()
@@ -169,12 +170,14 @@ class Loop:
         before = connection.phase, connection.phase_started
         try:
             action(self._turn)
-        except ClientCertificateRejected as error:
-            log.warning("client certificate rejected", extra={"peer": connection.peer.address, "reason": error.reason})
+        except ConnectionLost as error:
+            if not error.rejected:
+                return self._drop(connection, str(error))
+            log.warning(
+                "client certificate rejected", extra={"peer": connection.peer.address, "reason": error.rejected}
+            )
             self.dropped[str(error)] += 1
             connection.start_closing(self._turn)  # an immediate close could overtake the alert with a reset
-        except ConnectionLost as error:
-            return self._drop(connection, str(error))
         except Exception:
             log.exception("connection failed")
             return self._drop(connection, "error")
@@ -188,7 +191,7 @@ class Loop:
         self._table.count_bytes(connection, connection.bytes_in_memory)
         self._set_events(connection, connection.channel.wanted_events)
         if self._table.bytes > MAX_BUFFERED and (largest := self._table.largest_request()):
-            self._perform(largest, largest.reject_for_memory)
+            self._perform(largest, partial(largest.ask_to_retry, "too many requests are buffered", 1))
         return None
 
     def _set_events(self, connection: Connection, events: int) -> None:

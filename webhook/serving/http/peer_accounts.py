@@ -39,9 +39,9 @@ class Connections:
         """Return the account of an address, for a connection that `add` adds."""
         if address not in self._peers:
             if len(self._peers) >= MAX_PEERS:
+                self._charged = True  # forget also the peers that have used no time
                 self.forget_times()
             self._peers[address] = Peer(address)
-            self._charged = True
         return self._peers[address]
 
     def add(self, connection: Connection) -> None:

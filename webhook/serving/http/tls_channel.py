@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from webhook.serving.http.channel import Channel, ClientCertificateRejected, ConnectionLost
+from webhook.serving.http.channel import Channel, ConnectionLost
 
 T = TypeVar("T")
 
@@ -175,7 +175,7 @@ class TlsChannel(Channel):
 
 def _loss(error: ssl.SSLError) -> ConnectionLost:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return ClientCertificateRejected(error.verify_message)
+        return ConnectionLost("certificate", error.verify_message)
     if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return ClientCertificateRejected("no certificate was sent")
+        return ConnectionLost("certificate", "no certificate was sent")
     return ConnectionLost("tls")
