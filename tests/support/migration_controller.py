@@ -179,7 +179,7 @@ class MigrationController:
                 self._began[uid] = time.monotonic()
                 state = {"sourceNode": self._nodes[migration["spec"]["vmiName"]]}
                 self._set_phase(migration, "Running", {"migrationState": state})
-        elif time.monotonic() - self._began[uid] > PATIENCE:
+        elif _is_unschedulable(target) and time.monotonic() - self._began[uid] > PATIENCE:
             self._delete_pod(target)
 
     def _hand_over(self, migration: Object, vmi: Object, source: Object, target: Object | None) -> None:
@@ -232,6 +232,12 @@ class MigrationController:
 def _phase(item: Object) -> str:
     """Return the phase of a migration or a VMI."""
     return str(item.get("status", {}).get("phase", ""))
+
+
+def _is_unschedulable(pod: Object) -> bool:
+    """Return whether the scheduler found no node. On a slow machine, a pod without a node may only have to wait."""
+    conditions = pod["status"].get("conditions", [])
+    return any((each["type"], each["status"]) == ("PodScheduled", "False") for each in conditions)
 
 
 def _source(vmi: Object, pods: list[Object]) -> Object | None:
