@@ -121,44 +121,36 @@ def test_upgrades_and_rollbacks_keep_what_the_program_has_written(release: Publi
     assert {each["clientConfig"].get("caBundle") for state in states for each in state["webhooks"]} == {release.ca}
 
 
-def test_switching_steering_off_and_on_keeps_the_ca_bundle(release: PublishedRelease) -> None:
-    for steering in "false", "true":
-        release.upgrade(f"--set=settings.steering={steering}")
-        assert release.is_intact()
-        assert len(release.webhooks()) == 2
+def policies(plane: ControlPlane, release: Release) -> set[str]:
+    """The kinds of policies that have a binding."""
+    policies, bindings = (
+        plane.kubectl("get", f"validatingadmissionpolic{ending}", "--output=name").split()
+        for ending in ("ies", "ybindings")
+    )
+    names = [{name.partition("/")[2] for name in listed if release.name in name} for listed in (policies, bindings)]
+    assert names[0] == names[1]
+    return {name.removeprefix(f"{release.fullname}-") for name in names[0]}
 
 
-def test_session_affinity_can_be_switched_off_and_on(release: PublishedRelease) -> None:
-    assert release.service()["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
-    release.upgrade("--set=service.sessionAffinity.enabled=false")
-    assert (release.service()["sessionAffinity"], "sessionAffinityConfig" in release.service()) == ("None", False)
-    assert env_values(container(release.deployment()))["CO_SCHEDULE_SESSION_AFFINITY"] == "false"
-    release.upgrade("--set=service.sessionAffinity.enabled=true")
-    assert release.service()["sessionAffinity"] == "ClientIP"
-
-
-@pytest.mark.parametrize("switch", ["release.enabled=false", "settings.action=observe"])
-def test_switching_the_release_off_deletes_the_pods_policy_and_keeps_the_lease(
-    release: PublishedRelease, plane: ControlPlane, switch: str
+def test_what_is_switched_off_and_on_again_keeps_what_the_program_has_written(
+    release: PublishedRelease, plane: ControlPlane
 ) -> None:
-    owned = "validatingadmissionpolicies,validatingadmissionpolicybindings"
-
-    def names() -> set[str]:
-        listed = plane.kubectl("get", owned, "--output=name").splitlines()
-        return {name.partition(".")[0] + name[name.index("/") :] for name in listed if release.name in name}
-
-    def policies(*suffixes: str) -> set[str]:
-        kinds = "validatingadmissionpolicy", "validatingadmissionpolicybinding"
-        return {f"{kind}/{release.fullname}-{suffix}" for kind in kinds for suffix in suffixes}
-
-    kept = policies("annotations", "events", "own-objects", "webhook-configuration")
-    assert names() == kept | policies("pods")
-    release.upgrade(f"--set={switch}")
-    assert names() == kept
-    assert release.is_intact()
-    release.upgrade("--reset-values")
-    assert names() == kept | policies("pods")
-    assert release.is_intact()
+    kept = {"annotations", "events", "own-objects", "webhook-configuration"}
+    for change, affinity, steering, bound in (
+        ("--reset-values", "ClientIP", "true", kept | {"pods"}),
+        ("--set=settings.steering=false,service.sessionAffinity.enabled=false", "None", "false", kept | {"pods"}),
+        ("--set=release.enabled=false", "ClientIP", "true", kept),
+        ("--set=settings.action=observe", "ClientIP", "true", kept),
+        ("--reset-values", "ClientIP", "true", kept | {"pods"}),
+    ):
+        release.upgrade(change)
+        settings = env_values(container(release.deployment()))
+        assert settings["CO_SCHEDULE_STEERING"] == steering
+        assert release.service()["sessionAffinity"] == affinity
+        assert ("sessionAffinityConfig" in release.service()) == (affinity == "ClientIP")
+        assert settings["CO_SCHEDULE_SESSION_AFFINITY"] == str(affinity == "ClientIP").lower()
+        assert policies(plane, release) == bound
+        assert (len(release.webhooks()), release.is_intact()) == (2, True)
 
 
 def test_a_webhook_added_by_an_upgrade_has_no_ca_bundle_and_fails_open(release: PublishedRelease) -> None:
