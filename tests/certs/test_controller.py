@@ -179,6 +179,20 @@ def test_a_controller_with_a_secret_requires_names(new_controller):
 # Rotation
 
 
+def test_the_life_of_two_cas_takes_each_step_once_and_each_renewal_when_it_is_due(api, clock, new_controller):
+    """From an empty Secret through two renewals and a rotation until one CA is left."""
+    controller = new_controller()
+    for duration in (timedelta(), 21 * DAY, 223 * DAY, 5 * MINUTE, 31 * DAY):
+        clock.advance(duration)
+        run_passes(controller)
+        assert is_healthy(controller, api, clock)
+    once = dict.fromkeys((Step.START, Step.INTRODUCE, Step.PUBLISHED, Step.SIGN, Step.DROP), 1)
+    assert controller.steps == once | {Step.RENEW: 3}
+    found = bundles.read(api.secret)
+    assert (found.next_ca, found.retiring) == (None, ())
+    assert api.ca_bundles() == [found.authority.certificate] * 2
+
+
 def test_handshakes_succeed_during_a_rotation_and_fail_with_the_dropped_ca(api, settled, clock):
     clock.time = datetime.now(UTC)  # the handshake checks certificates against the real time
     certificate = ServingCertificate(folder_of(settled))
@@ -447,20 +461,6 @@ def test_the_slower_of_two_replicas_has_at_most_one_conflict_and_converges(api, 
     assert is_healthy(slow, api, clock)
     assert is_healthy(fast, api, clock)
     assert api.conflicts <= 1
-
-
-def test_the_life_of_two_cas_takes_each_step_once_and_each_renewal_when_it_is_due(api, clock, new_controller):
-    """From an empty Secret through two renewals and a rotation until one CA is left."""
-    controller = new_controller()
-    for duration in (timedelta(), 21 * DAY, 223 * DAY, 5 * MINUTE, 31 * DAY):
-        clock.advance(duration)
-        run_passes(controller)
-        assert is_healthy(controller, api, clock)
-    once = dict.fromkeys((Step.START, Step.INTRODUCE, Step.PUBLISHED, Step.SIGN, Step.DROP), 1)
-    assert controller.steps == once | {Step.RENEW: 3}
-    found = bundles.read(api.secret)
-    assert (found.next_ca, found.retiring) == (None, ())
-    assert api.ca_bundles() == [found.authority.certificate] * 2
 
 
 # A provided Secret, mounted
