@@ -21,34 +21,30 @@ FOREIGN_KINDS = {
     "cert-manager.io": ["Certificate", "Issuer"],
 }
 GRID: dict[str, Object] = {
-    "one replica without a disruption budget": {"replicas": 1, "podDisruptionBudget": {"enabled": False}},
-    "no RBAC objects and an existing service account": {
+    "without optional objects": {
+        "replicas": 1,
+        "podDisruptionBudget": {"enabled": False},
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "default"},
+        "release": {"enabled": False},
+        "service": {"sessionAffinity": {"enabled": False}},
+        "hostNetwork": True,
+        "settings": {"schedulerNames": {"old": None}, "optIn": "namespace"},
     },
-    "cert-manager with the chart's issuer": {"certificates": {"source": "cert-manager"}},
-    "network policy without Prometheus": {
-        "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/24"], "prometheus": None}
-    },
-    "egress to the API servers of the ingress, without DNS": {
-        "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/24"], "egress": {"enabled": True, "dns": None}}
+    "cert-manager with the chart's issuer, on OpenShift": {
+        "certificates": {"source": "cert-manager"},
+        "openshift": True,
+        "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/24"], "prometheus": None},
+        "settings": {"action": "observe", "optIn": "namespace", "migrationTargets": "prefer"},
     },
     "volumes besides the certificate's": {
         "certificates": {"source": "provided", "secretName": "webhook-certificate"},
         "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
         "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+        "global": {"imageRegistry": "mirror.example.com"},
+        "networkPolicy": {"enabled": True, "apiServers": ["192.0.2.0/24"], "egress": {"enabled": True, "dns": None}},
+        "settings": {"action": "observe", "steering": False},
     },
-    "a mirror for the image": {"global": {"imageRegistry": "mirror.example.com"}},
-    "host network": {"hostNetwork": True},
-    "no release, no session affinity": {
-        "release": {"enabled": False},
-        "service": {"sessionAffinity": {"enabled": False}},
-    },
-    "OpenShift": {"openshift": True},
-    "scheduler name set to null": {"settings": {"schedulerNames": {"old": None}}},
-    "opt-in by namespace": {"settings": {"optIn": "namespace"}},
-    "observe everything": {"settings": {"action": "observe", "optIn": "namespace", "migrationTargets": "prefer"}},
-    "observe without steering": {"settings": {"action": "observe", "steering": False}},
 }
 
 

@@ -108,7 +108,7 @@ def test_on_the_host_network_two_replicas_run_on_two_nodes_and_an_upgrade_needs_
     assert nodes() == sorted(scenario.node_names)
 
 
-def test_pod_security_admits_replicas_and_rejects_them_on_the_host_network(
+def test_pod_security_admits_all_pods_and_rejects_replicas_on_the_host_network(
     plane: ControlPlane, scenario: Scenario
 ) -> None:
     path = f"/api/v1/namespaces/{scenario.namespace}"
@@ -116,10 +116,9 @@ def test_pod_security_admits_replicas_and_rejects_them_on_the_host_network(
     plane.request("PATCH", path, {"metadata": {"labels": labels}})
 
     def post(host_network: bool) -> None:
-        pod = pod_specs(render({"hostNetwork": host_network, "priorityClassName": ""}))[NAME] | {
-            "serviceAccountName": "default"
-        }
-        plane.request("POST", f"{path}/pods?dryRun=All", {"metadata": {"name": "replica"}, "spec": pod})
+        for name, spec in pod_specs(render({"hostNetwork": host_network, "priorityClassName": ""})).items():
+            body = {"metadata": {"name": name}, "spec": spec | {"serviceAccountName": "default"}}
+            plane.request("POST", f"{path}/pods?dryRun=All", body)
 
     post(host_network=False)
     labels["pod-security.kubernetes.io/enforce"] = "baseline"
