@@ -123,13 +123,3 @@ def test_requests_that_keep_the_annotations_pass(plane: ControlPlane) -> None:
     bound = plane.request("GET", path)
     assert bound["spec"]["nodeName"] == "node-a"
     assert PINNED.items() <= bound["metadata"]["annotations"].items()
-
-
-def test_the_api_server_finds_no_type_error_in_the_policy(plane: ControlPlane, release: Release) -> None:
-    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{release.fullname}-annotations"
-
-    def status() -> Object | None:
-        found = plane.request("GET", path).get("status", {})
-        return found if "observedGeneration" in found else None
-
-    assert plane.wait(status, 20, "the type check").get("typeChecking", {}) == {}
