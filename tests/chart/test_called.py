@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from tests.support.accounts import KUBEVIRT
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import CHART, NAMESPACE, Object, alert_rules, env_values, find_one, render
+from tests.support.helm_chart import CHART, NAMESPACE, Object, alert_rules, find_one, render
 from tests.support.longhorn import Longhorn
 from tests.support.paths import DOCS
 from tests.support.scenario import DECISION, recorded_pod
-from tests.support.webhook_process import RBAC, REGISTRATIONS, Webhook
-from webhook.commands.doctor.command import doctor
+from tests.support.webhook_process import REGISTRATIONS, Webhook
 from webhook.commands.doctor.probe import probe_pod
 from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
@@ -29,12 +27,6 @@ pytestmark = pytest.mark.controlplane
 
 FULLNAME = "charted"
 CHARTED = {"fullnameOverride": FULLNAME}
-# The collections of the RBAC objects that `helm test` needs.
-PATHS = {
-    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-    "Role": f"{RBAC}/namespaces/default/roles",
-    "RoleBinding": f"{RBAC}/namespaces/default/rolebindings",
-}
 MAPPED = {"settings": {"schedulerNames": {"old-scheduler": "new-scheduler"}}}
 
 
@@ -206,82 +198,38 @@ def test_the_api_server_calls_for_share_managers_in_the_longhorn_namespace_only_
     assert not chart_webhook.is_called(pod)
 
 
-# --- helm test ---
-
-
-@pytest.fixture
-def helm_test_token(plane: ControlPlane) -> Iterator[str]:
-    """A token of the service account that `helm test` uses, which has only the rendered rights."""
-    name = f"{FULLNAME}-test"
-    rbac = [each for each in render(CHARTED) if each["metadata"]["name"] == name and each["kind"] in PATHS]
-    for item in rbac:
-        plane.request("POST", PATHS[item["kind"]], item)
-    yield plane.service_account_token(NAMESPACE, name)
-    for item in rbac:
-        plane.request("DELETE", f"{PATHS[item['kind']]}/{item['metadata']['name']}")
-
-
-def test_helm_test_passes_with_its_rendered_rights_and_fails_without_a_registered_webhook(
-    chart_webhook: ChartWebhook, plane: ControlPlane, helm_test_token: str, tmp_path: Path
-) -> None:
-    chart_webhook.register({})
-    (container,) = find_one(render(CHARTED), "Pod")["spec"]["containers"]
-    kubeconfig = plane.write_kubeconfig(tmp_path / "kubeconfig", helm_test_token)
-    arguments = [*container["args"][1:], "--calls=0", f"--kubeconfig={kubeconfig}"]
-    passed = CliRunner().invoke(doctor, arguments, env=env_values(container))
-    assert passed.exit_code == 0
-    chart_webhook.unregister()
-    plane.wait(lambda: CliRunner().invoke(doctor, arguments).exit_code == 1, 20, "a pod without a decision")
-    elsewhere = CliRunner().invoke(doctor, [*arguments, "--namespace=kube-system"])
-    assert "cannot create resource" in str(elsewhere.exception)
-
-
 # --- metrics ---
 
 
-def test_without_a_ca_bundle_pods_are_created_and_the_api_server_counts_the_failed_calls(
-    chart_webhook: ChartWebhook, plane: ControlPlane
-) -> None:
-    chart_webhook.register({})
-    empty = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
-    plane.request("PATCH", f"{REGISTRATIONS}/{FULLNAME}", empty)
-    plane.wait(
-        lambda: DECISION not in chart_webhook.create(vm(OPTED_IN))["metadata"]["annotations"],
-        20,
-        "a pod without a decision",
-    )
-    rules = alert_rules(render({"prometheusRule": {"enabled": True}}))
-    (expression,) = (rule["expr"] for rule in rules if rule["alert"] == "KubevirtSchedulerMissed")
-    name = re.search(r"(apiserver_\w+)\{", expression)[1]
-    assert f'{name}{{name="vms.kubevirt-scheduler.io",type="admit"}}' in plane.request("GET", "/metrics")["message"]
-
-
-def test_with_failure_policy_fail_the_api_server_counts_the_rejected_pods(
-    chart_webhook: ChartWebhook, plane: ControlPlane
+@pytest.mark.parametrize(
+    ("policy", "alert", "labels"),
+    [
+        ("Ignore", "Missed", 'name="vms.kubevirt-scheduler.io",type="admit"'),
+        ("Fail", "Rejected", 'error_type="calling_webhook_error",name="vms.kubevirt-scheduler.io"'),
+    ],
+)
+def test_the_api_server_counts_a_failed_call_by_its_failure_policy_as_the_alerts_expect(
+    chart_webhook: ChartWebhook, plane: ControlPlane, policy: str, alert: str, labels: str
 ) -> None:
     chart_webhook.register({})
     changes = [
         {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"},
-        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"},
+        {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": policy},
     ]
     plane.request("PATCH", f"{REGISTRATIONS}/{FULLNAME}", changes)
 
-    def refusal() -> str:
+    def outcome() -> str:
         try:
-            chart_webhook.create(vm(OPTED_IN))
+            pod = chart_webhook.create(vm(OPTED_IN))
         except ApiError as error:
-            return str(error)
-        return ""
+            return "Fail" if "failed calling webhook" in str(error) else str(error)
+        return "" if DECISION in pod["metadata"]["annotations"] else "Ignore"
 
-    plane.wait(lambda: "failed calling webhook" in refusal(), 20, "a rejected pod")
-    (expression,) = (
-        rule["expr"]
-        for rule in alert_rules(render({"prometheusRule": {"enabled": True}}))
-        if rule["alert"] == "KubevirtSchedulerRejected"
-    )
+    plane.wait(lambda: outcome() == policy, 20, "a failed call")
+    rules = alert_rules(render({"prometheusRule": {"enabled": True}}))
+    (expression,) = (rule["expr"] for rule in rules if rule["alert"] == f"KubevirtScheduler{alert}")
     name = re.search(r"(apiserver_\w+)\{", expression)[1]
-    counted = f'{name}{{error_type="calling_webhook_error",name="vms.kubevirt-scheduler.io"'
-    assert counted in plane.request("GET", "/metrics")["message"]
+    assert f"{name}{{{labels}" in plane.request("GET", "/metrics")["message"]
 
 
 def test_each_exported_metric_is_documented(running_webhook: Webhook) -> None:

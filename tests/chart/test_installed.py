@@ -18,7 +18,7 @@ from webhook.commands.doctor.command import doctor
 pytestmark = pytest.mark.controlplane
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def installed(plane: ControlPlane) -> Iterator[Replicas]:
     """One ready replica."""
     # With `Fail`, a missed call fails the pod creation instead of going unnoticed.
@@ -52,7 +52,7 @@ def test_a_webhook_added_by_an_upgrade_gets_its_ca_bundle(plane: ControlPlane, i
     # A GET could come too late to see the empty bundle: the program fills it in quickly.
     with History(plane, REGISTRATIONS) as published:
         release.remove_webhook("share-managers.kubevirt-scheduler.io")
-        release.upgrade()
+        release.upgrade("--reuse-values")
         plane.wait(release.has_ca_bundle, 40, "the caBundle of both webhooks")
     assert b"" in published.ca_bundles(release.fullname)
 
@@ -81,3 +81,5 @@ def test_the_calls_pass_against_the_installed_chart_only_for_the_account_of_helm
     kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
     assert CliRunner().invoke(doctor, [f"--kubeconfig={kubeconfig}", "--calls=30"]).exit_code == 0
     assert CliRunner().invoke(doctor, [f"--kubeconfig={plane.kubeconfig}", "--calls=0"]).exit_code == 1
+    elsewhere = [f"--kubeconfig={kubeconfig}", "--calls=0", "--namespace=kube-system"]
+    assert "cannot create resource" in str(CliRunner().invoke(doctor, elsewhere).exception)
