@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, Object, find_one, render
+from tests.support.helm_chart import NAME, Object, render
 from tests.support.paths import EXAMPLES
 from webhook.commands.recolocate.command import recolocate
 
@@ -25,22 +25,13 @@ def example() -> list[Object]:
     return list(yaml.safe_load_all((EXAMPLES / "recolocate-cronjob.yaml").read_text()))
 
 
-def test_the_role_is_off_by_default_and_bound_to_nobody() -> None:
+def test_the_role_is_off_by_default_bound_to_nobody_and_writes_nothing_but_migrations() -> None:
     assert ROLE not in {each["metadata"]["name"] for each in render()}
-    objects = render(CREATED)
-    assert find_one(objects, "ClusterRole", ROLE)
-    bindings = [each for each in objects if each["kind"].endswith("RoleBinding")]
-    assert ROLE not in {each["roleRef"]["name"] for each in bindings}
-
-
-def test_the_role_is_rendered_without_the_webhooks_own_role() -> None:
     objects = render({"rbac": {"create": False, "recolocate": {"create": True}}})
-    assert [each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRole"] == [ROLE]
-
-
-def test_the_role_writes_nothing_but_migrations() -> None:
-    rules = find_one(render(CREATED), "ClusterRole", ROLE)["rules"]
-    writes = [(rule["resources"], rule["verbs"]) for rule in rules if not {*rule["verbs"]} <= {"get", "list"}]
+    (role,) = (each for each in objects if each["kind"] == "ClusterRole")
+    assert role["metadata"]["name"] == ROLE
+    assert ROLE not in {each["roleRef"]["name"] for each in render(CREATED) if each["kind"].endswith("RoleBinding")}
+    writes = [(rule["resources"], rule["verbs"]) for rule in role["rules"] if not {*rule["verbs"]} <= {"get", "list"}]
     assert writes == [(["virtualmachineinstancemigrations"], ["get", "list", "create", "delete"])]
 
 
