@@ -24,7 +24,7 @@ from tests.support.builders import (
     virtual_machine,
     volume,
 )
-from tests.support.fake_api_server import ApiServer
+from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
 from tests.support.malformed import MALFORMED, replaced, value_paths
 from webhook.cluster.caches.kinds import VMIS
 from webhook.cluster.client import Api, ClusterClient
@@ -32,9 +32,12 @@ from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading import snapshot
+from webhook.reading.documents import BadInput
+from webhook.reading.export import export
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
 from webhook.reading.on_demand import OnDemand
+from webhook.reading.one_vm import read_one_vm
 
 ZONE = node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})
 CLUSTER = [
@@ -126,3 +129,14 @@ def test_the_commands_decide_without_the_rights_for_csi_nodes_and_vmis() -> None
         refused = {each.plural for each in server.requests} & {"csinodes", VMIS.plural}
     assert (injection.error, injection.decision.reason) == (None, Reason.CO_SCHEDULED)
     assert refused == {"csinodes", VMIS.plural}
+
+
+def test_the_first_missing_right_is_named_and_a_snapshot_without_a_kind_that_fails_is_refused() -> None:
+    with ApiServer() as server:
+        client = ClusterClient(lambda: Api(server.url))
+        server.forbidden |= {("get", "virtualmachines"), ("get", VMIS.plural)}
+        with pytest.raises(BadInput, match=forbidden("get", "virtualmachines")["message"]):
+            read_one_vm(client, "longhorn-system", ("default", "vm1"))
+        server.script("list", "sharemanagers", error_response(status(500, "etcd is slow")))
+        with pytest.raises(BadInput, match="sharemanagers: the API server responded with 500: etcd is slow"):
+            list(export(client, "longhorn-system", (), lambda _: None))
