@@ -3,12 +3,10 @@
 import gc
 import io
 import json
-from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import FunctionType, ModuleType
 
-import jsonpatch
 import pytest
 
 from tests.serving.review_client import ReviewClient
@@ -120,15 +118,6 @@ def test_the_response_to_a_recorded_review_has_its_uid(file):
     assert allowed_response(post(client_for(), file.read_bytes()))["uid"] == sent["request"]["uid"]
 
 
-def test_the_patch_for_a_recorded_vm_applies_and_pins_it():
-    sent = json.loads((AVOIDING.parent / "vm-start.json").read_bytes())
-    response = allowed_response(post(client_for(), sent))
-    patch = jsonpatch.JsonPatch(json.loads(b64decode(response["patch"])))
-    after = patch.apply(sent["request"]["object"])
-    assert response["auditAnnotations"]["outcome"] == "pinned"
-    assert after["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
-
-
 def test_a_dry_run_shows_what_an_observer_decides():
     client = client_for(action=Action.OBSERVE)
     expected = "kubevirt-scheduler: observed only: CoScheduled: pinned to node-a, which serves claim disk1"
@@ -187,12 +176,6 @@ def test_a_decision_is_logged_as_one_line():
             "dry_run": True,
         }
     ]
-
-
-def test_a_pod_with_a_name_is_logged_by_name():
-    with capture_logs() as lines:
-        post(client_for(), review(virt_launcher("virt-launcher-vm1-abcde")))
-    assert lines[0]["pod"] == "virt-launcher-vm1-abcde"
 
 
 def test_long_names_are_truncated_in_the_log():

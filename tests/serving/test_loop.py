@@ -22,7 +22,6 @@ from tests.support.tls_records import handshake
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import review_port
-from webhook.serving.http.connection import Connection
 from webhook.serving.http.loop import (
     DRAIN_TIMEOUT,
     MAX_BUFFERED,
@@ -33,7 +32,7 @@ from webhook.serving.http.loop import (
     STALLED_AFTER,
 )
 from webhook.serving.http.messages import Response
-from webhook.serving.http.parser import BODY_LIMIT, RequestParser
+from webhook.serving.http.parser import BODY_LIMIT
 from webhook.serving.http.tls_channel import MAX_USELESS_RECORDS, RECORDS_PER_TURN
 from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.collectors import loop_metrics
@@ -168,13 +167,6 @@ def test_an_idle_connection_is_closed_after_95_seconds(driver):
     driver.turn()
     assert driver.loop.connections() == 0
     assert driver.dropped == {}
-
-
-def test_an_empty_line_does_not_start_the_time_of_a_request(driver):
-    with driver.connect_tls() as sock:
-        driver.send(sock, b"\r\n")
-        driver.advance_clock(94)
-        assert status_of(driver.send_and_receive(sock)) == 200
 
 
 def test_a_peer_that_stays_after_connection_close_is_closed_after_2_seconds(driver):
@@ -484,14 +476,6 @@ def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
     assert len(driver.loop._selector.get_map()) == 2
 
 
-def test_a_peer_that_resets_inside_a_request_is_counted_once(driver):
-    with driver.connect_tls() as sock:
-        driver.send(sock, HEAD_WITH_LENGTH)
-        reset(sock)
-        driver.turn(3)
-    assert (driver.dropped, driver.loop.connections()) == ({"reset": 1}, 0)
-
-
 def test_without_a_certificate_a_connection_is_closed_and_counted(driver):
     context, driver.server_context = driver.server_context, None
     with driver.connect_tcp() as sock:
@@ -500,19 +484,6 @@ def test_without_a_certificate_a_connection_is_closed_and_counted(driver):
     driver.server_context = context
     with driver.connect_tls() as sock:
         assert is_served(driver, sock)
-
-
-def test_a_closed_connection_leaves_nothing_for_the_garbage_collector(driver):
-    gc.collect()
-    gc.disable()
-    try:
-        with driver.connect_tls() as sock:
-            driver.send(sock, POST + HEAD_WITH_LENGTH + b"{")
-        driver.turn(3)
-        assert driver.loop.connections() == 0
-        assert not [found for found in gc.get_objects() if isinstance(found, Connection | RequestParser)]
-    finally:
-        gc.enable()
 
 
 # Limits
@@ -782,15 +753,6 @@ def test_a_request_without_a_response_at_the_end_of_draining_gets_503(driver, se
         assert b"\r\nRetry-After: 0\r\n" in response
         assert took == pytest.approx(QUIET_PERIOD, abs=1)
     assert +driver.statuses == {503: 1}
-
-
-@pytest.mark.parametrize("stall_point", ["no bytes", "incomplete ClientHello", "incomplete head", "unread response"])
-def test_a_stalled_peer_does_not_block_draining(driver, stall_point):
-    driver.response = HUGE_RESPONSE
-    with stalled_peer(driver, stall_point):
-        driver.loop.drain()
-        assert driver.run_until_drained() < (DRAIN_TIMEOUT if stall_point == "unread response" else QUIET_PERIOD) + 1
-    assert driver.loop.connections() == 0
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD], ids=["no request", "incomplete head"])

@@ -86,13 +86,6 @@ def test_invalid_http_gets_a_json_error_that_does_not_quote_it(server, raw_reque
     assert SECRET not in server.log
 
 
-@pytest.mark.parametrize("path", ["//mutate", "/mutate/", "/mutate//"])
-def test_another_spelling_of_the_path_is_not_found(server, path):
-    connection = server.connect()
-    assert post(connection, path=path)[0] == 404
-    connection.close()
-
-
 def test_the_debug_log_does_not_quote_requests(tmp_path):
     body = REVIEWS.joinpath("share-manager-avoiding-a-node.json").read_bytes()
     head = "POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
