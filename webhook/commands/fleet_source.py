@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.reading.snapshot import Keep, keep_nothing
+
+if TYPE_CHECKING:
+    from webhook.cluster.client import ClusterClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,24 @@ def read_live(kubeconfig: str | None, context: str | None, progress: Progress) -
     for kind, number in sorted(inventory.skipped.items()):
         click.echo(f"Warning: cannot read {number} of the {kind}; the report ignores them", err=True)
     return Fleet(replace(inventory, time=time), webhook, cluster.name, cluster.namespace)
+
+
+def open_inventory(
+    snapshots: Sequence[Path], live: Mapping[str, str | None], keep: Keep = keep_nothing
+) -> tuple[Inventory, Webhook, ClusterClient | None]:
+    """Read a snapshot. Without one, return an inventory that reads the live cluster on demand, and the cluster.
+
+    `keep` is that of `load_snapshot`. Raises BadInput.
+    """
+    if snapshots:
+        fleet = read_files(snapshots, keep)
+        return fleet.inventory, fleet.webhook, None
+    from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
+
+    cluster = connect(**live)
+    webhook = live_webhook(cluster)
+    store = OnDemand(cluster, webhook.settings.longhorn_namespace)
+    return Inventory(store, time=utc_now()), webhook, cluster
 
 
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:

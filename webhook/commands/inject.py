@@ -1,10 +1,12 @@
 """`kubevirt-scheduler inject`: print pods from files as the webhook would patch them."""
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,24 +15,24 @@ from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.machines import Inventory
 from webhook.commands.admission_requests import as_json, inject_request, pod_name, read_documents, request_from
-from webhook.commands.fleet_source import read_files
+from webhook.commands.fleet_source import open_inventory
 from webhook.commands.options import (
-    connect,
     file_option,
     live_options,
-    live_webhook,
     output_option,
     show_settings,
     snapshot_option,
     wants_color,
 )
-from webhook.fleet.webhook import Webhook
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings
 from webhook.reading import documents, kubernetes_yaml
 from webhook.reading.documents import Document, Kind
+
+if TYPE_CHECKING:
+    from webhook.cluster.client import ClusterClient
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -80,29 +82,16 @@ class Injector:
         return pod
 
 
-def load_inventory(
-    snapshots: Sequence[Path], live: dict[str, str | None], vms: Iterable[JsonObject]
-) -> tuple[Inventory, Webhook]:
-    """Read the cluster from files. Without files, return an inventory that queries the live cluster on demand.
-
-    `vms` are those of the file to inject. Raises BadInput if a file is unusable or a request fails.
-    """
-    if snapshots:
-        fleet = read_files(snapshots)
-        return fleet.inventory, fleet.webhook
+def _read_extras(cluster: ClusterClient, inventory: Inventory, vms: Iterable[JsonObject]) -> None:
+    """Read what the pods of these VMs need. Raises BadInput if a request fails."""
     from webhook.reading.api import answered  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
     from webhook.reading.listing import read_extras  # noqa: PLC0415
-    from webhook.reading.on_demand import OnDemand  # noqa: PLC0415
 
-    cluster = connect(**live)
-    webhook = live_webhook(cluster)
-    inventory = Inventory(OnDemand(cluster, webhook.settings.longhorn_namespace))
     for vm in vms:
         inventory.keep("VirtualMachine", vm)
     with answered():
         for namespace in sorted({namespace for namespace, _ in inventory.vms}):
             read_extras(cluster, inventory, namespace)
-    return inventory, webhook
 
 
 def _object(request: JsonObject, review: JsonObject) -> JsonObject:
@@ -139,7 +128,9 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
     vms = [item for document in received for kind, item in document.objects() if VIRTUAL_MACHINES.is_of(*kind)]
-    inventory, webhook = load_inventory(snapshots, live, vms)
+    inventory, webhook, cluster = open_inventory(snapshots, live)
+    if cluster:
+        _read_extras(cluster, inventory, vms)
     injector = Injector(inventory, webhook.settings)
     mutated = [injector.mutate(document) for document in received]
     match output:

@@ -12,8 +12,7 @@ import click
 from webhook.cluster.caches.fact_readers import read_pod
 from webhook.cluster.caches.store import Store
 from webhook.cluster.machines import Inventory, seconds_since_creation
-from webhook.commands.fleet_source import read_files, utc_now
-from webhook.commands.options import connect, live_webhook
+from webhook.commands.fleet_source import open_inventory
 from webhook.commands.suggestions import close_match
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Machine
@@ -147,17 +146,15 @@ class Source:
         return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template, missing=missing, age=age))
 
 
-def open_source(snapshots: Sequence[Path], kubeconfig: str | None, context: str | None) -> Source:
+def open_source(snapshots: Sequence[Path], **live: str | None) -> Source:
     """Open the snapshot, or the live cluster without one. Raises BadInput."""
     pods: list[JsonObject] = []
-    if snapshots:
-        fleet = read_files(snapshots, lambda kind, item: pods.append(item) if kind == "Pod" else None)
-        return Source(fleet.inventory, fleet.webhook, pods)
-    from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-    cluster = connect(kubeconfig, context)
-    webhook = live_webhook(cluster)
-    inventory = Inventory(OnDemand(cluster, webhook.settings.longhorn_namespace), time=utc_now())
+    def keep(kind: str, item: JsonObject) -> None:
+        if kind == "Pod":
+            pods.append(item)
+
+    inventory, webhook, cluster = open_inventory(snapshots, live, keep)
     return Source(inventory, webhook, pods, cluster)
 
 

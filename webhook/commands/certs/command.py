@@ -12,12 +12,13 @@ import click
 
 from certs import by_hand, health
 from certs.authority import read
-from certs.cluster import RETRY_NOTE, ApiError, CertificateObjects
+from certs.cluster import RETRY_NOTE, CertificateObjects
 from certs.rotation import Policy
 from certs.secret import CertificateError
 from webhook.commands.certs.status import format_time, render_status, status_as_json
 from webhook.commands.options import (
     DRY_RUN,
+    connect,
     live_options,
     namespace_and_name,
     output_option,
@@ -167,12 +168,7 @@ def rotate_ca(yes: bool, drop_old: bool, spread: int, secret: str, configuration
 
 def _certificate_objects(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
     namespaced_name = namespace_and_name(secret, "--secret")
-    from webhook.cluster.client import ClusterClient  # noqa: PLC0415 (takes a second to import; --help doesn't need it)
-
-    try:
-        return CertificateObjects(ClusterClient.connect(**live), namespaced_name, configuration)
-    except ApiError as error:
-        raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE") from None
+    return CertificateObjects(connect(**live), namespaced_name, configuration)
 
 
 @contextmanager

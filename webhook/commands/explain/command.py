@@ -74,7 +74,7 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError(USAGE)
     if all_namespaces and namespace:
         raise click.UsageError("specify either -A or -n, not both")
-    source = open_source(snapshots, live["kubeconfig"], live["context"])
+    source = open_source(snapshots, **live)
     webhook = source.webhook
     if named is None:
         found = list(_explained_file(Path(str(file)), source))

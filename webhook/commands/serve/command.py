@@ -15,9 +15,9 @@ from certs.files import UnusableCertificate
 from webhook.cluster.backend import Backend, from_snapshot
 from webhook.commands.options import connect, live_options, namespace_and_name
 from webhook.commands.serve.certificate_options import TlsOptions, certificate_problems, tls_options
-from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings, read_settings
 from webhook.reading import snapshot
+from webhook.reading.documents import BadInput
 from webhook.serving.app import probe_port, review_port
 from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import CannotListen, listen
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 PORT = click.IntRange(0, 65535)
 STDERR = 2
-
-
-class StartupError(click.ClickException):
-    """Report in one line why the server can't start, and exit with status 2."""
-
-    exit_code = 2
 
 
 @click.command(short_help="run the webhook server")
@@ -119,7 +113,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
 
             Server(handler, probes, https, http, certificate, settings, backend, metrics, controller).run()
     except (CannotListen, UnusableCertificate) as error:
-        raise StartupError(printable(str(error))) from None
+        raise BadInput(str(error)) from None
 
 
 def _live_backend(
