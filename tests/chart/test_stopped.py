@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chart.test_release import create_vmi, pinned_pod
 from tests.docs.test_install import Workstation, cluster, commands, guide
 from tests.support import kubevirt
-from tests.support.controlplane.api import ApiError
+from tests.support.controlplane.api import ApiError, Object
+from tests.support.controlplane.plane import ControlPlane
 from tests.support.controlplane.rights import is_granted
 from tests.support.helm_chart import NAME, NAMESPACE
 from tests.support.release_pods import ReleasePods
@@ -24,11 +24,41 @@ VALUES = "webhook.failurePolicy=Fail,webhook.timeoutSeconds=10,replicas=1,releas
 INSTALL = f"helm install {NAME} charts/{NAME} -n {NAMESPACE} --create-namespace --set {VALUES} --wait"
 
 
-def pending_pod(scenario: Scenario, vm: str, node: str) -> str:
-    """Create a VM that KubeVirt restarts, and its pod, which is pinned to a cordoned node."""
+OWNER = {
+    "apiVersion": "kubevirt.io/v1",
+    "kind": "VirtualMachineInstance",
+    "controller": True,
+}
+
+
+def create_vmi(plane: ControlPlane, scenario: Scenario, name: str) -> str:
+    """Create the VMI of a VM, without which the garbage collector would delete its pod, and return its uid."""
+    path = f"/apis/kubevirt.io/v1/namespaces/{scenario.namespace}/virtualmachineinstances"
+    vmi = {"apiVersion": OWNER["apiVersion"], "kind": OWNER["kind"], "metadata": {"name": name}}
+    return str(plane.request("POST", path, vmi)["metadata"]["uid"])
+
+
+def pinned_pod(scenario: Scenario, vm: str, uid: str, node: str) -> Object:
+    """Return a pod of a VM as the webhook pins it. The VM isn't opted in, so the webhook is not called for the pod.
+
+    `uid` is that of its VMI.
+    """
+    pod = scenario.vm_pod(vm, opt_in=None)
+    pod["metadata"]["annotations"] |= {CO_SCHEDULED: node, DECISION: f"CoScheduled: {node} serves its claims"}
+    pod["metadata"]["labels"]["kubevirt.io/created-by"] = uid
+    pod["metadata"]["ownerReferences"] = [OWNER | {"name": vm, "uid": uid}]
+    required = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    pod["spec"]["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [required]}}
+    }
+    return pod
+
+
+def pending_pod(scenario: Scenario, vm: str, node: str, strategy: str = "Always") -> str:
+    """Create a VM, which KubeVirt restarts by default, and its pod, which is pinned to a cordoned node."""
     body = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": vm}}
     scenario.plane.request(
-        "POST", kubevirt.vm_path(scenario), body | {"spec": {"runStrategy": "Always", "template": {}}}
+        "POST", kubevirt.vm_path(scenario), body | {"spec": {"runStrategy": strategy, "template": {}}}
     )
     return scenario.create(pinned_pod(scenario, vm, create_vmi(scenario.plane, scenario, vm), node))
 
@@ -39,6 +69,13 @@ def is_missing(scenario: Scenario, path: str) -> bool:
     except ApiError as error:
         return error.status == 404
     return False
+
+
+def warning(scenario: Scenario, vm: str) -> str:
+    """Return the message of the Warning about a VM on a cordoned node, empty without one."""
+    query = f"fieldSelector=involvedObject.name%3D{vm},type%3DWarning"
+    events = scenario.plane.request("GET", f"/api/v1/namespaces/{scenario.namespace}/events?{query}")["items"]
+    return next((each["message"] for each in events if each["reason"] == "NodeCordoned"), "")
 
 
 def may(scenario: Scenario, verb: str, group: str, resource: str) -> bool:
@@ -82,7 +119,12 @@ def test_each_way_to_stop_leaves_new_pods_alone_and_the_way_back_pins_them_again
     reader.run(delete)
     wait_unmodified()
     released = pending_pod(scenario, "released", cordoned)
+    manual = pending_pod(scenario, "manual", cordoned, "Manual")
     plane.wait(lambda: is_missing(scenario, f"{scenario.pods}/{released}"), 40, "the release without the configuration")
+    text = plane.wait(lambda: warning(scenario, "manual"), 40, "an Event about the VM that doesn't start by itself")
+    assert f"virtctl start manual -n {scenario.namespace}" in text
+    assert not is_missing(scenario, f"{scenario.pods}/{manual}")
+    assert plane.request("GET", release.lease)["spec"]["holderIdentity"]
     assert not may(scenario, "create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations")
     assert is_missing(scenario, release.configuration)
     reader.run(go_back)
