@@ -29,7 +29,7 @@ from tests.support.builders import (
 from webhook.cluster.caches.failed_nodes import VmId
 from webhook.cluster.caches.store import Store
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import CHECKS, MAX_NODE_SELECTOR_TERMS, first_failed_check, run_checks
+from webhook.placement.guard.feasibility import CHECKS, MAX_NODE_SELECTOR_TERMS, first_failed_check
 from webhook.placement.injector import decide
 from webhook.placement.reasons import GUARD_REASONS, Outcome, Reason
 
@@ -237,7 +237,7 @@ def test_the_first_failed_check_is_the_reason(first: int) -> None:
     candidate = Candidate(virt_launcher(**vm), "default", "node-a", (), catalog(node(**target_node)))
     decision = decision_for(virt_launcher(**vm), *storage(), pv, node(**target_node))
     assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, failing[0], "node-a")
-    assert len([detail for _, detail in run_checks(candidate) if detail]) == len(
+    assert len([check for check in CHECKS if first_failed_check(candidate, (check,))]) == len(
         set(failing) - {Reason.VOLUME_MISMATCH}
     )
 

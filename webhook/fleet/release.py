@@ -10,7 +10,7 @@ from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
 from webhook.placement.guard.candidate import Candidate
-from webhook.placement.guard.feasibility import FailedCheck, run_checks
+from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.injector import candidate_for
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
 from webhook.placement.objects.fields import JsonObject, condition, text
@@ -64,8 +64,7 @@ def why_pin_fails(
 
 
 def _obstacle(candidate: Candidate) -> FailedCheck | None:
-    failures = ((check.reason, detail) for check, detail in run_checks(candidate) if check.reason not in _NO_OBSTACLES)
-    return next((FailedCheck(reason, detail) for reason, detail in failures if detail), None)
+    return first_failed_check(candidate, [check for check in CHECKS if check.reason not in _NO_OBSTACLES])
 
 
 def _moved(claims: Iterable[ClaimFinding], choice: Choice | None, node: str) -> FailedCheck | None:

@@ -9,7 +9,7 @@ from webhook.fleet.wording import if_started
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import STEERING_RULES
-from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, run_checks, untolerated_taint
+from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, first_failed_check, untolerated_taint
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
@@ -248,7 +248,9 @@ def _node(step: NodeChecked) -> Iterator[Line]:
     # The decision may have used up the comparisons of its review.
     candidate, failed, in_force = step.candidate.with_all_comparisons(), False, True
     yield Line(f"Can {candidate.node_name} run the pod?", level=0)
-    for check, detail in run_checks(candidate, dict.fromkeys((*step.checks, *PIN_CHECKS))):
+    for check in dict.fromkeys((*step.checks, *PIN_CHECKS)):
+        found = first_failed_check(candidate, (check,))
+        detail = found.detail if found else None
         if detail or not check.quiet:
             decisive = check in step.checks and not failed
             in_force = in_force and decisive

@@ -4,7 +4,7 @@ A required affinity to a node that can't run the pod leaves the VM Pending forev
 So the guard applies the scheduler's own rules before the scheduler does. A check passes if its facts are unknown.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from webhook.placement.affinity import matches_no_node
@@ -294,16 +294,6 @@ def checks_in_force(*, required: bool, certain: bool, node_guard: bool) -> tuple
     if not required:
         return (_VALID_NAME,)
     return PIN_CHECKS if node_guard else (_VALID_NAME, _MATCHES_A_NODE)
-
-
-def run_checks(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> Iterator[tuple[Check, str | None]]:
-    """Yield each check with the detail of its failure, or with None if the check passes."""
-    for check in checks:
-        try:
-            detail = check.find_failure(candidate)
-        except LimitExceeded:  # the last check reports it
-            detail = None
-        yield check, detail
 
 
 def first_failed_check(candidate: Candidate, checks: Iterable[Check] = CHECKS) -> FailedCheck | None:

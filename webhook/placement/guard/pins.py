@@ -10,7 +10,7 @@ from webhook.placement.eligibility import is_bound, is_gated, pinned_by_webhook,
 from webhook.placement.objects.facts import Node, PendingPin, Pod
 from webhook.placement.objects.fields import JsonObject, condition, is_dns_subdomain, text
 from webhook.placement.objects.kubevirt import controlling_vmi, is_virt_launcher
-from webhook.placement.objects.resources import compared_requests
+from webhook.placement.objects.resources import PODS
 
 # Seconds after the webhook first saw the pod. Long enough for a scheduler that is being upgraded to come back.
 MAX_AGE = 300.0
@@ -68,4 +68,5 @@ def fits_empty(pod: Pod, node: Node | None) -> bool:
     """Return whether an empty node could run the pod, as far as resources decide. An unknown node passes."""
     if node is None or node.allocatable is None:
         return True
-    return all(requested <= limit for _, requested, limit in compared_requests(pod.requests, node.allocatable))
+    limits = node.allocatable if PODS in node.allocatable else {**node.allocatable, PODS: 1}
+    return all(requested <= limits.get(resource, 0) for resource, requested in pod.requests.items())

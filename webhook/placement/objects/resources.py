@@ -6,7 +6,7 @@ Source: k8s.io/component-helpers/resource `PodRequests`, k8s.io/apimachinery `re
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -177,13 +177,3 @@ def effective_requests(pod: JsonObject) -> dict[str, int]:
     if overhead := mapping(spec, "overhead"):
         _add(total, {name: _millis(value) for name, value in overhead.items()})
     return {PODS: 1} | {name: _in_units(name, value) for name, value in total.items() if value > 0}
-
-
-def compared_requests(requests: Mapping[str, int], allocatable: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Yield each resource that a node limits, with the requested and the allocatable amount.
-
-    Every kubelet reports its pod capacity, so a node without one comes from a hand-written file.
-    """
-    for resource, requested in requests.items():
-        if resource != PODS or PODS in allocatable:
-            yield resource, requested, allocatable.get(resource, 0)
