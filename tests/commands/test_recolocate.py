@@ -195,9 +195,10 @@ def test_a_missing_right_exits_with_2(run: Any, server: ApiServer, plural: str) 
     assert server.count("post", MIGRATIONS) == 0
 
 
-def test_a_run_without_a_move_says_so_and_warns_of_nothing(run: Any) -> None:
+def test_a_run_without_a_move_says_why_and_warns_of_nothing(run: Any) -> None:
     result = run("fixed", "--yes")
-    assert (result.exit_code, result.stdout, without_settings(result.stderr)) == (0, "No VM to migrate.\n", "")
+    why = "default/fixed stays: NotLiveMigratable: it has a host device\n"
+    assert (result.exit_code, result.stdout, without_settings(result.stderr)) == (0, "No VM to migrate.\n", why)
 
 
 def test_a_run_names_the_risk_of_the_storage_once_and_that_kubevirt_permits_fewer_migrations(

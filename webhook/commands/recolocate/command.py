@@ -25,7 +25,15 @@ from webhook.commands.options import (
     wants_color,
 )
 from webhook.commands.progress import Progress, no_progress, progress_bar
-from webhook.commands.recolocate.plan_output import describe, propose, propose_again, relocations, render, restart_list
+from webhook.commands.recolocate.plan_output import (
+    describe,
+    not_migrated,
+    propose,
+    propose_again,
+    relocations,
+    render,
+    restart_list,
+)
 from webhook.commands.suggestions import complete_vms
 from webhook.fleet.plan import Proposal
 from webhook.fleet.run import Limits, Relocation
@@ -127,6 +135,8 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
     if restart_list:
         _print_restarts(proposals)
     elif yes:
+        for line in not_migrated(proposals) if names else ():
+            click.echo(line, err=True)
 
         def plan() -> tuple[Relocation, ...]:
             inventory, around = _read(cluster, settings, no_progress, supported=True)

@@ -55,6 +55,14 @@ def relocations(proposals: Iterable[Proposal]) -> tuple[Relocation, ...]:
     return ordered(Relocation(each.result, each.classes) for each in proposals if isinstance(each.result, Move))
 
 
+def not_migrated(proposals: Iterable[Proposal]) -> Iterator[str]:
+    """Yield for each VM that is not migrated why."""
+    for each in proposals:
+        if not isinstance(each.result, Move):
+            vm = f"{each.status.machine.namespace}/{each.status.machine.name}"
+            yield printable(f"{vm} stays: {each.result.word}: {each.result.detail}")
+
+
 def describe(proposal: Proposal) -> JsonObject:
     """Return a proposal as a line of JSON."""
     status, result = proposal.status, proposal.result
