@@ -37,14 +37,6 @@ def test_share_managers_follow_their_vms_after_a_cold_start(scenario: Scenario) 
     assert "requiredDuringSchedulingIgnoredDuringExecution" not in pod["spec"]["affinity"]["nodeAffinity"]
 
 
-def test_a_share_manager_restricted_by_its_storage_class_follows_its_vm(scenario: Scenario) -> None:
-    scenario.add_nodes(6)
-    volume = scenario.add_volume()
-    scenario.wait_bound("disk1")
-    node = scenario.wait_running(scenario.start_vm("vm1", "disk1"))
-    assert scenario.longhorn.wait_running(volume) == node
-
-
 @pytest.fixture
 def scenario_without_steering(plane: ControlPlane, kubeconfig: Path) -> Iterator[Scenario]:
     """A scenario whose webhook doesn't steer. No other webhook handles the share-managers of its Longhorn."""

@@ -19,11 +19,8 @@ pytestmark = pytest.mark.controlplane
 
 Change = Callable[[Scenario, str], object]
 DRA = "/apis/resource.k8s.io/v1"
-TAINT = {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}
 # A change to the node, the resulting reason of the decision, and a part of the scheduler's message.
 CHANGES: dict[str, tuple[Change, str, str]] = {
-    "no cpu left": (lambda scenario, node: scenario.fill(node, cpu="15900m"), "NodeFull", "Insufficient cpu"),
-    "no memory left": (lambda scenario, node: scenario.fill(node, memory="63Gi"), "NodeFull", "Insufficient memory"),
     "pod limit reached": (lambda scenario, node: scenario.fill(node, count=8), "NodeFull", "Too many pods"),
     "no kvm left": (
         lambda scenario, node: scenario.fill(node, kvm="5"),
@@ -34,11 +31,6 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         lambda scenario, node: scenario.change_node(node, {"spec": {"unschedulable": True}}),
         "NodeCordoned",
         "unschedulable",
-    ),
-    "tainted": (
-        lambda scenario, node: scenario.change_node(node, {"spec": {"taints": [TAINT]}}),
-        "NodeTainted",
-        "untolerated taint",
     ),
     "not ready": (lambda scenario, node: scenario.make_not_ready(node), "NodeNotReady", "untolerated taint"),
     # virt-controller sets this label when virt-handler stops sending heartbeats.
@@ -77,7 +69,8 @@ def test_two_vms_with_anti_affinity_on_one_disk_run_on_two_nodes(scenario: Scena
     scenario.add_nodes(3)
     _, node = scenario.add_attached_volume()
     # The webhook decides on the second VM before the first has a node.
-    first, second = (scenario.create(scenario.anti_affinity_pod("vm", "disk1")) for _ in range(2))
+    pods = scenario.known(*(scenario.anti_affinity_pod("vm", "disk1") for _ in range(2)))
+    first, second = map(scenario.create, pods)
     nodes = [scenario.wait_running(first), scenario.wait_running(second)]
     assert nodes[0] == node
     assert nodes[1] != node

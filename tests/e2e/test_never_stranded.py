@@ -88,27 +88,15 @@ def test_a_vm_that_prefers_the_node_takes_no_place_of_a_pinned_vm(scenario: Scen
     (node,) = scenario.add_nodes(1, "small", kvm="2")
     scenario.add_attached_volume()
     scenario.add_nodes(2)
+    preferring, *others = (scenario.vm_pod(name, "disk1") for name in ("vm1", "vm2", "vm3"))
+    preferring["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-mode"] = "preferred"
+    pods = scenario.known(preferring, *others)
     with plane.stopped_scheduler():
-        preferring = scenario.vm_pod("vm1", "disk1")
-        preferring["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-mode"] = "preferred"
-        first = scenario.create(preferring)
-        second, third = (scenario.create(scenario.vm_pod(name, "disk1")) for name in ("vm2", "vm3"))
+        first, second, third = map(scenario.create, pods)
     assert [reason(scenario, pod) for pod in (first, second, third)] == ["CoScheduled", "CoScheduled", "NodeFull"]
     nodes = [scenario.wait_running(pod) for pod in (first, second, third)]
     assert nodes[:2] == [node, node]
     assert nodes[2] != node
-
-
-def test_a_vm_leaves_its_place_to_a_pod_that_the_scheduler_nominated(scenario: Scenario, plane: ControlPlane) -> None:
-    (node,) = scenario.add_nodes(1, "small", kvm="1")
-    scenario.add_attached_volume()
-    scenario.add_nodes(2)
-    assert scenario.decision("disk1").startswith("CoScheduled")
-    # The pod that preempts waits for its victims. Another scheduler's name keeps it in that state.
-    preemptor = scenario.create(scenario.vm_pod("preemptor", "disk1", opt_in=None, schedulerName="none"))
-    nomination = {"op": "add", "path": "/status/nominatedNodeName", "value": node}
-    plane.request("PATCH", f"{scenario.pods}/{preemptor}/status", [nomination])
-    plane.wait(lambda: scenario.decision("disk1").startswith("NodeFull"), 20, "the nominated pod to count")
 
 
 def test_a_vm_gets_the_capacity_that_an_infeasible_resize_asks_for(scenario: Scenario, plane: ControlPlane) -> None:
@@ -156,39 +144,6 @@ def test_a_second_vm_on_a_disk_whose_share_manager_starts_runs_beside_the_first(
     assert scenario.annotations(second)[CO_SCHEDULED] == node
     assert scenario.longhorn.wait_running(volume) == node
     assert scenario.wait_running(second) == node
-
-
-def test_the_annotation_of_a_vm_with_a_block_volume_says_that_no_share_manager_will_serve_it(
-    scenario: Scenario,
-) -> None:
-    scenario.add_nodes(2)
-    volume = scenario.add_volume(volumeMode="Block")
-    scenario.wait_bound("disk1")
-    pod = scenario.start_vm("vm1", "disk1")
-    assert "disk1 (NoShareManagerEver)" in scenario.annotations(pod)[DECISION]
-    assert scenario.longhorn.share_manager(volume) is None
-
-
-def test_a_vm_with_a_read_only_claim_runs_beside_the_share_manager_that_serves_it(scenario: Scenario) -> None:
-    nodes = scenario.add_nodes(6)
-    _, node = scenario.add_attached_volume(node=nodes[0], accessModes=["ReadOnlyMany"])
-    pod = scenario.start_vm("vm1", "disk1")
-    assert reason(scenario, pod) == "CoScheduled"
-    assert scenario.wait_running(pod) == node
-
-
-def test_a_vm_runs_beside_its_own_disk_not_beside_an_image_of_drivers_that_is_listed_first(
-    scenario: Scenario,
-) -> None:
-    nodes = scenario.add_nodes(6)
-    scenario.add_attached_volume("drivers", node=nodes[0])
-    scenario.start_vm("another-vm", "drivers")
-    scenario.add_attached_volume("disk1", node=nodes[1])
-    scenario.add_attached_volume("disk2", node=nodes[2])
-    assert scenario.wait_running(scenario.start_vm("vm1", "drivers", "disk1")) == nodes[1]
-    named = scenario.vm_pod("vm2", "drivers", "disk1", "disk2")
-    named["metadata"]["annotations"]["kubevirt-scheduler/co-schedule-claim"] = "disk2"
-    assert scenario.wait_running(scenario.create(named)) == nodes[2]
 
 
 def test_in_a_drain_the_share_manager_follows_the_migration_target(scenario: Scenario, plane: ControlPlane) -> None:

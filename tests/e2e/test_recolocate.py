@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,13 +66,6 @@ def phases(controller: MigrationController) -> dict[str, str]:
     return {each["spec"]["vmiName"]: each.get("status", {}).get("phase", "") for each in found}
 
 
-def start_until(fleet: MigratingFleet, phase: str) -> subprocess.Popen[str]:
-    """Start to migrate VMs, and wait until the migration of vm-1 is in a phase."""
-    run = fleet.start_recolocate()
-    fleet.wait(lambda: phases(fleet.controller).get("vm-1") == phase, f"a migration in phase {phase}")
-    return run
-
-
 def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
     controller: MigrationController, fleet: MigratingFleet, measured: Measured
 ) -> None:
@@ -127,84 +119,17 @@ def test_a_vm_whose_target_has_filled_up_is_skipped(
     assert len(controller.migrations()) == 1
 
 
-def test_a_failed_migration_stops_the_run(controller: MigrationController, fleet: MigratingFleet) -> None:
-    source, target, _ = fleet.nodes
-    fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
-    controller.failing = {"vm-1"}
-    result = fleet.recolocate("-o", "json", expected=1)
-    last = json.loads(result.stdout.splitlines()[-1])
-    assert last["summary"]["failed"] == 1
-    assert last["summary"]["waiting"] == 2
-    assert "qemu: stream error" in last["stopped"]
-    assert phases(controller) == {"vm-1": "Failed"}
-
-
-def test_a_vm_that_is_stopped_during_its_migration_does_not_stop_the_run(
-    controller: MigrationController, fleet: MigratingFleet
-) -> None:
-    source, target, _ = fleet.nodes
-    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
-    controller.seconds = 2.0
-    run = start_until(fleet, "Running")
-    controller.stop_vm("vm-1")
-    stdout, stderr = run.communicate(timeout=LIMIT)
-    assert run.returncode == 0, stdout + stderr
-    assert "skipped" in stdout
-    assert "the VM was stopped during the migration" in stdout
-    assert controller.node("vm-2") == target
-
-
-def test_a_vm_that_is_paused_for_io_errors_after_its_migration_stops_the_run(
-    controller: MigrationController, fleet: MigratingFleet
-) -> None:
-    source, target, _ = fleet.nodes
-    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
-    errors = [{"type": "Paused", "status": "True", "reason": "PausedIOError"}]
-
-    def pause(vm: str, phase: str) -> None:
-        if phase == "Succeeded":
-            controller.change_vmi(vm, {"conditions": errors})
-
-    controller.on_phase = pause
-    result = fleet.recolocate("--settle", "20", expected=1)
-    assert "vm-1: the VM is paused after the migration: PausedIOError" in result.stderr
-    assert list(phases(controller)) == ["vm-1"]
-
-
-def test_a_drain_does_not_wait_for_our_migration(
-    scenario: Scenario, controller: MigrationController, fleet: MigratingFleet
-) -> None:
-    source, target, _ = fleet.nodes
-    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
-    controller.held = {"vm-1"}
-    run = start_until(fleet, "Scheduling")
-    scenario.change_node(source, {"spec": {"unschedulable": True}})
-    controller.change_vmi("vm-1", {"evacuationNodeName": source})
-    fleet.wait(lambda: any(_is_evacuation(each) for each in controller.migrations()), "KubeVirt's own migration")
-    controller.held = set()
-    stdout, stderr = run.communicate(timeout=LIMIT)
-    assert run.returncode == 0, stdout + stderr
-    assert "vm-1: deleting migration recolocate-vm-1-" in stderr
-    assert "skipped" in stdout
-    fleet.wait(lambda: controller.node("vm-1") != source, "the drain")
-    assert controller.node("vm-2") == target
-
-
-def _is_evacuation(migration: Object) -> bool:
-    return bool(migration["metadata"]["name"].startswith("kubevirt-evacuation-"))
-
-
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
     controller: MigrationController, fleet: MigratingFleet, presses: int
 ) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
-    controller.seconds = 3.0
-    run = start_until(fleet, "Running")
-    for _ in range(presses):
-        run.send_signal(signal.SIGINT)
-        time.sleep(0.3)  # two signals at once count as one
+    controller.seconds = 6.0
+    run = fleet.start_recolocate()
+    fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "a migration that runs")
+    for number in (signal.SIGINT, signal.SIGTERM)[:presses]:  # the same signal twice at once counts as one
+        run.send_signal(number)
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 1, stdout + stderr
     left = presses == 2

@@ -14,7 +14,6 @@ from tests.support.webhook_process import NAMESPACE, RBAC, create_service_accoun
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.election import LEASE_DURATION, Election
 from webhook.cluster.releaser import Releaser
-from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.pod import pod_facts
 
 pytestmark = pytest.mark.controlplane
@@ -67,13 +66,6 @@ def test_one_replica_holds_the_lease_and_the_next_one_takes_it_over(
     assert plane.request("GET", lease)["spec"]["leaseTransitions"] == 3
 
 
-def test_a_missing_lease_is_not_created(plane: ControlPlane, client: ClusterClient) -> None:
-    election = Election(client, (NAMESPACE, NAME))
-    election.step()
-    assert not election.leads()
-    assert NAME not in [each["metadata"]["name"] for each in plane.request("GET", LEASES)["items"]]
-
-
 def test_a_pod_that_changed_since_it_was_read_is_not_deleted(plane: ControlPlane, client: ClusterClient) -> None:
     namespace = plane.create_namespace("release-calls")
     path = f"/api/v1/namespaces/{namespace}/pods"
@@ -100,13 +92,3 @@ def make_releaser(client: ClusterClient) -> Releaser:
     no_live: Any = None
     no_settings: Any = None
     return Releaser(client, no_live, no_settings, lambda: True, lambda *_: None)
-
-
-def test_an_unbound_pod_is_deleted_without_a_grace_period(plane: ControlPlane, client: ClusterClient) -> None:
-    namespace = plane.create_namespace("release-calls-unbound")
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "image"}]}
-    created = plane.request("POST", path, {"metadata": {"name": "pinned"}, "spec": spec})
-    cached: Pod = pod_facts(created, namespace, "pinned", "")
-    make_releaser(client)._delete(cached, created["metadata"]["resourceVersion"])
-    assert plane.request("GET", path)["items"] == []

@@ -74,16 +74,3 @@ def test_a_tenants_copy_of_a_vms_pod_is_unchanged_beside_the_pinned_vm(
     assert node not in json.dumps(copy["spec"]["affinity"])
     assert reason_logged(webhook, plane, vm) == "NotFromKubeVirt"
     assert scenario.get(scenario.start_vm("vm1", "disk1"))["spec"]["nodeName"] == node
-
-
-def test_the_scheduler_places_a_migration_target_on_another_node(scenario: Scenario) -> None:
-    scenario.add_nodes(3)
-    _, node = scenario.add_attached_volume()
-    source = scenario.get(scenario.start_vm("vm1", "disk1"))
-    assert source["spec"]["nodeName"] == node
-    target = scenario.vm_pod("vm1", "disk1", review="migration-target")
-    uid = source["metadata"]["labels"]["kubevirt.io/created-by"]
-    target["metadata"]["labels"]["kubevirt.io/created-by"] = uid
-    (term,) = target["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    term["labelSelector"]["matchLabels"]["kubevirt.io/created-by"] = uid
-    assert scenario.wait_running(scenario.create(target)) != node

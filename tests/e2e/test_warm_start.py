@@ -19,7 +19,9 @@ def my_scheduler(plane: ControlPlane) -> Iterator[str]:
     plane.processes.pop("my-scheduler").kill()
 
 
-def test_the_default_scheduler_binds_vms_to_the_nodes_of_their_share_managers(scenario: Scenario) -> None:
+def test_the_default_and_a_second_scheduler_bind_vms_to_the_nodes_of_their_share_managers(
+    scenario: Scenario, plane: ControlPlane, my_scheduler: str
+) -> None:
     scenario.add_nodes(20)
     claims = ["disk1", "disk2", "disk3", "disk4"]
     volumes = [scenario.add_volume(claim) for claim in claims]
@@ -27,34 +29,19 @@ def test_the_default_scheduler_binds_vms_to_the_nodes_of_their_share_managers(sc
     for claim in claims:
         scenario.create_consumer(claim)
     nodes = [scenario.wait_share_manager(volume, claim) for volume, claim in zip(volumes, claims, strict=True)]
-    pods = [scenario.create(scenario.vm_pod(f"vm-{claim}", claim)) for claim in claims]
+    schedulers = ["default-scheduler", my_scheduler] * 2
+    vms = [
+        scenario.vm_pod(f"vm-{claim}", claim, schedulerName=name)
+        for claim, name in zip(claims, schedulers, strict=True)
+    ]
+    pods = [scenario.create(vm) for vm in vms]
     assert [scenario.wait_running(pod) for pod in pods] == nodes
     for pod, node, claim in zip(pods, nodes, claims, strict=True):
         assert scenario.annotations(pod)[CO_SCHEDULED] == node
         assert scenario.annotations(pod)[DECISION] == f"CoScheduled: pinned to {node}, which serves claim {claim}"
-
-
-def test_a_second_scheduler_binds_the_vm_to_the_node_of_its_share_manager(
-    scenario: Scenario, plane: ControlPlane, my_scheduler: str
-) -> None:
-    scenario.add_nodes(20)
-    _, node = scenario.add_attached_volume()
-    pod = scenario.start_vm("vm1", "disk1", schedulerName=my_scheduler)
-    assert scenario.wait_running(pod) == node
-    assert scenario.scheduler_of(pod) == my_scheduler
+    assert [scenario.scheduler_of(pod) for pod in pods] == schedulers
     lease = plane.request("GET", f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{my_scheduler}")
     assert lease["spec"]["holderIdentity"]
-
-
-def test_a_vm_restarts_on_the_node_of_a_share_manager_that_another_pod_uses(scenario: Scenario) -> None:
-    scenario.add_nodes(6)
-    scenario.add_volume()
-    scenario.wait_bound("disk1")
-    first = scenario.start_vm("vm1", "disk1")
-    node = scenario.longhorn.wait_running(scenario.volumes[0])
-    scenario.create_consumer("disk1")
-    scenario.delete(first)
-    assert scenario.wait_running(scenario.start_vm("vm1", "disk1")) == node
 
 
 def test_after_the_share_manager_stopped_the_vm_goes_anywhere_and_the_share_manager_follows(

@@ -110,15 +110,14 @@ class Installation:
         }
 
 
-def create_kubeconfig(plane: ControlPlane, name: str, *installations: str) -> Path:
-    """Create a ServiceAccount with the chart's rights on these installations, and return its kubeconfig."""
+def create_kubeconfig(plane: ControlPlane, name: str) -> Path:
+    """Create a ServiceAccount with the chart's rights on the installation `name`, and return its kubeconfig."""
     token = create_service_account(plane, name)
-    limits = {"resourceNames": list(installations), "verbs": ["get", "update"]}
+    limits = {"resourceNames": [name], "verbs": ["get", "update"]}
     group = "admissionregistration.k8s.io"
     rule = {"apiGroups": [group], "resources": ["mutatingwebhookconfigurations"]} | limits
     plane.request("PATCH", f"{RBAC}/clusterroles/{name}", [{"op": "add", "path": "/rules/-", "value": rule}])
-    secrets = [f"{installation}-tls" for installation in installations]
-    rule = {"apiGroups": [""], "resources": ["secrets"]} | limits | {"resourceNames": secrets}
+    rule = {"apiGroups": [""], "resources": ["secrets"]} | limits | {"resourceNames": [f"{name}-tls"]}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
     subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": name}
     roles, bindings = (f"{RBAC}/namespaces/{NAMESPACE}/{kind}" for kind in ("roles", "rolebindings"))

@@ -4,7 +4,6 @@ pkg/virt-controller/watch/migration/migration.go: a migration is Pending until o
 its source node. Then its target pod is created from the VMI, with the added node selector. Once the pod runs, the VMI
 is handed over and the source pod has Succeeded. A deleted migration is canceled. A target pod that the scheduler finds
 no node for is deleted, which fails the migration.
-pkg/virt-controller/watch/drain/evacuation: a VMI with an `evacuationNodeName` gets a migration unless it has one.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ PATIENCE = 3.0  # seconds until an unschedulable target pod is deleted; the real
 class MigrationController:
     """`with MigrationController(scenario) as controller`: act on the migrations of a scenario's namespace.
 
-    `seconds` is how long a migration runs. A VM in `failing` fails to migrate; one in `held` stays Scheduling.
-    `on_phase` is called with a VM's name and the new phase of its migration. `peak` is the highest number of unfinished
-    migrations, in all and by source node.
+    `seconds` is how long a migration runs. `on_phase` is called with a VM's name and the new phase of its migration.
+    `peak` is the highest number of unfinished migrations, in all and by source node.
     """
 
     def __init__(self, scenario: Scenario, seconds: float = 0.0) -> None:
@@ -43,8 +41,6 @@ class MigrationController:
         self.path, self._vmi_path = f"{group}/virtualmachineinstancemigrations", f"{group}/virtualmachineinstances"
         self._vm_path = f"{group}/virtualmachines"
         self.seconds = seconds
-        self.failing: set[str] = set()
-        self.held: set[str] = set()
         self.on_phase: Callable[[str, str], None] = lambda _vm, _phase: None
         self.peak: Counter[str] = Counter()
         self._began: dict[str, float] = {}
@@ -80,13 +76,6 @@ class MigrationController:
         pod["spec"]["nodeName"] = node
         self._scenario.create(pod)
 
-    def stop_vm(self, name: str) -> None:
-        """Delete a VMI as a user does who stops its VM: it shuts down, and remains until its finalizer is removed."""
-        path = f"{self._vmi_path}/{name}"
-        self._plane.request("PATCH", path, {"metadata": {"finalizers": ["test/shuts-down"]}})
-        self._plane.request("DELETE", path)
-        self.change_vmi(name, {"phase": "Succeeded"})
-
     def change_vmi(self, name: str, status: Object) -> None:
         """Change fields of a VMI's status."""
         self._plane.request("PATCH", f"{self._vmi_path}/{name}/status", {"status": status})
@@ -106,7 +95,6 @@ class MigrationController:
         self._measure([each for each in migrations if _phase(each) not in FINAL])
         for migration in migrations:
             self._advance(migration, vmis.get(migration["spec"]["vmiName"]), pods, migrations)
-        self._evacuate(vmis, migrations)
 
     def _measure(self, unfinished: list[Object]) -> None:
         now = Counter(self._nodes.get(each["spec"]["vmiName"], "") for each in unfinished)
@@ -175,25 +163,24 @@ class MigrationController:
         if target is None:
             self._fail(migration, None, "Migration target pod was removed during active migration.")
         elif target["status"].get("phase") == "Running":
-            if migration["spec"]["vmiName"] not in self.held:
-                self._began[uid] = time.monotonic()
-                state = {"sourceNode": self._nodes[migration["spec"]["vmiName"]]}
-                self._set_phase(migration, "Running", {"migrationState": state})
+            self._began[uid] = time.monotonic()
+            state = {"sourceNode": self._nodes[migration["spec"]["vmiName"]]}
+            self._set_phase(migration, "Running", {"migrationState": state})
         elif _is_unschedulable(target) and time.monotonic() - self._began[uid] > PATIENCE:
             self._delete_pod(target)
 
     def _hand_over(self, migration: Object, vmi: Object, source: Object, target: Object | None) -> None:
         name, uid = vmi["metadata"]["name"], migration["metadata"]["uid"]
-        if target is None or name in self.failing:
-            self._fail(migration, target, "source node reported migration failed", "qemu: stream error")
+        if target is None:
+            self._fail(migration, target, "source node reported migration failed")
         elif time.monotonic() - self._began[uid] >= self.seconds:
             node = target["spec"]["nodeName"]
-            self.change_vmi(name, {"nodeName": node, "evacuationNodeName": None})
+            self.change_vmi(name, {"nodeName": node})
             path = f"{self._scenario.pods}/{source['metadata']['name']}/status"
             self._plane.request("PATCH", path, {"status": {"phase": "Succeeded"}})
             self._set_phase(migration, "Succeeded")
 
-    def _fail(self, migration: Object, target: Object | None, message: str, reason: str = "") -> None:
+    def _fail(self, migration: Object, target: Object | None, message: str) -> None:
         if target is not None:
             self._delete_pod(target)
         name, namespace = migration["metadata"]["name"], self._scenario.namespace
@@ -201,16 +188,7 @@ class MigrationController:
         event = {"metadata": {"generateName": f"{name}."}, "involvedObject": about, "type": "Warning"}
         path = f"/api/v1/namespaces/{namespace}/events"
         self._plane.request("POST", path, event | {"reason": "FailedMigration", "message": message})
-        self._set_phase(migration, "Failed", {"migrationState": {"failed": True, "failureReason": reason}})
-
-    def _evacuate(self, vmis: dict[str, Object], migrations: list[Object]) -> None:
-        busy = {each["spec"]["vmiName"] for each in migrations if _phase(each) not in FINAL}
-        for name, vmi in vmis.items():
-            status = vmi.get("status", {})
-            if name not in busy and status.get("evacuationNodeName") == status.get("nodeName", ""):
-                metadata = {"generateName": "kubevirt-evacuation-"}
-                kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration"}
-                self._plane.request("POST", self.path, kind | {"metadata": metadata, "spec": {"vmiName": name}})
+        self._set_phase(migration, "Failed", {"migrationState": {"failed": True}})
 
     def _set_phase(self, migration: Object, phase: str, status: Object | None = None) -> None:
         path = f"{self.path}/{migration['metadata']['name']}/status"

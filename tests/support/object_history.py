@@ -6,12 +6,10 @@ import json
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any
 
 from certs.cluster import ca_bundles
-from certs.secret import content
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from webhook.cluster.client import ClusterClient
@@ -46,13 +44,10 @@ class History:
         self._plane.request("DELETE", f"{self._path}/{self._end_marker}")
         assert self._end_marker in self._versions, "the watch ended before the test did"
 
-    def secret_ca_bundles(self, name: str) -> list[bytes]:
-        """Return the `ca.crt`s of a Secret in order. Versions that leave `ca.crt` unchanged add nothing."""
-        return self._changes(name, lambda secret: [content(secret, "ca.crt")])
-
     def ca_bundles(self, name: str) -> list[bytes]:
         """Return the `caBundle`s of a configuration in order. Versions that leave them unchanged add nothing."""
-        return self._changes(name, lambda configuration: sorted(set(ca_bundles(configuration).values())))
+        values = (one for version in self._versions[name] for one in sorted(set(ca_bundles(version).values())))
+        return [value for value, _ in groupby(values)]
 
     def latest_ca_bundles(self, name: str) -> set[bytes]:
         """Return the distinct `caBundle`s in the latest version of a configuration."""
@@ -61,14 +56,6 @@ class History:
     def versions(self, name: str) -> list[Object]:
         """Return all versions of an object."""
         return self._versions[name]
-
-    def update_count(self, name: str) -> int:
-        """Return the number of updates of an object, not counting its first version."""
-        return len(self._versions[name]) - 1
-
-    def _changes(self, name: str, read: Callable[[Object], list[bytes]]) -> list[bytes]:
-        values: Iterator[bytes] = (value for version in self._versions[name] for value in read(version))
-        return [value for value, _ in groupby(values)]
 
     def _record(self) -> None:
         for kind, raw in self._events:
