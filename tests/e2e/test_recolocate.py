@@ -163,7 +163,7 @@ def test_a_run_survives_a_restart_of_the_api_server(
     fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
     controller.seconds = 3.0
     run = fleet.start_recolocate()
-    fleet.wait(lambda: phases(controller).get("vm-1"), "the first migration")
+    fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "the first migration")
     plane.stop_apiserver()
     time.sleep(OUTAGE)
     plane.start_apiserver()

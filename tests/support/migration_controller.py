@@ -25,7 +25,7 @@ FINAL = ("Succeeded", "Failed")
 FINALIZER = "kubevirt.io/migrationJobFinalize"
 JOB = "kubevirt.io/migrationJobUID"
 CREATED_BY = "kubevirt.io/created-by"
-PATIENCE = 3.0  # seconds until an unschedulable target pod is deleted; the real time is in an annotation
+PATIENCE = 15.0  # seconds until an unschedulable target pod is deleted; the real time is in an annotation
 
 
 class MigrationController:
