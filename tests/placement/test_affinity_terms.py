@@ -74,6 +74,11 @@ def term(
             id="mismatchLabelKeys become a NotIn expression",
         ),
         pytest.param(
+            pod_term({"app": "web"}, matchLabelKeys=["absent"]),
+            term("default"),
+            id="a key that the pod lacks is ignored",
+        ),
+        pytest.param(
             pod_term(None, matchLabelKeys=["tier"]),
             term("default", selector=None),
             id="matchLabelKeys without a selector are ignored",

@@ -26,7 +26,7 @@ from tests.support.builders import (
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
 from webhook.fleet.states import State, assess
 from webhook.placement.injector import decide, inject
-from webhook.placement.opt_in import opted_in_by, stored_applicant
+from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
 from webhook.placement.patch import apply_patch
 from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Action, OptIn
@@ -180,3 +180,8 @@ def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:
     objects = [*cluster(), node("node-b"), vm(opt_in=False), vm_pod(node="node-b", opt_in=None)]
     found = status(*objects, **OBSERVE)
     assert (found.reason, found.opted_in) == (Reason.NOT_OPTED_IN, False)
+
+
+def test_a_new_applicant_has_the_claims_of_its_pod_if_they_count() -> None:
+    assert new_applicant(virt_launcher(), "default", settings(opt_in=OptIn.NAMESPACE)).claims == ("disk1",)
+    assert new_applicant(virt_launcher(), "default", settings()).claims == ()
