@@ -207,7 +207,7 @@ def own_rules(configuration: Object) -> None:
     """Let the entry of the account's own writes own another field of a webhook."""
     for entry in configuration["metadata"]["managedFields"]:
         if entry["operation"] == "Update":
-            for webhook in entry["fieldsV1"]["f:webhooks"].values():
+            for webhook in entry["fieldsV1"].get("f:webhooks", {}).values():
                 webhook["f:rules"] = {}
 
 
