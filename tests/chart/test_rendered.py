@@ -19,6 +19,7 @@ from tests.support.helm_chart import (
     env_values,
     find_one,
     render,
+    render_secondary,
     template,
 )
 from tests.support.webhook_process import RIGHTS
@@ -292,3 +293,9 @@ def test_policies_for_the_account_fail_closed_and_the_policy_for_all_others_fail
         assert policy["failurePolicy"] == "Fail"
         (condition,) = policy["matchConditions"]
         assert condition["expression"].endswith(f"== 'system:serviceaccount:{NAMESPACE}:webhook'")
+
+
+def test_no_container_can_write_to_its_root_file_system() -> None:
+    """PodSecurity, which the API server checks in another test, has no rule for this."""
+    for objects in (render(), render_secondary()):
+        assert container(find_one(objects, "Deployment"))["securityContext"]["readOnlyRootFilesystem"] is True
