@@ -234,8 +234,9 @@ def test_a_request_that_an_api_server_refuses_after_its_start_is_repeated(cluste
     vms = [cluster.add("vm1")]
     failed = error_response(status(500, "the webhook of KubeVirt failed"))
     cluster.server.script("post", MIGRATIONS, failed, error_response(forbidden("post", MIGRATIONS)))
-    cluster.server.script("get", MIGRATIONS, error_response(forbidden("get", MIGRATIONS)))
-    assert cluster.run(vms, *[nothing] * 4, cluster.set_phase("vm1", "Succeeded"))
+    outage = [error_response(status(503, "the API server restarts"))] * 70  # more than the patience with refusals
+    cluster.server.script("get", MIGRATIONS, *outage, error_response(forbidden("get", MIGRATIONS)))
+    assert cluster.run(vms, *[nothing] * 80, cluster.set_phase("vm1", "Succeeded"))
     assert len(set(cluster.created)) == 1 < len(cluster.created)
     assert "the webhook of KubeVirt failed" in cluster.log.notes[0]
     assert cluster.stages == {"vm1": Stage.MOVED}

@@ -86,17 +86,16 @@ class MigrationRun:
         self._sources: dict[Key, str] = {}
         self._seen: dict[Key, float] = {}
         self._answered_at = self._list_at = self._clock()
+        self._refused_at: float | None = None  # since when each request is refused
 
     def run(self) -> bool:
         """Migrate until all is done, a migration fails, or the user interrupts twice."""
         while not self._run.finished(self._limits):
             try:
                 self._pass()
-                self._answered_at = self._clock()
+                self._answered_at, self._refused_at = self._clock(), None
             except (ClusterError, BadInput) as error:
-                is_refused = isinstance(error, ClusterError) and error.code in REFUSALS
-                patience = PATIENCE_IF_REFUSED if is_refused else PATIENCE
-                if self._clock() - self._answered_at > patience:
+                if self._is_hopeless(error):
                     self._change(runs.stopped(self._run, str(error)))
                     break
                 self._report.note(f"A request failed, retrying: {error}")
@@ -109,6 +108,14 @@ class MigrationRun:
                 self._presses.sleep(POLL)
         self._report.end(self._run)
         return not self._run.stopped
+
+    def _is_hopeless(self, error: Exception) -> bool:
+        now = self._clock()
+        if not (isinstance(error, ClusterError) and error.code in REFUSALS):
+            self._refused_at = None
+            return now - self._answered_at > PATIENCE
+        self._refused_at = now if self._refused_at is None else self._refused_at
+        return now - self._refused_at > PATIENCE_IF_REFUSED
 
     def _pass(self) -> None:
         view = self._look(self._in_flight())
