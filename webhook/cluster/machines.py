@@ -168,15 +168,11 @@ class Inventory:
         vm, vmi = self.vms.get(key), self.vmis.get(key)
         manifest = self.pods.get(machine.pod.key) if machine.pod else None
         template, missing = self.next_pod(manifest, key, settings, state_claims.get(key, ()))
-        strategy, paused, age = (
-            self.strategy(key),
-            has_condition(vmi, "Paused"),
-            seconds_since_creation(manifest, self.time),
-        )
+        paused, age = has_condition(vmi, "Paused"), seconds_since_creation(manifest, self.time)
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
-        known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=strategy, age=age)
+        known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=self.strategy(key), age=age)
         return replace(known, manifest=manifest, template=template, missing=missing, vm=vm or {}, vmi=vmi or {})
 
     def next_pod(

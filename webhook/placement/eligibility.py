@@ -8,7 +8,7 @@ from msgspec import Struct
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, has_preferred_term, is_partly_pinned, pinned_node
 from webhook.placement.objects.claims import mounted_claims
 from webhook.placement.objects.fields import JsonObject, is_dns_subdomain, mapping, text
-from webhook.placement.objects.kubevirt import APP_LABEL, MIGRATION_LABEL, PROVISIONING_ANNOTATION, VIRT_LAUNCHER
+from webhook.placement.objects.kubevirt import PROVISIONING_ANNOTATION, is_migration_target, is_virt_launcher
 from webhook.placement.objects.longhorn import COMPONENT_LABEL, LONGHORN_ACCOUNT, SHARE_MANAGER, VOLUME_LABEL
 from webhook.placement.opt_in import is_handled
 from webhook.placement.reasons import MAY_FIT_REASONS, Mode, OptedInBy, Reason, Subject
@@ -72,16 +72,16 @@ class Creation(Struct, frozen=True):
     pod: JsonObject
     namespace: str
     user: str
-    labels: JsonObject
+    is_virt_launcher: bool
+    is_migration_target: bool
     annotations: JsonObject
     claims: tuple[str, ...]
 
 
 def new_creation(pod: JsonObject, namespace: str, user: str) -> Creation:
     """Read each part of the pod once."""
-    metadata = mapping(pod, "metadata")
-    labels, annotations = mapping(metadata, "labels"), mapping(metadata, "annotations")
-    return Creation(pod, namespace, user, labels, annotations, mounted_claims(pod))
+    annotations, claims = mapping(pod, "metadata", "annotations"), mounted_claims(pod)
+    return Creation(pod, namespace, user, is_virt_launcher(pod), is_migration_target(pod), annotations, claims)
 
 
 def is_injected(made: Creation, settings: Settings) -> bool:
@@ -149,7 +149,7 @@ _INJECTED = Rule(
 )
 
 RULES = (
-    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda made, *_: made.labels.get(APP_LABEL) == VIRT_LAUNCHER),
+    Rule(Reason.NOT_VIRT_LAUNCHER, "virt-launcher pod", lambda made, *_: made.is_virt_launcher),
     Rule(
         Reason.NOT_FROM_KUBEVIRT,
         "created by KubeVirt's controller",
@@ -160,7 +160,7 @@ RULES = (
         Reason.MIGRATION_TARGET,
         "not a live-migration target",
         lambda made, _by, settings: (
-            not made.labels.get(MIGRATION_LABEL) or settings.migration_targets is MigrationTargets.PREFER
+            not made.is_migration_target or settings.migration_targets is MigrationTargets.PREFER
         ),
     ),
     Rule(

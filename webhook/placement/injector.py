@@ -31,7 +31,6 @@ from webhook.placement.guard.feasibility import (
 from webhook.placement.migration_nodes import leads_elsewhere
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.objects.kubevirt import APP_LABEL, MIGRATION_LABEL, VIRT_LAUNCHER
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -111,7 +110,7 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, rec
             return unchanged(reason or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
         return place_share_manager(pod, namespace, catalog, settings, record)
     by = OptedInBy.NOTHING
-    if made.labels.get(APP_LABEL) == VIRT_LAUNCHER:
+    if made.is_virt_launcher:
         by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
     decision = replace(_decide_on_vm(made, by, catalog, settings, record), opted_in_by=by)
     return wording.with_opt_in(decision) if decision.recorded else decision
@@ -134,7 +133,7 @@ def _decide_on_vm(
         return _check_pin_again(made, mode, catalog, settings, record)
     if reason or catalog is None:
         return unchanged(reason or Reason.CACHE_NOT_SYNCED, mode)
-    if made.labels.get(MIGRATION_LABEL):
+    if made.is_migration_target:
         return _place_migration_target(made, catalog, settings, record)
     return _place_virt_launcher(made, mode, catalog, settings, record)
 
