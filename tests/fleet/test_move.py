@@ -56,11 +56,6 @@ def terminating(item: Object) -> Object:
 APART = [*SERVED, *NODES, vm(), vm_pod(node="node-b")]
 
 
-def quota(hard: Object, used: Object, **spec: Any) -> Object:
-    metadata = {"name": "limits", "namespace": "default"}
-    return {"kind": "ResourceQuota", "metadata": metadata, "spec": spec, "status": {"hard": hard, "used": used}}
-
-
 NOT_MIGRATABLE = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable"}
 ROWS: list[tuple[str, list[Object], str, str]] = [
     ("together", [*SERVED, *NODES, vm(), vm_pod(), migratable()], "NotApart", "the VM is Together"),
@@ -94,8 +89,6 @@ ROWS: list[tuple[str, list[Object], str, str]] = [
                            ("MigrationRequired", "True"))),
     ("a backup is running", [*APART, migratable(spec={"utilityVolumes": [{"name": "a", "claimName": "b"}]})],
      "UtilityVolumes", "KubeVirt does not migrate a VM while utility volumes are attached"),
-    ("a quota", [*APART, migratable(), quota({"pods": "1"}, {"pods": "1"})],
-     "ResourceQuota", "limits: pods (requested 1, used 1 of 1)"),
     ("a target pod that runs already",
      [*APART, vm_pod(suffix="fghij", labels={"kubevirt.io/migrationJobUID": "job"}, created="2026-08-01T13:00:00Z"),
       migratable()],
@@ -204,33 +197,6 @@ def test_a_namespace_can_opt_its_vms_out(label: str | None, opt_in: str, annotat
     found = result(*manifests, opt_in=OptIn(opt_in))
     assert isinstance(found, Move) is moves
     assert moves or found.detail == "the label of the namespace opts the VM out"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("hard", "used", "spec", "rejected"),
-    [
-        ({"requests.memory": "4Gi"}, {"requests.memory": "2Gi"}, {}, ""),
-        (
-            {"requests.memory": "3Gi"},
-            {"requests.memory": "2Gi"},
-            {},
-            "requests.memory (requested 2048Mi, used",
-        ),
-        ({"memory": "3Gi"}, {"memory": "2Gi"}, {}, "memory (requested 2048Mi"),
-        ({"limits.cpu": "3"}, {"limits.cpu": "2"}, {}, "limits.cpu (requested 2, used 2 of 3)"),
-        ({"count/pods": "5"}, {"count/pods": "4"}, {}, ""),
-        ({"requests.devices.kubevirt.io/kvm": "1"}, {}, {}, ""),
-        ({"count/secrets": "0", "limits.memory": "0"}, {}, {}, ""),
-        ({"pods": "0"}, {}, {"scopes": ["Terminating"]}, ""),
-        ({"pods": "0"}, {}, {"scopeSelector": {"matchExpressions": []}}, ""),
-    ],
-)
-def test_a_resource_quota_is_found_before_a_migration(hard: Object, used: Object, spec: Object, rejected: str) -> None:
-    own = vm_pod(node="node-b", requests={"memory": "2Gi", "devices.kubevirt.io/kvm": "1"})
-    own["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "2"}
-    cluster = [*SERVED, *NODES, vm(), migratable(), own]
-    found = result(*cluster, quota(hard, used, **spec))
-    assert found.detail.startswith(f"limits: {rejected}") if isinstance(found, Refusal) else not rejected
 
 
 @pytest.mark.parametrize(

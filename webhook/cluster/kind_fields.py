@@ -122,7 +122,6 @@ STORAGE_CLASS = _object(
     parameters=_fields("migratable share"),
 )
 LONGHORN_SETTING = _object(_metadata(), "value")
-RESOURCE_QUOTA = _object(_metadata(), spec=_fields("scopes scopeSelector"), status=_fields("hard used"))
 KUBEVIRT = _object(
     _metadata(),
     spec=_fields(

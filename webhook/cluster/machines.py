@@ -117,7 +117,6 @@ class Inventory:
     pods: dict[Key, JsonObject] = field(default_factory=dict)
     snapshots: dict[Key, JsonObject] = field(default_factory=dict)
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
-    quotas: dict[Key, JsonObject] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
     longhorn_settings: dict[str, str] = field(default_factory=dict)
@@ -132,7 +131,6 @@ class Inventory:
             "Pod": self.pods,
             "Snapshot": self.snapshots,
             "KubeVirt": self.kubevirts,
-            "ResourceQuota": self.quotas,
         }.get(kind)
         if kind == "Node":
             kernel = text(item, "status", "nodeInfo", "kernelVersion")
@@ -153,10 +151,7 @@ class Inventory:
         self, settings: Settings, unfinished: Collection[Key] = (), supported: bool = True, rates: Rates | None = None
     ) -> Surroundings:
         """Return what the plan reads besides the store."""
-        quotas = defaultdict[str, list[JsonObject]](list)
-        for (namespace, _), quota in self.quotas.items():
-            quotas[namespace].append(quota)
-        return Surroundings(settings, quotas, unfinished, supported, rates or {})
+        return Surroundings(settings, unfinished, supported, rates or {})
 
     def machines(self, settings: Settings) -> list[Machine]:
         """Return the machines with their manifests and templates."""

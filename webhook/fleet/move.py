@@ -1,6 +1,6 @@
 """Whether live migration can move a VM to the node of its share-manager, and the reason if it can't."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -16,7 +16,6 @@ from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import run_strategy
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.objects.resources import PODS, amounts, effective_requests, format_quantity
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
 from webhook.placement.settings import OptIn, Settings
 
@@ -40,7 +39,6 @@ class Hindrance(StrEnum):
     KUBEVIRT_MIGRATES = "KubeVirtMigrates"
     UTILITY_VOLUMES = "UtilityVolumes"
     NO_GAIN = "NoGain"
-    QUOTA = "ResourceQuota"
     GUARD = "NodeGuard"
     OLD_KUBEVIRT = "OldKubeVirt"
 
@@ -59,7 +57,6 @@ TRANSIENT = frozenset({
 # pkg/virt-controller/watch/workload-updater/workload-updater.go. Of the first, any status counts.
 _OWN_MIGRATIONS = ("HotVCPUChange", "HotMemoryChange", "VolumesChange", "MigrationRequired")
 GIBIBYTE = 1024**3
-_REQUESTS, _LIMITS = "requests.", "limits."  # of a ResourceQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +100,11 @@ class Move:
 class Surroundings:
     """What the rules read besides the catalog.
 
-    `quotas` are the ResourceQuotas, by namespace. `unfinished` are the VMs that have an unfinished migration. Only if
-    `supported` can KubeVirt migrate a VM to a chosen node. `rates` are empty if they are unknown.
+    `unfinished` are the VMs that have an unfinished migration. Only if `supported` can KubeVirt migrate a VM to a
+    chosen node. `rates` are empty if they are unknown.
     """
 
     settings: Settings
-    quotas: Mapping[str, Sequence[JsonObject]] = field(default_factory=dict)
     unfinished: Collection[Key] = ()
     supported: bool = True
     rates: Rates = field(default_factory=dict)
@@ -129,8 +125,6 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
-    if quota := exceeded_quota(candidate.pod, around.quotas.get(machine.namespace, ())):
-        return Refusal(Hindrance.QUOTA, quota)
     claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)
     ready = has_condition(machine.vmi, "Ready")
     return Move(machine.namespace, machine.name, source, target, hostname, claims, ready, candidate.pod_facts)
@@ -236,47 +230,3 @@ def _size(finding: ClaimFinding, status: Status, catalog: Catalog) -> int:
 def describe_gain(gained: int) -> str:
     """Return a gain in GiB. It is negative if claims without a vote are larger, such as an image that VMs share."""
     return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"
-
-
-def exceeded_quota(pod: JsonObject, quotas: Iterable[JsonObject]) -> str:
-    """Return which quota rejects a pod, and why; empty if none does. A quota with scopes may not apply, so it passes.
-
-    Raises Malformed for a quantity that can't be parsed. Source: Kubernetes, pkg/quota/v1/evaluator/core/pods.go
-    (`PodUsageFunc`).
-    """
-    usage = _usage(pod)
-    for quota in quotas:
-        if mapping(quota, "spec").get("scopes") or mapping(quota, "spec", "scopeSelector"):
-            continue
-        hard, used = mapping(quota, "status", "hard"), mapping(quota, "status", "used")
-        for name in hard:
-            resource, wanted = _resource(name), usage.get(name, 0)
-            limit, taken = (amounts({resource: each.get(name, 0)})[resource] for each in (hard, used))
-            if wanted and taken + wanted > limit:
-                counts = (format_quantity(resource, each) for each in (wanted, taken, limit))
-                return "{}: {} (requested {}, used {} of {})".format(text(quota, "metadata", "name"), name, *counts)
-    return ""
-
-
-def _resource(name: str) -> str:
-    return name.removeprefix(_REQUESTS).removeprefix(_LIMITS).removeprefix("count/")
-
-
-def _usage(pod: JsonObject) -> Mapping[str, int]:
-    requests, limits = effective_requests(pod), effective_requests(_with_limits_as_requests(pod))
-    named = {name: amount for name, amount in requests.items() if name in ("cpu", "memory", "ephemeral-storage", PODS)}
-    return (
-        named
-        | {f"{_REQUESTS}{name}": amount for name, amount in requests.items()}
-        | {f"{_LIMITS}{name}": amount for name, amount in limits.items()}
-        | {f"count/{PODS}": 1}
-    )
-
-
-def _with_limits_as_requests(pod: JsonObject) -> JsonObject:
-    spec = mapping(pod, "spec")
-    changed: JsonObject = {"resources": {}}
-    for kind in ("containers", "initContainers"):
-        limits = ((each, mapping(each, "resources", "limits")) for each in mappings(spec, kind))
-        changed[kind] = [each | {"resources": {"requests": found}} for each, found in limits]
-    return pod | {"spec": spec | changed}

@@ -10,7 +10,6 @@ from webhook.cluster.caches.kinds import (
     INSTANCE_TYPES,
     KUBEVIRTS,
     LONGHORN_SETTINGS,
-    RESOURCE_QUOTAS,
     AnyKind,
     all_kinds,
 )
@@ -53,7 +52,7 @@ def export(
     Calls `omit` for each kind that the API server doesn't have or that the user may not list. Raises BadInput if the
     API server can't be reached.
     """
-    for kind in (*all_kinds(longhorn), KUBEVIRTS, LONGHORN_SETTINGS, RESOURCE_QUOTAS, *INSTANCE_TYPES):
+    for kind in (*all_kinds(longhorn), KUBEVIRTS, LONGHORN_SETTINGS, *INSTANCE_TYPES):
         product = PRODUCTS.get(kind.group, "")
         try:
             items = _list(cluster, kind)

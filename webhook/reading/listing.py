@@ -9,7 +9,6 @@ from webhook.cluster.caches.kinds import (
     INSTANCE_TYPES,
     KUBEVIRTS,
     LONGHORN_SETTINGS,
-    RESOURCE_QUOTAS,
     VIRTUAL_MACHINES,
     VMIS,
     Kind,
@@ -45,11 +44,11 @@ def read_inventory(
 
 
 def read_extras(cluster: ClusterClient, inventory: Inventory, namespace: str = "") -> None:
-    """Read what only the tool uses: KubeVirt's configuration, Longhorn's version, ResourceQuotas, and instance types.
+    """Read what only the tool uses: KubeVirt's configuration, Longhorn's version, and instance types.
 
     Without the right to list one of them, or without its CRD, the inventory lacks it. Raises ClusterError.
     """
-    wanted = [KUBEVIRTS, RESOURCE_QUOTAS, *([] if namespace else [LONGHORN_SETTINGS])]
+    wanted = [KUBEVIRTS, *([] if namespace else [LONGHORN_SETTINGS])]
     if any(map(has_instance_type, inventory.vms.values())):
         wanted += INSTANCE_TYPES
     for kind in wanted:

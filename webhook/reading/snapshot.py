@@ -16,7 +16,7 @@ COMMAND = "kubevirt-scheduler snapshot"
 SNAPSHOT = "Snapshot"
 DESCRIPTION = ("kubevirt-scheduler/v1", SNAPSHOT)
 _ONLY_THE_TOOLS = INSTANCE_TYPE_KINDS | {KUBEVIRTS.name, LONGHORN_SETTINGS.name}
-_KEPT = (("v1", "Pod"), ("v1", "Node"), ("v1", "ResourceQuota"), DESCRIPTION)
+_KEPT = (("v1", "Pod"), ("v1", "Node"), DESCRIPTION)
 
 Keep = Callable[[str, JsonObject], None]
 

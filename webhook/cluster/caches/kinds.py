@@ -71,7 +71,6 @@ LONGHORN_SETTINGS = AnyKind(
     kind_fields.LONGHORN_SETTING,
     query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"},
 )
-RESOURCE_QUOTAS = AnyKind("ResourceQuota", "/api/v1/resourcequotas", kind_fields.RESOURCE_QUOTA)
 # Instance types, preferences, and the revisions of both.
 _REVISIONS = AnyKind(
     REVISION, "/apis/apps/v1/controllerrevisions", kind_fields.REVISION, query={"labelSelector": NAME_LABEL}
