@@ -1,6 +1,6 @@
 """The I/O of VMs that crosses the network: the rates of their disks, as far as another node serves them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
@@ -17,7 +17,6 @@ _METRICS = {
 }
 EXAMPLE = _METRICS["operations"][0]
 WINDOW = "10m"
-MOST = 0.9  # the share of the traffic that the summary attributes to as few VMs as possible
 
 
 def query() -> str:
@@ -92,20 +91,8 @@ def crossing(status: Status, rates: Rates) -> Traffic:
     return total
 
 
-def makers(traffic: Iterable[Traffic]) -> int:
-    """Return how few VMs make most of the traffic, by bytes."""
-    rates = sorted((each.bytes for each in traffic), reverse=True)
-    missing, count = MOST * sum(rates), 0
-    for rate in rates:
-        if missing <= 0:
-            break
-        missing, count = missing - rate, count + 1
-    return count
-
-
-def describe_traffic(traffic: Sequence[Traffic], total: Traffic) -> str:
-    """Return a sentence about the VMs whose traffic crosses the network, and its sum."""
-    if not traffic:
+def describe_traffic(total: Traffic) -> str:
+    """Return a clause about the traffic that crosses the network."""
+    if total == Traffic():
         return "no disk traffic crosses the network"
-    share = f"{makers(traffic):,} of the {len(traffic):,} VMs make {MOST:.0%} of it"
-    return f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network; {share}"
+    return f"{total.operations:,.0f} operations and {total.bytes / 1e6:,.1f} MB per second cross the network"

@@ -8,7 +8,7 @@ from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
 from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.states import Future, Start, State, Status
-from webhook.fleet.traffic import Traffic, crossing, describe_traffic, makers
+from webhook.fleet.traffic import Traffic, crossing, describe_traffic
 from webhook.fleet.wording import advice, commands, if_started, next_step
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject
@@ -47,11 +47,9 @@ def build_report(statuses: Sequence[Status], inventory: Inventory, around: Surro
 
 
 def _total(traffic: Mapping[Key, Traffic]) -> JsonObject | None:
-    """Return the sum, and how few of the VMs with such traffic make most of it."""
-    found = [each for each in traffic.values() if each.bytes or each.operations]
-    total = sum(found, Traffic())
-    described = {"vms": len(found), "makers": makers(found), "text": describe_traffic(found, total)}
-    return total.as_json() | described if traffic else None
+    total = sum(traffic.values(), Traffic())
+    found = sum(each != Traffic() for each in traffic.values())
+    return total.as_json() | {"vms": found, "text": describe_traffic(total)} if traffic else None
 
 
 def _apart(statuses: Iterable[Status]) -> list[Status]:
