@@ -8,6 +8,7 @@ import pytest
 from tests.support.builders import (
     OPT_IN,
     Object,
+    apply_injection,
     catalog,
     claim,
     decision_for,
@@ -27,7 +28,6 @@ from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
 from webhook.fleet.states import State, assess
 from webhook.placement.injector import decide, inject
 from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
-from webhook.placement.patch import apply_patch
 from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Action, OptIn
 from webhook.placement.wording import unchanged
@@ -139,8 +139,7 @@ def test_a_pod_that_runs_no_vm_is_opted_in_by_nothing() -> None:
 def test_the_second_call_for_a_vm_opted_in_by_its_namespace_changes_nothing() -> None:
     vm_pod_, store = virt_launcher(opt_in=None), catalog(*cluster(IN))
     first = inject(request(vm_pod_), store, settings(**BY_NAMESPACE))
-    assert first.patch
-    again = injection_for(apply_patch(first.patch, vm_pod_), *cluster(IN), **BY_NAMESPACE)
+    again = injection_for(apply_injection(vm_pod_, first), *cluster(IN), **BY_NAMESPACE)
     assert (again.decision.reason, again.patch) == (Reason.ALREADY_INJECTED, None)
 
 

@@ -15,7 +15,7 @@ from webhook.fleet.vm_pod_template import (
     rendered_spec,
     target_selectors,
 )
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_avoided_node, without_injection
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
 from webhook.placement.migration_nodes import HOSTNAME, source_anti_affinity
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
@@ -48,7 +48,7 @@ def before_scheduling(pod: JsonObject, vmi: JsonObject | None = None) -> JsonObj
 
     With its VMI, a term of the user that equals the webhook's pin stays.
     """
-    original = without_injection(without_avoided_node(pod), mapping(vmi, "spec", "affinity"))
+    original = without_injection(pod, mapping(vmi, "spec", "affinity"))
     spec = {key: value for key, value in mapping(original, "spec").items() if key != "nodeName"}
     return {key: value for key, value in original.items() if key != "status"} | {"spec": spec}
 

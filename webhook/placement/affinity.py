@@ -42,15 +42,11 @@ def _with_pin(required: JsonObject | None, node: str) -> JsonObject:
     return {**required, "nodeSelectorTerms": [_pinned_term(term, node) for term in terms]}
 
 
-def _with_preference(node_affinity: JsonObject, term: JsonObject) -> list[Any]:
-    preferred = list_in(node_affinity, PREFERRED)
-    return preferred if term in preferred else [*preferred, term]
+def with_node(affinity: Any, node: str, *, pin: bool = False, avoid: bool = False) -> JsonObject:
+    """Return a copy of a pod's affinity that also prefers `node` (with `avoid`, all nodes but `node`).
 
-
-def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
-    """Return a copy of a pod's affinity that also prefers `node` and, with `pin`, requires it.
-
-    Adds no duplicate of an existing term. Raises Malformed for an affinity that the API server would reject.
+    With `pin`, it requires `node`, too. Adds no duplicate of an existing term. Raises Malformed for an affinity that
+    the API server would reject.
     """
     original = map_in({"affinity": affinity}, "affinity")
     node_affinity = map_in(original, "nodeAffinity")
@@ -58,41 +54,9 @@ def with_node(affinity: Any, node: str, *, pin: bool) -> JsonObject:
     if pin:
         required = map_in(node_affinity, REQUIRED) if node_affinity.get(REQUIRED) is not None else None
         changed[REQUIRED] = _with_pin(required, node)
-    changed[PREFERRED] = _with_preference(node_affinity, _preferred_term(node))
+    term, preferred = _preferred_term(node, "NotIn" if avoid else "In"), list_in(node_affinity, PREFERRED)
+    changed[PREFERRED] = preferred if term in preferred else [*preferred, term]
     return {**original, "nodeAffinity": changed}
-
-
-def with_avoided_node(affinity: Any, node: str) -> JsonObject:
-    """Return a copy of a pod's affinity that also prefers all nodes but `node`. Adds no duplicate of an existing term.
-
-    Raises Malformed for an affinity that the API server would reject.
-    """
-    original = map_in({"affinity": affinity}, "affinity")
-    node_affinity = map_in(original, "nodeAffinity")
-    preferred = _with_preference(node_affinity, _preferred_term(node, "NotIn"))
-    return {**original, "nodeAffinity": {**node_affinity, PREFERRED: preferred}}
-
-
-def without_avoided_node(pod: JsonObject) -> JsonObject:
-    """Return a copy of a pod without the webhook's preference for all nodes but one.
-
-    No annotation names that node. So any preference of this form counts as the webhook's, if the webhook decided on the
-    pod and chose no node.
-    """
-    annotations = mapping(pod, "metadata", "annotations")
-    node_affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
-    if DECISION not in annotations or CO_SCHEDULED_NODE in annotations or not node_affinity.get(PREFERRED):
-        return pod
-    kept = [term for term in list_in(node_affinity, PREFERRED) if not _avoids_one_node(term)]
-    return _with_node_affinity(pod, node_affinity, kept)
-
-
-def _with_node_affinity(pod: JsonObject, node_affinity: JsonObject, preferred: list[Any]) -> JsonObject:
-    """Return a copy of a pod with another node affinity, and these preferred terms in it, if there are any."""
-    changed = {key: value for key, value in node_affinity.items() if key != PREFERRED}
-    changed |= {PREFERRED: preferred} if preferred else {}
-    spec = mapping(pod, "spec")
-    return {**pod, "spec": {**spec, "affinity": {**mapping(spec, "affinity"), "nodeAffinity": changed}}}
 
 
 def _avoids_one_node(term: Any) -> bool:
@@ -123,17 +87,26 @@ def without_injection(pod: JsonObject, own_affinity: JsonObject | None = None) -
     """Return a copy of a pod without the annotations and terms that the webhook added.
 
     `own_affinity` is the affinity of the VMI. A required term of it may name the same node; then the user's term stays.
+    No annotation names a node that the webhook had the pod avoid: any preference of that form counts as the webhook's.
     """
     annotations = mapping(pod, "metadata", "annotations")
     node = annotations.get(CO_SCHEDULED_NODE)
     kept = {key: value for key, value in annotations.items() if key not in (CO_SCHEDULED_NODE, DECISION)}
     released = {**pod, "metadata": {**mapping(pod, "metadata"), "annotations": kept}}
-    node_affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
-    if not isinstance(node, str) or not node_affinity:
+    spec = mapping(pod, "spec")
+    node_affinity = mapping(spec, "affinity", "nodeAffinity")
+    if not node_affinity or not annotations.keys() & {CO_SCHEDULED_NODE, DECISION}:
         return released
-    own_terms = list_in(mapping(own_affinity, "nodeAffinity", REQUIRED), "nodeSelectorTerms")
-    preferred = [term for term in list_in(node_affinity, PREFERRED) if term != _preferred_term(node)]
-    return _with_node_affinity(released, _unpinned(node_affinity, node, own_terms), preferred)
+    preferred = list_in(node_affinity, PREFERRED)
+    if isinstance(node, str):
+        own_terms = list_in(mapping(own_affinity, "nodeAffinity", REQUIRED), "nodeSelectorTerms")
+        preferred = [term for term in preferred if term != _preferred_term(node)]
+        node_affinity = _unpinned(node_affinity, node, own_terms)
+    else:
+        preferred = [term for term in preferred if not _avoids_one_node(term)]
+    changed = {key: value for key, value in node_affinity.items() if key != PREFERRED}
+    changed |= {PREFERRED: preferred} if preferred else {}
+    return {**released, "spec": {**spec, "affinity": {**mapping(spec, "affinity"), "nodeAffinity": changed}}}
 
 
 def without_pin(affinity: Any, node: str) -> JsonObject:

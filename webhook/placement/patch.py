@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jsonpatch
 import msgspec
 
-from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_avoided_node, with_node, without_pin
+from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, with_node, without_pin
 from webhook.placement.objects.fields import JsonObject, Malformed, map_in, text
 from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.reasons import Decision, OptedInBy, Outcome, Reason
@@ -63,26 +63,9 @@ def _diff_maps(before: JsonObject, after: JsonObject, path: str) -> Iterator[Ope
             yield from _diff(old, value, f"{path}/{_escape(key)}")
 
 
-class _Pointer(jsonpatch.JsonPointer):
-    """A JSON pointer that stores its text; the pointer of jsonpatch rebuilds its text on each read."""
-
-    path = ""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-
-_pointer = lru_cache(maxsize=256)(_Pointer)
-
-
 def apply_patch(operations: list[Operation], before: JsonObject) -> JsonObject:
     """Return a copy of `before` with the operations applied by jsonpatch."""
-    result: JsonObject = msgspec.json.decode(msgspec.json.encode(before))  # the fastest way to copy JSON data
-    for operation in operations:
-        # jsonpatch.JsonPatch parses each pointer twice, so apply single operations with cached pointers.
-        located = operation | {"path": _pointer(operation["path"])}
-        result = jsonpatch.JsonPatch.operations[operation["op"]](located).apply(result)
+    result: JsonObject = jsonpatch.apply_patch(before, operations)
     return result
 
 
@@ -108,11 +91,10 @@ class _SpecChange(NamedTuple):
     def apply(self, spec: JsonObject) -> JsonObject:
         """Return a copy of the affinity and the schedulerName of a spec, with the change."""
         changed, affinity = dict(spec), spec.get("affinity")
-        if self.node and self.outcome is Outcome.UNCHANGED:
-            changed["affinity"] = with_avoided_node(affinity, self.node)
-        elif self.node:
+        if self.node:
             affinity = without_pin(affinity, self.node) if self.unpins else affinity
-            changed["affinity"] = with_node(affinity, self.node, pin=self.outcome is Outcome.PINNED)
+            pin, avoid = self.outcome is Outcome.PINNED, self.outcome is Outcome.UNCHANGED
+            changed["affinity"] = with_node(affinity, self.node, pin=pin, avoid=avoid)
         return changed | {"schedulerName": self.scheduler} if self.scheduler else changed
 
 
@@ -148,7 +130,7 @@ def patch_for(decision: Decision, pod: JsonObject, settings: Settings) -> list[O
         raise Malformed("spec is empty")
     if outcome is Outcome.UNCHANGED and not (decision.avoids and spec):
         node = ""
-    change = _SpecChange(node, outcome, decision.unpins, _scheduler_name(pod, decision, settings) or "")
+    change = _SpecChange(node, outcome, decision.unpins, _scheduler_name(pod, decision, settings))
     recorded = _patch_of_annotations(map_in(pod, "metadata"), decision) if decision.recorded else ()
     return [*recorded, *_patch_of_spec(spec, change)]
 
@@ -182,18 +164,13 @@ def _cached_additions(keys: tuple[str, ...], exists: bool, known: bool) -> Seque
 
 
 def _within_limit(annotations: JsonObject) -> bool:
-    characters = sum(map(len, annotations)) + sum(map(len, map(str, annotations.values())))
-    if characters <= MAX_ANNOTATIONS_SIZE // 4:  # a UTF-8 character has at most 4 bytes
-        return True
     return sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) <= MAX_ANNOTATIONS_SIZE
 
 
-def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str | None:
-    if not settings.scheduler_names or not is_virt_launcher(pod):
-        return None
+def _scheduler_name(pod: JsonObject, decision: Decision, settings: Settings) -> str:
+    if not settings.scheduler_names or not is_virt_launcher(pod) or decision.reason is Reason.ALREADY_BOUND:
+        return ""
     if decision.opted_in_by in (OptedInBy.NOTHING, OptedInBy.UNKNOWN):
-        return None
-    if decision.reason in (Reason.ALREADY_BOUND, Reason.NOT_A_POD_CREATION):
-        return None
+        return ""
     # A pod from a file may have no schedulerName yet; the API server sets default-scheduler.
-    return settings.scheduler_names.get(text(pod, "spec", "schedulerName") or "default-scheduler")
+    return settings.scheduler_names.get(text(pod, "spec", "schedulerName") or "default-scheduler", "")
