@@ -20,7 +20,7 @@ from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import FleetCounter
 from webhook.fleet.states import State
 from webhook.placement.settings import Settings
-from webhook.reading.snapshot import load
+from webhook.reading.snapshot import read
 
 Object = dict[str, Any]
 
@@ -151,7 +151,7 @@ def main() -> None:
 
 def time_pass(file: Path) -> None:
     """Count the fleet from the facts alone, as the webhook does for its metrics."""
-    caches = StillCaches(load([file]))
+    caches = StillCaches(read([file]).inventory.store)
     begin = time.perf_counter()
     counts = FleetCounter(caches, Settings(), time.monotonic).counts()
     seconds = time.perf_counter() - begin

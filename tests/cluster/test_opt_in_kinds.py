@@ -27,15 +27,13 @@ from webhook.cluster.caches.kinds import NAMESPACES, STORAGE_CLASSES
 from webhook.cluster.client import Api, ClusterClient, ClusterError
 from webhook.cluster.live_backend import LiveBackend
 from webhook.cluster.live_catalog import Live
-from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Namespace, StorageClass
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
-from webhook.reading import snapshot
 from webhook.reading.kept_fields import reduced
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
-from webhook.reading.on_demand import OnDemand
+from webhook.reading.snapshot import read
 
 SOURCES = "namespaces", "storageclasses"
 BY_NAMESPACE: Object = {"opt_in": OptIn.NAMESPACE}
@@ -128,16 +126,6 @@ def test_a_missing_right_is_reported_and_does_not_stop_the_decisions(server: Api
     assert problems == {plural: forbidden("list", plural)["message"] for plural in may_be_missing}
 
 
-def test_a_command_reads_only_the_namespace_of_the_vm(server: ApiServer) -> None:
-    server.put(labeled_namespace(opt_in=None), storage_class(), OF_CLASS)
-    catalog = OnDemand(client(server), "longhorn-system")
-    chosen = settings(**BY_NAMESPACE)
-    decision = decide(request(virt_launcher(opt_in=None)), catalog, chosen)
-    assert decision.opted_in_by is OptedInBy.STORAGE_CLASS
-    assert [server.count("get", plural) for plural in SOURCES] == [1, 1]
-    assert [server.count("list", plural) for plural in SOURCES] == [0, 0]
-
-
 @pytest.mark.parametrize(("options", "lists"), [({}, 0), (BY_NAMESPACE, 1)], ids=["annotation", "namespace"])
 def test_the_report_reads_them_if_they_may_opt_in_vms(server: ApiServer, options: Object, lists: int) -> None:
     server.put(labeled_namespace(), storage_class())
@@ -154,7 +142,7 @@ def test_a_snapshot_has_what_opts_in_vms(tmp_path: Path) -> None:
     assert "secret" not in str(kept)
     file = tmp_path / "cluster.yaml"
     file.write_text("---\n".join(map(to_yaml, kept)))
-    store = snapshot.load([file])
+    store = read([file]).inventory.store
     assert store.namespace_opt_in("default") is True
     assert store.storage_class_opts_in("longhorn-rwx") is True
 

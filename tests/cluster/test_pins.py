@@ -22,7 +22,7 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
 from webhook.cluster.caches.fact_readers import read_node, read_pod, read_virtual_machine_instance
 from webhook.cluster.caches.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
-from webhook.cluster.caches.reservations import MAX_REMEMBERED, RESERVATION_SECONDS
+from webhook.cluster.caches.reservations import MAX_REMEMBERED, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.placement.guard.pins import MAX_AGE, MAX_AGE_WITHOUT_VMI, MAX_PODS
@@ -170,6 +170,22 @@ def test_of_the_pods_of_one_vmi_only_the_largest_counts(replica: Replica) -> Non
     assert replica.cpus() == 2
     replica.show(*(pin(cpu="1", suffix=f"more-{number}") for number in range(MAX_PODS)), pin(cpu="9", suffix="late"))
     assert replica.cpus() == 2
+
+
+def test_a_node_is_contested_for_half_a_second_after_its_pin_was_seen_even_if_it_is_bound(
+    replica: Replica,
+) -> None:
+    def is_contested() -> bool:
+        replica.live.inject(request(virt_launcher(claims=[])))  # any review notes what has arrived
+        return replica.store.expects_pods("node-a", ("", ""))
+
+    assert not is_contested()
+    replica.show(pin())
+    assert is_contested()
+    replica.show(pin(nodeName="node-a"))
+    assert is_contested()
+    replica.clock.now += MIN_RECENT_SECONDS
+    assert not is_contested()
 
 
 def test_a_pin_counts_again_when_its_node_grows(replica: Replica) -> None:

@@ -409,7 +409,7 @@ def test_explain_says_what_to_do_about_a_pin_that_can_not_hold(server: ApiServer
         "The webhook does not delete the pod, because the VM's run strategy does not restart it.",
         f"S{RESTART[1:]}",
     ]
-    server.forbidden.add(("get", "virtualmachines"))
+    server.delete(virtual_machine())
     lines = explain_stuck(server, tmp_path, subject=subject)
     assert "because the webhook found no VirtualMachine of this name" in " ".join(lines)
     stuck = pinned_vm_pod(unschedulable=False, schedulerName="kubevirt-scheduler")

@@ -203,8 +203,8 @@ def test_a_missing_object_is_an_error(server: ApiServer, tmp_path: Path, words: 
     assert (in_snapshot.exit_code, in_snapshot.stderr) == (2, f"Error: {problem}\n")
 
 
-def test_without_the_right_to_read_vms_a_missing_pod_is_an_error(server: ApiServer, tmp_path: Path) -> None:
-    server.forbidden |= {("get", "virtualmachines"), ("get", "virtualmachineinstances")}
+def test_without_the_right_to_list_vms_explain_stops_and_names_it(server: ApiServer, tmp_path: Path) -> None:
+    server.forbidden.add(("list", "virtualmachines"))
     result = run_explain("vm", "vm1", "--kubeconfig", server.kubeconfig(tmp_path))
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: the API server responded with 403: ")

@@ -25,7 +25,7 @@ from tests.support.fake_api_server import ApiServer, body, error_response, expir
 from tests.support.fleet import vm, vm_pod, vmi, without_settings
 from webhook.cli import commands
 from webhook.cluster.client import MAX_PAGE
-from webhook.commands.options import SECRETS_WARNING
+from webhook.commands.fleet_source import SECRETS_WARNING
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.snapshot import CLOUD_INIT, SHARE_MANAGER_ENVIRONMENT
 

@@ -17,12 +17,17 @@ from tests.support.builders import (
     virt_launcher,
     volume,
 )
+from webhook.cluster.caches.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput
 from webhook.reading.kubernetes_yaml import to_yaml
-from webhook.reading.snapshot import DESCRIPTION, load, read
+from webhook.reading.snapshot import DESCRIPTION, read
+
+
+def load(paths: list[Path]) -> Store:
+    return read(paths).inventory.store
 
 
 def list_of(*items: Any, kind: str = "List") -> Object:
@@ -94,7 +99,7 @@ def test_a_malformed_object_is_skipped_with_its_name_and_place(tmp_path: Path) -
     }
     path = write_file(tmp_path, claim("good"), list_of(*malformed.values()))
     loaded = read([path])
-    assert loaded.store.claim("default", "good")
+    assert loaded.inventory.store.claim("default", "good")
     assert loaded.malformed == [f"{path}: document 2: {words}" for words in malformed]
 
 

@@ -1,4 +1,4 @@
-"""A decision is the same from a cluster's lists, from single reads and from a snapshot, also of malformed objects."""
+"""A decision is the same from a cluster's caches, from its lists and from a snapshot, also of malformed objects."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.cluster.live_caches import sync_caches
 from tests.support.builders import (
     Object,
     claim,
@@ -25,19 +26,18 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fake_api_server import ApiServer, error_response, forbidden, status
+from tests.support.fake_clock import FakeClock
 from tests.support.malformed import MALFORMED, replaced, value_paths
-from webhook.cluster.caches.kinds import VMIS
 from webhook.cluster.client import Api, ClusterClient
+from webhook.cluster.live_catalog import Live
 from webhook.placement.injector import inject
 from webhook.placement.reasons import Reason
 from webhook.placement.settings import Settings
-from webhook.reading import snapshot
 from webhook.reading.documents import BadInput
 from webhook.reading.export import export
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
-from webhook.reading.on_demand import OnDemand
-from webhook.reading.one_vm import read_one_vm
+from webhook.reading.snapshot import read
 
 ZONE = node_terms({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]})
 CLUSTER = [
@@ -70,7 +70,7 @@ def server() -> Iterator[ApiServer]:
 
 @hypothesis_settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.sampled_from(PATHS), MALFORMED), max_size=2, unique_by=lambda one: one[0][0]))
-def test_lists_single_reads_and_a_snapshot_lead_to_the_same_decision(
+def test_caches_lists_and_a_snapshot_lead_to_the_same_decision(
     server: ApiServer, changes: list[tuple[tuple[str | int, ...], Any]]
 ) -> None:
     objects: list[Object] = CLUSTER
@@ -78,19 +78,21 @@ def test_lists_single_reads_and_a_snapshot_lead_to_the_same_decision(
         objects = replaced(objects, path, value)
     server.put(*objects)
     client = ClusterClient(lambda: Api(server.url))
+    live = Live(client, Settings(), FakeClock())
+    sync_caches(live, server)
     with TemporaryDirectory() as folder:
         file = Path(folder, "cluster.yaml")
         file.write_text("---\n".join(map(to_yaml, objects)))
         catalogs = [
+            live.store,
             read_inventory(client, Settings()).store,
-            OnDemand(client, Settings().longhorn_namespace),
-            snapshot.load([file]),
+            read([file]).inventory.store,
         ]
     for subject in SUBJECTS:
         admission = request(subject, subject["metadata"]["namespace"])
-        listed, *others = [inject(admission, catalog, Settings()) for catalog in catalogs]
-        assert listed.error is None
-        assert others == [listed, listed]
+        cached, *others = [inject(admission, catalog, Settings()) for catalog in catalogs]
+        assert cached.error is None
+        assert others == [cached, cached]
 
 
 @pytest.mark.parametrize("template", [None, {"metadata": None}, {"metadata": {"annotations": None}, "spec": None}])
@@ -111,32 +113,16 @@ def test_a_copied_pin_of_no_vmi_takes_no_resources_for_the_commands() -> None:
     with ApiServer() as server:
         server.put(*CLUSTER, vmi, made_up)
         client = ClusterClient(lambda: Api(server.url))
-        for catalog in (read_inventory(client, Settings()).store, OnDemand(client, Settings().longhorn_namespace)):
-            injection = inject(request(SUBJECTS[0]), catalog, Settings())
-            assert injection.decision.reason is Reason.CO_SCHEDULED
+        injection = inject(request(SUBJECTS[0]), read_inventory(client, Settings()).store, Settings())
+        assert injection.decision.reason is Reason.CO_SCHEDULED
 
 
-def test_the_commands_decide_without_the_rights_for_csi_nodes_and_vmis() -> None:
-    disk = [claim("other"), volume("other", driver="other.example.com")]  # only its limit on the node needs a CSINode
-    with ApiServer() as server:
-        server.put(*CLUSTER, *disk, pinned_vm_pod(vm="pinned"))
-        server.forbidden |= {(verb, plural) for verb in ("get", "list") for plural in ("csinodes", VMIS.plural)}
-        catalog = OnDemand(ClusterClient(lambda: Api(server.url)), Settings().longhorn_namespace)
-        deciding = {"kubevirt-scheduler/co-schedule-claim": "disk1"}
-        any_node = [{"operator": "Exists"}]
-        created = virt_launcher("new", claims=["disk1", "other"], annotations=deciding, tolerations=any_node)
-        injection = inject(request(created), catalog, Settings())
-        refused = {each.plural for each in server.requests} & {"csinodes", VMIS.plural}
-    assert (injection.error, injection.decision.reason) == (None, Reason.CO_SCHEDULED)
-    assert refused == {"csinodes", VMIS.plural}
-
-
-def test_the_first_missing_right_is_named_and_a_snapshot_without_a_kind_that_fails_is_refused() -> None:
+def test_a_missing_right_is_named_and_a_snapshot_without_a_kind_that_fails_is_refused() -> None:
     with ApiServer() as server:
         client = ClusterClient(lambda: Api(server.url))
-        server.forbidden |= {("get", "virtualmachines"), ("get", VMIS.plural)}
-        with pytest.raises(BadInput, match=forbidden("get", "virtualmachines")["message"]):
-            read_one_vm(client, "longhorn-system", ("default", "vm1"))
+        server.forbidden.add(("list", "csinodes"))
+        with pytest.raises(BadInput, match=forbidden("list", "csinodes")["message"]):
+            read_inventory(client, Settings())
         server.script("list", "sharemanagers", error_response(status(500, "etcd is slow")))
         with pytest.raises(BadInput, match="sharemanagers: the API server responded with 500: etcd is slow"):
             list(export(client, "longhorn-system", (), lambda _: None))

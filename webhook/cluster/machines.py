@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from webhook.cluster.caches.fact_readers import key_of
-from webhook.cluster.caches.kinds import LONGHORN_SETTINGS, LONGHORN_VERSION
+from webhook.cluster.caches.kinds import LONGHORN_VERSION
 from webhook.cluster.caches.pod_tables import vm_key
 from webhook.cluster.caches.store import NO_KEY, Store, parse_time
 from webhook.fleet.instance_type import KINDS as INSTANCE_TYPE_KINDS
@@ -27,7 +27,7 @@ from webhook.placement.objects.fields import (
     text,
     version_numbers,
 )
-from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, is_virt_launcher, run_strategy
+from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, run_strategy
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
 
@@ -106,16 +106,14 @@ def _current(pods: Iterable[Pod]) -> Pod | None:
 class Inventory:
     """A store, and the manifests from which the next pod of each VM is derived. Keys are namespaces and names.
 
-    `blueprints` are instance types, preferences, and their ControllerRevisions. `snapshots` are the objects by which a
-    snapshot describes itself. `skipped` counts the objects that could not be read, by kind. `time` is when the cluster
-    was read, in RFC 3339, empty if unknown.
+    `blueprints` are instance types, preferences, and their ControllerRevisions. `skipped` counts the objects that could
+    not be read, by kind. `time` is when the cluster was read, in RFC 3339, empty if unknown.
     """
 
     store: Store = field(default_factory=Store)
     vms: dict[Key, JsonObject] = field(default_factory=dict)
     vmis: dict[Key, JsonObject] = field(default_factory=dict)
     pods: dict[Key, JsonObject] = field(default_factory=dict)
-    snapshots: dict[Key, JsonObject] = field(default_factory=dict)
     kubevirts: dict[Key, JsonObject] = field(default_factory=dict)
     blueprints: dict[tuple[str, str, str], JsonObject] = field(default_factory=dict)
     kernels: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -124,23 +122,22 @@ class Inventory:
     time: str = ""
 
     def keep(self, kind: str, item: JsonObject) -> None:
-        """Keep the manifest of a VM, a VMI, a virt-launcher pod, or a kind that only the tool reads; ignore others."""
+        """Keep the manifest of a VM, a VMI, a pod, or a kind that only the tool reads; ignore others."""
         table = {
             "VirtualMachine": self.vms,
             "VirtualMachineInstance": self.vmis,
             "Pod": self.pods,
-            "Snapshot": self.snapshots,
             "KubeVirt": self.kubevirts,
         }.get(kind)
         if kind == "Node":
             kernel = text(item, "status", "nodeInfo", "kernelVersion")
             self.kernels[text(item, "metadata", "name")] = version_numbers(kernel)
-        if kind == LONGHORN_SETTINGS.name:
+        if kind == "Setting":
             self.longhorn_settings[text(item, "metadata", "name")] = text(item, "value")
         if kind in INSTANCE_TYPE_KINDS:
             metadata = mapping(item, "metadata")
             self.blueprints[kind, text(metadata, "namespace"), text(metadata, "name")] = item
-        if table is not None and (kind != "Pod" or is_virt_launcher(item)):
+        if table is not None:
             table[key_of(item)] = item
 
     def servers(self) -> Servers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,17 +13,23 @@ import click
 
 from webhook import __version__
 from webhook.cluster.machines import Inventory
-from webhook.commands.options import connect, live_webhook, load_snapshot, snapshot_webhook
+from webhook.commands.options import connect, live_webhook
 from webhook.commands.progress import Progress
 from webhook.fleet.states import Machine, Status, survey
 from webhook.fleet.webhook import Webhook
-from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.fields import JsonObject, mapping, printable, text
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
-from webhook.reading.snapshot import Keep, keep_nothing
+from webhook.reading import snapshot
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
+
+MAX_MALFORMED = 3  # malformed objects of a snapshot that are named
+SECRETS_WARNING = (
+    "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
+    "kubevirt-scheduler snapshot -o FILE"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +79,31 @@ def utc_now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def read_files(paths: Sequence[Path], keep: Keep = keep_nothing) -> Fleet:
-    """Read the fleet from files. `keep` is that of `load_snapshot`. Raises BadInput."""
-    found = Inventory()
+def _read_files(paths: Sequence[Path]) -> Fleet:
+    found = snapshot.read(paths)
+    if found.secrets:
+        click.echo(SECRETS_WARNING.format(" and ".join(sorted(found.secrets))), err=True)
+    for malformed in found.malformed[:MAX_MALFORMED]:
+        click.echo(printable(f"Warning: {malformed}; ignored"), err=True)
+    if (more := len(found.malformed) - MAX_MALFORMED) > 0:
+        click.echo(f"Warning: {more} more malformed objects ignored", err=True)
+    inventory = replace(found.inventory, time=text(found.description, "metadata", "creationTimestamp"))
+    webhook = Webhook.from_snapshot(found.description, os.environ)
+    return Fleet(inventory, webhook, text(found.description, "cluster"))
 
-    def keep_both(kind: str, item: JsonObject) -> None:
-        found.keep(kind, item)
-        keep(kind, item)
 
-    found = replace(found, store=load_snapshot(paths, keep_both))
-    described = next(reversed(found.snapshots.values()), None)
-    found = replace(found, time=text(described, "metadata", "creationTimestamp"))
-    return Fleet(found, snapshot_webhook(found.snapshots.values()), text(described, "cluster"))
+def read_fleet(
+    snapshots: Sequence[Path], live: Mapping[str, str | None], progress: Progress
+) -> tuple[Fleet, ClusterClient | None]:
+    """Read the fleet from files, or without any from a live cluster, which is returned. Raises BadInput.
 
-
-def read_live(kubeconfig: str | None, context: str | None, progress: Progress) -> Fleet:
-    """Read the fleet from a live cluster. Raises BadInput."""
+    Malformed objects, and fields of files that may hold secrets, give a warning.
+    """
+    if snapshots:
+        return _read_files(snapshots), None
     from webhook.reading.listing import read_inventory  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-    cluster, objects, time = connect(kubeconfig, context), 0, utc_now()
+    cluster, objects, time = connect(**live), 0, utc_now()
     webhook = live_webhook(cluster)
 
     def count(kind: str, read: int) -> None:
@@ -100,26 +113,8 @@ def read_live(kubeconfig: str | None, context: str | None, progress: Progress) -
 
     inventory = read_inventory(cluster, webhook.settings, count)
     for kind, number in sorted(inventory.skipped.items()):
-        click.echo(f"Warning: cannot read {number} of the {kind}; the report ignores them", err=True)
-    return Fleet(replace(inventory, time=time), webhook, cluster.name, cluster.namespace)
-
-
-def open_inventory(
-    snapshots: Sequence[Path], live: Mapping[str, str | None], keep: Keep = keep_nothing
-) -> tuple[Inventory, Webhook, ClusterClient | None]:
-    """Read a snapshot. Without one, return an inventory that reads the live cluster on demand, and the cluster.
-
-    `keep` is that of `load_snapshot`. Raises BadInput.
-    """
-    if snapshots:
-        fleet = read_files(snapshots, keep)
-        return fleet.inventory, fleet.webhook, None
-    from webhook.reading.on_demand import OnDemand  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
-
-    cluster = connect(**live)
-    webhook = live_webhook(cluster)
-    store = OnDemand(cluster, webhook.settings.longhorn_namespace)
-    return Inventory(store, time=utc_now()), webhook, cluster
+        click.echo(f"Warning: cannot read {number} of the {kind}; ignored", err=True)
+    return Fleet(replace(inventory, time=time), webhook, cluster.name, cluster.namespace), cluster
 
 
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -15,7 +15,7 @@ from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.machines import Inventory
 from webhook.commands.admission_requests import as_json, inject_request, pod_name, read_documents, request_from
-from webhook.commands.fleet_source import open_inventory
+from webhook.commands.fleet_source import read_fleet
 from webhook.commands.options import (
     file_option,
     live_options,
@@ -24,15 +24,13 @@ from webhook.commands.options import (
     snapshot_option,
     wants_color,
 )
+from webhook.commands.progress import progress_bar
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.placement.patch import apply_patch
 from webhook.placement.settings import Settings
 from webhook.reading import documents, kubernetes_yaml
 from webhook.reading.documents import Document, Kind
-
-if TYPE_CHECKING:
-    from webhook.cluster.client import ClusterClient
 
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -82,18 +80,6 @@ class Injector:
         return pod
 
 
-def _read_extras(cluster: ClusterClient, inventory: Inventory, vms: Iterable[JsonObject]) -> None:
-    """Read what the pods of these VMs need. Raises BadInput if a request fails."""
-    from webhook.reading.api import answered  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
-    from webhook.reading.listing import read_extras  # noqa: PLC0415
-
-    for vm in vms:
-        inventory.keep("VirtualMachine", vm)
-    with answered():
-        for namespace in sorted({namespace for namespace, _ in inventory.vms}):
-            read_extras(cluster, inventory, namespace)
-
-
 def _object(request: JsonObject, review: JsonObject) -> JsonObject:
     content = request.get("object")
     return content if isinstance(content, dict) else review  # a DELETE request has no object
@@ -127,11 +113,9 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
-    vms = [item for document in received for kind, item in document.objects() if VIRTUAL_MACHINES.is_of(*kind)]
-    inventory, webhook, cluster = open_inventory(snapshots, live)
-    if cluster:
-        _read_extras(cluster, inventory, vms)
-    injector = Injector(inventory, webhook.settings)
+    with progress_bar() as progress:
+        fleet, _ = read_fleet(snapshots, live, progress)
+    webhook, injector = fleet.webhook, Injector(fleet.inventory, fleet.webhook.settings)
     mutated = [injector.mutate(document) for document in received]
     match output:
         case "yaml":

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from webhook.cluster.caches.store import Store
 from webhook.commands.suggestions import complete_contexts, complete_namespaces
 from webhook.fleet import traffic
 from webhook.fleet.traffic import Rates
 from webhook.fleet.webhook import Webhook
-from webhook.placement.objects.fields import JsonObject, printable
-from webhook.reading import snapshot
+from webhook.placement.objects.fields import printable
 from webhook.reading.documents import BadInput
-from webhook.reading.snapshot import Keep, keep_nothing
 
 if TYPE_CHECKING:
     from webhook.cluster.client import ClusterClient
@@ -58,12 +55,6 @@ namespace_option = click.option(
 
 selector_option = click.option(
     "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
-)
-
-MAX_MALFORMED = 3  # malformed objects of a snapshot that are named
-SECRETS_WARNING = (
-    "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
-    "kubevirt-scheduler snapshot -o FILE"
 )
 
 
@@ -169,30 +160,7 @@ def live_webhook(cluster: ClusterClient) -> Webhook:
     return find_webhook(cluster, os.environ)
 
 
-def snapshot_webhook(descriptions: Iterable[JsonObject]) -> Webhook:
-    """Return the webhook that the last snapshot describes. Raises SettingsError for the environment variables."""
-    return Webhook.from_snapshot(next(iter(reversed([*descriptions])), None), os.environ)
-
-
 def show_settings(webhook: Webhook) -> None:
     """Print which settings a command uses, on standard error."""
     if webhook.sentence:
         click.echo(printable(webhook.sentence), err=True)
-
-
-def load_snapshot(paths: Sequence[Path], keep: Keep = keep_nothing) -> Store:
-    """Read files like `snapshot.load`, and warn of malformed objects and of fields that may hold secrets."""
-    secrets = set[str]()
-
-    def inspect(kind: str, item: JsonObject) -> None:
-        secrets.add(snapshot.secrets_of(kind, item))
-        keep(kind, item)
-
-    loaded = snapshot.read(paths, inspect)
-    if named := sorted(secrets - {""}):
-        click.echo(SECRETS_WARNING.format(" and ".join(named)), err=True)
-    for malformed in loaded.malformed[:MAX_MALFORMED]:
-        click.echo(printable(f"Warning: {malformed}; ignored"), err=True)
-    if (more := len(loaded.malformed) - MAX_MALFORMED) > 0:
-        click.echo(f"Warning: {more} more malformed objects ignored", err=True)
-    return loaded.store

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from webhook.cluster.caches.fact_readers import read_pod
+from webhook.cluster.caches.kinds import PODS
 from webhook.cluster.caches.store import Store
 from webhook.cluster.machines import Inventory, seconds_since_creation
-from webhook.commands.fleet_source import open_inventory
+from webhook.commands.fleet_source import Fleet, read_fleet
+from webhook.commands.progress import progress_bar
 from webhook.commands.suggestions import close_match
 from webhook.fleet.move import Surroundings
 from webhook.fleet.states import Machine
-from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, text
 from webhook.placement.objects.kubevirt import is_virt_launcher, vmi_name
 from webhook.placement.opt_in import new_applicant
@@ -68,17 +69,15 @@ class Found:
 
 
 class Source:
-    """A snapshot, or a live cluster whose objects are read on demand.
+    """The objects of a snapshot or of a live cluster.
 
     Each method raises BadInput if the API server can't be reached.
     """
 
-    def __init__(
-        self, inventory: Inventory, webhook: Webhook, pods: list[JsonObject], cluster: ClusterClient | None = None
-    ) -> None:
-        """Explain objects of the inventory, and pods. Without a cluster, they are all that exists."""
-        self.webhook, self._settings = webhook, webhook.predicting
-        self._inventory, self._pods, self._cluster = inventory, pods, cluster
+    def __init__(self, fleet: Fleet, cluster: ClusterClient | None) -> None:
+        """Explain objects of the fleet, and pods of the cluster. Without a cluster, the fleet has all pods."""
+        self.webhook, self._settings = fleet.webhook, fleet.webhook.predicting
+        self._inventory, self._cluster = fleet.inventory, cluster
 
     @property
     def catalog(self) -> Store:
@@ -91,14 +90,12 @@ class Source:
 
     def find(self, subject: Subject, namespace: str | None, *, everywhere: bool) -> list[Found]:
         """Find all objects with this kind and name. Raises BadInput if there are none."""
-        problem = ""
         if self._cluster:
             namespace = None if everywhere else namespace or self._cluster.namespace
-            problem = self._read(self._cluster, subject, namespace)
         if subject.kind == "pod":
-            pods = [(text(pod, "metadata", "name"), pod) for pod in self._pods if _is_in(namespace, pod)]
-            names = {name for name, _ in pods}
-            found = [self.existing_pod(pod) for name, pod in pods if name == subject.name]
+            pods = self._pods(subject.name, namespace)
+            names = {name for each, name in self.catalog.pods if namespace in (None, each)}
+            found = [self.existing_pod(pod) for pod in pods if text(pod, "metadata", "name") == subject.name]
         else:
             machines = [
                 each
@@ -108,25 +105,17 @@ class Source:
             names = {each.name for each in machines}
             found = [Found(each) for each in machines if each.name == subject.name]
         if not found:
-            raise BadInput(problem) if problem else subject.not_found(namespace, self._names(subject, namespace, names))
+            raise subject.not_found(namespace, names)
         return found
 
-    def _read(self, cluster: ClusterClient, subject: Subject, namespace: str | None) -> str:
-        """Read the objects of this name. Return why some can't be read, empty if all can."""
-        from webhook.reading.one_vm import find_namespaces, find_pod, read_vm  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
-
-        namespaces = [namespace] if namespace else find_namespaces(cluster, subject.kind, subject.name)
-        if subject.kind == "pod":
-            self._pods = [pod for each in namespaces if (pod := find_pod(cluster, each, subject.name))]
-            return ""
-        return "; ".join(filter(None, [read_vm(cluster, self._inventory, each, subject.name) for each in namespaces]))
-
-    def _names(self, subject: Subject, namespace: str | None, known: Iterable[str]) -> Iterable[str]:
+    def _pods(self, name: str, namespace: str | None) -> Iterable[JsonObject]:
+        """Return pods, among them those of this name. The inventory of a cluster lacks those that run no VM."""
         if not self._cluster:
-            return known
-        from webhook.reading.one_vm import list_names  # noqa: PLC0415 (as above)
+            return [pod for (each, _), pod in self._inventory.pods.items() if namespace in (None, each)]
+        from webhook.reading.api import answered, list_objects  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
 
-        return list_names(self._cluster, subject.kind, namespace or "")
+        with answered():
+            return list_objects(self._cluster, PODS.path_in(namespace or ""), fieldSelector=f"metadata.name={name}")
 
     def existing_pod(self, pod: JsonObject) -> Found:
         """Return the machine of an existing virt-launcher pod, which counts as its pod, or another pod itself."""
@@ -134,10 +123,6 @@ class Source:
             return Found(pod=pod)
         inventory, settings = self._inventory, self._settings
         key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
-        if self._cluster:
-            from webhook.reading.one_vm import read_vm  # noqa: PLC0415 (as above)
-
-            read_vm(self._cluster, inventory, *key)
         known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
         machine = known.get(key) or Machine(
             *key, new_applicant(pod, key[0], settings), strategy=inventory.strategy(key)
@@ -148,18 +133,8 @@ class Source:
 
 def open_source(snapshots: Sequence[Path], **live: str | None) -> Source:
     """Open the snapshot, or the live cluster without one. Raises BadInput."""
-    pods: list[JsonObject] = []
-
-    def keep(kind: str, item: JsonObject) -> None:
-        if kind == "Pod":
-            pods.append(item)
-
-    inventory, webhook, cluster = open_inventory(snapshots, live, keep)
-    return Source(inventory, webhook, pods, cluster)
-
-
-def _is_in(namespace: str | None, pod: JsonObject) -> bool:
-    return namespace in (None, text(pod, "metadata", "namespace") or "default")
+    with progress_bar() as progress:
+        return Source(*read_fleet(snapshots, live, progress))
 
 
 def _is_of_kind(kind: str, machine: Machine, inventory: Inventory) -> bool:

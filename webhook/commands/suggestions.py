@@ -38,13 +38,13 @@ def complete_subjects(context: click.Context, _parameter: click.Parameter, incom
 
 def _names(context: click.Context, kind: str) -> Iterator[str]:
     from webhook.cluster.client import ClusterClient, ClusterError  # noqa: PLC0415 (as above)
-    from webhook.reading.one_vm import KINDS, list_names  # noqa: PLC0415
+    from webhook.reading.listing import NAMED_KINDS, list_names  # noqa: PLC0415
 
     options = context.params
     try:
         cluster = ClusterClient.connect(options.get("kubeconfig"), options.get("context"))
     except ClusterError:
         return
-    if kind in KINDS:
+    if kind in NAMED_KINDS:
         everywhere = options.get("all_namespaces") or kind == "namespace"
         yield from list_names(cluster, kind, "" if everywhere else options.get("namespace") or cluster.namespace)

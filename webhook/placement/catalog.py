@@ -1,6 +1,6 @@
 """The decision's view of the cluster: the queries on the facts about its objects.
 
-A store answers the queries. The store mirrors the live cluster, reads objects on demand, or is filled from files.
+A store answers the queries. The store mirrors the live cluster, or is filled once: from the cluster or from files.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from webhook import __version__
-from webhook.cluster.caches.kinds import (
-    INSTANCE_TYPES,
-    KUBEVIRTS,
-    LONGHORN_SETTINGS,
-    AnyKind,
-    all_kinds,
-)
+from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, all_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject
@@ -52,7 +46,7 @@ def export(
     Calls `omit` for each kind that the API server doesn't have or that the user may not list. Raises BadInput if the
     API server can't be reached.
     """
-    for kind in (*all_kinds(longhorn), KUBEVIRTS, LONGHORN_SETTINGS, *INSTANCE_TYPES):
+    for kind in (*all_kinds(longhorn), *TOOL_KINDS):
         product = PRODUCTS.get(kind.group, "")
         try:
             items = _list(cluster, kind)
@@ -65,7 +59,7 @@ def export(
         yield from (reduced(kind, item, opt_in) for item in items)
 
 
-def _list(cluster: ClusterClient, kind: AnyKind) -> list[msgspec.Raw]:
+def _list(cluster: ClusterClient, kind: Kind) -> list[msgspec.Raw]:
     try:
         return list_raw(cluster, kind.path, **kind.query)
     except ClusterError as error:

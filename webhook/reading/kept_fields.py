@@ -9,7 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from webhook.cluster import kind_fields
-from webhook.cluster.caches.kinds import AnyKind
+from webhook.cluster.caches.kinds import Kind
 from webhook.placement.objects.fields import JsonObject, mapping, mappings
 from webhook.placement.objects.kubevirt import (
     EVICTION_SOURCE,
@@ -23,7 +23,7 @@ ANNOTATIONS = frozenset({VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION
 _CLAIM_SOURCES = ("persistentVolumeClaim", "dataVolume", "ephemeral")
 
 
-def reduced(kind: AnyKind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> JsonObject:
+def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> JsonObject:
     """Return an object with the kept fields. `opt_in` are the keys of the opt-in annotations.
 
     A field of an unexpected type is removed. Raises ValueError for invalid JSON.

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from webhook.cluster.caches.kinds import (
-    INSTANCE_TYPES,
-    KUBEVIRTS,
-    LONGHORN_SETTINGS,
+    NAMESPACES,
+    PODS,
+    TOOL_KINDS,
     VIRTUAL_MACHINES,
     VMIS,
     Kind,
@@ -16,11 +16,19 @@ from webhook.cluster.caches.kinds import (
     metadata_kinds,
 )
 from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.kind_fields import METADATA_LIST
 from webhook.cluster.machines import Inventory
-from webhook.fleet.instance_type import has_instance_type
-from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.fields import text
+from webhook.placement.objects.kubevirt import is_virt_launcher
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered, list_objects
+
+NAMED_KINDS = {
+    "vm": VIRTUAL_MACHINES,
+    "vmi": VMIS,
+    "pod": PODS,
+    "namespace": NAMESPACES,
+}  # by their names on the command line
 
 
 def read_inventory(
@@ -39,22 +47,11 @@ def read_inventory(
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
                 report_progress(kind.plural, len(items))
-        read_extras(cluster, inventory)
+        # Only the tool uses these. Without the right to list one of them, or without its CRD, the inventory lacks it.
+        for tool_kind in TOOL_KINDS:
+            for item in list_objects(cluster, tool_kind.path, (403, 404), **tool_kind.query):
+                inventory.keep(tool_kind.name, item)
     return inventory
-
-
-def read_extras(cluster: ClusterClient, inventory: Inventory, namespace: str = "") -> None:
-    """Read what only the tool uses: KubeVirt's configuration, Longhorn's version, and instance types.
-
-    Without the right to list one of them, or without its CRD, the inventory lacks it. Raises ClusterError.
-    """
-    wanted = [KUBEVIRTS, *([] if namespace else [LONGHORN_SETTINGS])]
-    if any(map(has_instance_type, inventory.vms.values())):
-        wanted += INSTANCE_TYPES
-    for kind in wanted:
-        path = kind.path if kind is KUBEVIRTS or "Cluster" in kind.name else kind.path_in(namespace)
-        for item in list_objects(cluster, path, (403, 404), **kind.query):
-            inventory.keep(kind.name, item)
 
 
 def _pages(cluster: ClusterClient, path: str, query: dict[str, str], *, optional: bool) -> Iterable[list[msgspec.Raw]]:
@@ -74,6 +71,14 @@ def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> No
         if found := kind.read_one(raw, skip):
             item, fact = found
             inventory.store.put(fact)
-            if kind in (VIRTUAL_MACHINES, VMIS):  # the next pod of a VM is rendered from all its fields
-                item = msgspec.json.decode(raw, type=JsonObject)
-            inventory.keep(kind.name, item)
+            if kind is not PODS or is_virt_launcher(item):
+                inventory.keep(kind.name, item)
+
+
+def list_names(cluster: ClusterClient, kind: str, namespace: str) -> list[str]:
+    """List the names of the objects of a namespace, empty for all namespaces. Empty if the request fails."""
+    path = NAMED_KINDS[kind].path_in(namespace)
+    try:
+        return sorted({text(each, "metadata", "name") for each in list_objects(cluster, path, accept=METADATA_LIST)})
+    except ClusterError:
+        return []

@@ -28,17 +28,24 @@ VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 
 @dataclass(frozen=True, slots=True)
-class AnyKind:
+class Kind:
     """A resource kind, by its `name` in manifests.
 
-    The API server's JSON decodes to `shape`, and a snapshot keeps no other fields. `query` holds the parameters of its
-    list and watch requests.
+    The API server's JSON decodes to `shape`, and a snapshot keeps no other fields. `read` extracts the `fact`, or
+    returns None for an object to ignore. Of a kind without a `fact`, only the tool reads the manifests. `query` holds
+    the parameters of list and watch requests. `optional` marks a CRD, which may be missing. Without a `required` kind,
+    the webhook isn't ready. Of a `metadata_only` kind, the API server sends nothing but the metadata.
     """
 
     name: str
     path: str
     shape: Any
-    query: dict[str, str] = field(default_factory=dict, kw_only=True)
+    fact: Any = None
+    read: Callable[[JsonObject], Fact | None] = lambda _item: None
+    query: dict[str, str] = field(default_factory=dict)
+    optional: bool = False
+    required: bool = True
+    metadata_only: bool = False
 
     @property
     def plural(self) -> str:
@@ -51,62 +58,19 @@ class AnyKind:
         root, *parts = self.path.split("/")[1:]
         return parts[0] if root == "api" else "/".join(parts[:2])
 
-    def path_in(self, namespace: str) -> str:
-        """Return the path of a namespaced kind's objects in a namespace, of all if the namespace is empty."""
-        folder = self.path.removesuffix(self.plural)
-        return f"{folder}namespaces/{quote(namespace, safe='')}/{self.plural}" if namespace else self.path
-
     @property
     def group(self) -> str:
         """Return the group of the API, empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
-
-# Only the tool reads them.
-KUBEVIRTS = AnyKind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", kind_fields.KUBEVIRT)
-LONGHORN_VERSION = "current-longhorn-version"
-LONGHORN_SETTINGS = AnyKind(
-    "Setting",
-    "/apis/longhorn.io/v1beta2/settings",
-    kind_fields.LONGHORN_SETTING,
-    query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"},
-)
-# Instance types, preferences, and the revisions of both.
-_REVISIONS = AnyKind(
-    REVISION, "/apis/apps/v1/controllerrevisions", kind_fields.REVISION, query={"labelSelector": NAME_LABEL}
-)
-_INSTANCE_TYPE_API = "/apis/instancetype.kubevirt.io/v1beta1"
-INSTANCE_TYPES = (
-    _REVISIONS,
-    *(
-        AnyKind(name, f"{_INSTANCE_TYPE_API}/{name.lower()}s", kind_fields.INSTANCE_TYPE)
-        for name in sorted(KINDS - {REVISION})
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind(AnyKind):
-    """A resource kind of whose objects the webhook takes facts.
-
-    `read` extracts the `fact`, or returns None for an object to ignore.
-    `optional` marks a CRD, which may be missing. Without a `required` kind, the webhook isn't ready. Of a
-    `metadata_only` kind, the API server sends nothing but the metadata.
-    """
-
-    fact: type[Fact]
-    read: Callable[[JsonObject], Fact | None]
-    optional: bool = False
-    required: bool = True
-    metadata_only: bool = False
+    def path_in(self, namespace: str) -> str:
+        """Return the path of a namespaced kind's objects in a namespace, of all if the namespace is empty."""
+        folder = self.path.removesuffix(self.plural)
+        return f"{folder}namespaces/{quote(namespace, safe='')}/{self.plural}" if namespace else self.path
 
     def is_of(self, api_version: str, name: str) -> bool:
         """Return whether a manifest is of this kind. KubeVirt and Longhorn have several versions of their API."""
-        if name != self.name:
-            return False
-        return api_version == self.api_version or (
-            self.optional and api_version.partition("/")[0] == self.api_version.partition("/")[0]
-        )
+        return (api_version.rpartition("/")[0], name) == (self.group, self.name)
 
     def read_all(self, raws: Iterable[msgspec.Raw | bytes], skip: Skip) -> Iterator[Fact]:
         """Yield the facts of objects. Calls `skip` for a malformed object."""
@@ -162,6 +126,25 @@ def _untyped(raw: msgspec.Raw | bytes) -> JsonObject:
         raise Malformed("not valid JSON") from None
     return item if isinstance(item, dict) else {}
 
+
+# Only the tool reads these.
+LONGHORN_VERSION = "current-longhorn-version"
+_INSTANCE_TYPE_API = "/apis/instancetype.kubevirt.io/v1beta1"
+TOOL_KINDS = (
+    Kind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", kind_fields.KUBEVIRT),
+    Kind(
+        "Setting",
+        "/apis/longhorn.io/v1beta2/settings",
+        kind_fields.LONGHORN_SETTING,
+        query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"},
+    ),
+    # Instance types, preferences, and the revisions of both.
+    Kind(REVISION, "/apis/apps/v1/controllerrevisions", kind_fields.REVISION, query={"labelSelector": NAME_LABEL}),
+    *(
+        Kind(name, f"{_INSTANCE_TYPE_API}/{name.lower()}s", kind_fields.INSTANCE_TYPE)
+        for name in sorted(KINDS - {REVISION})
+    ),
+)
 
 # Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
 # decisions.

@@ -342,8 +342,7 @@ class Pods(PlacedPods):
         Of a claim that very many pods mount, only the first ones count.
         """
         found: set[Key] = set()
-        # A copy: between two pods, the caller's queries may add others.
-        for pod in tuple(islice(self._by_claim.get((namespace, claim), {}).values(), MAX_MOUNTING)):
+        for pod in islice(self._by_claim.get((namespace, claim), {}).values(), MAX_MOUNTING):
             # A terminating hotplug pod unplugs its disk.
             owners = [self._by_uid[uid] for uid in pod.owners if uid in self._by_uid] if pod.alive else []
             for launcher in (pod, *owners):

@@ -11,7 +11,7 @@ from webhook.fleet.gitops import managed_by
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.reading.api import answered, list_objects
 from webhook.reading.documents import BadInput
-from webhook.reading.one_vm import list_names
+from webhook.reading.listing import list_names
 
 MAX_ATTEMPTS = 5  # KubeVirt writes a VM's status a few times while it starts, and each write changes the version
 WRITE_TIMEOUT = 15.0  # seconds

@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from webhook.cluster.client import ClusterClient, ClusterError
@@ -16,11 +15,10 @@ from webhook.fleet.move import Hindrance, Move, Refusal, plan_move
 from webhook.fleet.run import IN_FLIGHT, RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
 from webhook.fleet.states import Status, assess
 from webhook.placement.objects.facts import Key
-from webhook.placement.objects.fields import Malformed
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 from webhook.reading.documents import BadInput
-from webhook.reading.one_vm import read_one_vm
+from webhook.reading.listing import read_inventory
 
 POLL = 0.5  # seconds between two reads of the cluster
 LIST_INTERVAL = 5.0  # seconds between two lists of all migrations, while none may be created
@@ -208,24 +206,19 @@ class MigrationRun:
     def _checked(self, candidate: Relocation, view: View) -> Move | Refusal:
         key = candidate.move.key
         unfinished = frozenset((each.namespace, each.vmi) for each in view.migrations if each.unfinished)
-        try:
-            inventory, status = self._assessed(key)
-            if status is None:
-                return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
-            return plan_move(status, inventory.surroundings(self._settings, unfinished), inventory.store)
-        except Malformed as error:
-            return Refusal(Hindrance.NOT_RUNNING, f"the VM's pod cannot be read: {error}")
+        inventory, status = self._assessed(key)
+        if status is None:
+            return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
+        return plan_move(status, inventory.surroundings(self._settings, unfinished), inventory.store)
 
     def _assessed(self, key: Key) -> tuple[Inventory, Status | None]:
-        inventory = read_one_vm(self._cluster, self._settings.longhorn_namespace, key)
+        inventory = read_inventory(self._cluster, self._settings)
         machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
         return inventory, assess(machines[0], inventory.store, self._settings) if machines else None
 
     def _check_arrival(self, move: Move) -> None:
         """Report a VM whose share-manager has moved during the migration."""
-        status: Status | None = None
-        with suppress(Malformed):
-            _, status = self._assessed(move.key)
+        _, status = self._assessed(move.key)
         storage = status.storage_node if status else None
         if storage not in (None, move.target):
             detail = f"its storage is on {storage} by now. Run the command again"

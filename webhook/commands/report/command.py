@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.commands.fleet_source import Scope, assess_all, read_files, read_live
+from webhook.commands.fleet_source import Scope, assess_all, read_fleet
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
@@ -126,7 +126,7 @@ def _survey(  # noqa: PLR0913 (the options of the command)
     watch: bool,
 ) -> tuple[JsonObject, Scope]:
     with progress_bar(shown=not watch) as progress:
-        fleet = read_files(snapshots) if snapshots else read_live(live["kubeconfig"], live["context"], progress)
+        fleet, _ = read_fleet(snapshots, live, progress)
         scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, selector)
         statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting, progress))
     if not statuses and scope.namespace:

@@ -92,7 +92,7 @@ def serve(  # noqa: PLR0913, PLR0917 (one parameter per option)
     metrics = Metrics(settings.action)
     metrics.add(partial(log_metrics, log_stream, log_limit))
     if snapshots:
-        backend = from_snapshot(snapshot.load(snapshots), settings)
+        backend = from_snapshot(snapshot.read(snapshots).inventory.store, settings)
     else:
         backend = _live_backend(connect(kubeconfig, context), settings, lease_key, metrics)
     reviewer = Reviewer(backend, settings, metrics, log_info=log_handler.info)
