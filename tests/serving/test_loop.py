@@ -18,7 +18,7 @@ from tests.support.log_capture import capture_logs
 from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
 from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files
-from tests.support.tls_records import handshake
+from tests.support.tls_records import ALERT, CLOSE_NOTIFY, handshake
 from webhook.cluster.backend import from_snapshot
 from webhook.placement.settings import Settings
 from webhook.serving.app import review_port
@@ -300,6 +300,15 @@ def test_a_key_update_flood_ends_the_connection(driver, record_peer, after_each)
     driver.turn(2 * MAX_USELESS_RECORDS)
     assert driver.dropped == {"tls": 1}
     assert driver.loop.buffered() == 0
+
+
+def test_records_after_close_notify_are_not_read(driver, record_peer):
+    """While records follow, OpenSSL reports the end at each read: one segment stopped the loop and filled the memory."""
+    sock, writer = record_peer
+    driver.send(sock, writer.record(POST) + writer.record(CLOSE_NOTIFY, ALERT) + writer.record(POST))
+    driver.turn(2)
+    assert +driver.statuses == {200: 1}
+    assert (driver.loop.connections(), driver.loop.buffered(), driver.dropped) == (0, 0, {})
 
 
 def test_a_request_in_records_of_one_byte_takes_many_turns(driver, record_peer):

@@ -7,7 +7,8 @@ from contextlib import suppress
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 HASH, HASH_SIZE, KEY_SIZE, IV_SIZE = "sha384", 48, 32, 12  # of TLS_AES_256_GCM_SHA384, bytes
-APPLICATION_DATA, HANDSHAKE = 23, 22
+APPLICATION_DATA, HANDSHAKE, ALERT = 23, 22, 21
+CLOSE_NOTIFY = bytes([1, 0])
 KEY_UPDATE = bytes([24, 0, 0, 1, 0])  # without a request for an update of the server's keys
 
 

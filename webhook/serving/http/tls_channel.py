@@ -8,11 +8,9 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
 
 from webhook.serving.http.channel import Channel, ConnectionLost
-
-T = TypeVar("T")
 
 HEADER_SIZE = 5  # bytes of a record: content type, version, length
 CONTENT_TYPES = range(20, 25)
@@ -74,7 +72,7 @@ class TlsChannel(Channel):
         """Continue the handshake and return whether it is complete."""
         if not self._fill():
             raise ConnectionLost("reset")
-        return self._pass_records() > 0 and self._run(self._do_handshake) is not None
+        return self._pass_records() > 0 and self._run(self._tls.do_handshake)
 
     def receive(self) -> bytes | None:
         """Return the data of some records, b"" at the end of the stream, or None if no data has arrived."""
@@ -82,10 +80,8 @@ class TlsChannel(Channel):
             return super().receive()
         if self._at_end or not self._fill():
             return b""
-        passed, data = self._pass_records(), []
-        while self._incoming.pending and (record := self._run(self._read)) is not None:
-            self._at_end = not record
-            data.append(record)
+        passed, data = self._pass_records(), list[bytes]()
+        self._run(partial(self._read_records, data))
         self._useless_records += passed - len(data)
         if self._useless_records > MAX_USELESS_RECORDS:
             raise ConnectionLost("tls")
@@ -116,24 +112,23 @@ class TlsChannel(Channel):
             with suppress(OSError, ValueError):  # close_notify is written; don't wait for the peer's
                 self._tls.unwrap()
 
-    def _do_handshake(self) -> bool:
-        self._tls.do_handshake()
-        return True
+    def _read_records(self, data: list[bytes]) -> None:
+        while self._incoming.pending and not self._at_end:
+            data.append(self._tls.read(MAX_PLAINTEXT))
+            self._at_end = not data[-1]  # close_notify: TLS reads nothing that follows it
 
-    def _read(self) -> bytes:
-        return self._tls.read(MAX_PLAINTEXT)
-
-    def _run(self, operation: Callable[[], T]) -> T | None:
-        """Run an operation that reads records, and send what TLS answers. Return None if it needs another record."""
+    def _run(self, operation: Callable[[], None]) -> bool:
+        """Run an operation that reads records, and send what TLS answers. Return False if it needs another record."""
         try:
-            return operation()
+            operation()
         except ssl.SSLWantReadError:
-            return None
+            return False
         except ssl.SSLError as error:
             raise _loss(error) from None
         finally:
             if self._outgoing.pending:  # also an alert
                 self._flush()
+        return True
 
     def _fill(self) -> bool:
         """Read what has arrived unless a record is in memory. Return False at the end of the stream."""
