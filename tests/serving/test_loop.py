@@ -303,7 +303,7 @@ def test_a_key_update_flood_ends_the_connection(driver, record_peer, after_each)
 
 
 def test_records_after_close_notify_are_not_read(driver, record_peer):
-    """While records follow, OpenSSL reports the end at each read: one segment stopped the loop and filled the memory."""
+    """While records follow, OpenSSL reports the end at each read: one segment stopped the loop for ever."""
     sock, writer = record_peer
     driver.send(sock, writer.record(POST) + writer.record(CLOSE_NOTIFY, ALERT) + writer.record(POST))
     driver.turn(2)

@@ -6,6 +6,7 @@ A socket of the `ssl` module would read on until it finds application data. A pe
 
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,9 +14,10 @@ from functools import partial
 from webhook.serving.http.channel import Channel, ConnectionLost
 
 HEADER_SIZE = 5  # bytes of a record: content type, version, length
+unpack_header = struct.Struct(">BBxH").unpack_from
 CONTENT_TYPES = range(20, 25)
 MAX_PLAINTEXT = 16 * 1024  # bytes of one record
-MAX_RECORD = HEADER_SIZE + MAX_PLAINTEXT + 2048  # bytes; TLS 1.2 allows more expansion than 1.3
+MAX_CIPHERTEXT = MAX_PLAINTEXT + 2048  # bytes; TLS 1.2 allows more expansion than 1.3
 # Records without application data that a peer may send per request: KeyUpdates, warnings, empty records. Go's limit,
 # crypto/tls/common.go (maxUselessRecords), counts only consecutive ones.
 MAX_USELESS_RECORDS = 16
@@ -49,7 +51,8 @@ class TlsChannel(Channel):
         self._is_outdated = is_outdated
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._received = bytearray()  # ciphertext that TLS has not got yet
+        self._received = b""  # ciphertext that TLS has not got yet
+        self._has_records = False
         self._useless_records = 0
         self._at_end = self._half_closed = False
 
@@ -60,8 +63,8 @@ class TlsChannel(Channel):
 
     @property
     def has_input(self) -> bool:
-        """Whether a complete record is in memory."""
-        return self._at_end or self._incoming.pending > 0 or self._record_size(0) > 0
+        """Whether a record may be in memory."""
+        return self._has_records or self._at_end or self._incoming.pending > 0
 
     @property
     def outdated(self) -> bool:
@@ -108,7 +111,7 @@ class TlsChannel(Channel):
     def _close_tls(self) -> None:
         if not self._half_closed:
             self._half_closed = True
-            self._received.clear()
+            self._received, self._has_records = b"", False
             with suppress(OSError, ValueError):  # close_notify is written; don't wait for the peer's
                 self._tls.unwrap()
 
@@ -140,27 +143,19 @@ class TlsChannel(Channel):
         return data != b""
 
     def _pass_records(self) -> int:
-        """Pass the next complete records to TLS, and return their number."""
-        end = number = 0
-        while number < RECORDS_PER_TURN and (size := self._record_size(end)):
-            end, number = end + size, number + 1
-        if end:
-            self._incoming.write(self._received[:end])
-            del self._received[:end]
+        """Pass the next complete records, or what is no record, to TLS. Return their number."""
+        received, size, end, number = self._received, len(self._received), 0, 0
+        while number < RECORDS_PER_TURN and size - end >= HEADER_SIZE:
+            content_type, version, length = unpack_header(received, end)
+            is_record = content_type in CONTENT_TYPES and version == 3 and length <= MAX_CIPHERTEXT
+            record_end = end + HEADER_SIZE + length if is_record else size
+            if record_end > size:
+                break
+            end, number = record_end, number + 1
+        self._incoming.write(received[:end])
+        self._received = received[end:]
+        self._has_records = number == RECORDS_PER_TURN and end < size
         return number
-
-    def _record_size(self, start: int) -> int:
-        """Return the size of the record that starts there, with its header; 0 if it is incomplete.
-
-        Of anything but a record, all bytes count, for TLS to reject.
-        """
-        received, left = self._received, len(self._received) - start
-        if left < HEADER_SIZE:
-            return 0
-        size = HEADER_SIZE + (received[start + 3] << 8 | received[start + 4])
-        if received[start] not in CONTENT_TYPES or received[start + 1] != 3 or size > MAX_RECORD:
-            return left
-        return size if size <= left else 0
 
     def _flush(self) -> bool:
         if self._outgoing.pending:
