@@ -28,7 +28,7 @@ from webhook.cluster.caches.store import Store
 from webhook.placement.injector import decide
 from webhook.placement.objects.facts import Pod
 from webhook.placement.reasons import Outcome, Reason
-from webhook.placement.volume_consumers import Consumers, avoided_nodes, find_consumers, ranked_nodes
+from webhook.placement.volume_consumers import Consumers, avoided_nodes, consumers_of, ranked_nodes
 
 CLAIM_AND_PV = [claim(), volume()]
 MIGRATION_TARGET = {"kubevirt.io/migrationJobUID": "uid"}
@@ -92,12 +92,12 @@ def test_a_share_manager_pod_without_consumers_is_unchanged(storage: list[Object
 def test_a_pv_is_found_by_handle_before_name() -> None:
     named_like_the_volume = volume("disk2", name="vol-disk1", handle="else")
     store = catalog(*CLAIM_AND_PV, named_like_the_volume, vm("one"), vm("two", claims=["disk2"]))
-    assert consumer_names(find_consumers(share_manager_pod("vol-disk1"), store, settings())) == ["one"]
+    assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one"]
 
 
 def test_a_pv_without_a_handle_is_found_by_name() -> None:
     store = catalog(volume(name="vol-disk1", handle=""), vm("one"))
-    assert find_consumers(share_manager_pod("vol-disk1"), store, settings()).claim == "disk1"
+    assert consumers_of("vol-disk1", store, settings()).claim == "disk1"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_pv_without_a_handle_is_found_by_name() -> None:
     ],
 )
 def test_the_vms_elect_one_of_their_nodes(vms: list[Object], winner: str) -> None:
-    consumers = find_consumers(share_manager_pod(), catalog(*CLAIM_AND_PV, *vms), settings())
+    consumers = consumers_of("vol-disk1", catalog(*CLAIM_AND_PV, *vms), settings())
     assert ranked_nodes(consumers, frozenset())[0] == winner
 
 
@@ -140,7 +140,7 @@ def test_the_consumers_of_both_pvs_of_a_volume_count() -> None:
     static = volume(name="static", handle="vol-disk1", claim="copy", namespace="other")
     vms = [vm("one", "node-a"), vm("two", "node-b", namespace="other", claims=["copy"])]
     store = catalog(*CLAIM_AND_PV, static, claim("copy", namespace="other", volume="static"), *vms)
-    assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == ["one", "two"]
+    assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one", "two"]
 
 
 @pytest.mark.parametrize("uid", ["old-uid", "new-uid"])
@@ -150,14 +150,14 @@ def test_a_released_pv_that_names_its_old_claim_has_no_consumers(uid: str) -> No
     recreated = claim(volume="pvc-new" if uid == "old-uid" else "pvc-disk1")
     recreated["metadata"]["uid"] = uid
     store = catalog(released, recreated, vm("one", "node-a"))
-    assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == []
+    assert consumer_names(consumers_of("vol-disk1", store, settings())) == []
 
 
 def test_a_pv_that_names_its_claim_by_uid_has_the_consumers_of_the_claim() -> None:
     bound, its_claim = volume(), claim()
     bound["spec"]["claimRef"]["uid"] = its_claim["metadata"]["uid"] = "a-uid"
     store = catalog(bound, its_claim, vm("one", "node-a"))
-    assert consumer_names(find_consumers(share_manager_pod(), store, settings())) == ["one"]
+    assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one"]
 
 
 DRAINED = [vm("source", "node-a"), vm("target", "node-b", labels=MIGRATION_TARGET)]

@@ -82,12 +82,6 @@ def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
             ),
             "no node serves claims a (ClaimNotRWX) and b (NotLonghorn)",
         ),
-        (wording.steered("node-a", 1), "prefers node-a, which runs 1 VM of this volume"),
-        (wording.steered("node-a", 2), "prefers node-a, which runs 2 VMs of this volume"),
-        (
-            wording.not_steered("node-a", "is cordoned"),
-            "node-a runs a VM of this volume but is cordoned, so no node affinity is added",
-        ),
     ],
 )
 def test_a_sentence_names_the_nodes_and_claims(sentence: str, expected: str) -> None:

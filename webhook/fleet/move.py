@@ -11,10 +11,9 @@ from webhook.placement.catalog import Catalog
 from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
 from webhook.placement.injector import candidate_for
-from webhook.placement.migration_nodes import HOSTNAME
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
-from webhook.placement.objects.kubevirt import run_strategy
+from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import is_terminating
 from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
 from webhook.placement.settings import OptIn, Settings

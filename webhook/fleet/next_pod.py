@@ -17,13 +17,13 @@ from webhook.fleet.vm_pod_template import (
 )
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION, without_injection
 from webhook.placement.eligibility import MODE_ANNOTATION, creator_of
-from webhook.placement.migration_nodes import HOSTNAME, source_anti_affinity
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, mounted_claims
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import (
     APP_LABEL,
     CREATED_BY_LABEL,
     EVICTION_SOURCE,
+    HOSTNAME,
     MIGRATION_LABEL,
     MIGRATION_NAME_ANNOTATION,
     STATE_CLAIM_LABEL,
@@ -121,11 +121,19 @@ def _with_template_annotations(annotations: JsonObject, vm: JsonObject, settings
 def _spec_before_migration(pod: JsonObject, vmi: JsonObject | None, node_selectors: Mapping[str, str]) -> JsonObject:
     spec = _without_avoided_source(mapping(pod, "spec"), vmi)
     affinity = {key: value for key, value in mapping(spec, "affinity").items() if key != "podAntiAffinity"}
-    if anti_affinity := _without_term(mapping(spec, "affinity", "podAntiAffinity"), source_anti_affinity(pod)):
+    if anti_affinity := _without_term(mapping(spec, "affinity", "podAntiAffinity"), _source_anti_affinity(pod)):
         affinity["podAntiAffinity"] = anti_affinity
     selector = _selector_before_migration(mapping(spec, "nodeSelector"), vmi, node_selectors)
     rest = {key: value for key, value in spec.items() if key not in {"affinity", "nodeSelector"}}
     return rest | ({"affinity": affinity} if affinity else {}) | {"nodeSelector": selector}
+
+
+def _source_anti_affinity(pod: JsonObject) -> JsonObject:
+    """Return the term that keeps the target of a VMI's pod off the node of its source.
+
+    KubeVirt's source: `createMigrationPodAntiAffinityRule` in the same file as `createTargetPod`.
+    """
+    return {"labelSelector": {"matchLabels": {CREATED_BY_LABEL: vmi_uid(pod)}}, "topologyKey": HOSTNAME}
 
 
 def _without_avoided_source(spec: JsonObject, vmi: JsonObject | None) -> JsonObject:
@@ -211,7 +219,7 @@ def target_pod(
     kept = {key: value for key, value in metadata.items() if key not in _OF_ONE_POD}
     labels = mapping(metadata, "labels") | {MIGRATION_LABEL: "future"}
     anti_affinity = mapping(spec, "affinity", "podAntiAffinity")
-    terms = [*mappings(anti_affinity, REQUIRED), source_anti_affinity(template)]
+    terms = [*mappings(anti_affinity, REQUIRED), _source_anti_affinity(template)]
     affinity = mapping(spec, "affinity") | {"podAntiAffinity": anti_affinity | {REQUIRED: terms}}
     return template | {
         "metadata": kept | {"labels": labels},

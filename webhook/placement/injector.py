@@ -20,17 +20,18 @@ from webhook.placement.eligibility import (
     username,
 )
 from webhook.placement.guard.candidate import Candidate, pinning_replicas, releases_pins
+from webhook.placement.guard.comparison_limit import Comparisons
 from webhook.placement.guard.feasibility import (
     CHECKS,
-    Check,
     FailedCheck,
     checks_in_force,
     contest,
     first_failed_check,
 )
-from webhook.placement.migration_nodes import leads_elsewhere
 from webhook.placement.objects.claims import DECIDING_CLAIM_ANNOTATION, deciding_claim, unknown_deciding_claim
 from webhook.placement.objects.fields import JsonObject, mapping, text
+from webhook.placement.objects.kubevirt import EVICTION_SOURCE, HOSTNAME, vmi_uid
+from webhook.placement.objects.longhorn import VOLUME_LABEL
 from webhook.placement.opt_in import new_applicant, opted_in_by
 from webhook.placement.patch import Operation, patch_for
 from webhook.placement.reasons import (
@@ -43,10 +44,19 @@ from webhook.placement.reasons import (
     OptedInBy,
     Outcome,
     Reason,
+    Source,
 )
 from webhook.placement.settings import Action, Settings
-from webhook.placement.steering import place_share_manager
-from webhook.placement.steps import ClaimsFollowed, NodeChecked, NodeChosen, Record, RulesChecked, ignore
+from webhook.placement.steps import (
+    ClaimsFollowed,
+    ConsumersFound,
+    NodeChecked,
+    NodeChosen,
+    Record,
+    RulesChecked,
+    ignore,
+)
+from webhook.placement.volume_consumers import avoided_nodes, consumers_of, failing_nodes, ranked_nodes
 from webhook.placement.votes import Choice
 from webhook.placement.wording import unchanged
 
@@ -108,7 +118,7 @@ def decide(request: JsonObject, catalog: Catalog | None, settings: Settings, rec
         reason = _broken_rule(STEERING_RULES, made, OptedInBy.NOTHING, settings, record)
         if reason or catalog is None:
             return unchanged(reason or Reason.CACHE_NOT_SYNCED, Mode.PREFERRED)
-        return place_share_manager(pod, namespace, catalog, settings, record)
+        return _place_share_manager(pod, namespace, catalog, settings, record)
     by = OptedInBy.NOTHING
     if made.is_virt_launcher:
         by = opted_in_by(new_applicant(pod, namespace, settings), catalog, settings)
@@ -171,22 +181,7 @@ def _place_virt_launcher(made: Creation, mode: Mode, catalog: Catalog, settings:
     # The other replicas may be pinning VMs to the node, too.
     replicas, releases = pinning_replicas(catalog, settings), releases_pins(settings)
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog, replicas, releases=releases)
-    checks = checks_in_force(required=mode is Mode.REQUIRED, certain=choice.certain, node_guard=settings.node_guard)
-    obstacle, contested = _checked(candidate, checks, settings, record, prefers=mode is Mode.PREFERRED)
-    if obstacle or mode is Mode.PREFERRED:
-        return _reserving(_prefer(claims, choice, obstacle, contested, mode), candidate, settings)
-    return Decision(
-        Outcome.PINNED,
-        Reason.CO_SCHEDULED,
-        wording.placed(claims, choice, mode),
-        mode,
-        choice.node,
-        conflict=bool(choice.others),
-        claims=claims,
-        recorded=True,
-        reservation=candidate.pod_facts if settings.node_guard else None,
-        passed_over=candidate.comparisons.passed_over,
-    )
+    return _reserving(_placed(claims, choice, candidate, mode, settings, record), candidate, settings)
 
 
 def _unserved(claims: tuple[ClaimFinding, ...], named: str, mode: Mode, settings: Settings) -> Decision:
@@ -206,56 +201,109 @@ def _place_migration_target(made: Creation, catalog: Catalog, settings: Settings
     claims = resolve.resolve_all(pod, namespace, catalog, settings, made.claims)
     record(ClaimsFollowed(claims))
     choice = votes.choose(claims)
-    if choice is None:
-        return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
-    elsewhere = leads_elsewhere(pod, namespace, choice.node, catalog)
-    record(NodeChosen(choice, leads_elsewhere=elsewhere))
-    if elsewhere:
+    elsewhere = choice is not None and _leads_elsewhere(made, choice.node, catalog)
+    if choice:
+        record(NodeChosen(choice, leads_elsewhere=elsewhere))
+    if choice is None or elsewhere:
         return unchanged(Reason.MIGRATION_TARGET, Mode.PREFERRED)
     candidate = candidate_for(pod, namespace, choice.node, claims, catalog)
-    checks = checks_in_force(required=False, certain=choice.certain, node_guard=settings.node_guard)
-    obstacle, contested = _checked(candidate, checks, settings, record, prefers=True)
-    return _prefer(claims, choice, obstacle, contested, Mode.PREFERRED)
+    return _placed(claims, choice, candidate, Mode.PREFERRED, settings, record)
 
 
-def _checked(
-    candidate: Candidate, checks: tuple[Check, ...], settings: Settings, record: Record, *, prefers: bool
-) -> tuple[FailedCheck | None, FailedCheck | None]:
-    """Return the check that fails, and for a pod that then only prefers the node, why pinned pods need the node."""
-    obstacle = first_failed_check(candidate, checks)
-    contested = contest(candidate) if settings.node_guard and (obstacle or prefers) else None
-    record(NodeChecked(candidate, checks, contested.detail if contested else None))
-    return obstacle, contested
+def _leads_elsewhere(made: Creation, node: str, catalog: Catalog) -> bool:
+    """Return whether the migration must go to a node other than `node`.
+
+    It must if the VM already runs on `node`, if the target names its own node, or if a descheduler evicted the VM.
+    """
+    metadata, vmi = mapping(made.pod, "metadata"), vmi_uid(made.pod)
+    if any(EVICTION_SOURCE in mapping(metadata, kind) for kind in ("labels", "annotations")):
+        return True
+    pods = (pod for claim in made.claims for pod in catalog.mounting_pods(made.namespace, claim))
+    runs_there = any(pod.node == node and pod.alive and pod.vmi_uid == vmi for pod in pods)
+    return runs_there or HOSTNAME in mapping(made.pod, "spec", "nodeSelector")
 
 
-def _prefer(
+def _placed(  # noqa: PLR0913, PLR0917 (what its callers know)
     claims: tuple[ClaimFinding, ...],
     choice: Choice,
-    obstacle: FailedCheck | None,
-    contested: FailedCheck | None,
+    candidate: Candidate,
     mode: Mode,
+    settings: Settings,
+    record: Record,
 ) -> Decision:
-    """Decide on a pod that must not require the node. It prefers the node, or others if pinned pods need the node."""
+    """Pin a pod to the chosen node, or only prefer the node, or prefer others if pinned pods need the node."""
+    required, guard = mode is Mode.REQUIRED, settings.node_guard
+    checks = checks_in_force(required=required, certain=choice.certain, node_guard=guard)
+    obstacle = first_failed_check(candidate, checks)
+    contested = contest(candidate) if guard and (obstacle or not required) else None
+    record(NodeChecked(candidate, checks, contested.detail if contested else None))
     problem = obstacle or contested
-    reason = problem.reason if problem else Reason.CO_SCHEDULED
-    outcome = Outcome.UNCHANGED if contested or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
     if problem is None:
+        outcome, reason = Outcome.PINNED if required else Outcome.PREFERRED, Reason.CO_SCHEDULED
         message = wording.placed(claims, choice, mode)
     else:
+        reason = problem.reason
+        outcome = Outcome.UNCHANGED if contested or reason is Reason.NODE_NOT_FOUND else Outcome.PREFERRED
         message = wording.softened(claims, choice, problem.detail, outcome, contested=bool(contested))
-    conflict = bool(choice.others)
-    avoids = bool(contested) and reason is not Reason.NODE_NOT_FOUND
-    return Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, avoids=avoids)
+    avoids, conflict = bool(contested) and reason is not Reason.NODE_NOT_FOUND, bool(choice.others)
+    decision = Decision(outcome, reason, message, mode, choice.node, conflict, claims, recorded=True, avoids=avoids)
+    return replace(decision, passed_over=True) if candidate.comparisons.passed_over else decision
 
 
 def _reserving(decision: Decision, candidate: Candidate, settings: Settings) -> Decision:
-    """Reserve resources for a pod that prefers the node: the scheduler may bind it before a pod that is pinned next."""
-    if candidate.comparisons.passed_over:
-        decision = replace(decision, passed_over=True)
+    """Reserve resources for a VM's pod, also if it only prefers the node: it may be bound before the next pod."""
+    if not settings.node_guard:
+        return decision
+    if decision.outcome is Outcome.PINNED:
+        return replace(decision, reservation=candidate.pod_facts)
     may_fit = decision.outcome is Outcome.PREFERRED and decision.reason in MAY_FIT_REASONS
-    if not settings.node_guard or not may_fit or is_gated(candidate.pod) or not candidate.fits():
+    if not may_fit or is_gated(candidate.pod) or not candidate.fits():
         return decision
     return replace(decision, reservation=replace(candidate.pod_facts, prefers=True))
+
+
+def _place_share_manager(
+    pod: JsonObject, namespace: str, catalog: Catalog, settings: Settings, record: Record
+) -> Decision:
+    """Place a share-manager pod on the node where most VMs use its volume, if the node guard allows it.
+
+    The node is preferred, never required, so that Longhorn's failover always wins.
+    """
+    volume = text(pod, "metadata", "labels", VOLUME_LABEL)
+    users = consumers_of(volume, catalog, settings)
+    failing = failing_nodes(volume, catalog, settings)
+    avoided = avoided_nodes(pod) | failing
+    record(ConsumersFound(users, avoided))
+    if not users.pods:
+        return unchanged(Reason.NO_CONSUMER, Mode.PREFERRED, f"no opted-in VM uses volume {volume}")
+    candidates = ranked_nodes(users, avoided)
+    if not candidates:
+        why = "the share-manager failed twice within ten minutes on" if failing else "the pod prefers to avoid"
+        sentence = f"{why} the nodes of the VMs that use volume {volume}"
+        return unchanged(Reason.NODE_AVOIDED, Mode.PREFERRED, sentence)
+
+    # A share-manager pod mounts no claim, so no PV restricts it: Longhorn attaches the volume to the pod's node.
+    # In a drain, the node of the migration's source is cordoned, and the new server belongs on the target's node.
+    obstacles: dict[str, FailedCheck | None] = {}
+    checks = CHECKS if settings.node_guard else ()
+    comparisons = Comparisons()  # for all nodes together
+    for node in candidates:
+        candidate = Candidate(pod, namespace, node, (), catalog, comparisons=comparisons)
+        record(NodeChecked(candidate, checks))
+        obstacles[node] = first_failed_check(candidate, checks)
+        if obstacles[node] is None:
+            break
+    else:
+        node = candidates[0]
+    record(NodeChosen(Choice(node, tuple(other for other in candidates if other != node))))
+    claims = (ClaimFinding(users.claim, volume, node, Source.VIRT_LAUNCHER_POD),)
+    if obstacle := obstacles[node]:
+        sentence = f"{node} runs a VM of this volume but {obstacle.detail}, so no node affinity is added"
+        return replace(unchanged(obstacle.reason, Mode.PREFERRED, sentence), node=node, claims=claims)
+    vms = sum(vm.node == node for vm in users.pods)
+    message = f"prefers {node}, which runs {vms} {'VM' if vms == 1 else 'VMs'} of this volume"
+    placed = Decision(Outcome.PREFERRED, Reason.CO_SCHEDULED, message, Mode.PREFERRED, node, claims=claims)
+    return replace(placed, recorded=True, passed_over=comparisons.passed_over)
 
 
 def candidate_for(  # noqa: PLR0913, PLR0917 (what the guard evaluates)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from webhook.placement.catalog import Catalog
 from webhook.placement.objects.facts import Key, Pod, Volume
-from webhook.placement.objects.fields import JsonObject, mappings, text
-from webhook.placement.objects.longhorn import VOLUME_LABEL
+from webhook.placement.objects.fields import JsonObject, mappings
 from webhook.placement.objects.selectors import NODE_NAME_FIELD
 from webhook.placement.opt_in import is_handled, opted_in_by, stored_applicant
 from webhook.placement.settings import Settings
@@ -24,11 +23,6 @@ class Consumers:
     volume: str
     claim: str
     pods: tuple[Pod, ...]
-
-
-def find_consumers(pod: JsonObject, catalog: Catalog, settings: Settings) -> Consumers:
-    """Find the opted-in virt-launcher pods that are bound, alive, and mount the claim of the share-manager's volume."""
-    return consumers_of(text(pod, "metadata", "labels", VOLUME_LABEL), catalog, settings)
 
 
 def consumers_of(handle: str, catalog: Catalog, settings: Settings) -> Consumers:

@@ -24,16 +24,6 @@ def ranked(votes: Iterable[str]) -> tuple[str, ...]:
     return tuple(node for node, _ in Counter(votes).most_common())  # a stable sort: a Counter keeps insertion order
 
 
-def most_voted(votes: Iterable[str]) -> Choice | None:
-    """Return the node with the most votes. In a tie, the node with the earliest vote wins. None without votes."""
-    votes = list(votes)
-    nodes = list(dict.fromkeys(votes))
-    if len(nodes) < 2:  # most VMs; to count takes a while
-        return Choice(nodes[0]) if nodes else None
-    winner = ranked(votes)[0]
-    return Choice(winner, tuple(other for other in nodes if other != winner))
-
-
 def voters(findings: Iterable[ClaimFinding]) -> Sequence[ClaimFinding]:
     """Return the claims that have a vote and a node."""
     return [finding for finding in findings if finding.decides and finding.node]
@@ -45,7 +35,10 @@ def choose(findings: Iterable[ClaimFinding]) -> Choice | None:
     None if no claim with a vote has a node.
     """
     voting = voters(findings)
-    choice = most_voted(finding.node for finding in voting if finding.node)
-    if choice is None or any(finding.node == choice.node and not finding.reason for finding in voting):
-        return choice
-    return Choice(choice.node, choice.others, certain=False)
+    nodes = [finding.node for finding in voting if finding.node]
+    if not nodes:
+        return None
+    different = list(dict.fromkeys(nodes))
+    winner = max(different, key=nodes.count) if len(different) > 1 else different[0]  # most VMs have one
+    certain = any(finding.node == winner and not finding.reason for finding in voting)
+    return Choice(winner, tuple(node for node in different if node != winner), certain)

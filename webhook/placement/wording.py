@@ -201,16 +201,6 @@ def cold_start(findings: Iterable[ClaimFinding], *, steering: bool) -> str:
     return f"{message}; {unserved(problems)}" if problems else message
 
 
-def steered(node: str, vms: int) -> str:
-    """Return the message for a share-manager pod that prefers the node of its VMs."""
-    return f"prefers {node}, which runs {vms} {'VM' if vms == 1 else 'VMs'} of this volume"
-
-
-def not_steered(node: str, detail: str) -> str:
-    """Return the message for a share-manager pod that does not prefer the node of its VMs."""
-    return f"{node} runs a VM of this volume but {detail}, so no node affinity is added"
-
-
 def observed(decision: Decision) -> str:
     """Return the warning that reports a decision in the response to a dry run that gets no annotation."""
     return truncated(f"{OBSERVED}{decision.reason}: {decision.message}")

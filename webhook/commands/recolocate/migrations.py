@@ -6,9 +6,9 @@ from webhook.cluster.caches.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.move import Move
 from webhook.fleet.run import Migration, Sight
-from webhook.placement.migration_nodes import HOSTNAME
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
+from webhook.placement.objects.kubevirt import HOSTNAME
 from webhook.placement.objects.pod import is_terminating
 from webhook.reading.api import list_objects
 

@@ -25,8 +25,9 @@ EVICTION_SOURCE = "kubevirt.io/eviction-source"
 # A label of the claim that keeps a VM's vTPM or EFI state. The value is the VM's name.
 STATE_CLAIM_LABEL = "persistent-state-for"
 
-# A label of the nodes that can run VMs.
+# Labels of nodes. Those with the first can run VMs; the second may differ from the node's name.
 SCHEDULABLE_NODE = "kubevirt.io/schedulable"
+HOSTNAME = "kubernetes.io/hostname"
 
 
 def run_strategy(vm: JsonObject) -> str:
