@@ -122,6 +122,9 @@ SCRIPTED: list[tuple[str, list[Object], str]] = [
      "No scheduler has evaluated the pod for 45 s; it names kubevirt-scheduler. " + ADVICE["NotScheduled"]),
     ("unserved", [claim(), volume(), share_manager(state="stopped"), vm(), vm_pod()],
      "The VM runs, but no share-manager serves its claim: check the volume in Longhorn and the pod's Events."),
+    ("attaching",
+     [claim(), volume(), share_manager(state="stopped"), vm(), vm_pod() | {"status": {"phase": "Pending"}}],
+     f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."),
     ("starting", [claim(), volume(), share_manager_pod(), vm(), vm_pod()], ADVICE["ShareManagerStarting"]),
     ("no claim object", [vm(), vm_pod()], ADVICE["ClaimNotFound"]),
     ("Block", [claim(volumeMode="Block"), vm(), vm_pod()],
@@ -202,6 +205,11 @@ def test_without_the_node_guard_no_restart_is_advised_that_pins_the_vm_to_the_sa
     assert words == (
         f"Pinned to node-a, but node-a is cordoned; a restart would pin it there again. {ADVICE['NodeCordoned']}"
     )
+
+
+def test_without_steering_the_advice_says_that_a_restart_may_not_help() -> None:
+    words = advice(*apart(*SERVED, vm(), vm_pod(node="node-b"), steering=False))
+    assert words == "After a restart, the share-manager may run on any node, because steering is off."
 
 
 def test_while_the_webhook_is_not_active_no_restart_is_advised() -> None:

@@ -5,7 +5,7 @@ from webhook.fleet.move import TRANSIENT, Move, Refusal
 from webhook.fleet.states import Future, Machine, Start, State, Status
 from webhook.fleet.volume_users import keep_running
 from webhook.placement.objects.fields import is_dns_subdomain, text
-from webhook.placement.reasons import Outcome, Reason
+from webhook.placement.reasons import Decision, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
 
@@ -222,12 +222,7 @@ def _advice_to_restart(status: Status) -> str:
         return _sentence(_NOT_ENFORCED)
     steps = [opt_in_words(machine)] if start.stopped_by else []
     if not start.helps:
-        hindrance = ADVICE[start.decision.reason]
-        if start.decision.reason is Reason.CO_SCHEDULED:
-            hindrance = (
-                f"A restart only prefers {start.decision.node}. To have the VM pinned, remove the mode preferred."
-            )
-        return " ".join([*map(_sentence, steps), hindrance, *_other_users(start, status)])
+        return " ".join([*map(_sentence, steps), _hindrance(start.decision), *_other_users(start, status)])
     if start.future is Future.PINNED:
         result = f"its pod is then pinned to {start.decision.node}, where {keep_running(start.users)}"
     elif start.cold:
@@ -235,6 +230,15 @@ def _advice_to_restart(status: Status) -> str:
     else:
         result = "the share-manager of its disk then follows it"
     return f"{_sentence(', then '.join([*steps, restart_words(machine)]))} {_sentence(result)}"
+
+
+def _hindrance(decision: Decision) -> str:
+    """Return why a restart doesn't bring the VM and its share-manager together."""
+    if decision.reason is Reason.CO_SCHEDULED:
+        return f"A restart only prefers {decision.node}. To have the VM pinned, remove the mode preferred."
+    if decision.reason is Reason.COLD_START:
+        return "After a restart, the share-manager may run on any node, because steering is off."
+    return ADVICE[decision.reason]
 
 
 def _other_users(start: Start, status: Status) -> list[str]:
