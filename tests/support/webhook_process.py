@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -179,10 +178,8 @@ class Webhook:
 
     def pids(self) -> list[int]:
         """Return the process ids of the process and its workers."""
-        listed = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False
-        )
-        return [self.process.pid, *map(int, listed.stdout.split())]
+        pid = self.process.pid
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
     def _write_certificate(self, folder: Path) -> Path:
         folder.mkdir()
