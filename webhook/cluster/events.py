@@ -23,11 +23,9 @@ from webhook.placement.reasons import ClaimFinding, Decision, Reason
 
 COMPONENT = "kubevirt-scheduler"
 MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB
-# Seconds. Within AGGREGATION_WINDOW, a repeated event raises the count of the existing Event. RETRY_WAIT is the wait
-# before the only retry, as long as a busy API server demands (`Retry-After: 1`). SHUTDOWN_TIMEOUT is for queued events.
-# POLL_INTERVAL is between checks of the queue, and until the thread notices the shutdown.
-AGGREGATION_WINDOW, WRITE_TIMEOUT, RETRY_WAIT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 1.0, 0.2
-MIN_WRITE_INTERVAL = 1.0  # seconds between two writes of one topic: no VM starts more often, and it limits write storms
+# Seconds. Within AGGREGATION_WINDOW, a repeated event raises the count of the existing Event. SHUTDOWN_TIMEOUT is for
+# queued events. POLL_INTERVAL is between checks of the queue, and until the thread notices the shutdown.
+AGGREGATION_WINDOW, WRITE_TIMEOUT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 0.2
 # After a quiet time, as many events as the queue holds are written at once. A client that reaches the TLS port can post
 # made-up reviews, and the API server keeps each Event for an hour: at 20 per second 72,000, about 70 MB in etcd.
 WRITES_PER_SECOND = 20.0
@@ -51,7 +49,6 @@ class Subject(NamedTuple):
 
 
 Topic = tuple[Subject, Reason, str]  # events with the same VMI, reason and message are one topic
-PendingWrite = tuple[Topic, JsonObject, int]  # the topic, the Event, and the number of decisions that it reports
 NOT_WRITTEN = ("", 0, float("-inf"))  # name, count and time of a topic without an Event
 
 
@@ -123,7 +120,6 @@ class EventRecorder:
         self._send, self._instance, self._clock, self._lock = send, instance, clock, threading.Lock()
         # Events to write, in order of arrival.
         self._queue: dict[Topic, PendingTopic] = {}
-        self._retry: PendingWrite | None = None
         self._bucket = TokenBucket(WRITES_PER_SECOND, MAX_QUEUED, clock)
         # Name, count and time of each topic's Event. Only the writer thread uses it.
         self._written: OrderedDict[Topic, tuple[str, int, float]] = OrderedDict()
@@ -158,71 +154,53 @@ class EventRecorder:
         """Write events until `stop` is set, then for SHUTDOWN_TIMEOUT seconds more, and drop the rest."""
         while not stop.is_set():
             busy = self.step()
-            stop.wait(RETRY_WAIT if self._retry else 0 if busy else POLL_INTERVAL)
+            stop.wait(0 if busy else POLL_INTERVAL)
         end = self._clock() + SHUTDOWN_TIMEOUT
-        while (left := end - self._clock()) > 0 and self.step(min(left, WRITE_TIMEOUT), pause=0):
+        while (left := end - self._clock()) > 0 and self.step(min(left, WRITE_TIMEOUT), limited=False):
             pass
-        unwritten = sum(pending.times for pending in self._queue.values()) + (self._retry[2] if self._retry else 0)
-        if unwritten:
+        if unwritten := sum(pending.times for pending in self._queue.values()):
             self._drop("failed", unwritten)
             log.warning("events dropped at shutdown", extra={"resource": "events", "number": unwritten})
 
-    def step(self, deadline: float = WRITE_TIMEOUT, pause: float = MIN_WRITE_INTERVAL) -> bool:
-        """Write one event, first the one to retry. Return False if there was nothing to write yet.
+    def step(self, deadline: float = WRITE_TIMEOUT, *, limited: bool = True) -> bool:
+        """Write one event. Return False if there was nothing to write yet.
 
-        With a `pause` of 0, at shutdown, writes are not limited per second.
+        If not `limited`, at shutdown, writes are not limited per second.
         """
-        event = failed = self._retry
-        self._retry = None
-        try:
-            event = failed or self._next(pause)
-            if event is None:
+        with self._lock:
+            if not self._queue or (limited and not self._bucket.take()):
                 return False
-            self._write(*event, deadline)
-        except ClusterError as error:
-            if failed is None and (error.code in (0, 429) or error.code >= 500):
-                self._retry = event
-            else:
-                self._drop("failed", event[2] if event else 1)
+            topic = next(iter(self._queue))
+            pending = self._queue.pop(topic)
+        try:
+            self._write(topic, pending, deadline)
+        except ClusterError:
+            self._drop("failed", pending.times)
         except Exception as error:  # noqa: BLE001 (an exception would end the writer thread)
             self._drop("failed", error=error)
         return True
 
-    def _next(self, pause: float) -> PendingWrite | None:
-        with self._lock:
-            now = self._clock()
-            for topic, pending in self._queue.items():
-                # The age is negative after the clock was set back.
-                if not 0 <= now - self._written.get(topic, NOT_WRITTEN)[2] < pause:
-                    if pause and not self._bucket.take():
-                        return None
-                    del self._queue[topic]
-                    return topic, build_event(topic[0], pending.decision, self._instance, pending.at), pending.times
-        return None
-
-    def _write(self, topic: Topic, event: JsonObject, times: int, deadline: float) -> None:
-        path, now = f"/api/v1/namespaces/{event['metadata']['namespace']}/events", self._clock()
+    def _write(self, topic: Topic, pending: PendingTopic, deadline: float) -> None:
+        event, times = build_event(topic[0], pending.decision, self._instance, pending.at), pending.times
+        path, now = f"/api/v1/namespaces/{topic[0].namespace}/events", self._clock()
         name, count, written_at = self._written.get(topic, NOT_WRITTEN)
-        # A write without a response may have succeeded. A retry is safe: the count is absolute, and the name is unique.
         change = {"count": count + times, "lastTimestamp": event["lastTimestamp"]}
+        # The age is negative after the clock was set back.
         if not 0 <= now - written_at < AGGREGATION_WINDOW or not self._try_send(
             "PATCH", f"{path}/{name}", change, deadline, tolerated=404
         ):
-            self._try_send("POST", path, event | {"count": times}, deadline, tolerated=409)
+            self._try_send("POST", path, event | {"count": times}, deadline)
             name, count = event["metadata"]["name"], 0
-        self._remember(topic, name, count + times, now)
-
-    def _remember(self, topic: Topic, name: str, count: int, at: float) -> None:
-        self._written[topic] = name, count, at
+        self._written[topic] = name, count + times, now
         self._written.move_to_end(topic)
         while len(self._written) > MAX_REMEMBERED:
             self._written.popitem(last=False)
 
-    def _try_send(self, method: str, path: str, body: JsonObject, deadline: float, tolerated: int) -> bool:
+    def _try_send(self, method: str, path: str, body: JsonObject, deadline: float, tolerated: int = 0) -> bool:
         try:
             self._send(method, path, body, deadline)
         except ClusterError as error:
-            if error.code == tolerated:
+            if tolerated and error.code == tolerated:
                 return False
             # Log each error once. The text of a 403 names the missing right and the service account.
             if (method, error.code) not in self._logged_errors:
