@@ -232,7 +232,7 @@ def resident() -> float:
 
 def make_live(url: str) -> Live:
     """Return a catalog of the cluster, not yet started."""
-    return Live(ClusterClient(lambda: Api(url)), Settings())
+    return Live(ClusterClient(Api(url)), Settings())
 
 
 def sync(live: Live) -> None:
@@ -251,7 +251,7 @@ def read_as_catalog(url: str) -> Any:
 
 def read_pages(url: str, keep: Callable[[str, bytes], Any]) -> list[Any]:
     """Read the same pages sequentially, and return the result of `keep` for each object."""
-    connection, kept = ClusterClient(lambda: Api(url)), []
+    connection, kept = ClusterClient(Api(url)), []
     for kind in kinds("longhorn-system"):
         more = ""
         while True:

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 from click.testing import CliRunner
-from kubernetes.client import Configuration
 from rich.console import Console
 from rich.table import Table
 
@@ -33,7 +32,7 @@ from tests.support.fake_clock import FakeClock
 from webhook.cli import commands
 from webhook.cluster.backend import Backend
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
-from webhook.cluster.client import ClusterClient
+from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.settings import Settings
@@ -94,7 +93,7 @@ def synced(*items: Any) -> Iterator[tuple[Live, ClusterClient, FakeClock]]:
     """Provide the synced caches of a cluster with these objects."""
     with ApiServer() as server:
         server.put(*storage(), *items)
-        clock, cluster = FakeClock(), ClusterClient(lambda: Configuration(host=server.url))
+        clock, cluster = FakeClock(), ClusterClient(Api(server.url))
         live = Live(cluster, Settings(), clock, (VIRTUAL_MACHINES,))
         sync_caches(live, server)
         yield live, cluster, clock

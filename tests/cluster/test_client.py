@@ -1,10 +1,8 @@
 """Tests of ClusterClient: lists, watches, reads, writes, credentials, timeouts and error messages."""
 
 import ssl
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +23,10 @@ from tests.support.fake_api_server import (
     trickle,
 )
 from webhook.cluster.client import (
-    MAX_LINE_BYTES,
     MAX_PAGE_BYTES,
     Api,
     ClusterClient,
     ClusterError,
-    lines,
     pod_api,
 )
 
@@ -54,7 +50,7 @@ def cluster(server: ApiServer) -> ClusterClient:
 
 
 def client_for(url: str, silence: float = LONG_TIMEOUT) -> ClusterClient:
-    return ClusterClient(lambda: Api(url), silence=silence)
+    return ClusterClient(Api(url), silence=silence)
 
 
 def list_pages(cluster: ClusterClient, path: str, **query: str) -> list[list[str]]:
@@ -187,18 +183,6 @@ def test_a_failing_watch_delivers_earlier_events_before_it_raises(
         next(watch)
 
 
-def test_a_line_over_the_size_limit_raises_an_error() -> None:
-    with pytest.raises(ValueError, match="exceeds the limit"):
-        list(lines([b"x" * 1024] * (MAX_LINE_BYTES // 1024 + 1)))
-
-
-def test_lines_split_at_any_byte_are_reassembled() -> None:
-    text = b"one\ntwo\n\nthree"
-    for size in range(1, len(text) + 1):
-        parts = [text[start : start + size] for start in range(0, len(text), size)]
-        assert list(lines(parts)) == [b"one", b"two", b"three"]
-
-
 # Timeouts and connection errors
 
 
@@ -254,52 +238,6 @@ def test_requests_do_not_ask_for_compression(server: ApiServer, cluster: Cluster
 # Credentials
 
 
-def test_a_401_rereads_the_token_file_of_the_kubeconfig(server: ApiServer, tmp_path: Path) -> None:
-    """The Kubernetes client reads the token file only once (kubernetes 37.0.2)."""
-    file = tmp_path / "token"
-    file.write_text("first\n")
-    server.tokens = {"first"}
-    cluster = ClusterClient.connect(server.kubeconfig(tmp_path, tokenFile=str(file)))
-    assert list_pages(cluster, NODES) == [[]]
-    file.write_text("second\n")
-    server.tokens = {"second"}
-    assert list_pages(cluster, NODES) == [[]]
-    assert [request.headers["authorization"] for request in server.requests] == [
-        f"Bearer {x}" for x in ("first", "first", "second")
-    ]
-
-
-def test_a_second_401_raises_an_error(server: ApiServer, tmp_path: Path) -> None:
-    server.tokens = {"another"}
-    error = error_from(ClusterClient.connect(server.kubeconfig(tmp_path, token=TOKEN)).pages, NODES)
-    assert (error.code, str(error)) == (401, "Unauthorized")
-    assert server.count("list", "nodes") == 2
-
-
-def test_threads_with_the_same_expired_token_reload_it_once(server: ApiServer) -> None:
-    loads: list[str] = []
-
-    def load() -> Api:
-        loads.append(token := f"token-{len(loads)}")
-        return Api(server.url, authorization=lambda: f"Bearer {token}")
-
-    cluster, barrier = ClusterClient(load), threading.Barrier(4)
-    server.tokens = {"token-1"}
-
-    def respond_401(connection: Any) -> None:
-        barrier.wait(20)  # all four threads send the old token before the first 401
-        connection.answer(401, {})
-
-    server.script("list", "nodes", *[respond_401] * 4)
-    threads = [threading.Thread(target=list_pages, args=(cluster, NODES)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert loads == ["token-0", "token-1"]
-    assert server.count("list", "nodes") == 8
-
-
 def test_a_pod_uses_the_token_that_its_file_has_at_each_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +251,7 @@ def test_a_pod_uses_the_token_that_its_file_has_at_each_request(
     with ApiServer(tls) as server:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
-        cluster = ClusterClient(partial(pod_api, "no kubeconfig", tmp_path))
+        cluster = ClusterClient(pod_api("no kubeconfig", tmp_path))
         for token in ("first", "second"):
             (tmp_path / "token").write_text(f"{token}\n")
             server.tokens = {token}

@@ -35,7 +35,7 @@ def clock() -> FakeClock:
 
 
 def replica(server: ApiServer, clock: Any) -> Election:
-    return Election(ClusterClient(lambda: Api(server.url)), LEASE, clock)
+    return Election(ClusterClient(Api(server.url)), LEASE, clock)
 
 
 def stored(server: ApiServer) -> Object:

@@ -70,7 +70,7 @@ def live(server: ApiServer, clock: FakeClock) -> Live:
 
 
 def make_live(server: ApiServer, clock: Any = monotonic, **options: Any) -> Live:
-    cluster = ClusterClient(lambda: Api(server.url), silence=LONG_TIMEOUT)
+    cluster = ClusterClient(Api(server.url), silence=LONG_TIMEOUT)
     return Live(cluster, settings(**options), clock)
 
 
@@ -441,7 +441,7 @@ def test_the_next_pod_of_a_released_vm_is_only_preferred(server: ApiServer, live
 
 
 def test_vms_are_not_needed_for_a_decision(server: ApiServer, clock: FakeClock) -> None:
-    cluster = ClusterClient(lambda: Api(server.url))
+    cluster = ClusterClient(Api(server.url))
     live = Live(cluster, settings(), clock, (VIRTUAL_MACHINES,))
     for plural in (CLAIMS, VOLUMES, MANAGERS, "nodes", "csinodes", "pods", VMIS, "namespaces"):
         assert not live.synced()

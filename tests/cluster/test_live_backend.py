@@ -46,7 +46,7 @@ def make_backend(server: ApiServer) -> Iterator[MakeBackend]:
     created = list[LiveBackend]()
 
     def make(lease: tuple[str, str] | None = LEASE, **overrides: Any) -> LiveBackend:
-        cluster = ClusterClient(lambda: Api(server.url))
+        cluster = ClusterClient(Api(server.url))
         created.append(LiveBackend(cluster, settings(**overrides), lease))
         return created[-1]
 

@@ -48,7 +48,7 @@ def server() -> Iterator[ApiServer]:
 
 
 def client(server: ApiServer) -> ClusterClient:
-    return ClusterClient(lambda: Api(server.url))
+    return ClusterClient(Api(server.url))
 
 
 def make_live(server: ApiServer, **options: Any) -> Live:

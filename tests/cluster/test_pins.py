@@ -38,7 +38,7 @@ class Replica:
 
     def __init__(self, server: ApiServer, **options: Any) -> None:
         self.clock = FakeClock()
-        cluster = ClusterClient(lambda: Api(server.url))
+        cluster = ClusterClient(Api(server.url))
         self.live = Live(cluster, settings(**options), self.clock)
         server.put(*storage(), NODE_A, vmi("vm0"))
         sync_caches(self.live, server)

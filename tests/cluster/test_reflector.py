@@ -100,7 +100,7 @@ class Cache:
         lock: Any = None,
         silence: float = LONG_TIMEOUT,
     ) -> None:
-        cluster = ClusterClient(lambda: Api(server.url), silence=silence)
+        cluster = ClusterClient(Api(server.url), silence=silence)
         self.server, self.kind, self.store = server, kind_of(fact), Store()
         self.reflector = Reflector(self.kind, cluster, self.store, lock or nullcontext(), FakeClock(0.0, step))
         self.health = self.reflector.health

@@ -39,7 +39,7 @@ class Harness:
     def __init__(self, server: ApiServer, *items: Object, **overrides: Any) -> None:
         self.server, self.clock, self.leading = server, FakeClock(), True
         self.events: list[Object] = []
-        cluster = ClusterClient(lambda: Api(server.url))
+        cluster = ClusterClient(Api(server.url))
         self.live = Live(cluster, settings(**overrides), self.clock, (VIRTUAL_MACHINES,))
         self.releaser = Releaser(
             cluster, self.live, settings(**overrides), lambda: self.leading, self._record, self.clock

@@ -77,7 +77,7 @@ def test_caches_lists_and_a_snapshot_lead_to_the_same_decision(
     for path, value in changes:
         objects = replaced(objects, path, value)
     server.put(*objects)
-    client = ClusterClient(lambda: Api(server.url))
+    client = ClusterClient(Api(server.url))
     live = Live(client, Settings(), FakeClock())
     sync_caches(live, server)
     with TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def test_a_vm_with_a_null_template_is_listed(template: Object | None) -> None:
     machine["spec"]["template"] = template
     with ApiServer() as server:
         server.put(machine)
-        inventory = read_inventory(ClusterClient(lambda: Api(server.url)), Settings())
+        inventory = read_inventory(ClusterClient(Api(server.url)), Settings())
     assert inventory.skipped == {}
     assert [each.name for each in inventory.machines(Settings())] == ["odd"]
 
@@ -112,14 +112,14 @@ def test_a_copied_pin_of_no_vmi_takes_no_resources_for_the_commands() -> None:
     vmi |= {"metadata": {"name": "real", "namespace": "default", "uid": "uid-of-real"}}
     with ApiServer() as server:
         server.put(*CLUSTER, vmi, made_up)
-        client = ClusterClient(lambda: Api(server.url))
+        client = ClusterClient(Api(server.url))
         injection = inject(request(SUBJECTS[0]), read_inventory(client, Settings()).store, Settings())
         assert injection.decision.reason is Reason.CO_SCHEDULED
 
 
 def test_a_missing_right_is_named_and_a_snapshot_without_a_kind_that_fails_is_refused() -> None:
     with ApiServer() as server:
-        client = ClusterClient(lambda: Api(server.url))
+        client = ClusterClient(Api(server.url))
         server.forbidden.add(("list", "csinodes"))
         with pytest.raises(BadInput, match=forbidden("list", "csinodes")["message"]):
             read_inventory(client, Settings())

@@ -7,11 +7,9 @@ it doesn't import the library, which takes 0.4 s and 16 MB. The library's inform
 
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
@@ -25,8 +23,6 @@ from webhook import __version__
 from webhook.cluster.kind_fields import JSON
 from webhook.placement.objects.fields import JsonObject
 
-# The API server stores no object over 3 MiB, so a line over this limit isn't a watch event.
-MAX_LINE_BYTES = 16 * 1024 * 1024  # bytes
 # Objects of a page, and bytes. A namespace user can create pods of 3 MB, so `limit` follows the size of the last page:
 # the API server knows no limit in bytes. A larger response than MAX_PAGE_BYTES is dropped, and read in smaller pages.
 FIRST_PAGE, MAX_PAGE = 100, 500
@@ -65,23 +61,6 @@ class Status(msgspec.Struct, frozen=True):
 
     code: int = 0
     message: str = ""
-
-
-def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split chunks of any size into lines. Raises ValueError for a line over MAX_LINE_BYTES."""
-    rest = bytearray()
-    for chunk in chunks:
-        *ends, tail = chunk.split(b"\n")
-        for end in ends:
-            line = bytes(rest + end)
-            rest.clear()
-            if line:
-                yield line
-        rest += tail
-        if len(rest) > MAX_LINE_BYTES:
-            raise ValueError("a line exceeds the limit")
-    if rest:
-        yield bytes(rest)
 
 
 T = TypeVar("T")
@@ -134,14 +113,13 @@ class Api:
 class ClusterClient:
     """A client for one API server with one set of credentials. Thread-safe.
 
-    `load` reads the credentials: once in the constructor, and again after a 401 response. `silence` is how many seconds
-    a watch may receive nothing. `namespace` is the default namespace. `user` is another user to impersonate. `name` is
-    the kubeconfig's context, empty in a pod.
+    `silence` is how many seconds a watch may receive nothing. `namespace` is the default namespace. `user` is another
+    user to impersonate. `name` is the kubeconfig's context, empty in a pod.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 (only `load` is required)
+    def __init__(  # noqa: PLR0913, PLR0917 (only `api` is required)
         self,
-        load: Callable[[], Api],
+        api: Api,
         silence: float = WATCH_SILENCE_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         namespace: str = "default",
@@ -149,13 +127,11 @@ class ClusterClient:
         name: str = "",
     ) -> None:
         self.namespace, self.name, self._user = namespace, name, user
-        self._load, self._silence, self._clock = load, silence, clock
-        self._reload_lock = threading.Lock()
-        self._api = load()
+        self._api, self._silence, self._clock = api, silence, clock
 
     def impersonating(self, user: str) -> Self:
         """Return a client that acts as another user. Its requests fail without the right to impersonate that user."""
-        return type(self)(self._load, self._silence, self._clock, self.namespace, user, self.name)
+        return type(self)(self._api, self._silence, self._clock, self.namespace, user, self.name)
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -169,8 +145,8 @@ class ClusterClient:
             namespaces, current = _contexts(files)
             name = context or current
             namespace = namespaces.get(name, "default")
-            return cls(partial(_kubeconfig_api, files, context), namespace=namespace, name=name)
-        return cls(partial(pod_api, f"no kubeconfig {default}"))
+            return cls(_kubeconfig_api(files, context), namespace=namespace, name=name)
+        return cls(pod_api(f"no kubeconfig {default}"))
 
     def pages(self, path: str, *, accept: str = JSON, **query: str) -> Iterator[tuple[str, list[msgspec.Raw]]]:
         """List the objects at a path. Yields each page as the resource version and the items. Raises ClusterError."""
@@ -249,22 +225,32 @@ class ClusterClient:
     def _send(  # noqa: PLR0913, PLR0917 (the parts of a request)
         self, method: str, path: str, query: Query, timeout: float, body: JsonObject | None = None, accept: str = JSON
     ) -> urllib3.BaseHTTPResponse:
-        api, arguments = self._api, (method, path, timeout, query, body, accept, self._user)
-        response = _request(api, *arguments)
-        if response.status == 401:
-            response.close()
-            response = _request(self._reloaded(api), *arguments)
+        headers = {"Accept": accept, "User-Agent": f"kubevirt-scheduler/{__version__}"}
+        if self._user:
+            headers["Impersonate-User"] = self._user
+        if body is not None:
+            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else JSON
+        # A single number limits the sum: the time to connect plus the time to the first byte.
+        short = timeout <= CONNECT_TIMEOUT
+        limits = urllib3.Timeout(timeout) if short else urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout)
+        try:
+            if authorization := self._api.authorization().strip():  # a token file may end with a newline
+                headers["Authorization"] = authorization
+            response = self._api.pool.request(
+                method,
+                f"{self._api.url}{path}?{urlencode(query)}" if query else f"{self._api.url}{path}",
+                body=None if body is None else msgspec.json.encode(body),
+                headers=headers,
+                timeout=limits,
+                preload_content=False,
+            )
+        except urllib3.exceptions.SSLError as error:
+            raise ClusterError(0, f"{method} {path}: SSLError: {error}") from None
+        except _REQUEST_ERRORS as error:
+            raise ClusterError(0, f"{method} {path}: {type(error).__name__}") from None
         if response.status >= 400:
             raise ClusterError(response.status, _error_message(response))
         return response
-
-    def _reloaded(self, rejected: Api) -> Api:
-        # The library never rereads a kubeconfig's token.
-        with self._reload_lock:
-            if self._api is rejected:
-                self._api = self._load()
-                rejected.pool.clear()
-            return self._api
 
 
 # What the library raises for an unusable kubeconfig, besides its own errors and those of YAML.
@@ -336,34 +322,6 @@ def pod_api(source: str, folder: Path = SERVICE_ACCOUNT) -> Api:
     return Api(url, _make_pool(ca_cert_data=ca), lambda: "Bearer " + (folder / "token").read_text())
 
 
-def _request(  # noqa: PLR0913, PLR0917 (the parts of a request)
-    api: Api, method: str, path: str, timeout: float, query: Query, body: JsonObject | None, accept: str, user: str
-) -> urllib3.BaseHTTPResponse:
-    headers = {"Accept": accept, "User-Agent": f"kubevirt-scheduler/{__version__}"}
-    if user:
-        headers["Impersonate-User"] = user
-    if body is not None:
-        headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else JSON
-    # A single number limits the sum: the time to connect plus the time to the first byte.
-    short = timeout <= CONNECT_TIMEOUT
-    limits = urllib3.Timeout(timeout) if short else urllib3.Timeout(connect=CONNECT_TIMEOUT, read=timeout)
-    try:
-        if authorization := api.authorization().strip():  # a token file may end with a newline
-            headers["Authorization"] = authorization
-        return api.pool.request(
-            method,
-            f"{api.url}{path}?{urlencode(query)}" if query else f"{api.url}{path}",
-            body=None if body is None else msgspec.json.encode(body),
-            headers=headers,
-            timeout=limits,
-            preload_content=False,
-        )
-    except urllib3.exceptions.SSLError as error:
-        raise ClusterError(0, f"{method} {path}: SSLError: {error}") from None
-    except _REQUEST_ERRORS as error:
-        raise ClusterError(0, f"{method} {path}: {type(error).__name__}") from None
-
-
 def _error_message(response: urllib3.BaseHTTPResponse) -> str:
     try:
         return _STATUS.decode(response.data).message or str(response.reason)
@@ -380,7 +338,7 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, msgspec.Raw]]:
     try:
-        for line in lines(iter(lambda: response.read1(READ_SIZE), b"")):
+        for line in filter(bytes.strip, response):
             event = _decode(_EVENT, line)
             if event.type == "ERROR":
                 status = _decode(_STATUS, event.object)
