@@ -21,7 +21,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import LATER, NOW, inventory, status, statuses, vm, vm_pod, vmi
 from webhook.cluster.machines import Facts, machines
-from webhook.fleet.states import Machine, State, assess, survey
+from webhook.fleet.states import Machine, State, assess
 from webhook.fleet.volume_users import MAX_USERS
 from webhook.fleet.wording import if_started
 from webhook.placement.eligibility import recorded_reason
@@ -258,9 +258,3 @@ def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
 def test_an_unknown_recorded_reason_counts_as_none() -> None:
     assert recorded_reason(vm_pod(decided="NoSuchReason")) is None
     assert recorded_reason(vm_pod(decided="NodeFull")) is Reason.NODE_FULL
-
-
-def test_survey_yields_the_status_of_each_machine_in_order() -> None:
-    found = inventory(*SERVED, vm("b"), vm("a"))
-    listed = list(survey(found.machines(Settings()), found.store, Settings()))
-    assert [(each.machine.name, each.state) for each in listed] == [("a", State.STOPPED), ("b", State.STOPPED)]

@@ -15,7 +15,7 @@ from webhook import __version__
 from webhook.cluster.machines import Inventory
 from webhook.commands.options import connect, live_webhook
 from webhook.commands.progress import Progress
-from webhook.fleet.states import Machine, Status, survey
+from webhook.fleet.states import Machine, Status, assess
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
 from webhook.placement.objects.selectors import labels_match
@@ -120,6 +120,7 @@ def read_fleet(
 def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:
     """Yield the status of each VM in the scope."""
     machines = [each for each in inventory.machines(settings) if scope.selects(each, inventory)]
-    for done, status in enumerate(survey(machines, inventory.store, settings), 1):
+    for done, machine in enumerate(machines, 1):
+        status = assess(machine, inventory.store, settings)
         progress("deciding", done, len(machines))
         yield status

@@ -1,21 +1,25 @@
-"""Whether live migration can move a VM to the node of its share-manager, and the reason if it can't."""
+"""Whether live migration can move a VM to the node of its share-manager, and the plan for all VMs together.
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+In the plan, each move or restart takes its place before the next one is evaluated.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 
-from webhook.fleet.next_pod import target_pod
-from webhook.fleet.states import State, Status
-from webhook.fleet.traffic import Rates
+from webhook.fleet.forecast_catalog import forecast
+from webhook.fleet.next_pod import as_if_eligible, creation_request, target_pod
+from webhook.fleet.states import Future, State, Status
+from webhook.fleet.traffic import Rates, Traffic, crossing
 from webhook.placement.catalog import Catalog
-from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import first_failed_check
-from webhook.placement.injector import candidate_for
+from webhook.placement.injector import candidate_for, without_patch
 from webhook.placement.objects.facts import Key, Pod
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME, run_strategy
 from webhook.placement.objects.pod import is_terminating
-from webhook.placement.reasons import ClaimFinding, OptedInBy, Reason
+from webhook.placement.reasons import ClaimFinding, OptedInBy, Outcome, Reason
 from webhook.placement.settings import OptIn, Settings
 
 NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"
@@ -111,7 +115,8 @@ class Surroundings:
 
 def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | Refusal:
     """Return the migration that moves the VM to its storage, or the first hindrance."""
-    if refusal := next(_hindrances(status, around, catalog), None):
+    rules = chain(_of_the_vm(status, around), _of_the_moment(status, around), _of_the_cluster(status, around, catalog))
+    if refusal := next(rules, None):
         return refusal
     machine = status.machine
     source, target = status.node or "", status.storage_node or ""
@@ -119,31 +124,17 @@ def plan_move(status: Status, around: Surroundings, catalog: Catalog) -> Move | 
     hostname = node.labels.get(HOSTNAME) if node else None
     if not hostname:
         return Refusal(Hindrance.NO_HOSTNAME, f"{target} has no label {HOSTNAME}")
-    candidate = _candidate(status, hostname, catalog)
-    if candidate is None:
+    if machine.manifest is None or machine.template is None:
         return Refusal(Hindrance.NOT_RUNNING, "the VM's pod is unknown")
+    left = catalog.node(source)
+    pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, left.labels if left else {})
+    # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
+    candidate = candidate_for(pod, machine.namespace, target, status.claims, catalog)
     if failed := first_failed_check(candidate):
         return Refusal(Hindrance.GUARD, f"{target} {failed.detail}", failed.reason)
     claims = (*(machine.pod.claims if machine.pod else ()), *machine.hotplugged)
     ready = has_condition(machine.vmi, "Ready")
     return Move(machine.namespace, machine.name, source, target, hostname, claims, ready, candidate.pod_facts)
-
-
-def _candidate(status: Status, hostname: str, catalog: Catalog) -> Candidate | None:
-    machine, target = status.machine, status.storage_node or ""
-    if machine.manifest is None or machine.template is None:
-        return None
-    source = catalog.node(status.node or "")
-    pod = target_pod(machine.template, machine.manifest, machine.vmi, hostname, source.labels if source else {})
-    # The target node must reach the hotplugged claims, too: KubeVirt attaches them there during the migration.
-    return candidate_for(pod, machine.namespace, target, status.claims, catalog)
-
-
-def _hindrances(status: Status, around: Surroundings, catalog: Catalog) -> Iterator[Refusal]:
-    """Yield what hinders a VM from moving, whatever the guard of the target node says."""
-    yield from _of_the_vm(status, around)
-    yield from _of_the_moment(status, around)
-    yield from _of_the_cluster(status, around, catalog)
 
 
 def _of_the_vm(status: Status, around: Surroundings) -> Iterator[Refusal]:
@@ -229,3 +220,83 @@ def _size(finding: ClaimFinding, status: Status, catalog: Catalog) -> int:
 def describe_gain(gained: int) -> str:
     """Return a gain in GiB. It is negative if claims without a vote are larger, such as an image that VMs share."""
     return f"{abs(gained) / GIBIBYTE:.4g}Gi becomes {'remote' if gained < 0 else 'local'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The plan for one VM: a move, or the reason for none, and whether a restart helps instead.
+
+    `gain` is the number of bytes that become local. `classes` are the StorageClasses of the VM's claims. `traffic`
+    crosses the network; None if it is unknown.
+    """
+
+    status: Status
+    result: Move | Refusal
+    gain: int
+    restart: bool = False
+    classes: frozenset[str] = frozenset()
+    traffic: Traffic | None = None
+
+    @property
+    def rank(self) -> tuple[float, float, int]:
+        """Return the place in the plan: the VM whose storage causes most traffic comes first, then the largest gain."""
+        return *(self.traffic or Traffic()).rank, self.gain
+
+    @property
+    def action(self) -> str:
+        """Return what the plan does with the VM."""
+        return "migrate" if isinstance(self.result, Move) else "restart" if self.restart else "none"
+
+
+def make_plan(statuses: Iterable[Status], catalog: Catalog, around: Surroundings) -> list[Proposal]:
+    """Return a proposal for each VM, in the order of their `rank`.
+
+    A pod that leaves a node doesn't free its resources there: it may leave later, or not at all.
+    """
+    placed: list[Pod] = []
+    found, refused = list[Proposal](), list[Proposal]()
+    for proposal in _ranked(_unplanned(each, catalog, around) for each in statuses):
+        result = plan_move(proposal.status, around, forecast(catalog, placed=placed))
+        if isinstance(result, Move):
+            placed += [result.pod] if result.pod else []
+            found.append(replace(proposal, result=result))
+        else:
+            gained = gain(proposal.status, catalog, restarted=True)
+            refused.append(replace(proposal, result=result, gain=gained))
+    for proposal in _ranked(refused):
+        restart = _may_restart(proposal) and _takes_place(proposal.status, catalog, around, placed)
+        found.append(replace(proposal, restart=restart))
+    return _ranked(found)
+
+
+def _ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
+    return sorted(proposals, key=lambda each: each.rank, reverse=True)
+
+
+def _unplanned(status: Status, catalog: Catalog, around: Surroundings) -> Proposal:
+    none, gained = Refusal(Hindrance.NOT_APART, ""), gain(status, catalog, restarted=False)
+    claims = (catalog.claim(status.machine.namespace, each.claim) for each in status.claims)
+    classes = frozenset(claim.storage_class for claim in claims if claim)
+    traffic = crossing(status, around.rates) if around.rates else None
+    return Proposal(status, none, gained, classes=classes, traffic=traffic)
+
+
+def _may_restart(proposal: Proposal) -> bool:
+    status, refusal = proposal.status, proposal.result
+    if status.state is not State.APART or proposal.gain < 0 or isinstance(refusal, Move):
+        return False
+    if refusal.hindrance in (*TRANSIENT, Hindrance.OPTED_OUT):
+        return False
+    return status.start_helps and can_restart(status.machine.vm)
+
+
+def _takes_place(status: Status, catalog: Catalog, around: Surroundings, placed: list[Pod]) -> bool:
+    """Return whether a restart still brings the VM to its storage after the plan so far, and place its next pod."""
+    start = status.start
+    if start is None or start.future is Future.FOLLOWS:  # the VM starts on any node
+        return start is not None
+    template, _ = as_if_eligible(mapping(status.machine.template), status.opted_in_by, around.settings)
+    request, later = creation_request(template, around.settings), forecast(catalog, start.stopped, placed)
+    decision = without_patch(request, later, around.settings).decision
+    placed += [decision.reservation] if decision.reservation else []
+    return decision.outcome is Outcome.PINNED

@@ -10,7 +10,7 @@ from webhook.fleet.states import Status
 from webhook.fleet.vm_pod_template import claim_of
 from webhook.fleet.volume_users import other_users
 from webhook.placement.catalog import Catalog
-from webhook.placement.objects.facts import Claim, Key, Volume
+from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text, version_numbers
 
 # From these versions on, nfs-ganesha calls PR_SET_IO_FLUSHER, and Linux knows it.
@@ -68,11 +68,6 @@ class OverNfs:
         return found | {"text": self.words}
 
 
-def is_over_nfs(claim: Claim | None, volume: Volume | None) -> bool:
-    """Return whether a share-manager serves the claim's volume: ReadWriteMany, Filesystem, and Longhorn's."""
-    return bool(claim and claim.shared and not claim.block and volume and volume.handle)
-
-
 def cached_claims(vmi_spec: JsonObject) -> Iterator[str]:
     """Yield the claims of the cached disks, and of the file systems that virtiofs shares."""
     devices = mapping(vmi_spec, "domain", "devices")
@@ -91,8 +86,10 @@ def over_nfs(status: Status, catalog: Catalog, servers: Servers) -> OverNfs:
 
 
 def _serves(namespace: str, name: str, catalog: Catalog) -> bool:
+    """Return whether a share-manager serves the claim's volume: ReadWriteMany, Filesystem, and Longhorn's."""
     claim = catalog.claim(namespace, name)
-    return is_over_nfs(claim, catalog.volume(claim.volume_name) if claim and claim.volume_name else None)
+    volume = catalog.volume(claim.volume_name) if claim and claim.shared and not claim.block else None
+    return bool(volume and volume.handle)
 
 
 def _can_leave(status: Status, spec: JsonObject, catalog: Catalog) -> Iterator[str]:

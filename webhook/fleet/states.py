@@ -3,7 +3,6 @@
 `report`, `explain`, the metrics and the dashboard use this module, so they never disagree.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -154,11 +153,6 @@ class _Storage:
     findings: tuple[ClaimFinding, ...] = ()
     claim: str | None = None
     node: str | None = None
-
-
-def survey(machines: Iterable[Machine], catalog: Catalog, settings: Settings) -> Iterator[Status]:
-    """Yield the status of each machine, in order."""
-    return (assess(machine, catalog, settings) for machine in machines)
 
 
 def assess(machine: Machine, catalog: Catalog, settings: Settings) -> Status:

@@ -5,23 +5,20 @@ from webhook.fleet.move import TRANSIENT, Move, Refusal
 from webhook.fleet.states import Future, Machine, Start, State, Status
 from webhook.fleet.volume_users import keep_running
 from webhook.placement.objects.fields import is_dns_subdomain, text
-from webhook.placement.reasons import Decision, Outcome, Reason
+from webhook.placement.reasons import NEVER_SERVED_REASONS, Decision, Outcome, Reason
 from webhook.placement.wording import ADVICE, NO_ACTION, restart_advice
 from webhook.placement.wording import advice as decision_advice
 
-_NOT_CONCERNED = {
-    Reason.NO_CLAIMS: f"{NO_ACTION} The VM mounts no claim.",
-    Reason.CLAIM_NOT_RWX: f"{NO_ACTION} Only ReadWriteMany volumes have a share-manager.",
-    Reason.NOT_LONGHORN: f"{NO_ACTION} Only Longhorn volumes have a share-manager.",
-    Reason.NO_SHARE_MANAGER_EVER: f"{NO_ACTION} Block and migratable volumes have no share-manager.",
+_NOT_CONCERNED = {reason: ADVICE[reason] for reason in NEVER_SERVED_REASONS} | {
+    Reason.NO_CLAIMS: f"{NO_ACTION} The VM mounts no claim."
 }
-# The VM runs, so Longhorn should be serving its claim.
-_UNSERVED = {
-    Reason.CLAIM_NOT_FOUND: ADVICE[Reason.CLAIM_NOT_FOUND],
-    Reason.CLAIM_NOT_BOUND: ADVICE[Reason.CLAIM_NOT_BOUND],
-    Reason.SHARE_MANAGER_STARTING: ADVICE[Reason.SHARE_MANAGER_STARTING],
-    Reason.SHARE_MANAGER_UNASSIGNED: f"{NO_ACTION} Longhorn has not chosen the share-manager's owner yet.",
-}
+# The VM runs, so for any other reason, Longhorn should be serving its claim.
+_UNSERVED = (
+    Reason.CLAIM_NOT_FOUND,
+    Reason.CLAIM_NOT_BOUND,
+    Reason.SHARE_MANAGER_STARTING,
+    Reason.SHARE_MANAGER_UNASSIGNED,
+)
 _NOT_ENFORCED = (
     "a restart places the VM anywhere, because the webhook is not active; to check: kubevirt-scheduler doctor"
 )
@@ -64,7 +61,7 @@ def next_step(status: Status, move: Move | Refusal) -> str:
             restart = "restart" if status.machine.is_vm else "recreate the VMI"
             return f"opt in, then {restart}" if status.start and status.start.stopped_by else restart
     words = advice(status, move)
-    return "" if words.startswith(NO_ACTION) else words
+    return "" if words.startswith(NO_ACTION.rstrip(".")) else words
 
 
 def commands(status: Status, move: Move | Refusal) -> tuple[str, ...]:
@@ -137,7 +134,7 @@ def advice(status: Status, move: Move | Refusal) -> str:
         case State.UNSERVED:
             if text(machine.manifest, "status", "phase") == "Pending":  # bound, and its volumes are being attached
                 return f"{NO_ACTION} The VM is starting, and Longhorn starts its share-manager."
-            return _UNSERVED.get(status.reason or Reason.NO_SHARE_MANAGER, _CHECK_LONGHORN)
+            return ADVICE[status.reason] if status.reason in _UNSERVED else _CHECK_LONGHORN
     if machine.migrating:
         return "Wait for the live migration to end."
     return _advice_when_apart(status, move)

@@ -1,7 +1,6 @@
 """Follow the claims of a pod to the nodes of their share-managers, and rank the claims."""
 
 from collections.abc import Iterable
-from enum import IntEnum
 
 from msgspec.structs import replace
 
@@ -19,12 +18,9 @@ from webhook.placement.volume_consumers import claims_of, consumers_of, failing_
 MAX_USERS = 1_000
 
 
-class Rank(IntEnum):
-    """The ranks of a VM's claims. Only the claims of the highest rank that the VM has decide."""
-
-    NAMED = 1  # the claim that the VM's annotation names
-    OWN = 2  # a disk whose volume no other VM mounts
-    SHARED = 3  # an ISO of drivers or another shared claim, and the persistent vTPM or EFI state
+# The ranks of a VM's claims: the claim that its annotation names; a disk whose volume no other VM mounts; an ISO of
+# drivers or another shared claim, and the persistent vTPM or EFI state. Only the claims of the first rank decide.
+_NAMED, _OWN, _SHARED = 1, 2, 3
 
 
 def resolve_all(
@@ -49,22 +45,19 @@ def resolve_claims(  # noqa: PLR0913, PLR0917 (a VM, and what the decision on it
     if len(findings) < 2:
         return findings
     limit = Comparisons(MAX_USERS)
-    ranks = [_rank(finding, namespace, vmi, named, catalog, limit) for finding in findings]
+
+    def rank(finding: ClaimFinding) -> int:
+        if finding.claim == named:
+            return _NAMED
+        shared = finding.persistent_state or _is_mounted_by_others((namespace, finding.claim), vmi, catalog, limit)
+        return _SHARED if shared else _OWN
+
+    ranks = [rank(finding) for finding in findings]
     highest = min(ranks)
     return tuple(
-        finding if rank is highest else replace(finding, decides=False)
+        finding if rank == highest else replace(finding, decides=False)
         for finding, rank in zip(findings, ranks, strict=True)
     )
-
-
-def _rank(  # noqa: PLR0913, PLR0917 (a claim, its VMI, and what the ranks of all claims share)
-    finding: ClaimFinding, namespace: str, vmi: str, named: str, catalog: Catalog, limit: Comparisons
-) -> Rank:
-    if finding.claim == named:
-        return Rank.NAMED
-    if finding.persistent_state or _is_mounted_by_others((namespace, finding.claim), vmi, catalog, limit):
-        return Rank.SHARED
-    return Rank.OWN
 
 
 def resolve(name: str, namespace: str, catalog: Catalog, settings: Settings) -> ClaimFinding:

@@ -35,7 +35,7 @@ from webhook.commands.recolocate.plan_output import (
     restart_list,
 )
 from webhook.commands.suggestions import complete_vms
-from webhook.fleet.plan import Proposal
+from webhook.fleet.move import Proposal
 from webhook.fleet.run import Limits, Relocation
 from webhook.placement.settings import Settings
 from webhook.reading.documents import BadInput

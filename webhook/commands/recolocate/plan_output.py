@@ -11,8 +11,7 @@ from webhook.commands.report.document import describe_proposal
 from webhook.commands.report.table import TRAFFIC_HEADS, traffic_cells
 from webhook.commands.suggestions import close_match
 from webhook.commands.tables import NO_VALUE, render_table
-from webhook.fleet.move import Move, Surroundings, describe_gain
-from webhook.fleet.plan import Proposal, make_plan
+from webhook.fleet.move import Move, Proposal, Surroundings, describe_gain, make_plan
 from webhook.fleet.run import Relocation, ordered
 from webhook.fleet.states import State, Status
 from webhook.fleet.wording import commands

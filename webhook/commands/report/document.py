@@ -4,9 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from webhook.cluster.machines import Inventory, NodeLoad, node_loads
-from webhook.fleet.move import Move, Refusal, Surroundings, plan_move
+from webhook.fleet.move import Move, Proposal, Refusal, Surroundings, make_plan, plan_move
 from webhook.fleet.nfs import over_nfs, summarize_nfs
-from webhook.fleet.plan import Proposal, make_plan
 from webhook.fleet.states import Future, Start, State, Status
 from webhook.fleet.traffic import Traffic, crossing, describe_traffic
 from webhook.fleet.wording import advice, commands, if_started, next_step
