@@ -32,7 +32,7 @@ def test_a_vm_and_its_pod_are_one_machine() -> None:
 
 def test_a_snapshot_without_vms_still_has_machines_of_vms() -> None:
     owned = vmi("owned")
-    owned["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": "owned"}]
+    owned["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": "owned", "controller": True}]
     found = machines_of(owned, vm_pod("owned"), vm_pod("unknown"), vmi("lone"), vm_pod("lone"))
     assert {name: machine.is_vm for name, machine in found.items()} == {"lone": False, "owned": True, "unknown": True}
 

@@ -30,7 +30,7 @@ from webhook.cluster.live_catalog import Live
 from webhook.placement.objects.facts import Namespace, StorageClass
 from webhook.placement.reasons import OptedInBy, Reason
 from webhook.placement.settings import OptIn
-from webhook.reading.kept_fields import reduced
+from webhook.reading.export import reduced
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.listing import read_inventory
 from webhook.reading.snapshot import read

@@ -39,7 +39,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.log_capture import capture_logs
 from tests.support.paths import REVIEWS
 from tests.support.threads import own_threads
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, Kind, kinds, object_path
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, Kind, kinds
 from webhook.cluster.caches.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import Api, ClusterClient, ClusterError
@@ -513,12 +513,3 @@ def test_the_passphrase_of_an_encrypted_volume_is_not_retained(server: ApiServer
     )
     assert item["metadata"]["name"] in kept
     assert not [found for found in kept if isinstance(found, str | bytes) and PASSPHRASE in str(found)]
-
-
-def test_object_path_depends_on_the_kind() -> None:
-    assert object_path(kind_of(Claim), ("my-ns", "disk1")) == "/api/v1/namespaces/my-ns/persistentvolumeclaims/disk1"
-    assert object_path(kind_of(Pod), ("my-ns", "a/b")) == "/api/v1/namespaces/my-ns/pods/a%2Fb"
-    assert object_path(kind_of(Volume), ("", "pvc-1")) == "/api/v1/persistentvolumes/pvc-1"
-    assert object_path(VIRTUAL_MACHINES, ("a", "b")) == "/apis/kubevirt.io/v1/namespaces/a/virtualmachines/b"
-    managers = "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/sharemanagers"
-    assert object_path(kind_of(ShareManager), ("longhorn-system", "v")) == f"{managers}/v"

@@ -21,10 +21,9 @@ from tests.support.builders import (
     virt_launcher,
     virtual_machine,
 )
-from tests.support.fake_api_server import ApiServer, body, error_response, expired
+from tests.support.fake_api_server import ApiServer, body
 from tests.support.fleet import vm, vm_pod, vmi, without_settings
 from webhook.cli import commands
-from webhook.cluster.client import MAX_PAGE
 from webhook.commands.fleet_source import SECRETS_WARNING
 from webhook.reading.kubernetes_yaml import to_yaml
 from webhook.reading.snapshot import CLOUD_INIT, SHARE_MANAGER_ENVIRONMENT
@@ -208,15 +207,6 @@ def test_a_cluster_that_does_not_answer_leaves_the_old_file(
         assert result.exit_code == 2
         assert result.stderr.startswith(f"Error: {plural}: cannot reach the API server: ")
     assert file.read_text() == "old"
-
-
-def test_an_expired_page_starts_the_list_again(run: RunSnapshot, server: ApiServer) -> None:
-    server.put(*(pod(f"pod-{number}") for number in range(MAX_PAGE)))
-    first = {"metadata": {"resourceVersion": "1", "continue": "gone"}, "items": [pod("deleted")]}
-    server.script("list", "pods", body(first), error_response(expired()))
-    names = [item["metadata"]["name"] for item in items(run().stdout) if item["kind"] == "Pod"]
-    assert len(names) == MAX_PAGE + 1
-    assert "deleted" not in names
 
 
 def test_the_file_replaces_an_old_one_and_only_the_user_can_read_it(run: RunSnapshot, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from webhook.placement.objects.fields import (
     text,
     version_numbers,
 )
-from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL, run_strategy
+from webhook.placement.objects.kubevirt import STATE_CLAIM_LABEL
 from webhook.placement.opt_in import Applicant, stored_applicant
 from webhook.placement.settings import Settings
 
@@ -164,7 +164,7 @@ class Inventory:
         # A utility volume, such as the target of a backup, is no disk of the VM.
         utility = {each.get("claimName") for each in mappings(vmi, "spec", "utilityVolumes")}
         hotplugged = tuple(claim for claim in machine.hotplugged if claim not in utility)
-        known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=self.strategy(key), age=age)
+        known = replace(machine, paused=paused, hotplugged=hotplugged, strategy=self.store.run_strategy(*key), age=age)
         return replace(known, manifest=manifest, template=template, missing=missing, vm=vm or {}, vmi=vmi or {})
 
     def next_pod(
@@ -186,14 +186,6 @@ class Inventory:
             return None, str(error)
         except Malformed:  # only a hand-written file has such a pod or VM
             return None, ""
-
-    def strategy(self, key: Key) -> str | None:
-        """Return a VM's run strategy, empty if the VM is unknown; None for a VMI without a VM."""
-        if key in self.vms:
-            return run_strategy(self.vms[key])
-        owners = mappings(self.vmis.get(key), "metadata", "ownerReferences")
-        has_vm = key not in self.vmis or any(each.get("kind") == "VirtualMachine" for each in owners)
-        return "" if has_vm else None
 
 
 def seconds_since_creation(item: JsonObject | None, time: str) -> float | None:

@@ -11,7 +11,7 @@ from itertools import islice, zip_longest
 import msgspec
 
 from webhook.cluster import kind_fields
-from webhook.cluster.caches.kinds import PODS, object_path
+from webhook.cluster.caches.kinds import PODS
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.live_catalog import Live
 from webhook.fleet.release import why_kept, why_not_scheduled, why_pin_fails
@@ -188,11 +188,10 @@ class Releaser:
         self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
 
     def _delete(self, pod: Pod, version: str) -> None:
-        path = object_path(PODS, pod.key)
         # If the scheduler has just bound the pod, its resource version has changed, and the API server keeps it.
         preconditions = {"uid": pod.uid, "resourceVersion": version}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        self._cluster.send("DELETE", path, options, DELETE_TIMEOUT)
+        self._cluster.send("DELETE", PODS.object_path(pod.key), options, DELETE_TIMEOUT)
 
     def _warn(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, kept: str) -> None:
         now = self._clock()

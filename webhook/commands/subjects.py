@@ -125,7 +125,7 @@ class Source:
         key = text(pod, "metadata", "namespace") or "default", vmi_name(pod) or text(pod, "metadata", "name")
         known = {(machine.namespace, machine.name): machine for machine in inventory.machines(settings)}
         machine = known.get(key) or Machine(
-            *key, new_applicant(pod, key[0], settings), strategy=inventory.strategy(key)
+            *key, new_applicant(pod, key[0], settings), strategy=inventory.store.run_strategy(*key)
         )
         (template, missing), age = inventory.next_pod(pod, key, settings), seconds_since_creation(pod, inventory.time)
         return Found(replace(machine, pod=read_pod(pod), manifest=pod, template=template, missing=missing, age=age))

@@ -1,4 +1,9 @@
-"""Read a live cluster once, and return its objects with only the fields that a snapshot keeps."""
+"""Read a live cluster once, and return its objects with only what a snapshot keeps.
+
+These are the fields of `cluster.kind_fields`, without what may hold secrets: the annotations of other programs, such as
+kubectl's last-applied-configuration, the volumes that are no claims, and the messages of all conditions but the
+scheduler's.
+"""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -6,19 +11,27 @@ from dataclasses import dataclass
 import msgspec
 
 from webhook import __version__
+from webhook.cluster import kind_fields
 from webhook.cluster.caches.kinds import TOOL_KINDS, Kind, all_kinds
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.webhook import Webhook
-from webhook.placement.objects.fields import JsonObject
+from webhook.placement.objects.fields import JsonObject, mapping, mappings
+from webhook.placement.objects.kubevirt import (
+    EVICTION_SOURCE,
+    MIGRATION_NAME_ANNOTATION,
+    PROVISIONING_ANNOTATION,
+    VMI_NAME_ANNOTATION,
+)
 from webhook.reading.api import describe_failure, list_raw
 from webhook.reading.documents import BadInput
-from webhook.reading.kept_fields import reduced
 from webhook.reading.snapshot import DESCRIPTION
 
-# The resource version of a list's next page has expired: the API server keeps it for 5 to 10 minutes.
-_EXPIRED = 410
 # By the group of their CRDs.
 PRODUCTS = {"longhorn.io": "Longhorn", "kubevirt.io": "KubeVirt", "instancetype.kubevirt.io": "KubeVirt"}
+
+OWN_PREFIXES = ("kubevirt-scheduler/", "scheduler.kubevirt-scheduler.io/")
+ANNOTATIONS = frozenset({VMI_NAME_ANNOTATION, PROVISIONING_ANNOTATION, MIGRATION_NAME_ANNOTATION, EVICTION_SOURCE})
+_CLAIM_SOURCES = ("persistentVolumeClaim", "dataVolume", "ephemeral")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,7 @@ def export(
     for kind in (*all_kinds(longhorn), *TOOL_KINDS):
         product = PRODUCTS.get(kind.group, "")
         try:
-            items = _list(cluster, kind)
+            items = list_raw(cluster, kind.path, **kind.query)
         except ClusterError as error:
             if error.code != 403 and not (error.code == 404 and product):
                 raise BadInput(f"{kind.plural}: {describe_failure(error)}") from None
@@ -59,10 +72,27 @@ def export(
         yield from (reduced(kind, item, opt_in) for item in items)
 
 
-def _list(cluster: ClusterClient, kind: Kind) -> list[msgspec.Raw]:
-    try:
-        return list_raw(cluster, kind.path, **kind.query)
-    except ClusterError as error:
-        if error.code != _EXPIRED:
-            raise
-    return list_raw(cluster, kind.path, **kind.query)
+def reduced(kind: Kind, raw: msgspec.Raw | bytes, opt_in: Collection[str]) -> JsonObject:
+    """Return an object with the kept fields. `opt_in` are the keys of the opt-in annotations.
+
+    A field of an unexpected type is removed. Raises ValueError for invalid JSON.
+    """
+    item = kind_fields.decode_large(raw, kind.shape)
+    mapping(item, "metadata").pop("resourceVersion", None)
+    template, revision = mapping(item, "spec", "template"), mapping(item, "data")
+    specs = [mapping(each, "spec") for each in (item, template, revision)]
+    kept = ANNOTATIONS | frozenset(opt_in)
+    for annotated in (mapping(item, "metadata"), mapping(template, "metadata"), *specs):
+        if "annotations" in annotated:
+            items = mapping(annotated, "annotations").items()
+            annotated["annotations"] = {
+                key: value for key, value in items if key in kept or key.startswith(OWN_PREFIXES)
+            }
+    for spec in specs:
+        if "volumes" in spec:
+            spec["volumes"] = [each for each in mappings(spec, "volumes") if any(key in each for key in _CLAIM_SOURCES)]
+    for condition in mappings(item, "status", "conditions"):
+        if condition.get("type") != "PodScheduled":  # says why a pod is Pending
+            condition.pop("message", None)
+    # The API server omits both from the items of a list.
+    return {"apiVersion": kind.api_version, "kind": kind.name} | item

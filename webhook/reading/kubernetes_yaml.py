@@ -24,7 +24,6 @@ _WORDS: dict[str, bool | None] = {
 }
 _INTEGER = re.compile(r"[-+]?(?:0[bB][01]+|0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[0-7_]*|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
 
 class InvalidYaml(ValueError):
@@ -71,7 +70,7 @@ class _Document:
         if event.tag and not (scalar and event.tag in ("!", _STRING)):
             raise _error_at(event, "unsupported YAML tag")
         if scalar:
-            value = _plain(event) if event.implicit[0] and event.tag is None else event.value
+            value = _resolved(event.value) if event.implicit[0] and event.tag is None else event.value
         elif isinstance(event, yaml.SequenceStartEvent):
             value = [self.value(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
         else:
@@ -119,15 +118,8 @@ def _error_at(event: Any, problem: str) -> InvalidYaml:
     return InvalidYaml(problem, event.start_mark.line + 1)
 
 
-def _plain(event: Any) -> Any:
-    value = _resolved(event.value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _error_at(event, "number out of range for JSON")
-    return value
-
-
 def _resolved(scalar: str) -> Any:
-    """Return the value of a scalar without quotes; infinity for a number that JSON can't hold."""
+    """Return the value of a scalar without quotes. What JSON can't hold as a number stays a string, such as .inf."""
     if scalar in _WORDS:
         return _WORDS[scalar]
     if scalar[0] not in "-+.0123456789":
@@ -137,10 +129,8 @@ def _resolved(scalar: str) -> Any:
         number = int(re.sub(r"^([-+]?)0(?=[0-7]+$)", r"\g<1>0o", digits), 0)
         if -(2**63) <= number < 2**64:
             return number
-    if _FLOAT.fullmatch(scalar):
-        # 12e4567, which overflows to infinity, stays a string: a short commit hash can look like this.
-        return float(digits) if math.isfinite(float(digits)) else scalar
-    return math.inf if _INTEGER.fullmatch(scalar) or _NOT_FINITE.fullmatch(scalar) else scalar
+    # 12e4567, which overflows to infinity, stays a string: a short commit hash can look like this.
+    return float(digits) if _FLOAT.fullmatch(scalar) and math.isfinite(float(digits)) else scalar
 
 
 class _Dumper(yaml.CSafeDumper):

@@ -68,6 +68,10 @@ class Kind:
         folder = self.path.removesuffix(self.plural)
         return f"{folder}namespaces/{quote(namespace, safe='')}/{self.plural}" if namespace else self.path
 
+    def object_path(self, key: Key) -> str:
+        """Return the path of one object of a namespaced kind."""
+        return f"{self.path_in(key[0])}/{quote(key[1], safe='')}"
+
     def is_of(self, api_version: str, name: str) -> bool:
         """Return whether a manifest is of this kind. KubeVirt and Longhorn have several versions of their API."""
         return (api_version.rpartition("/")[0], name) == (self.group, self.name)
@@ -238,9 +242,3 @@ def kinds(longhorn: str) -> tuple[Kind, ...]:
 def all_kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return all kinds that decisions and the report read."""
     return (*kinds(longhorn), NAMESPACES, STORAGE_CLASSES, VIRTUAL_MACHINES)
-
-
-def object_path(kind: Kind, key: Key) -> str:
-    """Return the API path of one object."""
-    folder = kind.path_in(key[0]) if kind in (CLAIMS, PODS, VIRTUAL_MACHINES, VMIS) else kind.path
-    return f"{folder}/{quote(key[1], safe='')}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, object_path
+from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.suggestions import close_match
 from webhook.fleet.gitops import managed_by
@@ -68,7 +68,7 @@ def find_vms(cluster: ClusterClient, namespace: str, names: Sequence[str], selec
 
 
 def _named(cluster: ClusterClient, namespace: str, name: str) -> JsonObject:
-    vm = cluster.get(object_path(VIRTUAL_MACHINES, (namespace, name)))
+    vm = cluster.get(VIRTUAL_MACHINES.object_path((namespace, name)))
     if vm is None:
         found = f'VirtualMachine "{name}" not found in namespace "{namespace}"'
         question = close_match(name, list_names(cluster, "vm", namespace))
@@ -122,5 +122,5 @@ def _patch(cluster: ClusterClient, vm: JsonObject, desired: DesiredOptIn) -> Non
         "metadata": {"resourceVersion": text(vm, "metadata", "resourceVersion")},
         "spec": {"template": {"metadata": {"annotations": desired.change(vm)}}},
     }
-    path = object_path(VIRTUAL_MACHINES, (text(vm, "metadata", "namespace"), text(vm, "metadata", "name")))
+    path = VIRTUAL_MACHINES.object_path((text(vm, "metadata", "namespace"), text(vm, "metadata", "name")))
     cluster.send("PATCH", f"{path}?fieldManager={FIELD_MANAGER}", body, WRITE_TIMEOUT)

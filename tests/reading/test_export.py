@@ -17,8 +17,8 @@ from webhook.cluster.caches import fact_readers as objects
 from webhook.cluster.caches.kinds import TOOL_KINDS, all_kinds
 from webhook.placement.injector import inject
 from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings
-from webhook.reading.kept_fields import OWN_PREFIXES
-from webhook.reading.kept_fields import reduced as reduced_raw
+from webhook.reading.export import OWN_PREFIXES
+from webhook.reading.export import reduced as reduced_raw
 
 KINDS = {kind.name: kind for kind in (*all_kinds("longhorn-system"), *TOOL_KINDS)}
 SECRET = "the-passphrase"
