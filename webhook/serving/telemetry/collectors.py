@@ -6,11 +6,8 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily as Counter
-from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.core import Metric
 
 from certs.controller import CertificateController
@@ -21,7 +18,7 @@ from webhook.cluster.fleet_counts import Counts
 from webhook.fleet.release import PENDING_REASONS, RELEASE_REASONS
 from webhook.fleet.states import State
 from webhook.serving.telemetry.logs import LogLimit, LogStream
-from webhook.serving.telemetry.metrics import PREFIX
+from webhook.serving.telemetry.metrics import counter, gauge
 
 if TYPE_CHECKING:  # avoids the slow import of the Kubernetes client when `serve` reads a snapshot
     from webhook.cluster.live_backend import LiveBackend
@@ -30,18 +27,6 @@ RELIST_CAUSES = ("start", "expired", "forbidden", "missing", "error")
 RUNNING_STATES = (State.TOGETHER, State.APART, State.UNSERVED, State.NOT_CONCERNED)
 STEPS_NOT_COUNTED = (Step.NOTHING, Step.PUBLISH, Step.DROP_EARLY, Step.REPLACE)
 Families = Iterator[Metric]
-Values = float | Mapping[str, float] | Mapping[tuple[str, str], float]
-
-
-def _filled(kind: type[Gauge | Counter], name: str, text: str, values: Values, *labels: str) -> Metric:
-    """Return a metric: one value, or one for each value of a label or of several labels."""
-    family = kind(PREFIX + name, text, labels=labels)
-    for key, value in values.items() if isinstance(values, Mapping) else [((), values)]:
-        family.add_metric([key] if isinstance(key, str) else list(key), float(value))
-    return family
-
-
-gauge, counter = partial(_filled, Gauge), partial(_filled, Counter)
 
 
 def cluster_metrics(backend: LiveBackend) -> Families:
