@@ -314,10 +314,9 @@ def test_a_chunked_body_is_rejected_at_the_first_byte_over_4_mib(excess, status)
     "head",
     [
         HEAD + "A: b\r\n" * FIELDS_LIMIT + "\r\n",
-        HEAD + f"A: {'x' * 8190}\r\n\r\n",
         HEAD + f"A: {'x' * 4000}\r\n" * (HEAD_LIMIT // 4000 + 1),
     ],
-    ids=["too many fields", "field too long", "head too large"],
+    ids=["too many fields", "head too large"],
 )
 def test_a_head_over_a_limit_is_rejected(head):
     assert failure_for(*(head[begin : begin + 1000] for begin in range(0, len(head), 1000))) == NOT_HTTP

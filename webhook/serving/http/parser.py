@@ -14,7 +14,7 @@ from webhook.serving.http.messages import Head, Request
 # The API server accepts objects up to 3 MiB (its MaxRequestBodyBytes); an update would send two of them.
 BODY_LIMIT = 4 * 1024 * 1024  # bytes
 HEAD_LIMIT = 64 * 1024  # bytes; the API server sends less than 1 KB
-LINE_LIMIT = 8190  # bytes of the target, or of one field
+TARGET_LIMIT = 8190  # bytes
 FIELDS_LIMIT = 100
 
 BODY_TOO_LARGE = "the body exceeds 4 MiB"
@@ -25,13 +25,16 @@ NO_HOST = "an HTTP/1.1 request requires a Host header"
 NO_EXPECTATIONS = "Expect is not supported: send the body at once"
 UNKNOWN_CODING = "unsupported transfer coding: expected chunked"
 
-AT_MOST_ONCE = b"host", b"content-type", b"transfer-encoding"
+AT_MOST_ONCE = frozenset({b"host", b"content-type", b"transfer-encoding"})
 # A field after the body must not change what the head says (RFC 9110, 6.5.1).
 NOT_IN_TRAILERS = frozenset({b"host", b"content-length", b"transfer-encoding", b"trailer", b"authorization", b"te"})
 
 
 class Rejected(Exception):
-    """Stops a parser. The arguments are the HTTP status and an error sentence that quotes nothing of the request."""
+    """Stops a parser. The arguments are the HTTP status and an error sentence that quotes nothing of the request.
+
+    Without arguments, the head is malformed, or after it the body.
+    """
 
 
 class _Message:
@@ -40,8 +43,6 @@ class _Message:
     It has a reference to llhttp only while llhttp parses. A cycle would keep the body of a closed connection until a
     garbage collection, which counts objects and not their bytes: 60 connections took 500 MB.
     """
-
-    __slots__ = ("body", "body_limit", "complete", "fields", "head", "llhttp", "now", "received", "started", "target")
 
     def __init__(self, body_limit: int) -> None:
         self.body_limit = body_limit
@@ -53,7 +54,8 @@ class _Message:
         self.started = self.complete = False
         self.target, self.body = b"", bytearray()
         self.head: Head | None = None
-        self.fields: list[tuple[bytes, bytes]] = []
+        self.number = 0  # of the fields, also of the trailers
+        self.fields: dict[bytes, bytes] = {}
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -65,43 +67,44 @@ class _Message:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if self.head and name in NOT_IN_TRAILERS:
-            raise Rejected(HTTPStatus.BAD_REQUEST, BODY_BROKEN)
-        self.fields.append((name, value.strip(b" \t")))
-        if len(self.fields) > FIELDS_LIMIT or len(name) + len(value) > LINE_LIMIT:
-            raise Rejected(HTTPStatus.BAD_REQUEST, BODY_BROKEN if self.head else HEAD_BROKEN)
+        self.number += 1
+        if self.number > FIELDS_LIMIT:
+            raise Rejected
+        if self.head:
+            if name in NOT_IN_TRAILERS:
+                raise Rejected
+        elif name not in self.fields:
+            self.fields[name] = value.strip(b" \t")
+        elif name in AT_MOST_ONCE:
+            raise Rejected
+        elif name == b"connection":
+            self.fields[name] += b"," + value
 
     def on_headers_complete(self) -> None:
         assert self.llhttp, "llhttp parses"  # noqa: S101 (for the type checker)
-        fields = dict(self.fields)
-        self._check_head(fields, self.llhttp.get_http_version())
-        keep_alive = self.llhttp.should_keep_alive() and not self.llhttp.should_upgrade() and not self._asks_to_close()
-        method, content_type = self.llhttp.get_method().decode(), fields.get(b"content-type", b"")
-        self.head = Head(method, self.target.decode(), content_type, keep_alive)
-        self.fields.clear()  # now for the trailers
+        fields, llhttp = self.fields, self.llhttp
+        self._check_head(fields, llhttp.get_http_version())
+        # The option `close` wins over `keep-alive` (RFC 9112, 9.6).
+        asks_to_close = b"close" in map(bytes.strip, fields.get(b"connection", b"").lower().split(b","))
+        keep_alive = llhttp.should_keep_alive() and not llhttp.should_upgrade() and not asks_to_close
+        content_type = fields.get(b"content-type", b"")
+        self.head = Head(llhttp.get_method().decode(), self.target.decode(), content_type, keep_alive)
         self.check_size(int(fields.get(b"content-length", 0)))
 
     def _check_head(self, fields: dict[bytes, bytes], version: str) -> None:
-        names = [name for name, _ in self.fields]
         coding = fields.get(b"transfer-encoding")
         if coding and coding.lower() != b"chunked":
             raise Rejected(HTTPStatus.NOT_IMPLEMENTED, UNKNOWN_CODING)
         if (
             version not in {"1.0", "1.1"}
-            or (self.target == b"*" or len(self.target) > LINE_LIMIT)
-            or any(names.count(name) > 1 for name in AT_MOST_ONCE)
+            or (self.target == b"*" or len(self.target) > TARGET_LIMIT)
             or (coding is not None and (not coding or version == "1.0"))
         ):
-            raise Rejected(HTTPStatus.BAD_REQUEST, HEAD_BROKEN)
+            raise Rejected
         if version == "1.1" and b"host" not in fields:
             raise Rejected(HTTPStatus.BAD_REQUEST, NO_HOST)
         if version == "1.1" and b"expect" in fields:  # no API server sends it; curl retries without it
             raise Rejected(HTTPStatus.EXPECTATION_FAILED, NO_EXPECTATIONS)
-
-    def _asks_to_close(self) -> bool:
-        """Return whether a Connection field has the option `close`, which wins over `keep-alive` (RFC 9112, 9.6)."""
-        options = b",".join(value for name, value in self.fields if name == b"connection").lower().split(b",")
-        return b"close" in map(bytes.strip, options)
 
     def on_body(self, data: bytes) -> None:
         self.check_size(len(self.body) + len(data))
