@@ -69,14 +69,14 @@ def steps() -> dict[str, Callable[[], Any]]:
 
     def whole() -> bytes:
         received = read_review(body)
-        return write_review(received["uid"], inject(received, store, settings))
+        return write_review(received["uid"], inject(received, store, settings), "")
 
     return {
         "decode": lambda: read_review(body),
         "decide": lambda: decide(request, store, settings),
         "build the patch": lambda: patch_for(decision, pod, settings),
         "  of it, verify": lambda: patch.apply_patch(operations, before) == after,
-        "encode": lambda: write_review("uid", injection),
+        "encode": lambda: write_review("uid", injection, ""),
         "all together": whole,
         "baseline: json.loads": lambda: json.loads(body),
     }

@@ -36,7 +36,7 @@ from webhook.cluster.client import Api, ClusterClient
 from webhook.cluster.live_catalog import Live
 from webhook.cluster.releaser import Releaser
 from webhook.placement.settings import Settings
-from webhook.serving.review.reviewer import Call, Reviewer
+from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
@@ -141,7 +141,7 @@ def walks(stack: ExitStack) -> dict[str, Walk]:
 
     report = ["report", "-A", "--snapshot", str(ROOT / "examples/cluster.yaml")]
     return {
-        "review": lambda: reviewer.answer(review, Call(monotonic(), 3.0)),
+        "review": lambda: reviewer.answer(review, monotonic(), 3.0),
         "watch event": lambda: reflector(live, "pods")._apply("MODIFIED", pod),  # noqa: SLF001 (one event, without the list before it)
         "report": lambda: CliRunner().invoke(commands, report),
         "renewal": renew,

@@ -33,7 +33,7 @@ from webhook.placement.reasons import OptedInBy
 from webhook.placement.settings import Action
 from webhook.serving.app import probe_port, review_port
 from webhook.serving.review.admission_review import REVIEW_LIMIT
-from webhook.serving.review.reviewer import Call, Reviewer
+from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry import logs
 from webhook.serving.telemetry.logs import LogLimit
 from webhook.serving.telemetry.metrics import Metrics
@@ -274,7 +274,7 @@ def test_a_request_without_enough_time_is_allowed_without_a_decision():
 def test_the_timeout_starts_at_the_first_byte_of_the_request(elapsed, expected):
     clock = FakeClock()
     reviewer = Reviewer(from_snapshot(catalog(*CLUSTER), settings()), settings(), Metrics(), clock)
-    response = reviewer.answer(json.dumps(review()).encode(), Call(clock.now - elapsed, 3.0))
+    response = reviewer.answer(json.dumps(review()).encode(), clock.now - elapsed, 3.0)
     assert json.loads(response.body)["response"]["auditAnnotations"]["reason"] == expected
 
 

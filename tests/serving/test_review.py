@@ -99,7 +99,7 @@ def test_an_invalid_review_is_rejected_with_its_uid_if_readable(change: Object, 
 
 
 def response_to(injection: Injection) -> Any:
-    review = json.loads(write_review(UID, injection))
+    review = json.loads(write_review(UID, injection, claims_line(injection.decision)))
     assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert (review["response"]["uid"], review["response"]["allowed"]) == (UID, True)
     return review["response"]

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from email.message import Message
-from functools import lru_cache, partial
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, NoReturn
 from wsgiref.util import setup_testing_defaults
@@ -14,9 +14,9 @@ from flask import Response as FlaskResponse
 from werkzeug.exceptions import HTTPException, InternalServerError, MethodNotAllowed
 
 from webhook.cluster.backend import Cache
-from webhook.serving.http.messages import Request, Response, error_response
+from webhook.serving.http.messages import Head, Request, Response, error_response
 from webhook.serving.review.deadlines import timeout_of
-from webhook.serving.review.reviewer import Call, Reviewer
+from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.metrics import CONTENT_TYPE, Metrics
 
 Respond = Callable[[Request], Response]
@@ -35,10 +35,9 @@ def review_port(reviewer: Reviewer) -> Respond:
         abort(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported media type: expected application/json in UTF-8")
 
     def respond(received: Request) -> Response:
-        head = received.head
-        if head.path == "/mutate" and head.method == "POST" and _is_json(head.content_type):
-            return reviewer.answer(received.body, Call(received.received, timeout_of(head.query)))
-        return _flask_response(errors, received)
+        if (timeout := _review_timeout(received.head)) is not None:
+            return reviewer.answer(received.body, received.received, timeout)
+        return _flask_response(errors, received.head)
 
     return respond
 
@@ -61,9 +60,8 @@ def _error(error: Exception) -> FlaskResponse:
     return FlaskResponse(found.body, found.status, list(found.headers))
 
 
-def _flask_response(app: Flask, received: Request) -> Response:
+def _flask_response(app: Flask, head: Head) -> Response:
     """Return the response of a Flask app, which sees no body."""
-    head = received.head
     environ = {
         "REQUEST_METHOD": "GET" if head.method == "HEAD" else head.method,  # the connection omits the body
         # Each path has one spelling: this isn't unquoted, and werkzeug would take //mutate for /mutate.
@@ -78,11 +76,13 @@ def _flask_response(app: Flask, received: Request) -> Response:
 
 
 @lru_cache(maxsize=64)
-def _is_json(content_type: bytes) -> bool:
+def _review_timeout(head: Head) -> float | None:
+    """Return the timeout of a review, or None for any other request. An API server sends equal heads."""
     message = Message()
-    message["Content-Type"] = content_type.decode("latin-1")
-    charset = message.get_content_charset("utf-8")
-    return message.get_content_type() == "application/json" and charset in {"utf-8", "utf8"}
+    message["Content-Type"] = head.content_type.decode("latin-1")
+    is_json = message.get_content_type() == "application/json"
+    is_review = is_json and message.get_content_charset("utf-8") in {"utf-8", "utf8"}
+    return timeout_of(head.query) if is_review and (head.method, head.path) == ("POST", "/mutate") else None
 
 
 def probe_port(
@@ -126,7 +126,7 @@ def probe_port(
     def metrics_page() -> FlaskResponse:
         return FlaskResponse(metrics.page(), content_type=CONTENT_TYPE)
 
-    return partial(_flask_response, app)
+    return lambda received: _flask_response(app, received.head)
 
 
 def _problems(caches: list[Cache]) -> dict[str, str]:

@@ -26,6 +26,8 @@ class Phase(Enum):
     def __init__(self, label: str, limit: float) -> None:
         self.label, self.limit = label, limit
 
+    __hash__ = object.__hash__  # each phase exists once; Enum's hash is a call in Python
+
 
 RECEIVING = Phase.HANDSHAKE, Phase.IDLE, Phase.READING
 

@@ -1,14 +1,12 @@
 """Decides a review: calls the placement engine, and adds the deadline, retries, logging, metrics and events."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from webhook.cluster.backend import Backend
@@ -21,7 +19,6 @@ from webhook.placement.settings import Action, Settings
 from webhook.placement.wording import observed, unchanged
 from webhook.serving.http.messages import Response, error_response
 from webhook.serving.review.admission_review import (
-    MAX_CLAIMS_LINE,
     BadReview,
     call_age,
     claims_line,
@@ -34,15 +31,6 @@ from webhook.serving.review.deadlines import MARGIN, RetryBudget, Wait
 from webhook.serving.telemetry.metrics import Metrics
 
 log = logging.getLogger("webhook")
-
-_NOT_IN_NAMES = re.compile(r"[^-A-Za-z0-9._:= ]")
-
-
-class Call(Struct, frozen=True):
-    """One try of the API server: when its first byte arrived, and the timeout in seconds of all its tries together."""
-
-    received: float
-    timeout: float
 
 
 LogInfo = Callable[[str, dict[str, Any]], None]
@@ -67,29 +55,32 @@ class Reviewer:
     log_info: LogInfo = _log_info
     retries: RetryBudget = field(default_factory=RetryBudget)
 
-    def answer(self, body: bytes, call: Call) -> Response:
-        """Respond to a review. Never raises. If an error occurs after the uid was read, the pod continues unchanged."""
+    def answer(self, body: bytes, received: float, timeout: float) -> Response:
+        """Respond to a review. Never raises. If an error occurs after the uid was read, the pod continues unchanged.
+
+        `received` is when the first byte of this try arrived, and `timeout` the seconds of all tries together.
+        """
         admission: JsonObject | None = None
         try:
             if is_oversized(body):
                 return self._respond(read_uid(body), Injection(self._oversized()), self.clock())
             admission = read_review(body)
-            return self._decide(admission, call)
+            return self._decide(admission, received, timeout)
         except BadReview as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error), error.uid)
         except Exception as error:  # noqa: BLE001 (logged; fail open)
             return self._fail_open(admission, error)
 
-    def _decide(self, admission: JsonObject, call: Call) -> Response:
+    def _decide(self, admission: JsonObject, received: float, timeout: float) -> Response:
         started = self.clock()
-        first_received = self.retries.first_seen(admission["uid"], call.received)
-        if first_received + call.timeout - MARGIN <= started:
+        first_received = self.retries.first_seen(admission["uid"], received)
+        if first_received + timeout - MARGIN <= started:
             decision = unchanged(Reason.DEADLINE_EXCEEDED, self.settings.affinity_mode)
             return self._respond(admission, Injection(decision), started)
         injection = self.backend.decide(admission) if self.backend.synced() else inject(admission, None, self.settings)
         # In observe mode, no VM waits for the webhook.
         waits = self._waits(admission, injection.decision) if self.settings.action is Action.INJECT else ()
-        if wait := next((wait for wait in waits if self._may_retry(admission, wait, call, started)), None):
+        if wait := next((wait for wait in waits if self._may_retry(admission, wait, timeout, started)), None):
             headers = [("Retry-After", str(wait.retry_after))]
             return error_response(HTTPStatus.SERVICE_UNAVAILABLE, wait.sentence, admission["uid"], headers)
         return self._respond(admission, injection, started)
@@ -104,21 +95,23 @@ class Reviewer:
         if decision.recorded and any(each.decides for each in starting):
             yield Wait.BEING_BOUND
 
-    def _may_retry(self, admission: JsonObject, wait: Wait, call: Call, now: float) -> bool:
+    def _may_retry(self, admission: JsonObject, wait: Wait, timeout: float, now: float) -> bool:
         age = call_age(admission, self.wall_clock())
-        return self.retries.may_retry(admission["uid"], wait, call.timeout, now, age)
+        return self.retries.may_retry(admission["uid"], wait, timeout, now, age)
 
     def _respond(self, admission: JsonObject, injection: Injection, started: float) -> Response:
-        observes = self.settings.action is Action.OBSERVE and injection.decision.recorded
-        if (observes or injection.decision.reason is Reason.NOT_FROM_KUBEVIRT) and _is_dry_run(admission):
+        decision, dry_run = injection.decision, admission.get("dryRun") is True
+        observes = self.settings.action is Action.OBSERVE and decision.recorded
+        if dry_run and (observes or decision.reason is Reason.NOT_FROM_KUBEVIRT):
             # Nothing else shows the client that the webhook was called.
-            injection = replace(injection, warnings=(observed(injection.decision), *injection.warnings))
-        body_out = write_review(admission["uid"], injection)
+            injection = replace(injection, warnings=(observed(decision), *injection.warnings))
+        claims = claims_line(decision)
+        body_out = write_review(admission["uid"], injection, claims)
         seconds = self.clock() - started
         subject = subject_of(mapping(admission, "object"), namespace_of(admission), self.settings)
-        self.metrics.count_decision(injection.decision, subject, seconds, dry_run=_is_dry_run(admission))
-        self._log(admission, injection, seconds)
-        self.backend.record(admission, injection.decision)
+        self.metrics.count_decision(decision, subject, seconds, dry_run=dry_run)
+        self._log(admission, injection, claims, seconds)
+        self.backend.record(admission, decision)
         return Response(HTTPStatus.OK, body_out)
 
     def _oversized(self) -> Decision:
@@ -133,32 +126,23 @@ class Reviewer:
         decision = unchanged(Reason.INTERNAL_ERROR, self.settings.affinity_mode, sentence)
         return self._respond(admission, Injection(decision, error=error), self.clock())
 
-    def _log(self, admission: JsonObject, injection: Injection, seconds: float) -> None:
-        """Log the decision and the names of the pod and the VM, but never the pod's spec."""
+    def _log(self, admission: JsonObject, injection: Injection, claims: str, seconds: float) -> None:
+        """Log the decision and the names of the pod and the VM, shortened, but never the pod's spec."""
         decision, pod = injection.decision, mapping(admission, "object")
         fields = {
-            "uid": _printed(admission["uid"], 64),
-            "namespace": _printed(text(admission, "namespace"), 63),
-            "pod": _printed(text(pod, "metadata", "name") or text(pod, "metadata", "generateName"), 128),
-            "vm": _printed(vmi_name(pod), 128),
+            "uid": admission["uid"][:64],
+            "namespace": text(admission, "namespace")[:63],
+            "pod": (text(pod, "metadata", "name") or text(pod, "metadata", "generateName"))[:128],
+            "vm": vmi_name(pod)[:128],
             "outcome": decision.outcome,
             "reason": decision.reason,
             "node": decision.node,
-            "claims": _printed(claims_line(decision), MAX_CLAIMS_LINE),
+            "claims": claims,
             "opted_in_by": decision.opted_in_by,
             "ms": round(seconds * 1000, 3),
-            "dry_run": _is_dry_run(admission),
+            "dry_run": admission.get("dryRun") is True,
         }
         if injection.error is None:
             self.log_info("decided", fields)
         else:
             log.error("decided", extra=fields, exc_info=injection.error)
-
-
-def _is_dry_run(admission: JsonObject) -> bool:
-    return admission.get("dryRun") is True
-
-
-def _printed(name: str, length: int) -> str:
-    """Shorten a name, so that no request writes more than 1 KB into the log; its characters take one byte each."""
-    return _NOT_IN_NAMES.sub("?", name[:length])
