@@ -16,7 +16,7 @@ class Server:
 
     def __init__(self) -> None:
         self.table = Connections()
-        self.queue = FairQueue(self.table)
+        self.queue = FairQueue(self.table, ())
 
     def connections(self, address: str, number: int = 1, **rest: Any) -> list[Any]:
         fields = {"peer": self.table.peer(address), "counted_bytes": 0} | rest
@@ -25,7 +25,7 @@ class Server:
     def fill(self, waiting: list[Any]) -> None:
         if not self.queue:
             self.table.forget_times()
-        self.queue.fill([*self.queue.waiting(), *waiting])
+        self.queue = FairQueue(self.table, [*self.queue.waiting(), *waiting])
 
     def advance(self, steps: int = 1000) -> str:
         """Advance up to `steps` connections; their peers in order."""
@@ -61,10 +61,8 @@ def test_used_time_counts_while_a_connection_waits(server: Server) -> None:
 
 def test_time_used_in_one_queue_counts_in_another(server: Server) -> None:
     """A peer that floods the server with handshakes waits with its requests, too."""
-    handshakes = FairQueue(server.table)
     server.fill(server.connections("a") + server.connections("b"))
-    handshakes.fill(server.connections("a"))
-    handshakes.charge(1.0)
+    FairQueue(server.table, server.connections("a")).charge(1.0)
     server.fill([])
     assert server.advance() == "ba"
 

@@ -10,7 +10,7 @@ import selectors
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -61,7 +61,7 @@ class Loop:
         self._on_turn, self._clock, self.max_connections = on_turn, clock, max_connections
         self._table = Connections()
         self._continuing: dict[Connection, None] = {}  # connections that can continue without an event
-        self._requests, self._handshakes = FairQueue(self._table), FairQueue(self._table)
+        self._is_behind = False  # whether the last turn left connections waiting
         # Times of the clock: when the last turn began, a connection last made progress, and the shutdown began.
         self._turn = self._last_activity = self._drain_started = clock()
         self._longest_turn, self._drain_is_forced = 0.0, False
@@ -140,15 +140,15 @@ class Loop:
         self._longest_turn = max(self._longest_turn, self._clock() - now)
 
     def _serve(self, selected: list[Connection]) -> None:
-        if not (self._requests or self._handshakes):
+        if not self._is_behind:
             self._table.forget_times()
-        waiting, self._continuing = self._continuing | dict.fromkeys(selected), {}
-        self._advance(self._requests, [each for each in waiting if each.phase is not Phase.HANDSHAKE])
-        self._advance(self._handshakes, [each for each in waiting if each.phase is Phase.HANDSHAKE])
+        waiting, self._continuing, self._is_behind = self._continuing | dict.fromkeys(selected), {}, False
+        for handshake in False, True:
+            if connections := [each for each in waiting if (each.phase is Phase.HANDSHAKE) is handshake]:
+                self._advance(FairQueue(self._table, connections))
 
-    def _advance(self, queue: FairQueue, connections: Iterable[Connection]) -> None:
+    def _advance(self, queue: FairQueue) -> None:
         """Advance connections within the budget. The selector reports the others again, or they are continued."""
-        queue.fill(connections)
         begin = self._clock()
         deadline = begin + TURN_BUDGET
         while queue and begin <= deadline:
@@ -158,7 +158,9 @@ class Loop:
             end = self._clock()
             queue.charge(end - begin)
             begin = end
-        self._continuing |= dict.fromkeys(each for each in queue.waiting() if each.can_continue)
+        if queue:
+            self._is_behind = True
+            self._continuing |= dict.fromkeys(each for each in queue.waiting() if each.can_continue)
 
     def _poll_timeout(self, limit: float) -> float:
         if self._continuing:

@@ -148,23 +148,19 @@ class FairQueue:
     ago.
     """
 
-    def __init__(self, table: Connections) -> None:
+    def __init__(self, table: Connections, connections: Iterable[Connection]) -> None:
         self._table = table
         self._waiting: dict[Peer, deque[Connection]] = {}
+        for connection in sorted(connections, key=_urgency):
+            self._waiting.setdefault(connection.peer, deque()).append(connection)
         # For each peer in `_waiting`: the used time at which its next connection starts, a number, and the peer.
-        self._peers: list[tuple[float, int, Peer]] = []
-        self._numbers = count()  # of two peers with the same time, the one that has waited longer is next
+        # Of two peers with the same time, the one that has waited longer is next.
+        self._numbers = count()
+        self._peers = [(table.start_of(peer), next(self._numbers), peer) for peer in self._waiting]
+        heapify(self._peers)
 
     def __bool__(self) -> bool:
         return bool(self._peers)
-
-    def fill(self, connections: Iterable[Connection]) -> None:
-        """Replace the waiting connections."""
-        self._waiting = {}
-        for connection in sorted(connections, key=_urgency):
-            self._waiting.setdefault(connection.peer, deque()).append(connection)
-        self._peers = [(self._table.start_of(peer), next(self._numbers), peer) for peer in self._waiting]
-        heapify(self._peers)
 
     def first(self) -> Connection:
         """Return the first connection. It waits until `charge` removes it."""

@@ -14,8 +14,8 @@ from functools import partial
 from webhook.serving.http.channel import Channel, ConnectionLost
 
 HEADER_SIZE = 5  # bytes of a record: content type, version, length
-unpack_header = struct.Struct(">BBxH").unpack_from
-CONTENT_TYPES = range(20, 25)
+unpack_header = struct.Struct(">HxH").unpack_from
+CONTENT_TYPES = frozenset(content_type << 8 | 3 for content_type in range(20, 25))  # with the major version
 MAX_PLAINTEXT = 16 * 1024  # bytes of one record
 MAX_CIPHERTEXT = MAX_PLAINTEXT + 2048  # bytes; TLS 1.2 allows more expansion than 1.3
 # Records without application data that a peer may send per request: KeyUpdates, warnings, empty records. Go's limit,
@@ -88,7 +88,7 @@ class TlsChannel(Channel):
         self._useless_records += passed - len(data)
         if self._useless_records > MAX_USELESS_RECORDS:
             raise ConnectionLost("tls")
-        return b"".join(data) if data else None
+        return b"".join(data) if data or self._at_end else None
 
     def send(self, data: bytes, *, last: bool = False) -> bool:
         """Append `data` to the unsent bytes, send, and return whether all bytes are sent. The `last` ends TLS."""
@@ -116,9 +116,12 @@ class TlsChannel(Channel):
                 self._tls.unwrap()
 
     def _read_records(self, data: list[bytes]) -> None:
-        while self._incoming.pending and not self._at_end:
-            data.append(self._tls.read(MAX_PLAINTEXT))
-            self._at_end = not data[-1]  # close_notify: TLS reads nothing that follows it
+        incoming, read = self._incoming, self._tls.read
+        while incoming.pending and not self._at_end:
+            if record := read(MAX_PLAINTEXT):
+                data.append(record)
+            else:
+                self._at_end = True  # close_notify: TLS reads nothing that follows it
 
     def _run(self, operation: Callable[[], None]) -> bool:
         """Run an operation that reads records, and send what TLS answers. Return False if it needs another record."""
@@ -146,12 +149,13 @@ class TlsChannel(Channel):
         """Pass the next complete records, or what is no record, to TLS. Return their number."""
         received, size, end, number = self._received, len(self._received), 0, 0
         while number < RECORDS_PER_TURN and size - end >= HEADER_SIZE:
-            content_type, version, length = unpack_header(received, end)
-            is_record = content_type in CONTENT_TYPES and version == 3 and length <= MAX_CIPHERTEXT
+            content_type, length = unpack_header(received, end)
+            is_record = content_type in CONTENT_TYPES and length <= MAX_CIPHERTEXT
             record_end = end + HEADER_SIZE + length if is_record else size
             if record_end > size:
                 break
-            end, number = record_end, number + 1
+            end = record_end
+            number += 1
         self._incoming.write(received[:end])
         self._received = received[end:]
         self._has_records = number == RECORDS_PER_TURN and end < size
