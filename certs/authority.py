@@ -1,12 +1,12 @@
 """Issue and read X.509 certificates in PEM. The caller passes the current time."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any
 
 from cryptography import x509
@@ -33,7 +33,6 @@ _MALFORMED_X509 = (x509.DuplicateExtension, x509.InvalidVersion, x509.Unsupporte
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, *_MALFORMED_X509)
 
 MAX_NAME_LENGTH = 253  # characters: RFC 1035 allows 255 bytes, of which the wire format takes two
-MAX_QUOTED_LENGTH = 60  # characters
 
 # Host names have no underscore, but some names that clients call do. The first label may be a wildcard.
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -57,7 +56,7 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The fields of a certificate. `permitted` are a CA's name constraints (DNS domains), empty without constraints."""
+    """The fields of a certificate."""
 
     subject: str
     names: tuple[str, ...]
@@ -65,25 +64,15 @@ class Certificate:
     not_after: datetime
     serial: int
     is_ca: bool
-    permitted: tuple[str, ...]
     fingerprint: str
 
     def is_valid(self, now: datetime) -> bool:
         """Return whether the time is within the validity period; its end is excluded."""
         return self.not_before <= now < self.not_after
 
-    def permits(self, names: Iterable[str]) -> bool:
-        """Return whether the CA's name constraints allow all of these names."""
-        return not self.permitted or all(
-            any(f".{name}".endswith(f".{domain}") for domain in self.permitted) for name in names
-        )
 
-
-def issue_ca(now: datetime, names: Sequence[str] = (), lifetime: timedelta = CA_LIFETIME) -> Issued:
-    """Issue a self-signed CA. All CAs share one subject; verifiers distinguish them by their key identifiers.
-
-    If all `names` are Service names, name constraints limit the CA to the namespaces of these Services.
-    """
+def issue_ca(now: datetime, lifetime: timedelta = CA_LIFETIME) -> Issued:
+    """Issue a self-signed CA. All CAs share one subject; verifiers distinguish them by their key identifiers."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(CA_NAME)
     builder = (
@@ -92,8 +81,6 @@ def issue_ca(now: datetime, names: Sequence[str] = (), lifetime: timedelta = CA_
         .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
-    if domains := service_domains(map(canonical, names)):
-        builder = builder.add_extension(_name_constraints(domains), critical=True)
     return _sign(builder, key, key)
 
 
@@ -132,12 +119,11 @@ def read(pem: bytes) -> Certificate:
         extensions: dict[Any, Any] = {extension.oid: extension.value for extension in certificate.extensions}
         return Certificate(
             subject=certificate.subject.rfc4514_string(),
-            names=_name_values(extensions.get(x509.SubjectAlternativeName.oid)),
+            names=tuple(str(name.value) for name in extensions.get(x509.SubjectAlternativeName.oid, ())),
             not_before=certificate.not_valid_before_utc,
             not_after=certificate.not_valid_after_utc,
             serial=certificate.serial_number,
             is_ca=getattr(extensions.get(x509.BasicConstraints.oid), "ca", False),
-            permitted=_name_values(getattr(extensions.get(x509.NameConstraints.oid), "permitted_subtrees", ())),
             fingerprint=certificate.fingerprint(SHA256()).hex(),
         )
     except _UNREADABLE:
@@ -166,16 +152,6 @@ def signed_by(certificate: bytes, ca: bytes) -> bool:
     except (InvalidSignature, *_UNREADABLE):
         return False
     return True
-
-
-def _name_constraints(domains: Iterable[str]) -> x509.NameConstraints:
-    # A Secret never leaves its namespace, so its CA needs to sign for Services of that namespace only. A server that
-    # clients call by another kind of name may get new names, so its CA has no constraints.
-    return x509.NameConstraints(
-        permitted_subtrees=[x509.DNSName(domain) for domain in domains],
-        # Constraints on DNS names don't apply to IP addresses, which need their own.
-        excluded_subtrees=[x509.IPAddress(ip_network(network)) for network in ("0.0.0.0/0", "::/0")],
-    )
 
 
 def _certificate_builder(
@@ -234,10 +210,6 @@ def _general_name(name: str) -> x509.IPAddress | x509.DNSName:
         return x509.DNSName(name)
 
 
-def _name_values(names: Iterable[Any] | None) -> tuple[str, ...]:
-    return tuple(str(name.value) for name in names or ())
-
-
 def _key_usage(*enabled: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{usage: usage in enabled for usage in _KEY_USAGES})
 
@@ -248,29 +220,13 @@ def canonical(name: str) -> str:
         address = ip_address(name)
     except ValueError:
         lower = name.lower()
-        if not name.isascii() or len(name) > MAX_NAME_LENGTH or not _DNS.fullmatch(lower):
-            raise _bad_name(name) from None
-        return lower
-    if "%" in name:  # the zone of an IPv6 address is valid on one machine only
-        raise _bad_name(name)
-    return str(address)
-
-
-def service_domains(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the namespace domains of Service names. Returns nothing if one name is not a Service's.
-
-    `a.ns.svc` gives `ns.svc`, `a.ns.svc.cluster.local` gives `ns.svc.cluster.local`.
-    """
-    labels = [name.split(".") for name in names]
-    if not all(len(parts) >= 3 and parts[2] == "svc" for parts in labels):
-        return ()
-    return tuple(dict.fromkeys(".".join(parts[1:]) for parts in labels))
-
-
-def _bad_name(name: str) -> BadCertificate:
-    shown = ascii(name[:MAX_QUOTED_LENGTH]) + ("..." if len(name) > MAX_QUOTED_LENGTH else "")
-    return BadCertificate(
-        f"{shown} is neither a DNS name nor an IP address; omit scheme, port and path, for example webhook.shop.svc, "
+        if name.isascii() and len(name) <= MAX_NAME_LENGTH and _DNS.fullmatch(lower):
+            return lower
+    else:
+        if "%" not in name:  # the zone of an IPv6 address is valid on one machine only
+            return str(address)
+    raise BadCertificate(
+        f"{name!a} is neither a DNS name nor an IP address; omit scheme, port and path, for example webhook.shop.svc, "
         "10.0.0.1 or ::1"
     )
 

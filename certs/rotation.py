@@ -64,20 +64,6 @@ class Policy:
         """Normalize the names and remove duplicates. Raises BadCertificate."""
         object.__setattr__(self, "names", tuple(dict.fromkeys(map(canonical, self.names))))
 
-    def missing_names(self, leaf: Certificate) -> list[str]:
-        """Return the names of the policy that the leaf lacks."""
-        return [name for name in self.names if name not in leaf.names]
-
-    def next_names(self, leaf: Certificate) -> tuple[str, ...]:
-        """Return the names of the leaf that follows this one.
-
-        During a rollout that changes the names, old and new replicas require different ones. A leaf with both sets
-        satisfies all replicas; the renewal after that drops the old names.
-        """
-        if self.missing_names(leaf):
-            return tuple(dict.fromkeys((*self.names, *leaf.names)))
-        return self.names or leaf.names
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
@@ -122,27 +108,18 @@ def _immediate_steps(
     # replicas record.
     if bundle.published and bundle.published > now + BACKDATED:
         yield Step.WITHDRAWN, "the clock was set back during the wait, so the wait starts again"
-    if policy.names and not any(ca.permits([name]) for name in policy.names):
-        yield Step.START, "the CA's name constraints exclude every requested name"
     if bundle.next_ca:
-        yield from _next_ca_steps(bundle, read(bundle.next_ca.certificate), published, now)
-    elif not ca.permits(policy.names):
-        yield Step.INTRODUCE, "the CA's name constraints exclude a requested name"
+        next_ca = read(bundle.next_ca.certificate)
+        if not next_ca.is_valid(now):
+            yield Step.INTRODUCE, _why_invalid("the next CA", next_ca, now)
+        if not bundle.published and published is not None and not _any_differs(bundle, published):
+            yield Step.PUBLISHED, "every webhook trusts the next CA, so the wait for the API servers starts"
     if not leaf.is_valid(now):
         yield Step.RENEW, _why_invalid("the certificate", leaf, now)
     if not signed_by(bundle.leaf.certificate, bundle.authority.certificate):
         yield Step.RENEW, "the CA did not sign the certificate"
-    if missing := [name for name in policy.missing_names(leaf) if ca.permits([name])]:
+    if missing := [name for name in policy.names if name not in leaf.names]:
         yield Step.RENEW, f"the certificate lacks {', '.join(missing)}"
-
-
-def _next_ca_steps(
-    bundle: Bundle, next_ca: Certificate, published: Sequence[bytes] | None, now: datetime
-) -> Iterator[tuple[Step, str]]:
-    if not next_ca.is_valid(now):
-        yield Step.INTRODUCE, _why_invalid("the next CA", next_ca, now)
-    if not bundle.published and published is not None and not _any_differs(bundle, published):
-        yield Step.PUBLISHED, "every webhook trusts the next CA, so the wait for the API servers starts"
 
 
 def _scheduled_steps(
@@ -197,11 +174,11 @@ def apply_step(
         case Step.START:
             # The replicas serve the old leaf until they have read the new one.
             old = _unexpired((*found.retiring, _retire(found)), now)[-MAX_RETIRING:]
-            return replace(_new_bundle(policy.names or _next_names(found, policy), now, policy), retiring=old)
+            return replace(_new_bundle(_next_names(found, policy), now, policy), retiring=old)
         case Step.RENEW:
             return replace(found, leaf=_new_leaf(found.authority, found, now, policy))
         case Step.INTRODUCE | Step.REPLACE:
-            next_ca = issue_ca(now, _next_names(found, policy), policy.ca_lifetime)
+            next_ca = issue_ca(now, policy.ca_lifetime)
             drop_old_early = found.drop_old_early or step is Step.REPLACE
             return replace(found, next_ca=next_ca, published=None, drop_old_early=drop_old_early)
         case Step.PUBLISHED:
@@ -223,17 +200,16 @@ def apply_step(
 
 
 def _new_bundle(names: tuple[str, ...], now: datetime, policy: Policy) -> Bundle:
-    ca = issue_ca(now, names, policy.ca_lifetime)
+    ca = issue_ca(now, policy.ca_lifetime)
     return Bundle(ca, issue_leaf(ca, names, now, policy.leaf_lifetime))
 
 
 def _new_leaf(ca: Issued, found: Bundle, now: datetime, policy: Policy) -> Issued:
-    names = [name for name in _next_names(found, policy) if read(ca.certificate).permits([name])]
-    return issue_leaf(ca, names, now, policy.leaf_lifetime)
+    return issue_leaf(ca, _next_names(found, policy), now, policy.leaf_lifetime)
 
 
 def _next_names(found: Bundle, policy: Policy) -> tuple[str, ...]:
-    return policy.next_names(read(found.leaf.certificate))
+    return policy.names or read(found.leaf.certificate).names
 
 
 def _retire(found: Bundle) -> RetiringCA:

@@ -23,7 +23,6 @@ CIPHER_SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
 MEMORY_FOLDER = "/dev/shm"  # noqa: S108 (mkdtemp creates a private folder in it)
 PREFIX = "kubevirt-scheduler.keys-"  # older versions use `kubevirt-scheduler-`, and lock nothing
 UNLOCKED = "new-"  # before PREFIX, until the folder is locked; otherwise another start could remove it
-MEMORY_FOLDER_ADVICE = "mount writable memory at {}, as container runtimes do"
 
 T = TypeVar("T")
 
@@ -180,9 +179,9 @@ def _certificate_file(file: Path) -> Path:
     return file
 
 
-def memory_folder(memory: str = MEMORY_FOLDER) -> str | None:
+def memory_folder() -> str | None:
     """Return the memory-backed folder, which is writable even on a read-only root. None if it is not writable."""
-    return memory if os.access(memory, os.W_OK) else None
+    return MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
 
 
 @contextmanager
@@ -193,7 +192,7 @@ def temporary_folder(memory: str = MEMORY_FOLDER, disk: str | None = None) -> It
     process leaves its folder behind, and the next start removes it. Without `disk`, TMPDIR is the alternative to
     memory. Raises UnusableCertificate if neither is writable.
     """
-    owner, folder = os.getpid(), _create_folder(memory_folder(memory), memory, disk)
+    owner, folder = os.getpid(), _create_folder(memory, disk)
     lock = _lock(folder)
     try:
         _remove_abandoned(folder.parent)
@@ -228,20 +227,15 @@ def _remove_abandoned(parent: Path) -> None:
             log.info("keys of a killed process removed", extra={"folder": str(folder)})
 
 
-def _create_folder(place: str | None, memory: str, disk: str | None) -> Path:
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=UNLOCKED + PREFIX, dir=place or disk))  # mode 0700
-    except OSError as error:
-        if place:  # for example, the memory-backed folder is full
-            return _create_folder(None, memory, disk)
-        raise UnusableCertificate(
-            f"cannot create a folder for private keys: {error.strerror}; {MEMORY_FOLDER_ADVICE.format(memory)}"
-        ) from None
-    if not place:
-        log.warning(
-            "private keys are on disk", extra={"folder": str(folder), "advice": MEMORY_FOLDER_ADVICE.format(memory)}
-        )
-    return folder
+def _create_folder(memory: str, disk: str | None) -> Path:
+    advice = f"mount writable memory at {memory}, as container runtimes do"
+    for place in memory, disk:
+        with suppress(OSError):  # for example, the memory-backed folder is full
+            folder = Path(tempfile.mkdtemp(prefix=UNLOCKED + PREFIX, dir=place))  # mode 0700
+            if place != memory:
+                log.warning("private keys are on disk", extra={"folder": str(folder), "advice": advice})
+            return folder
+    raise UnusableCertificate(f"cannot create a folder for private keys; {advice}")
 
 
 @contextmanager

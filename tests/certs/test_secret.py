@@ -17,7 +17,7 @@ from certs.secret import ANNOTATION, Bundle, Cause, InvalidBundle, RetiringCA, c
 from tests.support.fake_certificate_cluster import NAME, NAMES, NAMESPACE, secret
 from tests.support.fake_clock import START
 
-CA, OTHER, OLD = (issue_ca(START, NAMES) for _ in range(3))
+CA, OTHER, OLD = (issue_ca(START) for _ in range(3))
 LEAF = issue_leaf(CA, NAMES, START)
 SETTLED = Bundle(CA, LEAF)
 WITH_NEXT_CA = replace(SETTLED, next_ca=OTHER)

@@ -239,8 +239,7 @@ def test_no_writable_folder_raises_a_one_line_error_with_advice(tmp_path):
     with pytest.raises(UnusableCertificate) as raised, temporary_folder(nowhere, nowhere):
         pass
     assert str(raised.value) == (
-        "cannot create a folder for private keys: No such file or directory; "
-        f"mount writable memory at {nowhere}, as container runtimes do"
+        f"cannot create a folder for private keys; mount writable memory at {nowhere}, as container runtimes do"
     )
 
 
