@@ -1,6 +1,5 @@
 """The CAs of accepted clients: reloaded when their file changes, but only if the new file is usable."""
 
-import os
 import ssl
 from datetime import UTC, datetime, timedelta
 
@@ -77,16 +76,6 @@ def test_text_keys_and_certificates_of_no_ca_are_ignored(certificate, file):
 # Reloading
 
 
-def test_a_changed_file_is_reloaded_once(certificate, file):
-    before = certificate.context()
-    with capture_logs() as lines:
-        replace(file, OLD.certificate + NEW.certificate)
-        after = certificate.context()
-        assert certificate.context() is after is not before
-    assert trusted(certificate) == {OLD.certificate, NEW.certificate}
-    assert [line["event"] for line in lines] == ["client CA reloaded"]
-
-
 def test_an_unusable_file_leaves_the_old_ca_and_is_logged_once(certificate, file):
     before = certificate.context()
     with capture_logs() as lines:
@@ -105,18 +94,6 @@ def test_an_unusable_file_leaves_the_old_ca_and_is_logged_once(certificate, file
     assert certificate.expiry_times()["client-ca"] == read(OLD.certificate).not_after  # the one that expires last
     replace(file, NEW.certificate)
     assert trusted(certificate) == {NEW.certificate}
-    assert certificate.client_ca.problem == ""
-
-
-def test_a_deleted_file_leaves_the_old_ca_and_the_problem_ends_with_its_return(certificate, file):
-    before = certificate.context()
-    moved = file.rename(file.with_name("elsewhere"))
-    assert certificate.context() is before
-    assert certificate.client_ca.problem == f"{file}: No such file or directory"
-    times = moved.stat()
-    moved.rename(file)
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    certificate.context()
     assert certificate.client_ca.problem == ""
 
 

@@ -1,18 +1,13 @@
 """Reading and writing the Secret and the configuration, and the error message of each failure."""
 
-import base64
-from copy import deepcopy
-
 import pytest
 
 from certs.cluster import ApiError, CertificateObjects, ca_bundles, hosts, with_ca_bundle
 from certs.secret import Cause, CertificateError
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,
-    CONFIGURATION_PATH,
     NAME,
     NAMESPACE,
-    SECRET_PATH,
     FakeCertificateCluster,
     configuration,
 )
@@ -35,28 +30,6 @@ def raised_error(call, *arguments):
     with pytest.raises(CertificateError) as caught:
         call(*arguments)
     return caught.value.cause, str(caught.value)
-
-
-def test_secret_and_configuration_are_read_and_written_at_their_paths(api, objects):
-    secret, registration = objects.read_secret(), objects.read_configuration()
-    objects.write_secret(secret | {"data": {"a": "eA=="}})
-    objects.write_configuration(registration | {"webhooks": []})
-    assert api.secret["data"] == {"a": "eA=="}
-    assert api.configuration["webhooks"] == []
-    assert [path for _, path in api.calls] == [SECRET_PATH, CONFIGURATION_PATH] * 2
-
-
-def test_no_configuration_is_read_if_none_is_named(api):
-    assert CertificateObjects(api, (NAMESPACE, NAME), None).read_configuration() is None
-    assert api.calls == []
-
-
-def test_a_write_with_an_old_resource_version_is_a_conflict_and_changes_nothing(api, objects):
-    first, second = objects.read_secret(), objects.read_secret()
-    objects.write_secret(first | {"data": {"a": "MQ=="}})
-    found = raised_error(objects.write_secret, second | {"data": {"a": "Mg=="}})
-    assert found == (Cause.CONFLICT, f"another client has changed {SECRET} since it was read")
-    assert api.secret["data"] == {"a": "MQ=="}
 
 
 def test_a_missing_object_is_reported_with_the_command_that_creates_it(api, objects):
@@ -112,17 +85,6 @@ def test_hosts_returns_the_names_of_services_and_urls():
     configs = {"service": {"namespace": "ns", "name": "one"}}, *urls, {}, None
     assert hosts({"webhooks": [{"clientConfig": one} for one in configs]}) == {"one.ns.svc", "::1", "a.example"}
     assert hosts({"webhooks": None}) == set()
-
-
-def test_with_ca_bundle_changes_only_the_ca_bundle_of_each_webhook():
-    before = configuration()
-    before["webhooks"][0]["matchConditions"] = [{"name": "x", "expression": "true"}]
-    unchanged = deepcopy(before)
-    after = with_ca_bundle(before, b"pem")
-    assert before == unchanged
-    for webhook in after["webhooks"]:
-        assert webhook["clientConfig"].pop("caBundle") == base64.b64encode(b"pem").decode()
-    assert after == before
 
 
 def test_with_ca_bundle_does_not_change_a_configuration_without_webhooks():

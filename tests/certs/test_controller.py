@@ -157,13 +157,6 @@ def test_the_next_pass_without_a_conflict_repairs_an_emptied_ca_bundle(api, cloc
     assert is_healthy(settled, api, clock)
 
 
-def test_nothing_is_published_without_a_configuration(api, new_controller):
-    controller = new_controller(configuration=None)
-    run_passes(controller)
-    assert api.writes == ["secrets"]
-    load_context(folder_of(controller))
-
-
 def test_run_stops_after_the_current_pass_when_stop_is_set(new_controller):
     controller, stop = new_controller(), threading.Event()
     stop.set()
@@ -433,34 +426,6 @@ def test_replacing_a_damaged_secret_does_not_publish_a_ca_that_the_served_leaf_d
     settled.run_pass()
     assert is_healthy(settled, api, clock)
     assert settled.steps == {Step.START: 2}
-
-
-# Several replicas
-
-
-@pytest.mark.parametrize("call", range(4))
-def test_the_slower_of_two_replicas_has_at_most_one_conflict_and_converges(api, clock, new_controller, call):
-    slow, fast = new_controller(), new_controller()
-    first = len(api.calls)
-
-    def let_fast_run(_method, _path):
-        if len(api.calls) == first + call:
-            api.on_request = lambda _method, _path: None
-            fast.run_pass()
-
-    api.on_request = let_fast_run
-    wait = slow.run_pass()
-    assert api.conflicts <= 1
-    if api.conflicts:
-        assert wait <= CONFLICT_RETRY
-        assert slow.failures == {Cause.CONFLICT: 1}
-        assert not slow.problem
-    for controller in (slow, fast):
-        controller.run_pass()
-    assert content(slow) == content(fast)
-    assert is_healthy(slow, api, clock)
-    assert is_healthy(fast, api, clock)
-    assert api.conflicts <= 1
 
 
 # A provided Secret, mounted

@@ -1,7 +1,6 @@
 """The serving certificate: reloaded when its files change, but only if the new files are usable."""
 
 import os
-import ssl
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -37,15 +36,6 @@ def write(folder, leaf=None):
     folder.joinpath("tls.key").write_bytes(leaf.key)
     folder.joinpath("ca.crt").write_bytes(CA.certificate)
     return folder
-
-
-def test_changed_files_are_reloaded_once(tmp_path):
-    certificate = ServingCertificate(write(tmp_path))
-    before = certificate.context()
-    write(tmp_path)
-    after = certificate.context()
-    assert after is not before
-    assert certificate.context() is after
 
 
 def test_the_old_context_is_returned_while_another_thread_reloads(tmp_path):
@@ -162,10 +152,6 @@ def test_the_old_pair_is_served_while_a_file_is_missing_and_the_problem_ends_whe
             assert [certificate.context() for _ in range(3)] == [before] * 3
             assert certificate.problem == problem
     assert [line["reason"] for line in lines] == [missing]
-
-
-def test_the_minimum_version_is_tls_1_2(tmp_path):
-    assert load_context(write(tmp_path)).minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def encrypted(key):
