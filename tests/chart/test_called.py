@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +26,6 @@ pytestmark = pytest.mark.controlplane
 
 FULLNAME = "charted"
 CHARTED = {"fullnameOverride": FULLNAME}
-MAPPED = {"settings": {"schedulerNames": {"old-scheduler": "new-scheduler"}}}
 
 
 class ChartWebhook:
@@ -98,6 +96,14 @@ def vm(opt_in: Object | None = None, labels: Object | None = None, review: str =
     return pod
 
 
+def share_manager() -> Object:
+    """A recorded share-manager pod, without its account, which doesn't exist here."""
+    pod = recorded_pod("share-manager")
+    for key in "serviceAccountName", "serviceAccount":
+        pod["spec"].pop(key, None)
+    return pod
+
+
 OPTED_IN, OPTED_IN_BY_OLD_KEY = ({key: "true"} for key in OPT_IN_ANNOTATIONS)
 MIGRATING = {"kubevirt.io/migrationJobUID": "bbf19cb9"}
 
@@ -127,11 +133,8 @@ def test_the_api_server_calls_only_for_pods_that_kubevirt_and_longhorn_create(
     assert is_called(vm(OPTED_IN), user=own)
     for user in "alice", "", "system:serviceaccount:alice:kubevirt-controller":
         assert not is_called(vm(OPTED_IN), user=user)
-    manager = recorded_pod("share-manager")
-    for key in "serviceAccountName", "serviceAccount":
-        manager["spec"].pop(key, None)
     for user in "alice", "", KUBEVIRT, own:
-        assert not is_called(manager, longhorn.namespace, user)
+        assert not is_called(share_manager(), longhorn.namespace, user)
 
 
 def test_with_the_opt_in_by_namespace_the_api_server_calls_for_vms_that_are_not_opted_out(
@@ -153,49 +156,38 @@ def test_with_the_opt_in_by_namespace_the_api_server_calls_for_vms_that_are_not_
 
 def test_the_api_server_shows_an_observer_every_vm(chart_webhook: ChartWebhook) -> None:
     is_called = chart_webhook.register({"settings": {"action": "observe"}}).is_called
-    assert is_called(vm())
     assert is_called(vm({OPT_IN_ANNOTATIONS[0]: "false"}))
     assert not is_called(vm(labels=MIGRATING))
-    assert not is_called(vm(labels={"kubevirt.io": "hotplug-disk"}))
     assert not is_called(vm(), "kube-system")
 
 
-def test_the_api_server_does_not_call_for_excluded_namespaces(chart_webhook: ChartWebhook, plane: ControlPlane) -> None:
+def test_excluded_namespaces_own_annotations_and_scheduler_names_are_called_for_as_configured(
+    chart_webhook: ChartWebhook, plane: ControlPlane
+) -> None:
     plane.create_namespace("charted-backup")
-    chart_webhook.register({"webhook": {"excludedNamespaces": ["charted-backup"]}})
+    key = "example.com/near-storage"
+    settings = {"optInAnnotations": [OPT_IN_ANNOTATIONS[0], key], "schedulerNames": {"old-scheduler": "new-scheduler"}}
+    chart_webhook.register({"settings": settings, "webhook": {"excludedNamespaces": ["charted-backup"]}})
     for namespace in ("kube-system", NAMESPACE, "charted-backup"):
         assert not chart_webhook.is_called(vm(OPTED_IN), namespace)
     assert chart_webhook.is_called(vm(OPTED_IN))
-
-
-def test_a_migration_target_gets_the_mapped_scheduler_name(chart_webhook: ChartWebhook) -> None:
-    chart_webhook.register(MAPPED)
+    assert chart_webhook.is_called(vm({key: "true"}))
+    assert not chart_webhook.is_called(vm(OPTED_IN_BY_OLD_KEY))
     created = chart_webhook.create(vm(OPTED_IN, review="migration-target"))
     assert created["spec"]["schedulerName"] == "new-scheduler"
     assert DECISION not in created["metadata"]["annotations"]
     assert not chart_webhook.is_called(vm(review="migration-target"))
 
 
-def test_configured_opt_in_annotations_replace_the_defaults(chart_webhook: ChartWebhook) -> None:
-    keys = {"settings": {"optInAnnotations": [OPT_IN_ANNOTATIONS[0], "example.com/near-storage"]}}
-    chart_webhook.register(keys)
-    assert chart_webhook.is_called(vm({"example.com/near-storage": "true"}))
-    assert not chart_webhook.is_called(vm(OPTED_IN_BY_OLD_KEY))
-
-
-@pytest.mark.parametrize(
-    ("steering", "source"), [(True, "self"), (False, "self"), (True, "cert-manager"), (False, "cert-manager")]
-)
+@pytest.mark.parametrize("steering", [True, False])
 def test_the_api_server_calls_for_share_managers_in_the_longhorn_namespace_only_with_steering(
-    chart_webhook: ChartWebhook, longhorn: Longhorn, steering: bool, source: str
+    chart_webhook: ChartWebhook, longhorn: Longhorn, steering: bool
 ) -> None:
     settings = {"steering": steering, "longhornNamespace": longhorn.namespace}
-    chart_webhook.register({"settings": settings, "certificates": {"source": source}})
-    pod = recorded_pod("share-manager")
-    for key in "serviceAccountName", "serviceAccount":
-        pod["spec"].pop(key, None)
-    assert chart_webhook.is_called(pod, longhorn.namespace) is steering
-    assert not chart_webhook.is_called(pod)
+    # With cert-manager, the chart annotates the configuration.
+    chart_webhook.register({"settings": settings, "certificates": {"source": "cert-manager"}})
+    assert chart_webhook.is_called(share_manager(), longhorn.namespace) is steering
+    assert not chart_webhook.is_called(share_manager())
 
 
 # --- metrics ---
@@ -232,20 +224,13 @@ def test_the_api_server_counts_a_failed_call_by_its_failure_policy_as_the_alerts
     assert f"{name}{{{labels}" in plane.request("GET", "/metrics")["message"]
 
 
-def test_each_exported_metric_is_documented(running_webhook: Webhook) -> None:
-    exported = re.findall(r"^# TYPE kubevirt_scheduler_(\w+)", running_webhook.get("/metrics")[1], re.MULTILINE)
+def test_each_exported_metric_is_documented_and_alerts_and_dashboard_query_no_others(running_webhook: Webhook) -> None:
+    metrics = running_webhook.get("/metrics")[1]
     documented = set(re.findall(r"^\| `(\w+)[{`]", (DOCS / "reference/metrics.md").read_text(), re.MULTILINE))
+    exported = re.findall(r"^# TYPE kubevirt_scheduler_(\w+)", metrics, re.MULTILINE)
     assert {name.removesuffix("_info") for name in exported} <= {name.removesuffix("_info") for name in documented}
-
-
-def test_alerts_and_dashboard_query_only_exported_metrics(running_webhook: Webhook) -> None:
-    exported = set(re.findall(r"^(?:# TYPE )?(\w+)", running_webhook.get("/metrics")[1], re.MULTILINE))
-    rules = alert_rules(render({"prometheusRule": {"enabled": True}}))
-    dashboard = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())
-    expressions = [rule["expr"] for rule in rules]
-    panels = [inner for panel in dashboard["panels"] for inner in (panel, *panel.get("panels", ()))]
-    expressions += [target["expr"] for panel in panels for target in panel.get("targets", ())]
-    names = {name for expression in expressions for name in re.findall(r"(\w+)\{", expression)}
-    own_metrics = {name for name in names if not name.startswith("apiserver_")}
-    assert len(own_metrics) > 10
-    assert own_metrics <= exported
+    dashboard = (CHART / "dashboards" / "kubevirt-scheduler.json").read_text()
+    expressions = [rule["expr"] for rule in alert_rules(render({"prometheusRule": {"enabled": True}}))]
+    queried = set(re.findall(r"(kubevirt_scheduler_\w+)\{", " ".join([*expressions, dashboard])))
+    assert len(queried) > 10
+    assert queried <= set(re.findall(r"^(?:# TYPE )?(\w+)", metrics, re.MULTILINE))

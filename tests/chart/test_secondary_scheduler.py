@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,22 +31,6 @@ from tests.support.webhook_process import RBAC
 pytestmark = pytest.mark.controlplane
 
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{NAME}"
-PATHS = {
-    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
-    "ClusterRole": f"{RBAC}/clusterroles",
-    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
-    "Role": f"{RBAC}/namespaces/{{}}/roles",
-    "RoleBinding": f"{RBAC}/namespaces/{{}}/rolebindings",
-}
-
-
-def scheduler_rbac(objects: list[Object]) -> list[Object]:
-    """The scheduler's service account, roles and bindings."""
-    return [each for each in objects if each["kind"] in PATHS]
-
-
-def path_of(item: Object) -> str:
-    return PATHS[item["kind"]].format(item["metadata"].get("namespace"))
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +39,13 @@ def objects() -> list[Object]:
 
 
 @pytest.fixture(scope="module")
-def credentials(plane: ControlPlane, objects: list[Object]) -> Iterator[Path]:
-    """A kubeconfig of the scheduler's service account, which has only the chart's rights."""
-    rbac = [item for item in scheduler_rbac(objects) if plane.request("POST", path_of(item), item)]
+def credentials(plane: ControlPlane) -> Iterator[Path]:
+    """A kubeconfig of the service account of the installed chart, which has only the chart's rights."""
+    namespace = f"--namespace={NAMESPACE}"
+    plane.helm("install", SECONDARY, str(SECONDARY_CHART), f"--set=name={NAME},nodeSelector.no-node=here", namespace)
     token = plane.service_account_token(NAMESPACE, SECONDARY)
     yield plane.write_kubeconfig(plane.folder / "chart-scheduler-kubeconfig", token)
-    for item in rbac:
-        plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
+    plane.helm("uninstall", SECONDARY, namespace)
 
 
 @pytest.fixture
@@ -74,7 +60,7 @@ def lease_holder(plane: ControlPlane) -> str:
     return str(plane.request("GET", LEASE)["spec"].get("holderIdentity", ""))
 
 
-def test_the_other_replica_takes_over_when_the_leader_is_killed(
+def test_the_other_replica_takes_over_from_the_leader_and_holds_only_the_lease_of_its_release(
     scenario: Scenario, plane: ControlPlane, replicas: list[Process]
 ) -> None:
     scenario.add_nodes(8)
@@ -84,45 +70,34 @@ def test_the_other_replica_takes_over_when_the_leader_is_killed(
     assert scenario.scheduler_of(first) == NAME
     leader = plane.wait(lambda: lease_holder(plane), 20, "a leader")
     (leading,) = (each for each in replicas if "Successfully acquired lease" in each.log.read_text())
-    leading.kill()
-    # As in a crash, the leader doesn't release its Lease, which expires after 15 seconds.
-    plane.wait(lambda: lease_holder(plane) not in ("", leader), 40, "another leader")
+    leading.should_run = False
+    os.kill(leading.pid, signal.SIGTERM)  # the leader releases its Lease
+    other = plane.wait(lambda: lease_holder(plane) not in ("", leader) and lease_holder(plane), 40, "another leader")
     second = scenario.start_vm("vm2", "disk1", schedulerName=NAME)
     assert scenario.wait_running(second) == node
     assert scenario.scheduler_of(second) == NAME
     for each in replicas:
         assert [line for line in each.log.read_text().splitlines() if "forbidden" in line.lower()] == []
-
-
-@pytest.mark.usefixtures("replicas")
-def test_the_scheduler_holds_only_the_lease_of_its_release(plane: ControlPlane) -> None:
-    plane.wait(lambda: lease_holder(plane), 20, "a leader")
-    # One list for a consistent view: the Lease of recently killed replicas may change its holder at any time.
     leases = plane.request("GET", "/apis/coordination.k8s.io/v1/leases")["items"]
-    holders = {(each["metadata"]["namespace"], each["metadata"]["name"]): each["spec"].get("holderIdentity")
-               for each in leases}  # fmt: skip
-    leader = holders[NAMESPACE, NAME]
-    held = [name for name, each in holders.items() if each == leader]
-    assert held == [(NAMESPACE, NAME)]
+    held = [each["metadata"]["name"] for each in leases if each["spec"].get("holderIdentity") == other]
+    assert held == [NAME]
 
 
-@pytest.mark.parametrize("right", ["Role", "ClusterRoleBinding"])
-def test_without_a_role_or_binding_the_scheduler_is_forbidden_to_work(
-    plane: ControlPlane, objects: list[Object], credentials: Path, right: str
+def test_without_its_role_the_scheduler_is_forbidden_to_use_its_lease(
+    plane: ControlPlane, objects: list[Object], credentials: Path
 ) -> None:
-    (item, *_) = (each for each in scheduler_rbac(objects) if each["kind"] == right)
-    before = [one for role in rights_by_role(plane, NAMESPACE, SECONDARY) for one in role]
-    plane.request("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
-    # Before the API server knows of the loss, the scheduler could still open watches, which stay open for a long time.
-    plane.wait(lambda: not all(is_granted(plane, each) for each in before), 20, f"the loss of the {right}")
+    role, path = find_one(objects, "Role"), f"{RBAC}/namespaces/{NAMESPACE}/roles"
+    rights = [right for each in rights_by_role(plane, NAMESPACE, SECONDARY) for right in each]
+    plane.request("DELETE", f"{path}/{role['metadata']['name']}")
+    plane.wait(lambda: not all(is_granted(plane, each) for each in rights), 20, "the loss of the Role")
     restricted = scheduler_process(plane, objects, credentials)
     restricted.start()
     try:
-        plane.wait(lambda: "forbidden" in restricted.log.read_text(), 20, f"a log line about the missing {right}")
+        plane.wait(lambda: "forbidden" in restricted.log.read_text(), 20, "a log line about the missing Role")
     finally:
         restricted.kill()
-        plane.request("POST", path_of(item), item)
-        plane.wait(lambda: are_effective(plane, NAMESPACE, SECONDARY), 20, f"the {right} again")
+        plane.request("POST", path, role)
+        plane.wait(lambda: are_effective(plane, NAMESPACE, SECONDARY), 20, "the Role again")
 
 
 # --- Trimaran: compared with upstream's types, because upstream's scheduler isn't built here ---
@@ -172,39 +147,22 @@ def test_a_ca_is_trusted_in_addition_to_those_of_the_image_and_config_secret_is_
     assert pod["volumes"][1]["configMap"]["name"] == "ca"
 
 
-def test_a_config_secret_without_a_lease_does_not_use_the_lease_of_kube_scheduler(
+def test_kube_scheduler_knows_the_plugins_that_packing_disables_and_has_a_lease_of_its_own_without_one_in_the_secret(
     plane: ControlPlane, credentials: Path
 ) -> None:
+    rendered = find_one(render_secondary(SECONDARY_CHART / "trimaran-values.yaml"), "ConfigMap")["data"]["config.yaml"]
+    plugins = profile(rendered)["plugins"]
+    plugins["score"].pop("enabled")  # exists only in upstream's scheduler-plugins image
     bare = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-    config_map: Object = {
-        "kind": "ConfigMap",
-        "metadata": {"name": "mine"},
-        "data": {"config.yaml": yaml.safe_dump(bare)},
-    }
-    rendered = render_secondary({"name": NAME, "configSecret": "mine"})
-    process = scheduler_process(plane, [config_map, *rendered], credentials)
-    with running(process):
+    config = yaml.safe_dump(bare | {"profiles": [{"schedulerName": NAME, "plugins": plugins}]})
+    config_map: Object = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"config.yaml": config}}
+    objects = [config_map, *render_secondary({"name": NAME, "configSecret": "mine"})]
+    process = scheduler_process(plane, objects, credentials)
+    with running(process):  # waits until the scheduler is healthy
         plane.wait(
             lambda: "Attempting to acquire leader lease" in process.log.read_text(), 20, "a log line with its Lease"
         )
         assert f'lock="{NAMESPACE}/{NAME}"' in process.log.read_text()
-
-
-def test_kube_scheduler_knows_the_plugins_that_packing_disables(
-    plane: ControlPlane, credentials: Path, objects: list[Object]
-) -> None:
-    packing = profile(
-        find_one(render_secondary(SECONDARY_CHART / "trimaran-values.yaml"), "ConfigMap")["data"]["config.yaml"]
-    )["plugins"]
-    packing["score"].pop("enabled")  # exists only in upstream's scheduler-plugins image
-    config = yaml.safe_load(find_one(objects, "ConfigMap")["data"]["config.yaml"])
-    config["profiles"][0]["plugins"] = packing
-    changed = [
-        {**each, "data": {"config.yaml": yaml.safe_dump(config)}} if each["kind"] == "ConfigMap" else each
-        for each in objects
-    ]
-    with running(scheduler_process(plane, changed, credentials)):
-        pass  # `running` waits until the scheduler is healthy
 
 
 def test_only_a_changed_configuration_restarts_the_scheduler() -> None:

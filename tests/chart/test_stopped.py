@@ -106,16 +106,6 @@ def test_each_way_to_stop_leaves_new_pods_alone_and_the_way_back_pins_them_again
     reader.run(INSTALL)
     wait_pinned()
 
-    reader.run(observe)
-    wait_unmodified()
-    assert {each["failurePolicy"] for each in release.webhooks()} == {"Ignore"}
-    plane.wait(lambda: not may(scenario, "delete", "", "pods"), 20, "the loss of the right to delete pods")
-    kept = pending_pod(scenario, "kept", cordoned)
-    scenario.wait_unschedulable(kept)
-    reader.run(go_back)
-    wait_pinned()
-    plane.wait(lambda: is_missing(scenario, f"{scenario.pods}/{kept}"), 40, "the release after the way back")
-
     reader.run(delete)
     wait_unmodified()
     released = pending_pod(scenario, "released", cordoned)
@@ -127,5 +117,13 @@ def test_each_way_to_stop_leaves_new_pods_alone_and_the_way_back_pins_them_again
     assert plane.request("GET", release.lease)["spec"]["holderIdentity"]
     assert not may(scenario, "create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations")
     assert is_missing(scenario, release.configuration)
+
+    reader.run(observe)
+    wait_unmodified()
+    assert {each["failurePolicy"] for each in release.webhooks()} == {"Ignore"}
+    plane.wait(lambda: not may(scenario, "delete", "", "pods"), 20, "the loss of the right to delete pods")
+    kept = pending_pod(scenario, "kept", cordoned)
+    scenario.wait_unschedulable(kept)
     reader.run(go_back)
     wait_pinned()
+    plane.wait(lambda: is_missing(scenario, f"{scenario.pods}/{kept}"), 40, "the release after the way back")

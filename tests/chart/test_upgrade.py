@@ -16,19 +16,21 @@ from tests.docs.test_install import guide
 from tests.support.controlplane import build
 from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.helm_chart import NAME, Object, container, env_values, find_one
+from tests.support.helm_chart import NAME, Object, container, env_values
 from tests.support.helm_release import HELMS, Release
+from tests.support.object_history import History
 from tests.support.scenario import recorded_pod
 from tests.support.webhook_process import REGISTRATIONS
 
 pytestmark = pytest.mark.controlplane
 
 CERTIFICATES = {key: base64.b64encode(key.encode()).decode() for key in ("tls.crt", "tls.key", "ca.crt")}
-KINDS = "deployments,services,secrets,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,pdb,pods,leases"
-CLUSTER_WIDE = (
+KINDS = (
+    "deployments,services,secrets,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,pdb,pods,leases,"
     "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingadmissionpolicies,"
     "validatingadmissionpolicybindings"
 )
+ADMISSION = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
 LEADER = {
     "holderIdentity": "replica-1",
     "leaseDurationSeconds": 15,
@@ -46,11 +48,7 @@ class PublishedRelease(Release):
         super().__init__(plane, name, program)
         self.ca = base64.b64encode(plane.ca.read_bytes()).decode()
         self.install()
-        self.publish()
-        self.published = self.plane.request("GET", REGISTRATIONS)["metadata"]["resourceVersion"]
-
-    def publish(self) -> None:
-        """Update each whole object, as the program does, and change only these fields."""
+        # As the program does, update each whole object, and change only these fields.
         configuration = self.plane.request("GET", self.configuration)
         for webhook in configuration["webhooks"]:
             webhook["clientConfig"]["caBundle"] = self.ca
@@ -65,31 +63,28 @@ class PublishedRelease(Release):
         leader = self.plane.request("GET", self.lease)["spec"]
         return (self.ca_bundles(), certificates, leader) == ({self.ca}, CERTIFICATES, LEADER)
 
-    def service(self) -> Object:
-        path = f"/api/v1/namespaces/{self.namespace}/services/{self.fullname}"
-        found: Object = self.plane.request("GET", path)["spec"]
-        return found
+    def state(self) -> Object:
+        """Return what the upgrades change. The replicas restart only if the Deployment's generation changes."""
+        settings = env_values(container(deployment := self.deployment()))
+        service = self.plane.request("GET", f"/api/v1/namespaces/{self.namespace}/services/{self.fullname}")["spec"]
+        return {
+            "timeouts": [webhook["timeoutSeconds"] for webhook in self.webhooks()],
+            "generation": deployment["metadata"]["generation"],
+            "steering": settings["CO_SCHEDULE_STEERING"],
+            "names": json.loads(settings.get("CO_SCHEDULE_SCHEDULER_NAMES") or "{}"),
+            "affinity": (service["sessionAffinity"], "sessionAffinityConfig" in service),
+            "policies": self._policies(),
+        }
 
-    def states_since_publish(self) -> list[Object]:
-        """Each state of the configuration since `publish`, oldest first."""
-        query = f"watch=true&resourceVersion={self.published}&timeoutSeconds=1"
-        field = f"fieldSelector=metadata.name%3D{self.fullname}"
-        last = self.plane.request("GET", self.configuration)["metadata"]["resourceVersion"]
-
-        def states() -> list[Object]:
-            events = self.plane.kubectl("get", "--raw", f"{REGISTRATIONS}?{query}&{field}").splitlines()
-            found: list[Object] = [json.loads(event)["object"] for event in events]
-            # If the machine stalls during this second, the watch misses the last states.
-            return found if found and found[-1]["metadata"]["resourceVersion"] == last else []
-
-        return self.plane.wait(states, 20, "each state up to the last one")
-
-    def generation(self) -> int:
-        """The Deployment's generation. The replicas restart only when it changes."""
-        return int(self.deployment()["metadata"]["generation"])
-
-    def timeouts(self) -> list[int]:
-        return [webhook["timeoutSeconds"] for webhook in self.webhooks()]
+    def _policies(self) -> set[str]:
+        """Return the kinds of policies. Each has a binding."""
+        policies, bindings = (
+            {each["metadata"]["name"] for each in self.plane.request("GET", f"{ADMISSION}{ending}")["items"]}
+            for ending in ("ies", "ybindings")
+        )
+        names = {name for name in policies if self.name in name}
+        assert names == {name for name in bindings if self.name in name}
+        return {name.removeprefix(f"{self.fullname}-") for name in names}
 
 
 @pytest.fixture(params=HELMS)
@@ -103,77 +98,72 @@ def test_the_go_mod_of_helm_3_declares_helm_as_a_tool() -> None:
     assert f"tool {build.HELM3}\n" in (build.HELM3_MODULE / "go.mod").read_text()
 
 
-def test_upgrades_and_rollbacks_keep_what_the_program_has_written(release: PublishedRelease) -> None:
-    release.upgrade("--set=webhook.timeoutSeconds=5")
-    assert release.timeouts() == [5, 5]
-    assert (release.is_intact(), release.generation()) == (True, 1)
-    release.upgrade("--reuse-values", "--set=settings.schedulerNames.old=default-scheduler")
-    assert (release.is_intact(), release.generation()) == (True, 2)
-    release.upgrade("--reset-values")
-    assert release.timeouts() == [3, 3]
-    assert (release.is_intact(), release.generation()) == (True, 3)
-    release.helm("rollback", release.name, "2")
-    assert release.timeouts() == [5, 5]
-    assert (release.is_intact(), release.generation()) == (True, 3)
-    states = release.states_since_publish()
-    assert len(states) >= 4
-    # The bundle is never missing, not even briefly, so no call fails.
-    assert {each["clientConfig"].get("caBundle") for state in states for each in state["webhooks"]} == {release.ca}
+NAMES, KEPT = "settings.schedulerNames", "--reset-then-reuse-values"
+DEFAULTS: Object = {
+    "timeouts": [3, 3],
+    "steering": "true",
+    "names": {},
+    "affinity": ("ClientIP", True),
+    "policies": {"annotations", "events", "own-objects", "pods", "webhook-configuration"},
+}
+NO_PODS_POLICY = {"policies": DEFAULTS["policies"] - {"pods"}}
+# The arguments of each upgrade, what it changes besides the defaults, and by how much it raises the generation.
+UPGRADES: tuple[tuple[list[str], Object, int], ...] = (
+    (["--set=webhook.timeoutSeconds=5"], {"timeouts": [5, 5]}, 0),
+    (["--set=settings.steering=false,service.sessionAffinity.enabled=false"],
+     {"steering": "false", "affinity": ("None", False)}, 1),
+    (["--set=release.enabled=false"], NO_PODS_POLICY, 1),
+    (["--set=settings.action=observe"], NO_PODS_POLICY, 1),
+    # The guide's commands map a scheduler name, map it back, and remove it for good.
+    (["--reset-values", f"--set={NAMES}.other=a"], {"names": {"other": "a"}}, 1),
+    ([KEPT, f"--set={NAMES}.{NAME}=default-scheduler"], {"names": {"other": "a", NAME: "default-scheduler"}}, 1),
+    ([KEPT, f"--set={NAMES}.{NAME}={NAME}"], {"names": {"other": "a", NAME: NAME}}, 1),
+    ([KEPT, f"--set={NAMES}.{NAME}=null"], {"names": {"other": "a"}}, 1),
+    ([KEPT, "--set=webhook.timeoutSeconds=5"], {"names": {"other": "a"}, "timeouts": [5, 5]}, 0),
+    (["--reset-values"], {}, 1),
+)  # fmt: skip
 
 
-def policies(plane: ControlPlane, release: Release) -> set[str]:
-    """The kinds of policies that have a binding."""
-    policies, bindings = (
-        plane.kubectl("get", f"validatingadmissionpolic{ending}", "--output=name").split()
-        for ending in ("ies", "ybindings")
-    )
-    names = [{name.partition("/")[2] for name in listed if release.name in name} for listed in (policies, bindings)]
-    assert names[0] == names[1]
-    return {name.removeprefix(f"{release.fullname}-") for name in names[0]}
-
-
-def test_what_is_switched_off_and_on_again_keeps_what_the_program_has_written(
+def test_upgrades_and_rollbacks_keep_what_the_program_has_written(
     release: PublishedRelease, plane: ControlPlane
 ) -> None:
-    kept = {"annotations", "events", "own-objects", "webhook-configuration"}
-    for change, affinity, steering, bound in (
-        ("--reset-values", "ClientIP", "true", kept | {"pods"}),
-        ("--set=settings.steering=false,service.sessionAffinity.enabled=false", "None", "false", kept | {"pods"}),
-        ("--set=release.enabled=false", "ClientIP", "true", kept),
-        ("--set=settings.action=observe", "ClientIP", "true", kept),
-        ("--reset-values", "ClientIP", "true", kept | {"pods"}),
-    ):
-        release.upgrade(change)
-        settings = env_values(container(release.deployment()))
-        assert settings["CO_SCHEDULE_STEERING"] == steering
-        assert release.service()["sessionAffinity"] == affinity
-        assert ("sessionAffinityConfig" in release.service()) == (affinity == "ClientIP")
-        assert settings["CO_SCHEDULE_SESSION_AFFINITY"] == str(affinity == "ClientIP").lower()
-        assert policies(plane, release) == bound
-        assert (len(release.webhooks()), release.is_intact()) == (2, True)
+    assert release.state() == DEFAULTS | {"generation": 1}
+    generation = 1
+    with History(plane, REGISTRATIONS) as history:
+        for arguments, changes, restarts in UPGRADES:
+            release.upgrade(*arguments)
+            generation += restarts
+            assert release.state() == DEFAULTS | {"generation": generation} | changes, arguments
+            assert release.is_intact()
+        release.helm("rollback", release.name, "2")
+        assert release.state() == DEFAULTS | {"generation": generation, "timeouts": [5, 5]}
+        assert release.is_intact()
+        if release.program == "helm3":
+            server_side = ["--server-side=true", "--force-conflicts"]
+            for timeout, arguments in (4, []), (3, server_side):
+                release.upgrade(f"--set=webhook.timeoutSeconds={timeout}", *arguments, program="helm")
+                assert (release.state()["timeouts"], release.is_intact()) == ([timeout] * 2, True)
+    # The bundle is never missing, not even briefly, so no call fails.
+    assert history.ca_bundles(release.fullname) == [plane.ca.read_bytes()]
 
 
-def test_a_webhook_added_by_an_upgrade_has_no_ca_bundle_and_fails_open(release: PublishedRelease) -> None:
+def test_the_guide_has_the_commands_that_map_a_scheduler_name() -> None:
+    page = guide("schedulers").read_text()
+    for target in "default-scheduler", NAME:
+        assert f" {KEPT} \\\n    --set {NAMES}.{NAME}={target}" in page
+    assert "`=null` removes the name from the map" in page
+
+
+def test_a_webhook_added_by_an_upgrade_has_no_ca_bundle_and_an_uninstall_leaves_no_object(
+    release: PublishedRelease, plane: ControlPlane
+) -> None:
     release.remove_webhook("share-managers.kubevirt-scheduler.io")
-    release.upgrade()
+    # With `Fail`, no VM starts while no replica answers, and none runs here.
+    release.upgrade(f"--set={OPTIONAL_OBJECTS},webhook.failurePolicy=Fail")
     vms, share_managers = release.webhooks()
     assert vms["clientConfig"]["caBundle"] == release.ca
     assert "caBundle" not in share_managers["clientConfig"]
-    assert share_managers["failurePolicy"] == "Ignore"
-
-
-@pytest.mark.parametrize("release", HELMS[1:], indirect=True)
-def test_helm_4_upgrades_a_helm_3_release(release: PublishedRelease) -> None:
-    release.upgrade("--set=webhook.timeoutSeconds=5", program="helm")
-    assert (release.timeouts(), release.is_intact(), release.generation()) == ([5, 5], True, 1)
-    release.upgrade("--reset-values", "--server-side=true", "--force-conflicts", program="helm")
-    assert (release.timeouts(), release.is_intact(), release.generation()) == ([3, 3], True, 1)
-
-
-def test_an_uninstall_leaves_no_object_and_vms_start(release: PublishedRelease, plane: ControlPlane) -> None:
-    # With `Fail`, no VM starts while no replica answers, and none runs here.
-    release.upgrade(f"--set={OPTIONAL_OBJECTS},webhook.failurePolicy=Fail")
-    assert find_one(release.objects(), "MutatingWebhookConfiguration")["webhooks"][0]["failurePolicy"] == "Fail"
+    assert (vms["failurePolicy"], share_managers["failurePolicy"]) == ("Fail", "Ignore")
 
     def creation_error() -> str:
         try:
@@ -186,11 +176,9 @@ def test_an_uninstall_leaves_no_object_and_vms_start(release: PublishedRelease, 
     assert "failed calling webhook" in plane.wait(creation_error, 20, "a refusal")
     release.uninstall()
     plane.wait(lambda: not creation_error(), 20, "a pod")
-    with pytest.raises(ApiError, match="404"):
-        plane.request("GET", release.configuration)
 
     def nothing_left() -> bool:
-        names = plane.kubectl("get", f"{KINDS},{CLUSTER_WIDE}", "--all-namespaces", "--output=name")
+        names = plane.kubectl("get", KINDS, "--all-namespaces", "--output=name")
         return not [name for name in names.split() if release.name in name]
 
     # The garbage collector deletes the Deployment's pods some time later.
@@ -202,23 +190,3 @@ def opted_in_pod() -> Object:
     pod = recorded_pod("vm-start")
     pod["metadata"]["annotations"]["kubevirt-scheduler/co-schedule"] = "true"
     return pod
-
-
-def scheduler_names(release: Release) -> Object:
-    """The map of scheduler names that the program gets."""
-    found: Object = json.loads(env_values(container(release.deployment()))["CO_SCHEDULE_SCHEDULER_NAMES"])
-    return found
-
-
-def test_the_guides_commands_map_a_scheduler_name_map_it_back_and_remove_it(release: PublishedRelease) -> None:
-    page, names = guide("schedulers").read_text(), "settings.schedulerNames"
-    release.upgrade(f"--set={names}.other=default-scheduler")
-    for target in "default-scheduler", NAME:
-        setting = f"--set {names}.{NAME}={target}"
-        assert f" --reset-then-reuse-values \\\n    {setting}" in page
-        release.upgrade("--reset-then-reuse-values", *setting.split())
-        assert scheduler_names(release) == {"other": "default-scheduler", NAME: target}
-    assert "`=null` removes the name from the map" in page
-    for change in f"{names}.{NAME}=null", "webhook.timeoutSeconds=5":  # for good
-        release.upgrade("--reset-then-reuse-values", "--set", change)
-        assert scheduler_names(release) == {"other": "default-scheduler"}

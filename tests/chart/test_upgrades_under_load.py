@@ -1,4 +1,4 @@
-"""Ten upgrades in a row while VMs start: no creation fails, and the webhook sees every VM.
+"""Four upgrades in a row while VMs start: no creation fails, and the webhook sees every VM.
 
 The release uses `failurePolicy: Ignore`, the default, so a missed VM causes no error. No kubelet runs here:
 helm_release.py simulates the rollouts. The wait before SIGTERM is the chart's own.
@@ -21,15 +21,10 @@ pytestmark = pytest.mark.controlplane
 
 # The option of each upgrade, and how many replicas the upgrade replaces. `--reuse-values` keeps all other values.
 UPGRADES = (
-    ("--set=webhook.timeoutSeconds=9", 0),
-    ("--set=settings.affinityMode=preferred", 2),
-    ("--set=webhook.excludedNamespaces={backup}", 0),
-    ("--set=settings.steering=false", 2),  # one webhook then matches no pod
-    ("--set=service.annotations.team=storage", 0),
-    ("--set=settings.steering=true", 2),  # and then share-managers again
-    ("--set=dashboard.enabled=true", 0),
-    ("--set=settings.schedulerNames.old=default-scheduler", 2),  # this also changes the matchConditions
-    ("--set=podDisruptionBudget.enabled=false", 0),
+    ("--set=webhook.timeoutSeconds=9,podDisruptionBudget.enabled=false", 0),
+    # One webhook then matches no pod, and the names change the matchConditions of the other.
+    ("--set=settings.steering=false,settings.schedulerNames.old=default-scheduler", 2),
+    ("--set=service.annotations.team=storage,dashboard.enabled=true", 0),
     ("--reset-values", 2),
 )
 
@@ -46,7 +41,7 @@ def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
         release.uninstall()
 
 
-def test_ten_upgrades_in_a_row_fail_no_creation_and_miss_no_vm(
+def test_four_upgrades_in_a_row_fail_no_creation_and_miss_no_vm(
     plane: ControlPlane, plain_scenario: Scenario, replicas: Replicas, measured: Measured
 ) -> None:
     plane.wait(lambda: plain_scenario.decision("no-such-claim"), 20, "a decision")
@@ -61,7 +56,7 @@ def test_ten_upgrades_in_a_row_fail_no_creation_and_miss_no_vm(
         plane.wait(lambda: stream.count > last + 10, 20, "VMs after the last replica has exited")
     missed = fail_open_count(plane) - before
     measured(
-        f"ten upgrades, {sum(replaced)} replicas replaced: of {stream.count} creations "
+        f"four upgrades, {sum(replaced)} replicas replaced: of {stream.count} creations "
         f"{len(stream.failed)} failed, {len(stream.missed)} were not seen (the API server counts {missed:g})"
     )
     assert replaced == [count for _, count in UPGRADES]

@@ -33,6 +33,7 @@ def helm(*arguments: str | Path) -> str:
     """Run Helm without a cluster and return its output. Raises HelmError."""
     with TemporaryDirectory() as home:
         environment = {f"HELM_{kind}_HOME": home for kind in ("CACHE", "CONFIG", "DATA")} | {"PATH": "", "HOME": home}
+        environment["GOGC"] = "off"  # a short-lived process: saves a quarter of its CPU time
         command = [str(build.binaries()["helm"]), *map(str, arguments)]
         result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:

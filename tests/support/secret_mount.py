@@ -13,8 +13,9 @@ from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 
 # Seconds between two reads. An update needs two reads of the same version. The real kubelet takes up to 90 s. A faster
-# mount than cert-manager's injector, on a machine that stalls, would serve a certificate that no client trusts yet.
-POLL_INTERVAL = 3.0
+# mount than cert-manager's injector, on a machine that stalls, would serve a certificate that no client trusts yet. A
+# ConfigMap has no certificate.
+SECRET_INTERVAL, CONFIG_MAP_INTERVAL = 3.0, 0.5
 
 
 class SecretVolume:
@@ -39,7 +40,7 @@ class SecretVolume:
             self._thread.join()
 
     def _follow(self) -> None:
-        while not self._stopped.wait(POLL_INTERVAL):
+        while not self._stopped.wait(SECRET_INTERVAL if "/secrets/" in self._secret else CONFIG_MAP_INTERVAL):
             with suppress(ApiError):  # without its Secret, a running pod retains the mounted files
                 self._poll()
 
