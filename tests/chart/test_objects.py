@@ -125,21 +125,17 @@ def test_values_unrelated_to_replicas_and_a_new_chart_version_do_not_restart_the
     assert not {"helm.sh/chart", "app.kubernetes.io/version"} & set(before["metadata"]["labels"])
 
 
-def test_the_service_selects_only_the_replicas() -> None:
-    objects = render({"commonLabels": {"team": "storage"}})
-    selected = find_one(objects, "Service")["spec"]["selector"]
-    pods = {each["metadata"]["name"]: each["spec"]["template"] for each in objects if each["kind"] == "Deployment"}
-    pods["test"] = find_one(objects, "Pod")
-    assert [name for name, pod in pods.items() if selected.items() <= pod["metadata"]["labels"].items()] == [NAME]
-
-
-def test_selectors_match_the_replicas_and_port_names_match_the_container() -> None:
-    objects = render({"serviceMonitor": {"enabled": True}})
+def test_selectors_match_only_the_replicas_and_port_names_match_the_container() -> None:
+    objects = render({"serviceMonitor": {"enabled": True}, "commonLabels": {"team": "storage"}})
     pod, service = find_one(objects, "Deployment")["spec"]["template"], find_one(objects, "Service")
     selectors = [each["labelSelector"]["matchLabels"] for each in pod["spec"]["topologySpreadConstraints"]]
     selectors += [find_one(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"]]
+    selectors += [service["spec"]["selector"]]
     assert all(each.items() <= pod["metadata"]["labels"].items() for each in selectors)
+    test_labels = find_one(objects, "Pod")["metadata"]["labels"]
+    assert not any(each.items() <= test_labels.items() for each in selectors)
     monitor = find_one(objects, "ServiceMonitor")["spec"]
+    assert monitor["namespaceSelector"] == {"matchNames": [NAMESPACE]}
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     target_ports = {each["name"]: each["targetPort"] for each in service["spec"]["ports"]}
     (scraped,) = (target_ports[each["port"]] for each in monitor["endpoints"])
@@ -180,12 +176,15 @@ def test_the_egress_rules_admit_the_api_servers_and_dns_only() -> None:
 # --- images ---
 
 
+def pods(values: Object) -> list[Object]:
+    """The specs of both kinds of pods: the replicas, `helm test`."""
+    objects = render(values)
+    return [find_one(objects, "Deployment")["spec"]["template"]["spec"], find_one(objects, "Pod")["spec"]]
+
+
 def images(values: Object) -> dict[str, str]:
     """The image of each container, by the container's name."""
-    objects = render(values)
-    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
-    pods.append(find_one(objects, "Pod")["spec"])
-    return {one["name"]: one["image"] for pod in pods for one in pod["containers"]}
+    return {one["name"]: one["image"] for pod in pods(values) for one in pod["containers"]}
 
 
 def test_a_global_registry_applies_to_every_image() -> None:
@@ -200,10 +199,7 @@ def test_a_global_registry_applies_to_every_image() -> None:
     version = images({})["webhook"].rpartition(":")[2]
     assert default["webhook"] == f"kubevirt-scheduler:{version}"
     assert own["webhook"] == own["check"] == "registry.example.com/a/b:1"
-    assert mirror == {
-        "webhook": f"mirror.example.com:5000/k8s/kubevirt-scheduler:{version}",
-        "check": f"mirror.example.com:5000/k8s/kubevirt-scheduler:{version}",
-    }
+    assert mirror == dict.fromkeys(("webhook", "check"), f"mirror.example.com:5000/k8s/kubevirt-scheduler:{version}")
 
 
 def test_pull_secrets_of_a_parent_chart_are_added_to_every_pod_once() -> None:
@@ -211,10 +207,7 @@ def test_pull_secrets_of_a_parent_chart_are_added_to_every_pod_once() -> None:
         "imagePullSecrets": [{"name": "own"}],
         "global": {"imagePullSecrets": ["parent", {"name": "own"}]},
     }
-    objects = render(values)
-    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
-    pods.append(find_one(objects, "Pod")["spec"])
-    assert [pod["imagePullSecrets"] for pod in pods] == [[{"name": "own"}, {"name": "parent"}]] * 2
+    assert [pod["imagePullSecrets"] for pod in pods(values)] == [[{"name": "own"}, {"name": "parent"}]] * 2
 
 
 # --- labels, annotations, and objects of the user ---
@@ -239,15 +232,6 @@ def test_an_extra_object_is_a_template_as_a_map_or_as_a_string() -> None:
     assert sorted(names) == ["near-a", "near-kubevirt-scheduler-b"]
 
 
-def test_a_service_monitor_in_another_namespace_finds_the_service() -> None:
-    objects = render({"serviceMonitor": {"enabled": True, "namespace": "monitoring"}})
-    monitor = find_one(objects, "ServiceMonitor")
-    assert monitor["metadata"]["namespace"] == "monitoring"
-    assert monitor["spec"]["namespaceSelector"] == {
-        "matchNames": [find_one(objects, "Service")["metadata"]["namespace"]]
-    }
-
-
 def test_the_helm_test_pod_gets_the_placement_and_proxy_values_of_the_replicas() -> None:
     proxy = {"name": "HTTPS_PROXY", "value": "http://proxy.example.com"}
     terms = [{"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]}]
@@ -257,8 +241,7 @@ def test_the_helm_test_pod_gets_the_placement_and_proxy_values_of_the_replicas()
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}},
         "imagePullSecrets": [{"name": "mine"}],
     }
-    objects = render({"extraEnv": [proxy]} | placement)
-    for pod in find_one(objects, "Deployment")["spec"]["template"]["spec"], find_one(objects, "Pod")["spec"]:
+    for pod in pods({"extraEnv": [proxy]} | placement):
         assert {key: pod[key] for key in placement} == placement
         assert proxy in pod["containers"][0]["env"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,8 @@ from tests.support.controlplane import build
 from tests.support.helm_chart import CHART, NAME, container, find_one, helm
 from tests.support.paths import ROOT, SECONDARY_CHART
 from webhook import __version__
+
+pytestmark = pytest.mark.controlplane  # Helm is built together with the control plane
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 SOURCE = "https://git.example.com/kubevirt-scheduler"
@@ -46,14 +49,12 @@ def metadata(dist: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.controlplane  # Helm is built together with the control plane
 def test_the_packaged_chart_runs_the_image_by_its_digest(dist: Path) -> None:
     objects = [each for each in yaml.safe_load_all(helm("template", NAME, dist / ARCHIVE)) if each]
     image = f"registry.example.com:5000/storage/kubevirt-scheduler:1.2.3@{DIGEST}"
     assert container(find_one(objects, "Deployment"))["image"] == image
 
 
-@pytest.mark.controlplane
 @pytest.mark.parametrize("chart", [CHART, SECONDARY_CHART], ids=lambda chart: chart.name)
 def test_a_packaged_chart_passes_helm_lint_without_a_remark(dist: Path, tmp_path: Path, chart: Path) -> None:
     version = yaml.safe_load((chart / "Chart.yaml").read_text())["version"]
@@ -65,7 +66,6 @@ def test_a_packaged_chart_passes_helm_lint_without_a_remark(dist: Path, tmp_path
     assert not (tmp_path / chart.name / "ci").exists()
 
 
-@pytest.mark.controlplane
 def test_artifact_hub_finds_category_images_links_and_changes(metadata: dict[str, Any]) -> None:
     annotations = {key.partition("/")[2]: yaml.safe_load(text) for key, text in metadata["annotations"].items()}
     assert (annotations["category"], annotations["operator"], annotations["crds"]) == ("storage", False, [])
@@ -79,7 +79,6 @@ def test_artifact_hub_finds_category_images_links_and_changes(metadata: dict[str
     assert metadata["maintainers"]
 
 
-@pytest.mark.controlplane
 def test_the_krew_manifest_names_each_archive_with_its_hash(dist: Path) -> None:
     manifest = yaml.safe_load((dist / "coschedule.yaml").read_text())
     assert (manifest["kind"], manifest["spec"]["version"]) == ("Plugin", f"v{__version__}")
@@ -92,7 +91,6 @@ def test_the_krew_manifest_names_each_archive_with_its_hash(dist: Path) -> None:
     assert linux["selector"] == {"matchLabels": {"os": "linux", "arch": "amd64"}}
 
 
-@pytest.mark.controlplane
 def test_sha256sum_verifies_every_file(dist: Path) -> None:
     output = subprocess.run(
         ["sha256sum", "--check", "SHA256SUMS"], cwd=dist, check=True, capture_output=True, text=True
@@ -102,16 +100,8 @@ def test_sha256sum_verifies_every_file(dist: Path) -> None:
     }
 
 
-@pytest.mark.controlplane
-@pytest.mark.parametrize(
-    ("image", "rendered"),
-    [
-        ("kubevirt-scheduler:1", "kubevirt-scheduler:1"),
-        ("localhost/a/b", f"localhost/a/b:{__version__}"),
-        ("docker.example.com/b:v1", "docker.example.com/b:v1"),
-    ],
-)
-def test_an_image_name_is_split_into_registry_repository_and_tag(image: str, rendered: str, tmp_path: Path) -> None:
-    package(tmp_path, image)
-    objects = [each for each in yaml.safe_load_all(helm("template", NAME, tmp_path / ARCHIVE)) if each]
-    assert container(find_one(objects, "Deployment"))["image"] == rendered
+def test_an_image_name_is_split_into_registry_repository_and_tag() -> None:
+    read_image = runpy.run_path(str(ROOT / ".ci/package.py"))["read_image"]
+    assert read_image("kubevirt-scheduler:1") == {"registry": "", "repository": "kubevirt-scheduler", "tag": "1"}
+    assert read_image("localhost/a/b") == {"registry": "localhost", "repository": "a/b", "tag": ""}
+    assert read_image("docker.example.com/b:v1") == {"registry": "docker.example.com", "repository": "b", "tag": "v1"}

@@ -51,7 +51,8 @@ class Image:
 @contextmanager
 def built_image(folder: Path) -> Iterator[Image]:
     """Build the image in a folder; only the cached base archive remains afterwards. Raises ImageError."""
-    check_machine()
+    if os.geteuid():
+        raise ImageError("mounts, and users that are not ours, need root: sudo make test-image")
     archive, store = base_archive(), folder / "store"
     store.mkdir()
     try:
@@ -65,12 +66,6 @@ def built_image(folder: Path) -> Iterator[Image]:
         yield Image(config, Path(_call(["buildah", "mount", container], environment).strip()))
     finally:
         shutil.rmtree(store)
-
-
-def check_machine() -> None:
-    """Raise ImageError if this machine can't build or run the image."""
-    if os.geteuid():
-        raise ImageError("mounts, and users that are not ours, need root: sudo make test-image")
 
 
 def base_archive() -> Path:

@@ -80,14 +80,10 @@ def test_the_image_contains_exactly_the_packages_of_the_lock(image):
     assert sorted(installed) == sorted([*locked, f"kubevirt-scheduler=={__version__}"])
 
 
-@pytest.mark.parametrize("module", ["pip", "setuptools", "ensurepip"])
 @pytest.mark.parametrize("python", ["/opt/kubevirt-scheduler/bin/python3", "/usr/bin/python3"])
-def test_the_image_contains_no_installer(image, python, module):
-    result = run_command(image, python, "-c", f"import {module}")
-    assert f"No module named '{module}'" in result.stderr
-
-
-def test_the_image_contains_no_wheel_of_an_installer(image):
+def test_the_image_contains_no_installer(image, python):
+    for module in "pip", "setuptools", "ensurepip":
+        assert f"No module named '{module}'" in run_command(image, python, "-c", f"import {module}").stderr
     assert not [*image.root.rglob("pip-*"), *image.root.rglob("setuptools-*")]
 
 
@@ -95,20 +91,17 @@ def test_the_user_can_write_no_file(image):
     assert list(writable(image.root)) == []
 
 
-def test_startup_compiles_no_module(image):
+def test_the_command_needs_no_shell_and_startup_compiles_no_module(image):
+    assert run_command(image, "kubevirt-scheduler", "--version").stdout == f"kubevirt-scheduler {__version__}\n"
+    script = image.root / "opt/kubevirt-scheduler/bin/kubevirt-scheduler"
+    assert script.read_text().startswith("#!/opt/kubevirt-scheduler/bin/python")
     log = run_command(image, "python3", "-v", "-c", IMPORTS).stderr
     assert "import 'webhook.commands.serve.command'" in log
     # Python quotes the path if it read a .pyc, and doesn't if it compiled the source.
     assert re.findall("^# code object from (/.*)$", log, re.MULTILINE) == []
 
 
-def test_the_command_is_on_the_path_and_needs_no_shell(image):
-    assert run_command(image, "kubevirt-scheduler", "--version").stdout == f"kubevirt-scheduler {__version__}\n"
-    script = image.root / "opt/kubevirt-scheduler/bin/kubevirt-scheduler"
-    assert script.read_text().startswith("#!/opt/kubevirt-scheduler/bin/python")
-
-
-def test_the_server_runs_unprivileged_as_process_1_on_a_read_only_root(server):
+def test_the_server_runs_unprivileged_on_a_read_only_root_and_answers_until_sigterm(server):
     process = Path(f"/proc/{server.pid}")
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
     assert status["NSpid"].split()[-1] == "1"
@@ -116,25 +109,12 @@ def test_the_server_runs_unprivileged_as_process_1_on_a_read_only_root(server):
     assert (int(status["CapEff"], 16), status["NoNewPrivs"]) == (0, "1")
     mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
     assert [one[5].split(",")[0] for one in mounts if one[4] == "/"] == ["ro"]
-
-
-def test_the_server_answers_reviews_and_probes(server):
+    assert server.ca.parent.parent == Path(f"/proc/{server.pid}/root/dev/shm")  # the private key is only in memory
     response = server.review()
     assert response["auditAnnotations"]["outcome"] == "pinned"
     assert response["patch"]
     assert [server.probe(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
-
-
-def test_a_client_without_the_ca_rejects_the_certificate(server):
     with pytest.raises(ssl.SSLCertVerificationError):
         ssl.create_default_context().wrap_socket(server.connect_tcp(), server_hostname="127.0.0.1")
-
-
-def test_the_private_key_is_only_in_memory(server):
-    assert server.ca.parent.parent == Path(f"/proc/{server.pid}/root/dev/shm")
-
-
-def test_sigterm_stops_the_server_with_status_0_and_leaves_no_process(server):
-    process = Path(f"/proc/{server.pid}")
     assert server.stop() == 0
     assert not process.exists()
