@@ -1,14 +1,17 @@
-"""The installed chart: process, service account, Service, certificate, and a VM placed next to its storage."""
+"""The installed chart: process, service account, Service, certificate, client CA, and a VM next to its storage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from certs.authority import issue_ca
 from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.programs import CLIENT_CA, CLIENT_NAMESPACE
 from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.object_history import History
 from tests.support.scenario import CO_SCHEDULED, Scenario
@@ -17,12 +20,28 @@ from webhook.commands.doctor.command import doctor
 
 pytestmark = pytest.mark.controlplane
 
+CONFIG_MAP, NAME = f"/api/v1/namespaces/{CLIENT_NAMESPACE}/configmaps", "api-server-client-ca"
+
+
+def client_ca(*certificates: bytes) -> dict[str, str]:
+    """The content of the ConfigMap."""
+    return {"ca.crt": b"".join(certificates).decode()}
+
+
+def own_ca(plane: ControlPlane) -> bytes:
+    """The CA of the API server's certificate."""
+    return (plane.folder / CLIENT_CA).read_bytes()
+
 
 @pytest.fixture(scope="module")
 def installed(plane: ControlPlane) -> Iterator[Replicas]:
-    """One ready replica."""
+    """One ready replica with `tls.clientCA`, for which the API server has a certificate."""
+    plane.create_namespace(CLIENT_NAMESPACE)
+    plane.request("POST", CONFIG_MAP, {"metadata": {"name": NAME}, "data": client_ca(own_ca(plane))})
     # With `Fail`, a missed call fails the pod creation instead of going unnoticed.
-    release = Release(plane, "chart-installed").install("--set=webhook.failurePolicy=Fail,replicas=1", LONG_TIMEOUT)
+    release = Release(plane, CLIENT_NAMESPACE).install(
+        f"--set=webhook.failurePolicy=Fail,replicas=1,tls.clientCA.configMap={NAME}", LONG_TIMEOUT
+    )
     try:
         with Replicas(release) as replicas:
             yield replicas
@@ -75,11 +94,31 @@ def test_a_forced_upgrade_empties_the_ca_bundle_and_the_program_restores_it(
     assert {plane.request("GET", release.secret)["data"]["ca.crt"]} == release.ca_bundles()
 
 
-def test_the_calls_pass_against_the_installed_chart_only_for_the_account_of_helm_test(
+def run_calls(installed: Replicas, kubeconfig: Path, *arguments: str) -> Result:
+    """Run the command of `helm test`, over a new connection of the API server."""
+    installed.close_connections()
+    configuration = f"--webhook-configuration={installed.release.fullname}"
+    return CliRunner().invoke(doctor, [f"--kubeconfig={kubeconfig}", "--calls=0", configuration, *arguments])
+
+
+def test_the_calls_pass_for_the_account_of_helm_test_only_and_follow_a_rotated_client_ca(
     plane: ControlPlane, installed: Replicas, tmp_path: Path
 ) -> None:
+    """The replica is ready, so the probes need no certificate."""
+
+    def change(*certificates: bytes) -> None:
+        plane.request("PATCH", f"{CONFIG_MAP}/{NAME}", {"data": client_ca(*certificates)})
+
+    first, second = own_ca(plane), issue_ca(datetime.now(UTC)).certificate
     kubeconfig = installed.release.test_kubeconfig(tmp_path / "kubeconfig")
-    assert CliRunner().invoke(doctor, [f"--kubeconfig={kubeconfig}", "--calls=30"]).exit_code == 0
-    assert CliRunner().invoke(doctor, [f"--kubeconfig={plane.kubeconfig}", "--calls=0"]).exit_code == 1
-    elsewhere = [f"--kubeconfig={kubeconfig}", "--calls=0", "--namespace=kube-system"]
-    assert "cannot create resource" in str(CliRunner().invoke(doctor, elsewhere).exception)
+    plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 0, 20, "a decision")
+    assert run_calls(installed, plane.kubeconfig).exit_code == 1
+    elsewhere = run_calls(installed, kubeconfig, "--namespace=kube-system")
+    assert "cannot create resource" in str(elsewhere.exception)
+    change(second)
+    plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 1, 20, "a rejected API server")
+    rejected = run_calls(installed, kubeconfig)
+    assert "tls: unknown certificate authority" in rejected.output
+    assert "client certificates (tls.clientCA)" in rejected.output
+    change(first, second)
+    plane.wait(lambda: run_calls(installed, kubeconfig).exit_code == 0, 20, "a decision with both CAs")
