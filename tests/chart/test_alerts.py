@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from functools import cache
@@ -228,9 +229,15 @@ def test_each_alert_fires_only_on_its_series(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_parses_the_rules_of_each_source_and_rejects_an_invalid_expression(tmp_path: Path) -> None:
-    for source in SOURCES:
-        assert check_rules(tmp_path, rendered_rules(source)) == ""
+def test_promtool_parses_all_rules_and_queries_and_rejects_an_invalid_expression(tmp_path: Path) -> None:
+    panels = json.loads((CHART / "dashboards" / "kubevirt-scheduler.json").read_text())["panels"]
+    panels += [inner for panel in panels for inner in panel.get("panels", ())]
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    recorded = [{"record": "panel", "expr": query.replace("$__rate_interval", "1m"), "labels": {"number": str(number)}}
+                for number, query in enumerate(queries)]  # fmt: skip
+    assert len(recorded) > 10
+    for rules in [{"groups": [{"name": "dashboard", "rules": recorded}]}, *map(rendered_rules, SOURCES)]:
+        assert check_rules(tmp_path, rules) == ""
     broken = {"groups": [{"name": "broken", "rules": [{"alert": "Broken", "expr": "sum(rate(a[5m])"}]}]}
     assert "could not parse expression" in check_rules(tmp_path, broken)
 

@@ -224,13 +224,26 @@ def test_the_api_server_counts_a_failed_call_by_its_failure_policy_as_the_alerts
     assert f"{name}{{{labels}" in plane.request("GET", "/metrics")["message"]
 
 
-def test_each_exported_metric_is_documented_and_alerts_and_dashboard_query_no_others(running_webhook: Webhook) -> None:
+def labels_by_metric(text: str) -> dict[str, set[str]]:
+    """The labels of each metric of the webhook in a page of metrics, in expressions, or in the table of the docs."""
+    found: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"(?:kubevirt_scheduler_|^\| `)(\w+)(?:\{([^}]*)\}|`)", text, re.MULTILINE):
+        names = re.findall(r"(\w+)(?=!?=)", labels) or labels.split(",")
+        found.setdefault(re.sub("_(bucket|sum|count)$", "", name), set()).update(filter(None, names))
+    return found
+
+
+def test_the_docs_have_each_exported_metric_and_its_labels_and_alerts_and_dashboard_use_no_others(
+    running_webhook: Webhook,
+) -> None:
     metrics = running_webhook.get("/metrics")[1]
-    documented = set(re.findall(r"^\| `(\w+)[{`]", (DOCS / "reference/metrics.md").read_text(), re.MULTILINE))
-    exported = re.findall(r"^# TYPE kubevirt_scheduler_(\w+)", metrics, re.MULTILINE)
-    assert {name.removesuffix("_info") for name in exported} <= {name.removesuffix("_info") for name in documented}
+    documented = labels_by_metric((DOCS / "reference/metrics.md").read_text())
+    exported = set(re.findall(r"^# TYPE kubevirt_scheduler_(\w+)", metrics, re.MULTILINE))
+    assert exported <= documented.keys()
     dashboard = (CHART / "dashboards" / "kubevirt-scheduler.json").read_text()
     expressions = [rule["expr"] for rule in alert_rules(render({"prometheusRule": {"enabled": True}}))]
-    queried = set(re.findall(r"(kubevirt_scheduler_\w+)\{", " ".join([*expressions, dashboard])))
+    queried = labels_by_metric(" ".join([*expressions, dashboard]))
     assert len(queried) > 10
-    assert queried <= set(re.findall(r"^(?:# TYPE )?(\w+)", metrics, re.MULTILINE))
+    assert queried.keys() <= exported
+    for name, labels in [*labels_by_metric(metrics).items(), *queried.items()]:
+        assert labels <= documented[name] | {"namespace", "service", "pod", "le"}, name

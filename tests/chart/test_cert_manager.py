@@ -238,6 +238,7 @@ def test_no_renewal_and_no_change_of_the_source_fails_a_creation(
             20,
             "the new CA alone",
         )
+        assert chart.replicas.error_lines() == []
         chart.create_provided_secret("mine")
         for source, values in SOURCES.items():
             trusted = set(split(chart.ca_bundle()))
@@ -251,4 +252,3 @@ def test_no_renewal_and_no_change_of_the_source_fails_a_creation(
             assert trusted < set(split(chart.ca_bundle())) or source == "cert-manager"
             assert chart.secret_suffixes() - {"-tls"} == CERT_MANAGER_SECRETS | {"mine"}
             assert ("-tls" in chart.secret_suffixes()) == source.startswith("self")
-        assert chart.replicas.error_lines() == []

@@ -1,4 +1,4 @@
-"""The Grafana dashboard: its layout and its variables. `test_prometheus` runs its queries."""
+"""The Grafana dashboard: its layout and its variables. `test_alerts` parses its queries, `test_called` their names."""
 
 from __future__ import annotations
 
