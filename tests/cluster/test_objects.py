@@ -236,7 +236,7 @@ def test_names_of_any_length_are_not_kept() -> None:
     assert objects.read_claim(claim(volume="x" * 254)).volume_name == ""
     owned = vmi(owner_kind="x" * 254)
     owned["metadata"]["ownerReferences"][0] |= {"name": "x" * 254, "uid": "x" * 254}
-    found = objects.read_virtual_machine_instance(owned)
+    found = objects.read_vmi(owned)
     assert (found.owner_kind, found.owner_name, found.owner_uid) == ("", "", "")
     assert objects.read_virtual_machine(virtual_machine(strategy="x" * 254)).strategy == ""
     many = {f"annotation-{number}": "true" for number in range(2000)}

@@ -20,7 +20,7 @@ from tests.support.builders import (
 )
 from tests.support.fake_api_server import ApiServer
 from tests.support.fake_clock import FakeClock
-from webhook.cluster.caches.fact_readers import read_node, read_pod, read_virtual_machine_instance
+from webhook.cluster.caches.fact_readers import read_node, read_pod, read_vmi
 from webhook.cluster.caches.pins import DISTRUST_SECONDS, MAX_UNTRUSTED
 from webhook.cluster.caches.reservations import MAX_REMEMBERED, MIN_RECENT_SECONDS, RESERVATION_SECONDS
 from webhook.cluster.client import Api, ClusterClient
@@ -45,7 +45,7 @@ class Replica:
         self.store = self.live.store
 
     def show(self, *items: Object) -> None:
-        readers = {"Pod": read_pod, "VirtualMachineInstance": read_virtual_machine_instance, "Node": read_node}
+        readers = {"Pod": read_pod, "VirtualMachineInstance": read_vmi, "Node": read_node}
         for item in items:
             self.store.put(readers[item["kind"]](item))
 

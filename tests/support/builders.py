@@ -34,7 +34,7 @@ READERS = {
     "ShareManager": objects.read_share_manager,
     "StorageClass": objects.read_storage_class,
     "VirtualMachine": objects.read_virtual_machine,
-    "VirtualMachineInstance": objects.read_virtual_machine_instance,
+    "VirtualMachineInstance": objects.read_vmi,
 }
 
 

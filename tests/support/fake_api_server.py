@@ -201,7 +201,7 @@ class ApiServer:
         self._watches: defaultdict[str, list[queue.Queue[Any]]] = defaultdict(list)
         self._scripts: defaultdict[tuple[str, str], deque[Responder]] = defaultdict(deque)
         self._pages: dict[str, tuple[int, list[Object]]] = {}
-        self._version, self._oldest = 1000, 0
+        self._version = 1000
         self._page_numbers = itertools.count(1)
         self._lock = threading.RLock()
         self._http = HttpServer(self, tls)
@@ -255,21 +255,7 @@ class ApiServer:
                 del self._objects[PLURALS[item["kind"]]][key_of(item)]
 
     def stored(self, plural: str, key: tuple[str, str]) -> Object:
-        """A copy of one object."""
         return deepcopy(self._objects[plural][key])
-
-    def bookmark(self, kind: str) -> None:
-        """Send a bookmark with a new resource version to the watches of a kind."""
-        with self._lock:
-            self._version += 1
-            self._send(PLURALS[kind], bookmark(kind, self.version))
-
-    def compact(self) -> None:
-        """Drop the history. A watch from an older version than the latest gets a 410."""
-        with self._lock:
-            self._oldest = self._version
-            self._history.clear()
-            self._pages.clear()
 
     def end_watches(self, how: str = CLEAN) -> None:
         with self._lock:
@@ -281,25 +267,17 @@ class ApiServer:
         self._scripts[verb, plural] += answers
 
     def count(self, verb: str, plural: str) -> int:
-        """The number of requests with this verb and plural."""
         return sum((request.verb, request.plural) == (verb, plural) for request in self.requests)
 
     def last(self, verb: str, plural: str) -> ReceivedRequest:
         return next(request for request in reversed(self.requests) if (request.verb, request.plural) == (verb, plural))
 
     @property
-    def watching(self) -> int:
-        """The number of open watches."""
-        return sum(map(len, self._watches.values()))
-
-    @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._http.open)
 
     @property
     def accepted(self) -> int:
-        """The number of connections since the start."""
         return self._http.accepted
 
     def _record(self, kind: str, item: Object) -> Object:
@@ -330,8 +308,8 @@ class ApiServer:
         elif request.plural.endswith("subjectaccessreviews"):
             self._review_access(request, connection)
         else:
-            verbs = {"list": self._list, "watch": self._watch, "put": self._update, "delete": self._delete}
-            verbs |= {"post": self._create, "patch": self._patch}
+            verbs = {"list": self._list, "watch": self._watch, "put": self._update, "patch": self._update}
+            verbs |= {"post": self._create, "delete": self._delete}
             verbs.get(request.verb, self._get)(request, connection)
 
     def _find(self, request: ReceivedRequest, connection: "Connection") -> Object | None:
@@ -360,30 +338,20 @@ class ApiServer:
             return connection.answer(201, self._objects[request.plural][key_of(item)])
 
     def _update(self, request: ReceivedRequest, connection: "Connection") -> None:
-        with self._lock:
-            if not (item := self._find(request, connection)):
-                return None
-            version = request.body["metadata"].get("resourceVersion", "")
-            if version not in ("", item["metadata"]["resourceVersion"]):
-                return connection.answer(409, status(409, "the object has been modified", "Conflict"))
-            self.put(request.body)
-            return connection.answer(200, self._objects[request.plural][key_of(item)])
-
-    def _review_access(self, request: ReceivedRequest, connection: "Connection") -> None:
-        attributes = request.body["spec"]["resourceAttributes"]
-        allowed = (attributes["verb"], attributes["resource"]) not in self.denied_rights
-        connection.answer(201, request.body | {"status": {"allowed": allowed}})
-
-    def _patch(self, request: ReceivedRequest, connection: "Connection") -> None:
-        """Apply a merge patch."""
+        """Replace an object, or apply a merge patch."""
         with self._lock:
             if not (item := self._find(request, connection)):
                 return None
             version = request.body.get("metadata", {}).get("resourceVersion", "")
             if version not in ("", item["metadata"]["resourceVersion"]):
                 return connection.answer(409, status(409, "the object has been modified", "Conflict"))
-            self.put(merged(item, request.body))
+            self.put(request.body if request.verb == "put" else merged(item, request.body))
             return connection.answer(200, self._objects[request.plural][key_of(item)])
+
+    def _review_access(self, request: ReceivedRequest, connection: "Connection") -> None:
+        attributes = request.body["spec"]["resourceAttributes"]
+        allowed = (attributes["verb"], attributes["resource"]) not in self.denied_rights
+        connection.answer(201, request.body | {"status": {"allowed": allowed}})
 
     def _delete(self, request: ReceivedRequest, connection: "Connection") -> None:
         with self._lock:
@@ -423,9 +391,6 @@ class ApiServer:
             if self.closing.is_set():  # this watch began after `__exit__` ended all watches
                 lines.put(CUT)
         connection.begin()
-        if since < self._oldest:
-            missed = [event("ERROR", expired())]
-            lines.put(CLEAN)
         try:
             for line in missed:
                 connection.chunk(line + b"\n")
@@ -452,9 +417,7 @@ class Connection(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
         _, root, *parts = url.path.split("/")
-        parts = (
-            [root] if root == "version" else parts[2:] if root == "apis" else parts[1:]
-        )  # skip the group and version
+        parts = [root] if root == "version" else parts[2 if root == "apis" else 1 :]  # skip the group and version
         parts = parts[2:] if parts[0] == "namespaces" and len(parts) > 2 else parts
         reading = "get" if len(parts) > 1 else "watch" if query.get("watch") == "true" else "list"
         verb = reading if self.command == "GET" else self.command.lower()

@@ -129,7 +129,7 @@ KUBEVIRT = _object(
     ),
     status=_fields("observedKubeVirtVersion"),
 )
-VIRTUAL_MACHINE = _object(
+VM = _object(
     _metadata(**_OWNED),
     spec=_fields(
         "instancetype preference runStrategy running",
@@ -137,7 +137,7 @@ VIRTUAL_MACHINE = _object(
     ),
     status=_fields("printableStatus ready created startFailure instancetypeRef preferenceRef", conditions=_CONDITIONS),
 )
-VIRTUAL_MACHINE_INSTANCE = _object(
+VMI = _object(
     _metadata(**_OWNED),
     spec=_VMI_SPEC,
     status=_fields("nodeName phase evacuationNodeName", conditions=_CONDITIONS, machine=_fields("type")),

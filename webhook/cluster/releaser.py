@@ -168,8 +168,11 @@ class Releaser:
         return why_kept(*found, self._settings)
 
     def _release(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck) -> None:
+        # If the scheduler has just bound the pod, its resource version has changed, and the API server keeps it.
+        preconditions = {"uid": stuck.pod.uid, "resourceVersion": text(pod, "metadata", "resourceVersion")}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         try:
-            self._delete(stuck.pod, text(pod, "metadata", "resourceVersion"))
+            self._cluster.send("DELETE", PODS.object_path(stuck.pod.key), options, DELETE_TIMEOUT)
         except ClusterError as error:
             if error.code in GONE_OR_CHANGED:
                 stuck.reason = None
@@ -186,12 +189,6 @@ class Releaser:
         # Now, before the watch reports it: otherwise this pass might release more pods than necessary.
         self._live.query(lambda store: store.remove(Pod, cached.key))
         self._send_event(stuck, pod, obstacle, wording.released(pin.node, obstacle.detail))
-
-    def _delete(self, pod: Pod, version: str) -> None:
-        # If the scheduler has just bound the pod, its resource version has changed, and the API server keeps it.
-        preconditions = {"uid": pod.uid, "resourceVersion": version}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        self._cluster.send("DELETE", PODS.object_path(pod.key), options, DELETE_TIMEOUT)
 
     def _warn(self, stuck: StuckPod, pod: JsonObject, obstacle: FailedCheck, kept: str) -> None:
         now = self._clock()

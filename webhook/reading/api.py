@@ -15,13 +15,11 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 @contextmanager
-def answered(*tolerated: int) -> Iterator[None]:
-    """Raise BadInput instead of a ClusterError, except for the statuses that the caller tolerates."""
+def answered() -> Iterator[None]:
+    """Raise BadInput instead of a ClusterError."""
     try:
         yield
     except ClusterError as error:
-        if error.code in tolerated:
-            raise
         raise BadInput(describe_failure(error)) from None
 
 
@@ -56,11 +54,13 @@ class Denied(Exception):
 @contextmanager
 def allowed() -> Iterator[None]:
     """Raise Denied instead of a ClusterError for a missing right, and BadInput for any other failure."""
-    try:
-        with answered(_FORBIDDEN):
+    with answered():
+        try:
             yield
-    except ClusterError as error:
-        raise Denied(str(error)) from None
+        except ClusterError as error:
+            if error.code == _FORBIDDEN:
+                raise Denied(str(error)) from None
+            raise
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -168,7 +168,7 @@ def read_virtual_machine(item: JsonObject) -> facts.VirtualMachine:
     )
 
 
-def read_virtual_machine_instance(item: JsonObject) -> facts.VirtualMachineInstance:
+def read_vmi(item: JsonObject) -> facts.VirtualMachineInstance:
     """Extract the facts of a VirtualMachineInstance."""
     owner, uid = controller_of(item), text(item, "metadata", "uid")
     return facts.VirtualMachineInstance(

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from webhook.cluster import kind_fields
-from webhook.cluster.caches import fact_readers
+from webhook.cluster import kind_fields as shapes
+from webhook.cluster.caches import fact_readers as readers
 from webhook.fleet.instance_type import KINDS, NAME_LABEL, REVISION
 from webhook.placement.objects import facts
 from webhook.placement.objects.facts import Fact, Key
@@ -23,50 +23,55 @@ from webhook.placement.settings import OptIn, Settings
 # Called with the name of a malformed object, which may be empty, and what is wrong with it.
 Skip = Callable[[str, str], None]
 
-KUBEVIRT_API, STORAGE_API = "/apis/kubevirt.io/v1", "/apis/storage.k8s.io/v1"
+KUBEVIRT, LONGHORN, STORAGE = "kubevirt.io/v1", "longhorn.io/v1beta2", "storage.k8s.io/v1"
+KUBEVIRT_API = f"/apis/{KUBEVIRT}"
 VM_POD_SELECTOR = f"{APP_LABEL} in ({VIRT_LAUNCHER},{HOTPLUG_POD})"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A resource kind, by its `name` in manifests.
+    """A resource kind, by the `api_version` and the `name` in manifests.
 
     The API server's JSON decodes to `shape`, and a snapshot keeps no other fields. `read` extracts the `fact`, or
     returns None for an object to ignore. Of a kind without a `fact`, only the tool reads the manifests. `query` holds
-    the parameters of list and watch requests. `optional` marks a CRD, which may be missing. Without a `required` kind,
-    the webhook isn't ready. Of a `metadata_only` kind, the API server sends nothing but the metadata.
+    the parameters of list and watch requests. Only the objects of a `namespace` count, if it is not empty. Without a
+    `required` kind, the webhook isn't ready. Of a `metadata_only` kind, the API server sends nothing but the metadata.
     """
 
+    api_version: str
     name: str
-    path: str
     shape: Any
     fact: Any = None
     read: Callable[[JsonObject], Fact | None] = lambda _item: None
     query: dict[str, str] = field(default_factory=dict)
-    optional: bool = False
+    namespace: str = ""
     required: bool = True
     metadata_only: bool = False
 
     @property
     def plural(self) -> str:
         """Return the resource's name in the API."""
-        return self.path.rpartition("/")[2]
-
-    @property
-    def api_version(self) -> str:
-        """Return the `apiVersion` of manifests, such as `v1` or `longhorn.io/v1beta2`."""
-        root, *parts = self.path.split("/")[1:]
-        return parts[0] if root == "api" else "/".join(parts[:2])
+        return self.name.lower() + ("es" if self.name.endswith("s") else "s")
 
     @property
     def group(self) -> str:
         """Return the group of the API, empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
+    @property
+    def optional(self) -> bool:
+        """Return whether the kind is a CRD, which may be missing."""
+        return self.group.endswith(("longhorn.io", "kubevirt.io"))
+
+    @property
+    def path(self) -> str:
+        """Return the path of all objects."""
+        return self.path_in(self.namespace)
+
     def path_in(self, namespace: str) -> str:
         """Return the path of a namespaced kind's objects in a namespace, of all if the namespace is empty."""
-        folder = self.path.removesuffix(self.plural)
-        return f"{folder}namespaces/{quote(namespace, safe='')}/{self.plural}" if namespace else self.path
+        api = f"/{'apis' if self.group else 'api'}/{self.api_version}"
+        return f"{api}/namespaces/{quote(namespace, safe='')}/{self.plural}" if namespace else f"{api}/{self.plural}"
 
     def object_path(self, key: Key) -> str:
         """Return the path of one object of a namespaced kind."""
@@ -96,12 +101,15 @@ class Kind:
         Of a large object, the fields that are too large to decode are missing.
         """
         try:
-            if kind_fields.size_of(raw) > kind_fields.LARGE:
-                return kind_fields.decode_large(raw, self.shape)
+            if shapes.size_of(raw) > shapes.LARGE:
+                return shapes.decode_large(raw, self.shape)
             item: JsonObject = _decoder(self.shape).decode(raw)
         except (ValueError, RecursionError):
-            return _untyped(raw)
-        return item
+            try:
+                item = msgspec.json.decode(raw)
+            except (ValueError, RecursionError):
+                raise Malformed("not valid JSON") from None
+        return item if isinstance(item, dict) else {}
 
     def extract(self, item: JsonObject, skip: Skip) -> Fact | None:
         """Read the fact of an object. Calls `skip` for a malformed object, and returns None for one to ignore."""
@@ -122,102 +130,37 @@ def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(shape)
 
 
-def _untyped(raw: msgspec.Raw | bytes) -> JsonObject:
-    """Decode an object without a schema."""
-    try:
-        item = msgspec.json.decode(raw)
-    except (ValueError, RecursionError):
-        raise Malformed("not valid JSON") from None
-    return item if isinstance(item, dict) else {}
-
-
 # Only the tool reads these.
 LONGHORN_VERSION = "current-longhorn-version"
-_INSTANCE_TYPE_API = "/apis/instancetype.kubevirt.io/v1beta1"
 TOOL_KINDS = (
-    Kind("KubeVirt", f"{KUBEVIRT_API}/kubevirts", kind_fields.KUBEVIRT),
-    Kind(
-        "Setting",
-        "/apis/longhorn.io/v1beta2/settings",
-        kind_fields.LONGHORN_SETTING,
-        query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"},
-    ),
+    Kind(KUBEVIRT, "KubeVirt", shapes.KUBEVIRT),
+    Kind(LONGHORN, "Setting", shapes.LONGHORN_SETTING, query={"fieldSelector": f"metadata.name={LONGHORN_VERSION}"}),
     # Instance types, preferences, and the revisions of both.
-    Kind(REVISION, "/apis/apps/v1/controllerrevisions", kind_fields.REVISION, query={"labelSelector": NAME_LABEL}),
-    *(
-        Kind(name, f"{_INSTANCE_TYPE_API}/{name.lower()}s", kind_fields.INSTANCE_TYPE)
-        for name in sorted(KINDS - {REVISION})
-    ),
+    Kind("apps/v1", REVISION, shapes.REVISION, query={"labelSelector": NAME_LABEL}),
+    *(Kind("instancetype.kubevirt.io/v1beta1", name, shapes.INSTANCE_TYPE) for name in sorted(KINDS - {REVISION})),
 )
 
+CLAIMS = Kind("v1", "PersistentVolumeClaim", shapes.CLAIM, facts.Claim, readers.read_claim)
+VOLUMES = Kind("v1", "PersistentVolume", shapes.VOLUME, facts.Volume, readers.read_volume)
+NODES = Kind("v1", "Node", shapes.NODE, facts.Node, readers.read_node)
+UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+PODS = Kind("v1", "Pod", shapes.POD, facts.Pod, readers.read_pod, UNFINISHED)
+# Without the right, which an older ClusterRole lacks, no claim counts as limited.
+CSI_NODES = Kind(STORAGE, "CSINode", shapes.CSI_NODE, facts.CSINode, readers.read_csi_node, required=False)
 # Only the release and the metrics of the fleet read VMs. So a missing right (an older ClusterRole) must not stop the
 # decisions.
 VIRTUAL_MACHINES = Kind(
-    "VirtualMachine",
-    f"{KUBEVIRT_API}/virtualmachines",
-    kind_fields.VIRTUAL_MACHINE,
-    facts.VirtualMachine,
-    fact_readers.read_virtual_machine,
-    optional=True,
-    required=False,
+    KUBEVIRT, "VirtualMachine", shapes.VM, facts.VirtualMachine, readers.read_virtual_machine, required=False
 )
 # Namespace users control the labels of pods, but only KubeVirt creates a VMI's pod that the VMI owns.
-VMIS = Kind(
-    "VirtualMachineInstance",
-    f"{KUBEVIRT_API}/virtualmachineinstances",
-    kind_fields.VIRTUAL_MACHINE_INSTANCE,
-    facts.VirtualMachineInstance,
-    fact_readers.read_virtual_machine_instance,
-    optional=True,
-    metadata_only=True,
-)
+_VMI = facts.VirtualMachineInstance
+VMIS = Kind(KUBEVIRT, "VirtualMachineInstance", shapes.VMI, _VMI, readers.read_vmi, metadata_only=True)
 # Namespace selectors of affinity terms read the namespaces. Both kinds opt in VMs, if the setting says so. A missing
 # right (an older ClusterRole) must not stop the decisions: VMs with the annotation are still placed.
-NAMESPACES = Kind(
-    "Namespace",
-    "/api/v1/namespaces",
-    kind_fields.NAMESPACE,
-    facts.Namespace,
-    fact_readers.read_namespace,
-    required=False,
-    metadata_only=True,
-)
+_OPT_IN: dict[str, Any] = {"required": False, "metadata_only": True}
+NAMESPACES = Kind("v1", "Namespace", shapes.NAMESPACE, facts.Namespace, readers.read_namespace, **_OPT_IN)
 STORAGE_CLASSES = Kind(
-    "StorageClass",
-    f"{STORAGE_API}/storageclasses",
-    kind_fields.STORAGE_CLASS,
-    facts.StorageClass,
-    fact_readers.read_storage_class,
-    required=False,
-    metadata_only=True,
-)
-# Without the right, which an older ClusterRole lacks, no claim counts as limited.
-CSI_NODES = Kind(
-    "CSINode",
-    f"{STORAGE_API}/csinodes",
-    kind_fields.CSI_NODE,
-    facts.CSINode,
-    fact_readers.read_csi_node,
-    required=False,
-)
-CLAIMS = Kind(
-    "PersistentVolumeClaim",
-    "/api/v1/persistentvolumeclaims",
-    kind_fields.CLAIM,
-    facts.Claim,
-    fact_readers.read_claim,
-)
-VOLUMES = Kind(
-    "PersistentVolume", "/api/v1/persistentvolumes", kind_fields.VOLUME, facts.Volume, fact_readers.read_volume
-)
-NODES = Kind("Node", "/api/v1/nodes", kind_fields.NODE, facts.Node, fact_readers.read_node)
-PODS = Kind(
-    "Pod",
-    "/api/v1/pods",
-    kind_fields.POD,
-    facts.Pod,
-    fact_readers.read_pod,
-    query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"},
+    STORAGE, "StorageClass", shapes.STORAGE_CLASS, facts.StorageClass, readers.read_storage_class, **_OPT_IN
 )
 
 
@@ -228,13 +171,9 @@ def metadata_kinds(settings: Settings) -> tuple[Kind, ...]:
 
 def kinds(longhorn: str) -> tuple[Kind, ...]:
     """Return the kinds that a decision needs; `longhorn` is Longhorn's namespace."""
+    reader = readers.read_share_manager
     share_managers = Kind(
-        "ShareManager",
-        f"/apis/longhorn.io/v1beta2/namespaces/{longhorn}/sharemanagers",
-        kind_fields.SHARE_MANAGER,
-        facts.ShareManager,
-        fact_readers.read_share_manager,
-        optional=True,
+        LONGHORN, "ShareManager", shapes.SHARE_MANAGER, facts.ShareManager, reader, namespace=longhorn
     )
     return (CLAIMS, VOLUMES, share_managers, NODES, CSI_NODES, PODS, VMIS)
 

@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,7 +18,7 @@ from webhook.cluster.caches.store import Store
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.cluster.kind_fields import JSON, METADATA, METADATA_LIST
 from webhook.placement.objects.facts import Fact
-from webhook.placement.objects.fields import JsonObject, Malformed, text
+from webhook.placement.objects.fields import Malformed, text
 
 # Seconds. Short, because decisions need current data. Jittered, because all replicas lose the API server together.
 FIRST_WAIT, MAX_WAIT = 0.5, 3.0
@@ -100,8 +100,10 @@ class Reflector:
         self.health.relists[self._cause] += 1
         version = ""
         facts: list[Fact] = []
-        for version, items in self._pages():  # noqa: B007 (the last page's version is returned)
-            facts += map(self._known, self.kind.read_all(items, self._skip))
+        kind = self.kind
+        pages = self._cluster.pages(kind.path, accept=METADATA_LIST if kind.metadata_only else JSON, **kind.query)
+        for version, items in pages:  # noqa: B007 (the last page's version is returned)
+            facts += map(self._known, kind.read_all(items, self._skip))
         self._replace_table(facts)
         if not self.health.synced:
             log.info("synced", extra={"resource": self.kind.plural, "objects": len(facts)})
@@ -112,10 +114,6 @@ class Reflector:
         """Return the stored fact instead of an equal one, so that a relist doesn't double the memory."""
         old: Fact | None = self._store.table(self.kind.fact).get(fact.key)
         return old if old is not None and old == fact else fact
-
-    def _pages(self) -> Iterator[tuple[str, list[msgspec.Raw]]]:
-        kind = self.kind
-        return self._cluster.pages(kind.path, accept=METADATA_LIST if kind.metadata_only else JSON, **kind.query)
 
     def _replace_table(self, facts: list[Fact]) -> None:
         # Fill and clear outside the lock: with 50,000 pods each takes half a second, and decisions must not wait.
@@ -146,19 +144,17 @@ class Reflector:
         except Malformed as error:
             raise ClusterError(0, f"an object is {error}") from None
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            self._update_store(None if kind == "DELETED" else self.kind.extract(item, self._skip), item)
+            fact = None if kind == "DELETED" else self.kind.extract(item, self._skip)
+            with self._lock:
+                if fact is not None:
+                    self._store.put(fact)
+                else:
+                    key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
+                    self._store.remove(self.kind.fact, key)
         elif kind != "BOOKMARK":
             raise ClusterError(0, "unknown type of watch event")
         self._record_contact()
         return text(item, "metadata", "resourceVersion")
-
-    def _update_store(self, fact: Fact | None, item: JsonObject) -> None:
-        with self._lock:
-            if fact is not None:
-                self._store.put(fact)
-            else:
-                key = text(item, "metadata", "namespace"), text(item, "metadata", "name")
-                self._store.remove(self.kind.fact, key)
 
     def _record_contact(self) -> None:
         self.health.last_contact, self.health.objects = self._clock(), len(self._store.table(self.kind.fact))
