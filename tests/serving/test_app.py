@@ -178,9 +178,12 @@ def test_a_decision_is_logged_as_one_line():
     ]
 
 
-def test_long_names_are_truncated_in_the_log():
+@pytest.mark.parametrize("character", ["n", "\0", "é"])
+def test_long_names_write_at_most_1_kb_into_the_log(character):
+    long = character * 10_000
+    pod = virt_launcher(long, claims=[long], annotations={"kubevirt.io/domain": long})
     with capture_logs() as lines:
-        post(client_for(), review(virt_launcher("n" * 10_000, claims=["c" * 10_000]), uid="u" * 10_000))
+        post(client_for(), review(pod, uid=long))
     assert len(json.dumps(lines)) < 1024
 
 

@@ -16,7 +16,7 @@ REVIEW_LIMIT = 512 * 1024
 # Lists and objects in JSON: the review of a VM has some hundreds, but half a megabyte of `[[[[]]]]` takes 0.2 s.
 MAX_CONTAINERS = 20_000
 
-MAX_CLAIMS_LINE = 256  # characters; of one request, at most 700 characters are logged
+MAX_CLAIMS_LINE = 256  # characters; what is logged or audited of one request is at most 1 KB
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

@@ -1,6 +1,7 @@
 """Decides a review: calls the placement engine, and adds the deadline, retries, logging, metrics and events."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from webhook.serving.telemetry.metrics import Metrics
 
 log = logging.getLogger("webhook")
 
+_NOT_IN_NAMES = re.compile(r"[^-A-Za-z0-9._:= ]")
 
 LogInfo = Callable[[str, dict[str, Any]], None]
 
@@ -127,17 +129,22 @@ class Reviewer:
         return self._respond(admission, Injection(decision, error=error), self.clock())
 
     def _log(self, admission: JsonObject, injection: Injection, claims: str, seconds: float) -> None:
-        """Log the decision and the names of the pod and the VM, shortened, but never the pod's spec."""
+        """Log the decision and the names of the pod and the VM, but never the pod's spec. Writes at most 1 KB."""
         decision, pod = injection.decision, mapping(admission, "object")
-        fields = {
+        names = {
             "uid": admission["uid"][:64],
             "namespace": text(admission, "namespace")[:63],
             "pod": (text(pod, "metadata", "name") or text(pod, "metadata", "generateName"))[:128],
             "vm": vmi_name(pod)[:128],
+            "claims": claims,
+        }
+        if _NOT_IN_NAMES.search("".join(names.values())):  # made up; another character may take six bytes
+            names = {key: _NOT_IN_NAMES.sub("?", name) for key, name in names.items()}
+        fields = {
+            **names,
             "outcome": decision.outcome,
             "reason": decision.reason,
             "node": decision.node,
-            "claims": claims,
             "opted_in_by": decision.opted_in_by,
             "ms": round(seconds * 1000, 3),
             "dry_run": admission.get("dryRun") is True,
