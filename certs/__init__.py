@@ -10,3 +10,13 @@
 
 `by_hand` implements `certs renew` and `certs rotate-ca`, `health` implements `certs status`.
 """
+
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+class ApiError(Exception):
+    """A failed request to the API server. `code` is the HTTP status, 0 without a response."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code

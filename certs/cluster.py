@@ -5,19 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from certs import CONFIGURATIONS, ApiError
 from certs.secret import Cause, CertificateError, JsonObject
 
 RETRY_NOTE = "; the replica retries"  # true for a replica only: a command removes it
 TIMEOUT = 5.0  # seconds per request; a pass is due every three
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-
-
-class ApiError(Exception):
-    """A failed request to the API server. `code` is the HTTP status, 0 without a response."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class ApiClient(Protocol):

@@ -1,8 +1,7 @@
 """The command line of `kubevirt-scheduler` and `kubectl coschedule`: its subcommands, error output and exit codes."""
 
-import copy
+import io
 import os
-import re
 import signal
 import sys
 from importlib import import_module
@@ -11,6 +10,7 @@ from typing import Any
 import click
 
 from webhook import __version__
+from webhook.commands.completion import complete_var, kubectl_completions
 from webhook.placement.objects.fields import printable
 from webhook.placement.settings import SettingsError
 from webhook.reading.documents import BadInput
@@ -24,17 +24,16 @@ COMMANDS = {  # in the order of an operator's work
     "doctor": "webhook.commands.doctor.command",  # check the cluster and the installed webhook
     "report": "webhook.commands.report.command",  # list the VMs that are apart from their storage
     "explain": "webhook.commands.explain.command",  # explain where a pod is placed
-    "opt-in": "webhook.commands.opt_in.command",  # opt VMs in: annotate their templates
-    "opt-out": "webhook.commands.opt_in.command",  # opt VMs out
+    "opt-in": "webhook.commands.opt_in",  # opt VMs in: annotate their templates
+    "opt-out": "webhook.commands.opt_in",  # opt VMs out
     "recolocate": "webhook.commands.recolocate.command",  # live-migrate VMs to the node of their storage
     "inject": "webhook.commands.inject",  # print pods as the webhook would patch them
     "snapshot": "webhook.commands.snapshot",  # write the objects that decisions read to a file
-    "certs": "webhook.commands.certs.command",  # show and renew the certificates
+    "certs": "webhook.commands.certs",  # show and renew the certificates
     "version": "webhook.commands.version",  # print the versions of this command and of the webhook
     "completion": "webhook.commands.completion",  # print the completion script of a shell
-    "serve": "webhook.commands.serve.command",  # answer the API server's admission reviews
+    "serve": "webhook.commands.serve",  # answer the API server's admission reviews
 }
-_EXAMPLE = re.compile(rf"\b{NAME} (?={'|'.join(COMMANDS)})")
 
 
 class InvalidInput(click.ClickException):
@@ -50,12 +49,12 @@ class LazyGroup(click.Group):
         """List the subcommands in the order of COMMANDS."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 (as above)
         """Import a subcommand; None if it is unknown."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
-        return _renamed(command, PLUGIN) if ctx.find_root().info_name == PLUGIN else command
+        found: click.Command | None = getattr(import_module(COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand. Raises InvalidInput for unusable files and settings, and Exit after Ctrl-C."""
@@ -68,19 +67,11 @@ class LazyGroup(click.Group):
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
 
-def _renamed(command: click.Command, name: str) -> click.Command:
-    """Return a copy of a command whose examples call the program by this name."""
-    renamed = copy.copy(command)
-    renamed.help = _EXAMPLE.sub(f"{name} ", command.help or "")
-    if isinstance(renamed, click.Group) and not isinstance(renamed, LazyGroup):
-        renamed.commands = {key: _renamed(each, name) for key, each in renamed.commands.items()}
-    return renamed
-
-
 # Click suggests the keys of `commands` for an unknown name.
 @click.group(cls=LazyGroup, commands=dict.fromkeys(COMMANDS), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
-def commands() -> None:
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Place KubeVirt VMs on the node that serves their storage.
 
     \b
@@ -91,6 +82,8 @@ def commands() -> None:
 
     The commands use the settings of the installed webhook. Without one, set environment variables (CO_SCHEDULE_...).
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
+    # Otherwise, click colors a terminal (https://no-color.org).
+    context.color = False if os.environ.get("NO_COLOR") else True if os.environ.get("FORCE_COLOR") else None
 
 
 def main() -> None:
@@ -105,15 +98,14 @@ def kubectl_plugin() -> None:
 
 def complete_kubectl_plugin() -> None:
     """Print the completions of the arguments for kubectl, which calls this program as `kubectl_complete-coschedule`."""
-    from webhook.commands.completion import kubectl_completions  # noqa: PLC0415 (other commands don't need it)
-
     click.echo(kubectl_completions(commands, PLUGIN, sys.argv[1:]))
 
 
 def _run(name: str) -> None:
     try:
-        program = commands if name == NAME else _renamed(commands, name)
-        program(prog_name=name, complete_var=f"_{name.replace('-', '_').replace(' ', '_').upper()}_COMPLETE")
+        if isinstance(sys.stdout, io.TextIOWrapper):  # None if it is closed
+            sys.stdout.reconfigure(encoding="utf-8")  # in any locale
+        commands(prog_name=name, complete_var=complete_var(name))
     except OSError as error:
         # Standard output can't be written: the disk is full, for example. Redirect it, because Python flushes the rest
         # again at exit and would fail again.

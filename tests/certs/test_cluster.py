@@ -2,7 +2,8 @@
 
 import pytest
 
-from certs.cluster import ApiError, CertificateObjects, ca_bundles, hosts, with_ca_bundle
+from certs import ApiError
+from certs.cluster import CertificateObjects, ca_bundles, hosts, with_ca_bundle
 from certs.secret import Cause, CertificateError
 from tests.support.fake_certificate_cluster import (
     CONFIGURATION,

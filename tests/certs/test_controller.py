@@ -7,10 +7,11 @@ from itertools import permutations
 
 import pytest
 
+from certs import ApiError
 from certs import secret as bundles
 from certs.authority import BadCertificate, issue_ca, issue_leaf, read, signed_by, split
 from certs.by_hand import rotate as rotate_by_hand
-from certs.cluster import ApiError, CertificateObjects
+from certs.cluster import CertificateObjects
 from certs.controller import (
     CONFLICT_RETRY,
     MAX_BACKOFF,

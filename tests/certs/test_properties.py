@@ -12,9 +12,10 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from certs import ApiError
 from certs import secret as bundles
 from certs.authority import read, signed_by, split
-from certs.cluster import ApiError, CertificateObjects
+from certs.cluster import CertificateObjects
 from certs.controller import CertificateController, run_pass
 from certs.rotation import Policy, Step
 from certs.secret import CertificateError

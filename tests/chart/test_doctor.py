@@ -15,9 +15,8 @@ from tests.support.helm_release import LONG_TIMEOUT, Release, Replicas
 from tests.support.kubevirt import install_crds
 from tests.support.longhorn import Longhorn
 from tests.support.scenario import Scenario
-from tests.support.webhook_process import NAMESPACE, RBAC, REGISTRATIONS
+from tests.support.webhook_process import RBAC, REGISTRATIONS
 from webhook.cli import commands
-from webhook.commands.doctor.before_installation import CHART_RESOURCES
 
 pytestmark = pytest.mark.controlplane
 
@@ -126,19 +125,3 @@ def test_a_user_with_few_rights_learns_what_was_not_checked(installed: Replicas,
     level, finding = found["configuration"][0]
     assert level == "unknown"
     assert finding.startswith("not checked: mutatingwebhookconfigurations")
-
-
-@pytest.mark.usefixtures("longhorn")
-def test_an_administrator_may_install_and_the_webhook_account_may_not(plane: ControlPlane, kubeconfig: Path) -> None:
-    _, found = run_doctor(plane.kubeconfig, "--pre", "--release-namespace", NAMESPACE)
-    assert found["kubernetes"][0][0] == "ok"
-    assert found["install-rights"] == [("ok", f"you have the rights to install the chart in namespace {NAMESPACE}")]
-    code, found = run_doctor(kubeconfig, "--pre", "--release-namespace", NAMESPACE)
-    resources = ", ".join(resource for _, resource, _ in CHART_RESOURCES)
-    assert (code, found["install-rights"]) == (1, [("failure", f"missing rights: create {resources}")])
-
-
-def test_each_object_of_the_chart_is_a_checked_resource(installed: Replicas) -> None:
-    kinds = {each["kind"] for each in installed.release.objects()}
-    checked = {resource for _, resource, _ in CHART_RESOURCES}
-    assert {f"{kind.lower()}s".replace("ys", "ies") for kind in kinds} <= checked

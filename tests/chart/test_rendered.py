@@ -25,7 +25,7 @@ from tests.support.helm_chart import (
 from tests.support.webhook_process import RIGHTS
 from webhook.cli import COMMANDS
 from webhook.commands.doctor.command import doctor
-from webhook.commands.serve.command import serve
+from webhook.commands.serve import serve
 from webhook.placement.reasons import Mode
 from webhook.placement.settings import Action, LogFormat, LogLevel, MigrationTargets, OptIn, Settings, read_settings
 

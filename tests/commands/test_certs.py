@@ -2,13 +2,9 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -17,10 +13,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from certs import ApiError
 from certs import secret as bundles
 from certs.authority import Issued, issue_ca, issue_leaf, read, signed_by, split
 from certs.by_hand import plan, renew, rotate
-from certs.cluster import TIMEOUT, ApiError, CertificateObjects
+from certs.cluster import TIMEOUT, CertificateObjects
 from certs.controller import CertificateController
 from certs.files import trust_anchor_in
 from certs.health import status
@@ -46,7 +43,6 @@ from webhook.commands.options import DRY_RUN
 PAGE = (DOCS / "guides/certificates.md").read_text(encoding="utf-8")
 INSIDE = (DOCS / "development/certificates.md").read_text(encoding="utf-8")
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
-PROGRAM = Path(sys.executable).with_name("kubevirt-scheduler")
 POLICY = Policy()
 DAY = timedelta(days=1)
 
@@ -568,20 +564,6 @@ def test_rotate_ca_prints_each_step_and_replaces_the_ca_only_with_yes(api, invok
     assert steps == ["introduce", "published", "sign", "the old CA stays trusted"]
     replica.run_pass()
     assert not signed_by(replica._folder.joinpath("tls.crt").read_bytes(), old)
-
-
-def test_rotate_ca_reports_an_interruption_and_leaves_the_rotation_in_progress(api, kubeconfig, new_replica):
-    new_replica()
-    # A background job of a shell ignores SIGINT, and so do its children, unless `env` restores the default.
-    command = ["env", "--default-signal=INT", PROGRAM, "certs", "rotate-ca", "--yes", "--kubeconfig", kubeconfig]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        lines = iter(process.stdout.readline, "")
-        assert any(line.startswith("waiting for sign,") for line in lines)
-        process.send_signal(signal.SIGINT)
-        note = "interrupted; the replicas or the next run of this command continue the rotation\n"
-        assert process.stderr.read() == note
-    assert process.returncode == 130
-    assert bundles.read(api.secret).published
 
 
 # The pages docs/guides/certificates.md and docs/development/certificates.md

@@ -30,7 +30,7 @@ from webhook.cli import COMMANDS, commands
 from webhook.reading.kubernetes_yaml import to_yaml
 
 SCRIPT = Path(sys.executable).with_name("kubevirt-scheduler")
-HEAVY_LIBRARIES = {"certs", "cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client", "rich"}
+HEAVY_LIBRARIES = {"cryptography", "flask", "gunicorn", "kubernetes", "prometheus_client"}
 
 # Arbitrary bytes, and arbitrary text, which may be valid YAML.
 BYTES = st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)

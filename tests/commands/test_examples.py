@@ -17,7 +17,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from certs.cluster import CONFIGURATIONS
+from certs import CONFIGURATIONS
 from certs.controller import CertificateController
 from certs.rotation import Policy
 from tests.support.builders import Object, node, request, storage, virt_launcher, virtual_machine

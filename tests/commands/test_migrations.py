@@ -10,9 +10,8 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.migrations import kubevirt, migratable, migration, migration_crd
 from webhook.cluster.client import ClusterClient
 from webhook.commands.recolocate import migrations
-from webhook.commands.recolocate.migrations import KubeVirtLimits
 from webhook.fleet.move import Move
-from webhook.fleet.run import Migration, Sight
+from webhook.fleet.run import Limits, Migration, Sight
 
 MOVE = Move("default", "vm1", "node-b", "node-a", "a.example")
 
@@ -46,11 +45,9 @@ def test_the_crd_tells_whether_a_migration_can_name_its_target(
 
 
 def test_the_limits_are_those_of_kubevirts_configuration(server: ApiServer, client: ClusterClient) -> None:
-    assert migrations.read_limits(client) == KubeVirtLimits(5, 2)
-    server.put(kubevirt())
-    assert migrations.read_limits(client) == KubeVirtLimits(5, 2)
+    assert migrations.with_own_limits(Limits(), client) == Limits()
     server.put(kubevirt(parallelMigrationsPerCluster=9, parallelOutboundMigrationsPerNode=1))
-    assert migrations.read_limits(client) == KubeVirtLimits(9, 1)
+    assert migrations.with_own_limits(Limits(3), client) == Limits(3, cluster=9, per_node=1)
 
 
 def test_a_migration_names_its_target_and_is_created_and_deleted_once(server: ApiServer, client: ClusterClient) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.support.builders import OPT_IN, Object, virtual_machine
 from tests.support.fake_api_server import ApiServer, error_response, status
 from webhook.cli import commands
-from webhook.commands.opt_in.annotation import MAX_ATTEMPTS
+from webhook.commands.opt_in import MAX_ATTEMPTS
 from webhook.fleet.gitops import SIGNS, Sign, managed_by
 
 OLD_KEY = "scheduler.kubevirt-scheduler.io/co-schedule"

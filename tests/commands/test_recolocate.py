@@ -81,7 +81,7 @@ def test_a_dry_run_lists_each_vm_that_is_apart_and_changes_nothing(run: Any, ser
         "default     foreign   node-b   node-a    restart   NotLiveMigratable: it has a host device",
         "default     fixed     node-b   node-a    restart   NotLiveMigratable: it has a host device",
         "",
-        "4 apart: 2 would migrate, 2 need a restart (to list them: --restart-list)",
+        "4 apart: 2 would migrate, 2 would restart (to list them: --restart-list)",
     ]
     assert {request.verb for request in server.requests} == {"get", "list"}
 
@@ -201,13 +201,9 @@ def test_a_run_without_a_move_says_why_and_warns_of_nothing(run: Any) -> None:
     assert (result.exit_code, result.stdout, without_settings(result.stderr)) == (0, "No VM to migrate.\n", why)
 
 
-def test_a_run_names_the_risk_of_the_storage_once_and_that_kubevirt_permits_fewer_migrations(
-    run: Any, server: ApiServer
-) -> None:
-    server.script("post", MIGRATIONS, *[error_response(status(400, "denied"))] * 4)
-    assert "--parallel" not in run("-A", "--yes", "--parallel", "3").stderr
+def test_a_run_names_the_risk_of_the_storage_once(run: Any, server: ApiServer) -> None:
+    server.script("post", MIGRATIONS, *[error_response(status(400, "denied"))] * 2)
     result = run("-A", "--yes", "-o", "json", "--parallel", "4")
-    assert "--parallel 4: at most 3 of the migrations run at once" in result.stderr
     assert result.stderr.count("do not support live migration") == 1
     assert result.exit_code == 0
     *changes, last = [json.loads(line) for line in result.stdout.splitlines()]

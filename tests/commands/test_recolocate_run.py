@@ -1,5 +1,6 @@
 """A run creates each migration once, checks each VM again, and survives an API server that doesn't answer."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,7 @@ from tests.support.fake_api_server import ApiServer, error_response, forbidden, 
 from tests.support.fleet import vm, vm_pod
 from tests.support.migrations import migratable, migration
 from webhook.cluster.client import ClusterClient
-from webhook.commands.recolocate.interrupts import Presses
-from webhook.commands.recolocate.run import PATIENCE, MigrationRun
-from webhook.commands.recolocate.run_output import Reporter
+from webhook.commands.recolocate.run import PATIENCE, MigrationRun, Presses, Reporter
 from webhook.fleet.move import Move
 from webhook.fleet.run import Limits, Relocation, Run, Stage
 
@@ -180,18 +179,6 @@ def test_a_vm_follows_a_share_manager_or_a_node_that_has_moved(cluster: Cluster)
     assert len(cluster.created) == 1  # it counts for its new node
 
 
-def test_a_vm_whose_share_manager_has_moved_during_the_migration_is_reported(cluster: Cluster) -> None:
-    vms = [cluster.add("vm1")]
-
-    def move_both() -> None:
-        cluster.set_phase("vm1", "Succeeded")()
-        cluster.server.put(vm_pod("vm1", "node-a", claims=["vm1"]), *storage("vm1", "node-c"))
-
-    assert cluster.run(vms, nothing, move_both)
-    assert cluster.stages == {"vm1": Stage.MOVED}
-    assert "default/vm1 is still apart: its storage is on node-c by now" in cluster.log.notes[0]
-
-
 def test_a_migration_of_someone_else_takes_a_slot(cluster: Cluster) -> None:
     vms = [cluster.add("vm1")]
     others = [migration(f"other-{number}", f"other-{number}") for number in range(3)]
@@ -289,3 +276,32 @@ def test_the_first_vm_of_a_storage_class_that_is_paused_afterwards_stops_the_run
 
     assert not cluster.run(vms, pause, nothing, proven=False, limits=Limits(settle=60.0))
     assert "PausedIOError" in cluster.log.run.stopped
+
+
+MOVING = Relocation(Move("shop", "vm1", "node-b", "node-a", "node-a"), migration="m1", stage=Stage.MIGRATING)
+DONE = replace(MOVING, stage=Stage.MOVED)
+
+
+def test_a_person_reads_lines_and_a_program_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for as_json in (False, True):
+        report = Reporter(as_json=as_json)
+        report.changed(MOVING, 10.0)
+        report.changed(DONE, 41.6)
+        for _ in range(2):
+            report.note("waiting")
+        report.end(Run((MOVING, DONE), stopped="interrupted"))
+    output = capsys.readouterr()
+    *lines, first, second, last = output.out.splitlines()
+    assert lines == [
+        "shop/vm1  node-b -> node-a  migrating",
+        "shop/vm1  node-b -> node-a  moved after 32 s",
+        "2 VMs: 1 migrating, 1 moved",
+    ]
+    assert output.err.splitlines() == [
+        "waiting", "Stopped: interrupted", "Still running: migration shop/m1", "waiting"
+    ]  # fmt: skip
+    names = {"namespace": "shop", "name": "vm1", "source": "node-b", "target": "node-a"}
+    rest = {"migration": "m1", "canary": False, "detail": None}
+    assert json.loads(first) == names | rest | {"stage": "Migrating", "seconds": 0.0}
+    assert json.loads(second) == names | rest | {"stage": "Moved", "seconds": 31.6}
+    assert (json.loads(last)["left"], json.loads(last)["stopped"]) == (["shop/m1"], "interrupted")

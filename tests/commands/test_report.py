@@ -1,10 +1,8 @@
 """`report` lists the VMs of a snapshot or of a live cluster, with a summary and the nodes."""
 
 import re
-import sys
 import time
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from tests.support.fake_api_server import ApiServer
 from tests.support.fleet import installation, vm, vm_pod, vmi
 from webhook.cli import commands
 from webhook.commands.label_selector import parse_selector
-from webhook.commands.progress import progress_bar
 from webhook.placement.objects.selectors import labels_match
 from webhook.reading.kubernetes_yaml import to_yaml
 
@@ -195,9 +192,9 @@ def test_namespace_and_selector_choose_the_vms(snapshot: Path) -> None:
     assert names(report_on("--snapshot", snapshot, "-A", "-l", "!app")) == ["foreign", "off", "together"]
     result = run_report("--snapshot", snapshot, "-n", "other")
     assert result.stdout.splitlines() == ["0 VMs"]
-    assert result.stderr == "No VM found in namespace other. To report on all namespaces, add -A\n"
+    assert result.stderr == "No VM found in namespace other. To select all namespaces, add -A\n"
     labeled = run_report("--snapshot", snapshot, "-n", "default", "-l", "app=none").stderr
-    assert labeled == "No VM with these labels found in namespace default. To report on all namespaces, add -A\n"
+    assert labeled == "No VM with these labels found in namespace default. To select all namespaces, add -A\n"
 
 
 def test_the_exit_status_reports_vms_that_are_apart(snapshot: Path) -> None:
@@ -290,7 +287,7 @@ def test_the_table_fits_in_100_columns_with_names_of_40_characters(tmp_path: Pat
 
 
 def test_the_states_have_colors_on_a_terminal(snapshot: Path) -> None:
-    result = CliRunner(env={"FORCE_COLOR": "1"}).invoke(commands, ["report", "--snapshot", str(snapshot)], color=True)
+    result = CliRunner(env={"FORCE_COLOR": "1"}).invoke(commands, ["report", "--snapshot", str(snapshot)])
     assert click.style("Apart", fg="red") in result.stdout
 
 
@@ -312,29 +309,6 @@ def test_watch_prints_the_table_again_after_a_pause(snapshot: Path, monkeypatch:
     assert pauses == [5, 5]
     assert result.stdout.count("NAMESPACE") == 2
     assert "\x1b" not in result.stdout
-
-
-def test_without_a_terminal_no_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar() as progress:
-        progress("reading pods", 1, None)
-    assert capsys.readouterr().err == ""
-
-
-def test_on_a_terminal_a_progress_bar_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    with progress_bar() as progress:
-        assert "reading" in terminal.getvalue()
-        progress("deciding", 2, 3)
-    assert "0/100" not in terminal.getvalue()
-    assert "deciding" in terminal.getvalue()
-    assert "2/3" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\x1b[2K")  # erased at the end
 
 
 def test_a_written_snapshot_gives_the_report_of_the_live_cluster(server: ApiServer, tmp_path: Path) -> None:

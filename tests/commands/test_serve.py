@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tests.support.server_process import write_cluster
 from webhook.cli import commands
-from webhook.commands.serve.certificate_options import TlsOptions
+from webhook.commands.serve import TlsOptions
 
 UNSET = {"tls_dir": None, "tls_secret": None, "tls_names": (), "webhook_configuration": None}
 WITH_SECRET = {"tls_secret": "shop/tls", "tls_names": ("webhook.shop.svc",)}

@@ -10,11 +10,11 @@ from typing import Any
 
 from certs.rotation import Policy
 from webhook.cli import main
-from webhook.commands.serve import certificate_options
+from webhook.commands import serve
 
 if __name__ == "__main__":
     leaf, spread = (timedelta(seconds=float(value)) for value in sys.argv[1:3])
     short_lived: Any = partial(Policy, leaf_lifetime=leaf, spread=spread)
-    certificate_options.Policy = short_lived
+    serve.Policy = short_lived
     del sys.argv[1:3]
     main()

@@ -14,7 +14,7 @@ from tests.image.image import ROOT, Image, built_image
 from tests.image.image_container import ContainerServer, run_command, run_container
 from tests.support.server_process import TIMEOUT
 from webhook import __version__
-from webhook.commands.serve.command import serve
+from webhook.commands.serve import serve
 
 pytestmark = [pytest.mark.image, pytest.mark.needs("buildah", "mmdebstrap")]
 
@@ -22,7 +22,7 @@ USER = 65532
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 # The modules that `serve` imports, for a snapshot and for a live cluster.
-IMPORTS = "import webhook.commands.serve.command, webhook.cluster.live_backend, certs.serving"
+IMPORTS = "import webhook.commands.serve, webhook.cluster.live_backend, certs.serving"
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_the_command_needs_no_shell_and_startup_compiles_no_module(image):
     script = image.root / "opt/kubevirt-scheduler/bin/kubevirt-scheduler"
     assert script.read_text().startswith("#!/opt/kubevirt-scheduler/bin/python")
     log = run_command(image, "python3", "-v", "-c", IMPORTS).stderr
-    assert "import 'webhook.commands.serve.command'" in log
+    assert "import 'webhook.commands.serve'" in log
     # Python quotes the path if it read a .pyc, and doesn't if it compiled the source.
     assert re.findall("^# code object from (/.*)$", log, re.MULTILINE) == []
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-from certs.cluster import CONFIGURATIONS, ApiError
+from certs import CONFIGURATIONS, ApiError
 
 Object = dict[str, Any]
 

@@ -18,7 +18,7 @@ import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from certs.cluster import ApiError
+from certs import ApiError
 from webhook import __version__
 from webhook.cluster.kind_fields import JSON
 from webhook.placement.objects.fields import JsonObject

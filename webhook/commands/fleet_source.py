@@ -1,31 +1,29 @@
 """Read the fleet from a snapshot or from a live cluster, and select the VMs to report on."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from webhook import __version__
+from webhook.cluster.client import ClusterClient
 from webhook.cluster.machines import Inventory
-from webhook.commands.options import connect, live_webhook
-from webhook.commands.progress import Progress
+from webhook.commands.options import connect
+from webhook.fleet import traffic
 from webhook.fleet.states import Machine, Status, assess
+from webhook.fleet.traffic import Rates
 from webhook.fleet.webhook import Webhook
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
 from webhook.placement.objects.selectors import labels_match
 from webhook.placement.settings import Settings
 from webhook.reading import snapshot
+from webhook.reading.installation import find_webhook
+from webhook.reading.listing import read_inventory
+from webhook.reading.prometheus import PrometheusError, ask
 
-if TYPE_CHECKING:
-    from webhook.cluster.client import ClusterClient
-
-MAX_MALFORMED = 3  # malformed objects of a snapshot that are named
 SECRETS_WARNING = (
     "Warning: the snapshot contains {}. Delete the file, and write one without secrets: "
     "kubevirt-scheduler snapshot -o FILE"
@@ -49,21 +47,24 @@ class Scope:
 
     @property
     def not_found(self) -> str:
-        """Return a clause for a scope that selects no VM."""
+        """Return a sentence for a scope that selects no VM."""
         labeled = " with these labels" if any(self.selector.values()) else ""
-        return f"No VM{labeled} found" + (f" in namespace {self.namespace}" if self.namespace else "")
+        where = f" in namespace {self.namespace}. To select all namespaces, add -A" if self.namespace else ""
+        return printable(f"No VM{labeled} found{where}")
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """The VMs of a cluster, and the webhook there.
 
-    `cluster` is the context of the kubeconfig, and `namespace` that of the context; both are empty if unknown.
+    `client` is None for a snapshot. `cluster` is the context of the kubeconfig, and `namespace` that of the context;
+    both are empty if unknown.
     """
 
     inventory: Inventory
     webhook: Webhook
-    cluster: str
+    client: ClusterClient | None = None
+    cluster: str = ""
     namespace: str = ""
 
     def origin(self) -> JsonObject:
@@ -79,48 +80,62 @@ def utc_now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def live_webhook(cluster: ClusterClient) -> Webhook:
+    """Find the webhook of a live cluster. Raises BadInput, and SettingsError for the environment variables."""
+    return find_webhook(cluster, os.environ)
+
+
+def show_settings(webhook: Webhook) -> None:
+    """Print which settings a command uses, on standard error."""
+    if webhook.sentence:
+        click.echo(printable(webhook.sentence), err=True)
+
+
+def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fleet:
+    """Read the fleet from files, or without any from a live cluster.
+
+    Malformed objects, and fields of files that may hold secrets, give a warning. Raises BadInput, and SettingsError for
+    the environment variables.
+    """
+    if snapshots:
+        return _read_files(snapshots)
+    client, time = connect(**live), utc_now()
+    webhook = live_webhook(client)
+    inventory = read_inventory(client, webhook.settings)
+    for kind, number in sorted(inventory.skipped.items()):
+        click.echo(f"Warning: cannot read {number} of the {kind}; ignored", err=True)
+    return Fleet(replace(inventory, time=time), webhook, client, client.name, client.namespace)
+
+
 def _read_files(paths: Sequence[Path]) -> Fleet:
     found = snapshot.read(paths)
     if found.secrets:
         click.echo(SECRETS_WARNING.format(" and ".join(sorted(found.secrets))), err=True)
-    for malformed in found.malformed[:MAX_MALFORMED]:
-        click.echo(printable(f"Warning: {malformed}; ignored"), err=True)
-    if (more := len(found.malformed) - MAX_MALFORMED) > 0:
-        click.echo(f"Warning: {more} more malformed objects ignored", err=True)
+    if found.malformed:
+        more = f", and {len(found.malformed) - 1} more" if found.malformed[1:] else ""
+        click.echo(printable(f"Warning: {found.malformed[0]}; ignored{more}"), err=True)
     inventory = replace(found.inventory, time=text(found.description, "metadata", "creationTimestamp"))
     webhook = Webhook.from_snapshot(found.description, os.environ)
-    return Fleet(inventory, webhook, text(found.description, "cluster"))
+    return Fleet(inventory, webhook, cluster=text(found.description, "cluster"))
 
 
-def read_fleet(
-    snapshots: Sequence[Path], live: Mapping[str, str | None], progress: Progress
-) -> tuple[Fleet, ClusterClient | None]:
-    """Read the fleet from files, or without any from a live cluster, which is returned. Raises BadInput.
-
-    Malformed objects, and fields of files that may hold secrets, give a warning.
-    """
-    if snapshots:
-        return _read_files(snapshots), None
-    from webhook.reading.listing import read_inventory  # noqa: PLC0415 (imports the Kubernetes client, which files don't need)
-
-    cluster, objects, time = connect(**live), 0, utc_now()
-    webhook = live_webhook(cluster)
-
-    def count(kind: str, read: int) -> None:
-        nonlocal objects
-        objects += read
-        progress(f"reading {kind}", objects, None)
-
-    inventory = read_inventory(cluster, webhook.settings, count)
-    for kind, number in sorted(inventory.skipped.items()):
-        click.echo(f"Warning: cannot read {number} of the {kind}; ignored", err=True)
-    return Fleet(replace(inventory, time=time), webhook, cluster.name, cluster.namespace), cluster
-
-
-def assess_all(inventory: Inventory, scope: Scope, settings: Settings, progress: Progress) -> Iterator[Status]:
+def assess_all(inventory: Inventory, scope: Scope, settings: Settings) -> Iterator[Status]:
     """Yield the status of each VM in the scope."""
-    machines = [each for each in inventory.machines(settings) if scope.selects(each, inventory)]
-    for done, machine in enumerate(machines, 1):
-        status = assess(machine, inventory.store, settings)
-        progress("deciding", done, len(machines))
-        yield status
+    machines = (each for each in inventory.machines(settings) if scope.selects(each, inventory))
+    return (assess(machine, inventory.store, settings) for machine in machines)
+
+
+def read_rates(url: str, token: str) -> Rates:
+    """Return the disk traffic of all VMs. Without it, warn, and return nothing. Raises UsageError for another URL."""
+    if not url:
+        return {}
+    if not url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--prometheus {url}: expected a URL such as http://localhost:9090")
+    try:
+        found = traffic.read_rates(ask(url, token, traffic.query()))
+        problem = "" if found else f"it has no {traffic.EXAMPLE} of the last {traffic.WINDOW}"
+    except PrometheusError as error:
+        found, problem = {}, str(error)
+    if problem:
+        click.echo(f"Warning: no traffic from Prometheus {printable(url)}: {problem}", err=True)
+    return found

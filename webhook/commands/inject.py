@@ -1,34 +1,20 @@
 """`kubevirt-scheduler inject`: print pods from files as the webhook would patch them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import difflib
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
 
 from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
-from webhook.cluster.machines import Inventory
 from webhook.commands.admission_requests import as_json, inject_request, pod_name, read_documents, request_from
-from webhook.commands.fleet_source import read_fleet
-from webhook.commands.options import (
-    file_option,
-    live_options,
-    output_option,
-    show_settings,
-    snapshot_option,
-    wants_color,
-)
-from webhook.commands.progress import progress_bar
+from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
+from webhook.commands.options import as_data, file_option, live_options, output_option, snapshot_option
 from webhook.placement.injector import Injection
-from webhook.placement.objects.fields import JsonObject, printable
+from webhook.placement.objects.fields import JsonObject, mapping, printable, text
 from webhook.placement.patch import apply_patch
-from webhook.placement.settings import Settings
 from webhook.reading import documents, kubernetes_yaml
 from webhook.reading.documents import Document, Kind
 
@@ -36,53 +22,13 @@ _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
-class InjectionResult:
+class Reviewed:
     """An object that the webhook reviews, before and after the patch, and the decision."""
 
     name: str
     before: JsonObject
     after: JsonObject
     injection: Injection
-
-
-@dataclass(frozen=True, slots=True)
-class Injector:
-    """Apply the webhook to documents, and collect a result for each object that the webhook reviews."""
-
-    inventory: Inventory
-    settings: Settings
-    results: list[InjectionResult] = field(default_factory=list)
-
-    def mutate(self, document: Document) -> JsonObject:
-        """Return the document with its pods patched. An AdmissionReview is replaced by its object."""
-        return document.map_objects(partial(self._mutate_item, document))
-
-    def _mutate_item(self, document: Document, kind: Kind, item: JsonObject) -> JsonObject:
-        if VIRTUAL_MACHINES.is_of(*kind):
-            kind, item = ("v1", "Pod"), self._pod_of(document, item)
-        request = request_from(document, kind, item, self.settings)
-        if request is None:
-            return item
-        injection = inject_request(request, self.inventory.store, self.settings)
-        before = _object(request, item)
-        after = apply_patch(injection.patch or [], before)
-        self.results.append(InjectionResult(pod_name(request), before, after, injection))
-        return after
-
-    def _pod_of(self, document: Document, vm: JsonObject) -> JsonObject:
-        """Return the pod that KubeVirt would create for a VM of a file. Raises BadInput."""
-        key = key_of(vm)
-        self.inventory.vms[key] = vm
-        pod, missing = self.inventory.next_pod(None, key, self.settings)
-        if pod is None:
-            problem = f"{missing} not found" if missing else "a field is malformed"
-            raise document.error(f"VirtualMachine {key[1]}: {problem}")
-        return pod
-
-
-def _object(request: JsonObject, review: JsonObject) -> JsonObject:
-    content = request.get("object")
-    return content if isinstance(content, dict) else review  # a DELETE request has no object
 
 
 @click.command(short_help="print pods as the webhook would patch them")
@@ -113,61 +59,63 @@ def inject(file: Path, snapshots: tuple[Path, ...], output: str, **live: str | N
       kubectl get pods -o yaml | kubevirt-scheduler inject -f - --snapshot cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     received = read_documents(file)
-    with progress_bar() as progress:
-        fleet, _ = read_fleet(snapshots, live, progress)
-    webhook, injector = fleet.webhook, Injector(fleet.inventory, fleet.webhook.settings)
-    mutated = [injector.mutate(document) for document in received]
+    fleet, results = read_fleet(snapshots, live), list[Reviewed]()
+    mutated = [each.map_objects(partial(_mutate, fleet, results, each)) for each in received]
     match output:
         case "yaml":
-            text = _yaml(mutated)
+            shown = "---\n".join(map(kubernetes_yaml.to_yaml, mutated))
         case "json":
-            text = _json([as_json(result.injection) for result in injector.results])
+            shown = as_data([as_json(result.injection) for result in results])
         case "patch":
-            patches = [result.injection.patch or [] for result in injector.results]
-            text = _json(patches[0] if len(patches) == 1 else patches)
+            patches = [result.injection.patch or [] for result in results]
+            shown = as_data(patches[0] if len(patches) == 1 else patches)
         case _:
-            text = "".join(_diff(documents.display_name(file), result) for result in injector.results)
-            text = _colorize(text) if wants_color() else text
+            shown = "".join(_diff(documents.display_name(file), result) for result in results)
     if output != "json":
-        show_settings(webhook)
-        if not injector.results:
+        show_settings(fleet.webhook)
+        if not results:
             kinds = "no Pod, VirtualMachine or AdmissionReview"
             click.echo(f"Nothing to inject: {documents.display_name(file)} has {kinds}", err=True)
-    _warn(injector.results, quiet=output == "json", says_unchanged=output == "diff")
-    click.echo(text.encode(), nl=False)  # bytes: always UTF-8, regardless of the locale
+    _warn(results, output)
+    click.echo(shown, nl=False)
 
 
-def _yaml(objects: Iterable[JsonObject]) -> str:
-    return "---\n".join(map(kubernetes_yaml.to_yaml, objects))
+def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kind, item: JsonObject) -> JsonObject:
+    """Return an object with the webhook's patch: the next pod of a VM, the object of an AdmissionReview."""
+    settings = fleet.webhook.settings
+    if VIRTUAL_MACHINES.is_of(*kind):
+        fleet.inventory.vms[key_of(item)] = item
+        pod, missing = fleet.inventory.next_pod(None, key_of(item), settings)
+        if pod is None:
+            problem = f"{missing} not found" if missing else "a field is malformed"
+            raise document.error(f"VirtualMachine {text(item, 'metadata', 'name')}: {problem}")
+        kind, item = ("v1", "Pod"), pod
+    request = request_from(document, kind, item, settings)
+    if request is None:
+        return item
+    injection = inject_request(request, fleet.inventory.store, settings)
+    before = mapping(request, "object") or item  # a DELETE request has no object
+    after = apply_patch(injection.patch or [], before)
+    results.append(Reviewed(pod_name(request), before, after, injection))
+    return after
 
 
-def _json(results: list[Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(results), indent=2).decode() + "\n"
-
-
-def _diff(file: str, result: InjectionResult) -> str:
+def _diff(file: str, result: Reviewed) -> str:
     # One diff per object, because the running time of difflib grows with the square of the input.
-    import difflib  # noqa: PLC0415 (only `-o diff` needs it)
-
     # Not splitlines(), which also splits at characters such as U+2028.
     before, after = (kubernetes_yaml.to_yaml(content).split("\n") for content in (result.before, result.after))
     name = f"{file} {printable(result.name)}"
     lines = difflib.unified_diff(before, after, name, f"{name} (injected)", lineterm="")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{click.style(line, fg=_COLORS.get(line[:1]))}\n" for line in lines)
 
 
-def _colorize(diff: str) -> str:
-    lines = diff.split("\n")
-    return "\n".join(click.style(line, fg=_COLORS.get(line[:1])) if line else line for line in lines)
-
-
-def _warn(results: list[InjectionResult], *, quiet: bool, says_unchanged: bool) -> None:
+def _warn(results: list[Reviewed], output: str) -> None:
     for result in results:
         prefix = f"{result.name}: " if len(results) > 1 else ""
-        decision, warnings = result.injection.decision, [] if quiet else list(result.injection.warnings)
+        decision, warnings = result.injection.decision, [] if output == "json" else list(result.injection.warnings)
         if result.injection.error is not None:
             warnings.append(f"{decision.reason}: {decision.message}")
-        elif result.injection.patch is None and says_unchanged:
+        elif result.injection.patch is None and output == "diff":
             click.echo(printable(f"{result.name}: unchanged, {decision.reason}: {decision.message}"), err=True)
         for warning in warnings:
             click.echo(printable(f"Warning: {prefix}{warning}"), err=True)

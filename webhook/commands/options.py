@@ -1,25 +1,17 @@
-"""Options that several subcommands share, and the functions that open the selected cluster."""
+"""Options that several subcommands share, the connection to the selected cluster, and output for programs."""
 
-from __future__ import annotations
-
-import os
-import sys
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+import msgspec
 
+from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.commands.suggestions import complete_contexts, complete_namespaces
-from webhook.fleet import traffic
-from webhook.fleet.traffic import Rates
-from webhook.fleet.webhook import Webhook
-from webhook.placement.objects.fields import printable
+from webhook.reading import kubernetes_yaml
 from webhook.reading.documents import BadInput
-
-if TYPE_CHECKING:
-    from webhook.cluster.client import ClusterClient
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -57,16 +49,8 @@ selector_option = click.option(
     "-l", "--selector", metavar="SELECTOR", default="", help="Select VMs by label, such as app=db,!old."
 )
 
-
 yes_option = click.option("--yes", is_flag=True, help="Apply the changes. Without --yes, the command only prints them.")
 DRY_RUN = "Dry run: nothing changed. To apply the changes, add --yes"
-
-
-def wants_color() -> bool:
-    """Return whether to color the output: on a terminal, or as NO_COLOR (https://no-color.org) or FORCE_COLOR say."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def all_namespaces_option(text: str) -> Decorator:
@@ -113,34 +97,12 @@ prometheus_options = together(
 )
 
 
-def read_rates(url: str, token: str) -> Rates:
-    """Return the disk traffic of all VMs. Without it, warn, and return nothing. Raises UsageError for another URL."""
-    if not url:
-        return {}
-    if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--prometheus {url}: expected a URL such as http://localhost:9090")
-    from webhook.reading.prometheus import PrometheusError, ask  # noqa: PLC0415 (only with this option)
-
-    try:
-        found = traffic.read_rates(ask(url, token, traffic.query()))
-        problem = "" if found else f"it has no {traffic.EXAMPLE} of the last {traffic.WINDOW}"
-    except PrometheusError as error:
-        found, problem = {}, str(error)
-    if problem:
-        click.echo(f"Warning: no traffic from Prometheus {printable(url)}: {problem}", err=True)
-    return found
-
-
 def connect(kubeconfig: str | None, context: str | None) -> ClusterClient:
     """Connect to the live cluster. Raises BadInput if there are no usable credentials."""
-    # Imported here: the Kubernetes client takes a second to import, and commands that read files don't need it.
-    from webhook.cluster.client import ClusterClient, ClusterError  # noqa: PLC0415
-
     try:
         return ClusterClient.connect(kubeconfig, context)
     except ClusterError as error:
-        context_of_command = click.get_current_context(silent=True)
-        parameters = context_of_command.command.params if context_of_command else []
+        parameters = click.get_current_context().command.params
         alternative = ", or --snapshot FILE" if any(each.name == "snapshots" for each in parameters) else ""
         raise BadInput(f"{str(error).rstrip('.')}; specify --kubeconfig FILE{alternative}") from None
 
@@ -153,14 +115,9 @@ def namespace_and_name(value: str, option: str) -> tuple[str, str]:
     return namespace, name
 
 
-def live_webhook(cluster: ClusterClient) -> Webhook:
-    """Find the webhook of a live cluster. Raises BadInput, and SettingsError for the environment variables."""
-    from webhook.reading.installation import find_webhook  # noqa: PLC0415 (imports the Kubernetes client)
-
-    return find_webhook(cluster, os.environ)
-
-
-def show_settings(webhook: Webhook) -> None:
-    """Print which settings a command uses, on standard error."""
-    if webhook.sentence:
-        click.echo(printable(webhook.sentence), err=True)
+def as_data(value: Any, output: str = "json") -> str:
+    """Return a value as JSON or YAML, for programs."""
+    encoded = msgspec.json.encode(value)
+    if output == "yaml":
+        return kubernetes_yaml.to_yaml(msgspec.json.decode(encoded))  # without enums
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,10 +9,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from webhook.commands.fleet_source import utc_now
-from webhook.commands.options import connect, live_options, live_webhook
+from webhook.commands.fleet_source import live_webhook, utc_now
+from webhook.commands.options import connect, live_options
 from webhook.placement.objects.fields import JsonObject, printable
 from webhook.reading.documents import BadInput, display_name
+from webhook.reading.export import Omission, description, export
 
 STANDARD_OUTPUT = Path("-")
 
@@ -42,8 +42,6 @@ def snapshot(output: Path, **live: str | None) -> None:
       kubevirt-scheduler snapshot -o cluster.json
       kubevirt-scheduler snapshot --context production > cluster.json
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    from webhook.reading.export import Omission, description, export  # noqa: PLC0415 (imports the Kubernetes client, which takes a second)
-
     cluster, omissions = connect(**live), list[Omission]()
     webhook, time = live_webhook(cluster), utc_now()
     settings = webhook.settings
@@ -67,29 +65,14 @@ def _list_of(first: JsonObject, objects: Iterable[JsonObject]) -> tuple[bytes, C
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Write a file that only the user can read, or into a device or a pipe."""
     if path == STANDARD_OUTPUT:
         click.echo(content, nl=False)
         return
-    target = path.resolve()  # replaces the file that a symbolic link leads to, not the link
     try:
-        if target.exists() and not target.is_file():  # a device or a pipe, which must not be replaced
-            target.write_bytes(content)
-        else:
-            _replace(target, content)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            if path.is_file():
+                os.fchmod(file.fileno(), 0o600)  # the file may have existed
+            file.write(content)
     except OSError as error:
         raise BadInput(f"{display_name(path)}: {error.strerror}; specify a writable file") from None
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Write a file atomically: a reader sees the old or the new content, and only the user can read it."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

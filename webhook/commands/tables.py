@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from types import MappingProxyType
 
 import click
 
@@ -19,7 +20,7 @@ def render_table(  # noqa: PLR0913 (what a table may vary in)
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    colors: Mapping[str, str] | None = None,
+    colors: Mapping[str, str] = MappingProxyType({}),
     columns: int | None = None,
     prose: int = 0,
     headers: bool = True,
@@ -40,7 +41,7 @@ def render_table(  # noqa: PLR0913 (what a table may vary in)
             textwrap.wrap(cell, width, break_on_hyphens=number < len(row) - prose) or [""]
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        lines.extend(_line(parts, widths, colors or {}) for parts in zip_longest(*wrapped, fillvalue=""))
+        lines.extend(_line(parts, widths, colors) for parts in zip_longest(*wrapped, fillvalue=""))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -58,8 +59,8 @@ def _narrow(widths: list[int], available: int, least: int) -> None:
 
 
 def _line(cells: Iterable[str], widths: Sequence[int], colors: Mapping[str, str]) -> str:
-    padded = [(cell, " " * (width - len(cell) + GAP)) for cell, width in zip(cells, widths, strict=True)]
-    styled = (
-        (click.style(cell, fg=colors.get(cell.partition(" ")[0])) if colors else cell, gap) for cell, gap in padded
-    )
-    return "".join(f"{cell}{gap}" for cell, gap in styled).rstrip()
+    line = ""
+    for cell, width in zip(cells, widths, strict=True):
+        color = colors.get(cell.partition(" ")[0])
+        line += (click.style(cell, fg=color) if color else cell) + " " * (width - len(cell) + GAP)
+    return line.rstrip()

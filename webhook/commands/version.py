@@ -1,11 +1,10 @@
 """`kubevirt-scheduler version`: print the versions of this command and of the installed webhook."""
 
-import json
-
 import click
 
 from webhook import __version__
-from webhook.commands.options import connect, live_options, live_webhook, output_option
+from webhook.commands.fleet_source import live_webhook
+from webhook.commands.options import as_data, connect, live_options, output_option
 from webhook.placement.objects.fields import printable
 
 
@@ -26,7 +25,7 @@ def version(output: str, **live: str | None) -> None:
     if output == "json":
         found = webhook.as_json()
         known = {key: found[key] for key in ("version", "activity", "source", "detail")}
-        click.echo(json.dumps({"command": __version__, "webhook": known}, indent=2))
+        click.echo(as_data({"command": __version__, "webhook": known}), nl=False)
         return
     details = ", ".join(each for each in (webhook.source, webhook.activity.value, webhook.detail) if each)
     click.echo(printable(f"webhook   {webhook.version or 'unknown'} ({details})"))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from certs.cluster import CONFIGURATIONS
+from certs import CONFIGURATIONS
 from webhook.cluster.client import ClusterClient
 from webhook.fleet.webhook import VM_WEBHOOK, Activity, Webhook
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text

@@ -1,6 +1,6 @@
 """Read a whole cluster once, in pages: all that the decisions and the report use. Never a request per object."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -31,22 +31,14 @@ NAMED_KINDS = {
 }  # by their names on the command line
 
 
-def read_inventory(
-    cluster: ClusterClient,
-    settings: Settings,
-    report_progress: Callable[[str, int], None] = lambda _kind, _objects: None,
-) -> Inventory:
-    """Read the cluster. Calls `report_progress` with the kind and the number of objects after each page.
-
-    Raises BadInput if a request fails.
-    """
+def read_inventory(cluster: ClusterClient, settings: Settings) -> Inventory:
+    """Read the cluster. Raises BadInput if a request fails."""
     inventory = Inventory()
     inventory.store.taken_at = datetime.now(UTC)
     with answered():
         for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), VIRTUAL_MACHINES):
             for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
                 _store(inventory, kind, items)
-                report_progress(kind.plural, len(items))
         # Only the tool uses these. Without the right to list one of them, or without its CRD, the inventory lacks it.
         for tool_kind in TOOL_KINDS:
             for item in list_objects(cluster, tool_kind.path, (403, 404), **tool_kind.query):

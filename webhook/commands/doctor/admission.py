@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from functools import cache
 
-from certs.cluster import CONFIGURATIONS
+from certs import CONFIGURATIONS
 from webhook.cluster.caches.kinds import CLAIMS, VIRTUAL_MACHINES, metadata_kinds
 from webhook.cluster.caches.store import Store
-from webhook.commands.doctor.inspection import Inspection
-from webhook.commands.doctor.result import Result, failure, listed, ok, warning
+from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.placement.objects.facts import VirtualMachine
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.kubevirt import APP_LABEL, VIRT_LAUNCHER

@@ -1,26 +1,54 @@
 """`kubevirt-scheduler doctor`: check the cluster before an installation, and the installed webhook."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import click
-import msgspec
 
-from webhook.commands.options import connect, live_options, output_option, wants_color
-from webhook.placement.objects.fields import JsonObject, printable
+from certs import CONFIGURATIONS
+from webhook.commands.doctor import admission, installed_webhook, nodes, products, webhook_calls
+from webhook.commands.doctor.inspection import Inspection, Level, Result, failure
+from webhook.commands.options import as_data, connect, live_options, output_option
+from webhook.placement.objects.fields import printable
 from webhook.placement.settings import read_settings
-
-if TYPE_CHECKING:
-    from webhook.commands.doctor.result import Result
+from webhook.reading.api import Denied
+from webhook.reading.installation import Installation, find_installation
 
 NAME = "kubevirt-scheduler"
 DOCS = "docs/reference/doctor.md"
 
 EXIT_UNKNOWN = 2
-Finding: TypeAlias = "tuple[str, Result]"
+MARKS = {
+    Level.OK: click.style("✓", fg="green"),
+    Level.WARNING: click.style("‼", fg="yellow"),
+    Level.UNKNOWN: click.style("?", fg="yellow"),
+    Level.FAILURE: click.style("✗", fg="red"),
+}
+Finding = tuple[str, Result]
+# The checks in their order, each by the name of its heading in docs/reference/doctor.md.
+BEFORE: dict[str, Callable[[Inspection], Iterator[Result]]] = {
+    "kubevirt": products.kubevirt,
+    "longhorn": products.longhorn,
+    "known-bugs": products.known_bugs,
+    "claims": products.claims,
+    "loopback-nfs": products.loopback_nfs_before,
+}
+AFTER: dict[str, Callable[[Inspection, Installation], Iterator[Result]]] = {
+    "replicas": installed_webhook.replicas,
+    "caches": installed_webhook.caches,
+    "certificates": installed_webhook.certificates,
+    "accounts": webhook_calls.accounts,
+    "calls": webhook_calls.calls,
+    "selection": admission.selection,
+    "undecided": webhook_calls.undecided,
+    "other-webhooks": admission.other_webhooks,
+    "rights": installed_webhook.rights,
+    "nodes": nodes.nodes,
+    "known-bugs": lambda inspection, _: products.known_bugs(inspection),
+    "loopback-nfs": products.loopback_nfs,
+}
+CONFIGURATION = "configuration"
 
 
 @click.command(short_help="check the cluster and the installed webhook")
@@ -40,13 +68,6 @@ Finding: TypeAlias = "tuple[str, Result]"
     help="The namespace in which to create a VM's pod as a dry run.",
 )
 @click.option(
-    "--release-namespace",
-    default=NAME,
-    show_default=True,
-    metavar="NAME",
-    help="With --pre: the namespace in which you will install the chart.",
-)
-@click.option(
     "--webhook-configuration",
     "configuration",
     default=NAME,
@@ -56,11 +77,10 @@ Finding: TypeAlias = "tuple[str, Result]"
 )
 @output_option("list", "json")
 @live_options
-def doctor(  # noqa: PLR0913, PLR0917 (options)
+def doctor(
     pre: bool,
     calls: float | None,
     namespace: str,
-    release_namespace: str,
     configuration: str,
     output: str,
     **live: str | None,
@@ -83,48 +103,70 @@ def doctor(  # noqa: PLR0913, PLR0917 (options)
       kubevirt-scheduler doctor -n shop -o json
       kubevirt-scheduler doctor --calls 0
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
-    # Imported here: the Kubernetes client takes a second to import, and --help doesn't need it.
-    from webhook.commands.doctor.inspection import Inspection  # noqa: PLC0415
-    from webhook.commands.doctor.result import Level  # noqa: PLC0415
-    from webhook.commands.doctor.run import run_after, run_before, run_own_calls  # noqa: PLC0415
-
-    settings = read_settings(os.environ)
-    inspection = Inspection(connect(**live), settings, configuration, namespace, release_namespace)
+    inspection = Inspection(connect(**live), read_settings(os.environ), configuration, namespace)
     if calls is not None:
-        findings = list(run_own_calls(inspection, calls))
+        findings = [("calls", webhook_calls.own_calls(inspection, calls))]
     else:
-        findings = list(run_before(inspection) if pre else run_after(inspection))
+        findings = list(_check_before(inspection) if pre else _check_after(inspection))
     if output == "json":
-        click.echo(_as_json(findings))
+        click.echo(_as_json(findings), nl=False)
     else:
-        click.echo("".join(_lines(findings, colored=wants_color())).encode(), nl=False)
+        click.echo("".join(_lines(findings)), nl=False)
     levels = {result.level for _, result in findings}
     if levels & {Level.FAILURE, Level.UNKNOWN}:
         raise click.exceptions.Exit(1 if Level.FAILURE in levels else EXIT_UNKNOWN)
 
 
+def _check_before(inspection: Inspection) -> Iterator[Finding]:
+    for name, check in BEFORE.items():
+        yield from _results(name, partial(check, inspection))
+
+
+def _check_after(inspection: Inspection) -> Iterator[Finding]:
+    try:
+        configuration = inspection.get(f"{CONFIGURATIONS}/{inspection.configuration}")
+        found = find_installation(inspection, configuration, inspection.settings) if configuration else None
+    except Denied as error:
+        yield CONFIGURATION, _not_checked(error)
+        return
+    if found is None:
+        finding = f'MutatingWebhookConfiguration "{inspection.configuration}" not found'
+        advice = "Install the chart, or specify the name of its configuration: --webhook-configuration NAME"
+        yield CONFIGURATION, failure(finding, advice)
+        return
+    for name, check in AFTER.items():
+        yield from _results(name, partial(check, inspection, found))
+
+
+def _results(name: str, check: Callable[[], Iterator[Result]]) -> list[Finding]:
+    try:
+        return [(name, result) for result in check()]
+    except Denied as error:
+        return [(name, _not_checked(error))]
+
+
+def _not_checked(error: Denied) -> Result:
+    advice = "Run the command as a user with this right, for example as a cluster administrator."
+    return Result(Level.UNKNOWN, f"not checked: {error}", advice)
+
+
 def _as_json(findings: Iterable[Finding]) -> str:
-    checks: list[JsonObject] = [
+    checks = [
         {
             "check": name,
-            "level": result.level.value,
-            "finding": result.finding,
-            "advice": result.advice,
+            "level": found.level,
+            "finding": found.finding,
+            "advice": found.advice,
             "docs": f"{DOCS}#{name}",
         }
-        for name, result in findings
+        for name, found in findings
     ]
-    counts = {
-        level: sum(check["level"] == level for check in checks) for level in ("ok", "warning", "failure", "unknown")
-    }
-    return msgspec.json.format(msgspec.json.encode({"checks": checks, "summary": counts}), indent=2).decode()
+    counts = {level: sum(check["level"] == level for check in checks) for level in Level}
+    return as_data({"checks": checks, "summary": counts})
 
 
-def _lines(findings: Iterable[Finding], *, colored: bool) -> Iterator[str]:
-    marks = {"ok": ("✓", "green"), "warning": ("‼", "yellow"), "unknown": ("?", "yellow"), "failure": ("✗", "red")}
+def _lines(findings: Iterable[Finding]) -> Iterator[str]:
     for name, result in findings:
-        mark, color = marks[result.level.value]
-        shown = click.style(mark, fg=color) if colored else mark
-        yield f"{shown} {printable(result.finding)}\n"
+        yield f"{MARKS[result.level]} {printable(result.finding)}\n"
         if result.advice:
             yield f"    {printable(result.advice)} ({DOCS}#{name})\n"

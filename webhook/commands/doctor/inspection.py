@@ -1,15 +1,53 @@
-"""The cluster as the checks read it: objects as dicts, and a missing right as an exception of its own."""
+"""The cluster as the checks read it, and the result of a check: its level, the finding, and the advice."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from webhook.cluster.caches.kinds import Kind
 from webhook.placement.objects.facts import Fact
 from webhook.placement.objects.fields import JsonObject, mapping
 from webhook.placement.settings import Settings
-from webhook.reading.api import REQUEST_TIMEOUT, Denied, Reader, allowed
+from webhook.reading.api import REQUEST_TIMEOUT, Reader, allowed
 
-__all__ = ["Denied", "Inspection"]
+
+class Level(StrEnum):
+    """How serious a finding is. A failure makes `doctor` fail, and so does a check without a result."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+    UNKNOWN = "unknown"  # the user lacks the right for the check
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finding of a check. `advice` is one line, empty if no action is needed."""
+
+    level: Level
+    finding: str
+    advice: str = ""
+
+
+def ok(finding: str) -> Result:
+    """Return a result without a problem."""
+    return Result(Level.OK, finding)
+
+
+def warning(finding: str, advice: str) -> Result:
+    """Return a problem that limits the webhook."""
+    return Result(Level.WARNING, finding, advice)
+
+
+def failure(finding: str, advice: str) -> Result:
+    """Return a problem that stops the webhook."""
+    return Result(Level.FAILURE, finding, advice)
+
+
+def listed(names: list[str], limit: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{', '.join(names[:limit])}{rest}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # each one is a key of the caches of what several checks read
@@ -17,26 +55,22 @@ class Inspection(Reader):
     """The cluster to check.
 
     `configuration` is the name of the MutatingWebhookConfiguration. `vm_namespace` is where a VM's pod is created as a
-    dry run. `release_namespace` is where the chart will be installed. Each method raises Denied, or BadInput if the API
-    server can't be reached.
+    dry run. Each method raises Denied, or BadInput if the API server can't be reached.
     """
 
     settings: Settings
     configuration: str
     vm_namespace: str
-    release_namespace: str
 
     def facts(self, kind: Kind) -> Iterator[Fact]:
         """List the facts about the objects of a kind, without those that can't be read."""
         return kind.read_all(self.raw_items(kind.path, kind.query), lambda *_: None)
 
-    def create(self, path: str, body: JsonObject) -> JsonObject:
-        """Create an object that the API server only answers, such as a SubjectAccessReview."""
+    def allows(self, attributes: JsonObject, user: str, groups: list[str]) -> bool:
+        """Return whether a user may do something."""
+        spec = {"resourceAttributes": attributes, "user": user, "groups": groups}
+        body = {"kind": "SubjectAccessReview", "spec": spec}
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
         with allowed():
-            return self.cluster.send("POST", path, body, REQUEST_TIMEOUT)
-
-    def allows(self, review: str, attributes: JsonObject, **subject: object) -> bool:
-        """Return whether a user may do something: the caller by a SelfSubjectAccessReview, or the `subject`."""
-        spec = subject | {"resourceAttributes": attributes}
-        answer = self.create(f"/apis/authorization.k8s.io/v1/{review.lower()}s", {"kind": review, "spec": spec})
+            answer = self.cluster.send("POST", path, body, REQUEST_TIMEOUT)
         return mapping(answer, "status").get("allowed") is True

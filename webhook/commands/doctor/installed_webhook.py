@@ -9,11 +9,11 @@ from certs.rotation import Policy
 from certs.secret import Cause, CertificateError
 from webhook import __version__
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, kinds, metadata_kinds
-from webhook.commands.doctor.inspection import Denied, Inspection
-from webhook.commands.doctor.result import Result, failure, listed, ok, warning
+from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.placement.guard.feasibility import STALE_MINUTES
 from webhook.placement.objects.fields import JsonObject, has_condition, mapping, mappings, text
 from webhook.placement.objects.pod import is_terminating
+from webhook.reading.api import Denied
 from webhook.reading.documents import BadInput
 from webhook.reading.installation import VERSION_LABEL, Installation, serving_container
 
@@ -37,7 +37,9 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         yield warning(counted, advice)
     else:
         yield ok(counted)
-    yield from _rollout(found, active, wanted)
+    images = sorted({text(serving_container(pod), "image") for pod in active})
+    if len(images) > 1 or (len(active) > wanted and len(ready) < len(active)):  # meanwhile, the old replicas stay ready
+        yield warning(f"a rollout has not ended: {len(active)} replicas of {listed(images)}", advice)
     version = text(found.deployment, "metadata", "labels", VERSION_LABEL)
     if version and version != __version__:
         yield warning(
@@ -46,20 +48,7 @@ def replicas(_: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
-def _rollout(found: Installation, active: list[JsonObject], wanted: int) -> Iterator[Result]:
-    """Find a rollout that has not ended. While its new replicas can't start, the old ones stay ready."""
-    images = sorted({text(serving_container(pod), "image") for pod in active})
-    waiting = [text(pod, "metadata", "name") for pod in active if not has_condition(pod, "Ready")]
-    name = text(found.deployment, "metadata", "name")
-    advice = f"Wait for the rollout: kubectl -n {found.namespace} rollout status deployment {name}"
-    if len(images) > 1:
-        yield warning(f"the replicas run different images: {listed(images)}", advice)
-    if waiting and len(active) > wanted:
-        yield warning(f"the rollout waits for replicas that are not ready: {listed(waiting)}", advice)
-
-
 def _is_active(pod: JsonObject) -> bool:
-    """Return whether a pod runs or starts: it is neither finished nor being deleted."""
     return not is_terminating(pod) and text(pod, "status", "phase") not in ("Succeeded", "Failed")
 
 
@@ -128,7 +117,7 @@ def rights(inspection: Inspection, found: Installation) -> Iterator[Result]:
     missing = [
         f"{attributes['verb']} {attributes['resource']}"
         for attributes in needed_rights(inspection, found)
-        if not inspection.allows("SubjectAccessReview", attributes, user=account, groups=groups)
+        if not inspection.allows(attributes, account, groups)
     ]
     if missing:
         advice = "Upgrade the release with rbac.create, or grant the rights that docs/reference/rights.md lists."

@@ -7,9 +7,8 @@ from functools import partial
 from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, PODS, VM_POD_SELECTOR, VMIS, metadata_kinds
 from webhook.cluster.caches.store import Store
 from webhook.cluster.fleet_counts import is_undecided
-from webhook.commands.doctor.inspection import Inspection
+from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
 from webhook.commands.doctor.probe import attempt, retry
-from webhook.commands.doctor.result import Result, failure, listed, ok, warning
 from webhook.placement.objects.fields import JsonObject, mappings, text
 from webhook.placement.settings import Action, OptIn
 from webhook.reading.documents import BadInput
@@ -72,10 +71,10 @@ def calls(inspection: Inspection, found: Installation) -> Iterator[Result]:
         )
 
 
-def own_calls(inspection: Inspection, seconds: float) -> Iterator[Result]:
+def own_calls(inspection: Inspection, seconds: float) -> Result:
     """Check the same with the user's own account, and wait for a call. Raises BadInput if the pod is rejected."""
     key = inspection.settings.opt_in_annotations[0]
-    yield _called(inspection, *retry(partial(attempt, inspection.cluster, inspection.vm_namespace, key), seconds))
+    return _called(inspection, *retry(partial(attempt, inspection.cluster, inspection.vm_namespace, key), seconds))
 
 
 def _called(inspection: Inspection, decision: str, problem: str) -> Result:

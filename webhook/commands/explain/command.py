@@ -2,31 +2,29 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
-import msgspec
 
 from webhook.commands.admission_requests import pod_name, read_documents, request_from
 from webhook.commands.explain.explanation import Explanation, explain_machine, explain_pod, explain_request
-from webhook.commands.explain.lines import NO, YES, Line
+from webhook.commands.explain.lines import NO, YES
+from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import (
-    all_namespaces_option,
+    as_data,
     live_options,
     namespace_option,
     optional_file_option,
     output_option,
-    show_settings,
     snapshot_option,
-    wants_color,
 )
-from webhook.commands.subjects import USAGE, Found, Source, open_source, parse_subject
+from webhook.commands.subjects import USAGE, Found, existing_pod, find, parse_subject
 from webhook.commands.suggestions import complete_subjects
 from webhook.fleet.next_pod import before_scheduling, creation_request
-from webhook.placement.objects.fields import JsonObject, mapping, printable, text
-from webhook.reading import documents, kubernetes_yaml
+from webhook.fleet.states import Machine
+from webhook.placement.objects.fields import printable, text
+from webhook.reading import documents
 from webhook.reading.documents import BadInput
 
 STYLES = {YES: "green", NO: "red"}
@@ -36,7 +34,6 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
 @click.command(short_help="explain where a VM runs and why")
 @click.argument("subject", nargs=-1, metavar="[vm|vmi|pod NAME]", shell_complete=complete_subjects)
 @namespace_option
-@all_namespaces_option("Explain every object of this name in all namespaces.")
 @optional_file_option
 @snapshot_option
 @output_option(
@@ -46,10 +43,9 @@ MAX_WIDTH = 120  # columns; longer lines are hard to read
     text="The output format. json and yaml print a list with one item for each VM or pod.",
 )
 @live_options
-def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
+def explain(
     subject: tuple[str, ...],
     namespace: str | None,
-    all_namespaces: bool,
     file: Path | None,
     snapshots: tuple[Path, ...],
     output: str,
@@ -63,7 +59,7 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     \b
     Examples:
       kubevirt-scheduler explain vm vm1 -n shop
-      kubevirt-scheduler explain vm/vm1 -A -o json
+      kubevirt-scheduler explain vm/vm1 -o json
       kubevirt-scheduler explain vm vm1 --snapshot cluster.json
       kubevirt-scheduler explain pod virt-launcher-vm1-x7k2p
       kubevirt-scheduler explain -f pod.yaml --snapshot cluster.json
@@ -72,46 +68,28 @@ def explain(  # noqa: PLR0913, PLR0917 (one parameter per option)
     named = parse_subject(subject)
     if (file is None) == (named is None):
         raise click.UsageError(USAGE)
-    if all_namespaces and namespace:
-        raise click.UsageError("specify either -A or -n, not both")
-    source = open_source(snapshots, **live)
-    webhook = source.webhook
+    fleet = read_fleet(snapshots, live)
     if named is None:
-        found = list(_explained_file(Path(str(file)), source))
+        found = list(_explained_file(Path(str(file)), fleet))
     else:
-        subjects = source.find(named, namespace, everywhere=all_namespaces)
-        found = [_explained(each, source) for each in subjects]
+        found = [_explained(each, fleet) for each in find(fleet, named, namespace)]
     if output == "text":
-        pages = (_render_page(each.name, each.lines, colored=wants_color()) for each in found)
-        text = "\n".join(pages)
-        show_settings(webhook)
+        show_settings(fleet.webhook)
+        click.echo("\n".join(map(_render_page, found)), nl=False)
     else:
-        text = _as_data([each.as_json() | {"webhook": webhook.as_json()} for each in found], output)
-    click.echo(text.encode(), nl=False)
+        webhook = fleet.webhook.as_json()
+        click.echo(as_data([each.as_json() | {"webhook": webhook} for each in found], output), nl=False)
 
 
-def _as_data(explanations: list[JsonObject], output: str) -> str:
-    encoded = msgspec.json.encode(explanations)
-    if output == "json":
-        return msgspec.json.format(encoded, indent=2).decode() + "\n"
-    return kubernetes_yaml.to_yaml(msgspec.json.decode(encoded))  # without enums
+def _explained(found: Found, fleet: Fleet) -> Explanation:
+    catalog, settings = fleet.inventory.store, fleet.webhook.predicting
+    if isinstance(found, Machine):
+        return explain_machine(found, catalog, fleet.inventory.surroundings(settings))
+    return explain_pod(pod_name(creation_request(found, settings)), found, before_scheduling(found), catalog, settings)
 
 
-def _explained(found: Found, source: Source) -> Explanation:
-    catalog, settings = source.catalog, source.webhook.predicting
-    if found.machine:
-        return explain_machine(found.machine, catalog, source.around())
-    pod = mapping(found.pod)
-    return explain_pod(pod_name(creation_request(pod, settings)), pod, before_scheduling(pod), catalog, settings)
-
-
-def _exists(pod: JsonObject) -> bool:
-    """Return whether a pod from a file already exists in the cluster. Then its node does not end the decision."""
-    return bool(text(pod, "spec", "nodeName") or text(pod, "metadata", "creationTimestamp"))
-
-
-def _explained_file(file: Path, source: Source) -> Iterator[Explanation]:
-    settings = source.webhook.settings
+def _explained_file(file: Path, fleet: Fleet) -> Iterator[Explanation]:
+    settings = fleet.webhook.settings
     items = [(document, *item) for document in read_documents(file) for item in document.objects()]
     requests = [
         (kind, item, request)
@@ -124,30 +102,26 @@ def _explained_file(file: Path, source: Source) -> Iterator[Explanation]:
             "kubectl get pod -l kubevirt.io=virt-launcher -o yaml"
         )
     for kind, item, request in requests:
-        if kind == ("v1", "Pod") and _exists(item):
-            yield _explained(source.existing_pod(item), source)
+        # The node of an existing pod does not end the decision.
+        exists = text(item, "spec", "nodeName") or text(item, "metadata", "creationTimestamp")
+        if kind == ("v1", "Pod") and exists:
+            yield _explained(existing_pod(fleet, item), fleet)
         else:
-            yield explain_request(pod_name(request), request, source.catalog, settings)
+            yield explain_request(pod_name(request), request, fleet.inventory.store, settings)
 
 
-def _render_page(name: str, lines: Iterable[Line], *, colored: bool) -> str:
+def _render_page(explanation: Explanation) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, MAX_WIDTH)
-    page = [_styled(printable(name), colored, bold=True, underline=True)]
-    for line in lines:
+    page = [click.style(printable(explanation.name), bold=True, underline=True)]
+    for line in explanation.lines:
         if line.level == 0:
-            page += ["", _styled(printable(line.words), colored, bold=True)]
+            page += ["", click.style(printable(line.words), bold=True)]
             continue
         indent, mark = "  " * line.level, f"{line.mark} " if line.mark else ""
         hanging = f"{indent}{' ' * len(mark)}"
         words = textwrap.fill(
             printable(line.words), width, initial_indent=hanging, subsequent_indent=hanging, break_on_hyphens=False
         )
-        style = (
-            _styled(line.mark, colored, fg=STYLES.get(line.mark), dim=line.mark not in STYLES or None) if mark else ""
-        )
-        page.append(f"{indent}{style}{words[len(indent) + len(line.mark) :]}")
+        styled = click.style(line.mark, fg=STYLES.get(line.mark), dim=line.mark not in STYLES or None) if mark else ""
+        page.append(f"{indent}{styled}{words[len(indent) + len(line.mark) :]}")
     return "\n".join([*page, ""])
-
-
-def _styled(words: str, colored: bool, **style: Any) -> str:
-    return click.style(words, **style) if colored else words

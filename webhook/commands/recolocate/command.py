@@ -1,50 +1,35 @@
 """`kubevirt-scheduler recolocate`: live-migrate running VMs to the node of their storage."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import click
 
-from webhook.commands.fleet_source import Scope
+from webhook.cluster.client import ClusterClient
+from webhook.commands.fleet_source import Scope, assess_all, live_webhook, read_rates, show_settings
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
     connect,
     live_options,
-    live_webhook,
     namespace_option,
     output_option,
     prometheus_options,
-    read_rates,
     selector_option,
-    show_settings,
-    wants_color,
 )
-from webhook.commands.progress import Progress, no_progress, progress_bar
-from webhook.commands.recolocate.plan_output import (
-    describe,
-    not_migrated,
-    propose,
-    propose_again,
-    relocations,
-    render,
-    restart_list,
-)
-from webhook.commands.suggestions import complete_vms
-from webhook.fleet.move import Proposal
-from webhook.fleet.run import Limits, Relocation
+from webhook.commands.recolocate.migrations import list_migrations, supports_added_node_selector
+from webhook.commands.recolocate.plan import describe, propose, relocations, render, restart_lines, why
+from webhook.commands.recolocate.run import Reporter, migrate
+from webhook.commands.suggestions import complete_vms, not_found
+from webhook.fleet.move import Move, Proposal
+from webhook.fleet.run import Limits
+from webhook.fleet.traffic import Rates
+from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
+from webhook.reading.api import answered
 from webhook.reading.documents import BadInput
-
-if TYPE_CHECKING:
-    from webhook.cluster.client import ClusterClient
-    from webhook.cluster.machines import Inventory
-    from webhook.commands.recolocate.run import Plan
-    from webhook.fleet.move import Surroundings
+from webhook.reading.listing import read_inventory
 
 EXIT_FAILED = 1
 STORAGE_WARNING = (
@@ -119,43 +104,32 @@ def recolocate(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("-A cannot be combined with -n or names")
     if restart_list and (yes or most or output == "json"):
         raise click.UsageError("--restart-list cannot be combined with --yes, --max or -o json")
-    cluster = connect(live["kubeconfig"], live["context"])
-    webhook = live_webhook(cluster)
-    settings = webhook.predicting
-    supported = _is_supported(cluster)
+    cluster = connect(**live)
+    webhook, supported = live_webhook(cluster), _supports_moves(cluster)
     if not (supported or restart_list):
         raise BadInput(TOO_OLD)
     scope = Scope(None if all_namespaces else namespace or cluster.namespace, parse_selector(selector))
     rates = read_rates(prometheus, prometheus_token)
-    with progress_bar() as progress:
-        inventory, around = _read(cluster, settings, progress, supported=supported)
-        around = replace(around, rates=rates)
-        proposals = propose(inventory, scope, names, around, progress)
+    plan = partial(_plan, cluster, scope, names, webhook.predicting, rates, supported=supported)
+    proposals = plan(is_first=True)
     show_settings(webhook)
     if restart_list:
-        _print_restarts(proposals)
+        lines = list(restart_lines(proposals))
+        click.echo("\n".join(lines) or "No VM needs a restart.", err=not lines)
     elif yes:
-        for line in not_migrated(proposals) if names else ():
-            click.echo(line, err=True)
-
-        def plan() -> tuple[Relocation, ...]:
-            inventory, around = _read(cluster, settings, no_progress, supported=True)
-            return relocations(propose_again(inventory, scope, names, replace(around, rates=rates)))
-
-        limits = Limits(parallel, settle=settle, most=most)
-        _migrate(cluster, relocations(proposals), plan, limits, settings, as_json=output == "json")
+        limits, moves = Limits(parallel, settle=settle, most=most), relocations(proposals)
+        _print_risks(proposals if names else (), settle if moves else None)
+        reporter = Reporter(as_json=output == "json")
+        if not migrate(cluster, moves, lambda: relocations(plan()), limits, webhook.predicting, reporter):
+            raise SystemExit(EXIT_FAILED)
     elif output == "json":
         for each in proposals:
             click.echo(json.dumps(describe(each)))
     else:
-        click.echo(render(proposals, most, color=wants_color()), nl=False)
+        click.echo(render(proposals, most), nl=False)
 
 
-def _is_supported(cluster: ClusterClient) -> bool:
-    # These modules import the Kubernetes client, which takes a second.
-    from webhook.commands.recolocate.migrations import supports_added_node_selector  # noqa: PLC0415
-    from webhook.reading.api import answered  # noqa: PLC0415
-
+def _supports_moves(cluster: ClusterClient) -> bool:
     with answered():
         supported = supports_added_node_selector(cluster)
     if supported is None:
@@ -163,40 +137,32 @@ def _is_supported(cluster: ClusterClient) -> bool:
     return supported
 
 
-def _read(
-    cluster: ClusterClient, settings: Settings, progress: Progress, *, supported: bool
-) -> tuple[Inventory, Surroundings]:
-    from webhook.commands.recolocate.migrations import list_migrations  # noqa: PLC0415
-    from webhook.reading.api import answered  # noqa: PLC0415
-    from webhook.reading.listing import read_inventory  # noqa: PLC0415
-
-    inventory = read_inventory(cluster, settings, lambda kind, count: progress(f"reading {kind}", count, None))
-    with answered():
-        migrations = list_migrations(cluster)
-    unfinished = frozenset((each.namespace, each.vmi) for each in migrations if each.unfinished)
-    return inventory, inventory.surroundings(settings, unfinished, supported=supported)
-
-
-def _print_restarts(proposals: Sequence[Proposal]) -> None:
-    lines = list(restart_list(proposals))
-    for line in lines:
-        click.echo(line)
-    if not lines:
-        click.echo("No VM needs a restart.", err=True)
-
-
-def _migrate(  # noqa: PLR0913 (what the command knows)
+def _plan(  # noqa: PLR0913 (what the command knows)
     cluster: ClusterClient,
-    moves: Sequence[Relocation],
-    plan: Plan,
-    limits: Limits,
+    scope: Scope,
+    names: Sequence[str],
     settings: Settings,
+    rates: Rates,
     *,
-    as_json: bool,
-) -> None:
-    from webhook.commands.recolocate.run import migrate  # noqa: PLC0415
+    supported: bool,
+    is_first: bool = False,
+) -> list[Proposal]:
+    """Read the cluster and plan. Raises BadInput; for an unknown name only the first time, because a VM may go."""
+    inventory = read_inventory(cluster, settings)
+    with answered():
+        unfinished = frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
+    statuses = list(assess_all(inventory, scope, settings))
+    known = {each.machine.name for each in statuses}
+    if is_first and (missing := min(set(names) - known, default="")):
+        raise BadInput(not_found("vm", missing, scope.namespace, known))
+    if is_first and not statuses:
+        click.echo(scope.not_found, err=True)
+    return propose(statuses, names, inventory, inventory.surroundings(settings, unfinished, supported, rates))
 
-    if moves:
-        click.echo(STORAGE_WARNING.format(settle=limits.settle), err=True)
-    if not migrate(cluster, moves, plan, limits, settings, as_json=as_json):
-        raise SystemExit(EXIT_FAILED)
+
+def _print_risks(named: Sequence[Proposal], settle: float | None) -> None:
+    for each in named:
+        if not isinstance(each.result, Move):
+            click.echo(printable(f"{'/'.join(each.status.machine.key)} stays: {why(each)}"), err=True)
+    if settle is not None:
+        click.echo(STORAGE_WARNING.format(settle=settle), err=True)

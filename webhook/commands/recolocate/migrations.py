@@ -1,11 +1,11 @@
 """KubeVirt's live migrations on the API server: its limits, the existing migrations, and new ones."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from webhook.cluster.caches.kinds import KUBEVIRT_API
 from webhook.cluster.client import ClusterClient, ClusterError
 from webhook.fleet.move import Move
-from webhook.fleet.run import Migration, Sight
+from webhook.fleet.run import Limits, Migration, Sight
 from webhook.placement.objects.facts import Key
 from webhook.placement.objects.fields import JsonObject, condition, has_condition, mapping, mappings, text
 from webhook.placement.objects.kubevirt import HOSTNAME
@@ -17,7 +17,6 @@ LABEL = "kubevirt-scheduler/recolocate"
 ANNOTATIONS = {"kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "60"}
 KIND, PLURAL = "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.kubevirt.io"
-PARALLEL_PER_CLUSTER, OUTBOUND_PER_NODE = 5, 2  # KubeVirt's defaults
 # While a migration has one of these conditions, it stays Pending, and KubeVirt creates no target pod.
 BLOCKING = {
     "migrationRejectedByResourceQuota": "a ResourceQuota of the namespace rejects the target pod",
@@ -26,14 +25,6 @@ BLOCKING = {
 }
 UNSCHEDULABLE = "migrationTargetPodUnschedulable"  # the reason of an event about a migration
 WRITE_TIMEOUT = 15.0  # seconds
-
-
-@dataclass(frozen=True, slots=True)
-class KubeVirtLimits:
-    """KubeVirt's limits on parallel migrations."""
-
-    cluster: int = PARALLEL_PER_CLUSTER
-    per_node: int = OUTBOUND_PER_NODE
 
 
 def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
@@ -50,13 +41,13 @@ def supports_added_node_selector(cluster: ClusterClient) -> bool | None:
     return any("addedNodeSelector" in schema for schema in schemas)
 
 
-def read_limits(cluster: ClusterClient) -> KubeVirtLimits:
-    """Read the limits of KubeVirt's configuration. Raises ClusterError."""
+def with_own_limits(limits: Limits, cluster: ClusterClient) -> Limits:
+    """Return the limits with those of KubeVirt's configuration, if it has any. Raises ClusterError."""
     found = list(list_objects(cluster, f"{KUBEVIRT_API}/kubevirts"))
     migrations = mapping(found[0], "spec", "configuration", "migrations") if found else {}
-    cluster_limit = migrations.get("parallelMigrationsPerCluster", PARALLEL_PER_CLUSTER)
-    per_node = migrations.get("parallelOutboundMigrationsPerNode", OUTBOUND_PER_NODE)
-    return KubeVirtLimits(int(cluster_limit), int(per_node))
+    in_cluster = migrations.get("parallelMigrationsPerCluster", limits.cluster)
+    per_node = migrations.get("parallelOutboundMigrationsPerNode", limits.per_node)
+    return replace(limits, cluster=int(in_cluster), per_node=int(per_node))
 
 
 def list_migrations(cluster: ClusterClient) -> list[Migration]:
@@ -137,9 +128,9 @@ def failure_message(cluster: ClusterClient, migration: Migration) -> str:
     path = f"/api/v1/namespaces/{migration.namespace}/events"
     found = list(list_objects(cluster, path, fieldSelector="type=Warning"))
     found.sort(key=lambda each: text(each, "metadata", "creationTimestamp"))
-    own = [text(each, "message") for each in found if _subject(each) == (KIND, migration.name)]
-    if not any(text(each, "reason") == UNSCHEDULABLE for each in found if _subject(each) == (KIND, migration.name)):
-        return own[-1] if own else ""
+    own = [each for each in found if _subject(each) == (KIND, migration.name)]
+    if not any(text(each, "reason") == UNSCHEDULABLE for each in own):
+        return text(own[-1], "message") if own else ""
     failed = [each for each in found if text(each, "reason") == "FailedScheduling" and _subject(each)[0] == "Pod"]
     pods = [each for each in failed if _subject(each)[1].startswith(f"virt-launcher-{migration.vmi}-")]
     return ": ".join(["the scheduler found no node for the target pod", *[text(each, "message") for each in pods[-1:]]])

@@ -1,20 +1,26 @@
-"""Run the migrations of `recolocate`: read the cluster twice a second, and create the permitted migrations."""
+"""Run the migrations of `recolocate`: read the cluster twice a second, create the permitted ones, print each change."""
 
+import json
 import secrets
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
+
+import click
 
 from webhook.cluster.client import ClusterClient, ClusterError
-from webhook.cluster.machines import Inventory
 from webhook.commands.recolocate import migrations
-from webhook.commands.recolocate.interrupts import Presses, interrupts
-from webhook.commands.recolocate.run_output import Reporter, reporter
 from webhook.fleet import run as runs
 from webhook.fleet.move import Hindrance, Move, Refusal, plan_move
-from webhook.fleet.run import IN_FLIGHT, RESERVED_SLOTS, Limits, Migration, Relocation, Run, Stage, View
-from webhook.fleet.states import Status, assess
+from webhook.fleet.run import IN_FLIGHT, Limits, Migration, Relocation, Run, Stage, View
+from webhook.fleet.states import assess
 from webhook.placement.objects.facts import Key
+from webhook.placement.objects.fields import printable
 from webhook.placement.settings import Settings
 from webhook.reading.api import answered
 from webhook.reading.documents import BadInput
@@ -31,34 +37,104 @@ REFUSALS, PATIENCE_IF_REFUSED = (401, 403), 30.0  # seconds
 # A quota or another webhook also refuses a request with 403, but for this VM only.
 MISSING_RIGHT = 'is forbidden: User "'
 INTERRUPTED = "interrupted"
-FEWER_SLOTS = (
-    "--parallel {limits.parallel}: at most {limits.slots} of the migrations run at once. KubeVirt's limit is "
-    "{limits.cluster} (parallelMigrationsPerCluster), and {reserved} of its slots stay free for drains."
-)
-
+WORDS = {
+    Stage.WAITING: "waiting to be recreated",
+    Stage.SETTLING: "migrated, watching the first VM of its StorageClass",
+}
 
 Plan = Callable[[], Sequence[Relocation]]  # reads the cluster, and plans the moves again
 
 
-def migrate(  # noqa: PLR0913 (what the command knows)
+class Presses:
+    """Counts how often the user pressed Ctrl-C, and sleeps until the next press."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = threading.Event()
+
+    def add(self, _signal: int, _frame: FrameType | None) -> None:
+        """Count one press; a signal handler."""
+        self.count += 1
+        self._event.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, or return early at the next press."""
+        self._event.wait(seconds)
+        self._event.clear()
+
+
+@contextmanager
+def interrupts() -> Iterator[Presses]:
+    """Count SIGINT and SIGTERM inside the block, instead of ending the process."""
+    presses = Presses()
+    previous = {number: signal.signal(number, presses.add) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield presses
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class Reporter:
+    """Prints each change of a run, and its result, on standard output. Notes go to standard error."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json, self._last_note = as_json, ""
+        self._began: dict[Key, float] = {}
+
+    def changed(self, relocation: Relocation, now: float) -> None:
+        """Report that a VM has reached another stage. `now` are monotonic seconds."""
+        move, stage, detail = relocation.move, relocation.stage, relocation.detail
+        if stage is Stage.MIGRATING:
+            self._began[move.key] = now
+        seconds = round(now - self._began[move.key], 1) if move.key in self._began else None
+        if self._as_json:
+            names = {"namespace": move.namespace, "name": move.name, "source": move.source, "target": move.target}
+            rest = {"migration": relocation.migration or None, "canary": relocation.canary, "seconds": seconds}
+            click.echo(json.dumps(names | {"stage": stage.value} | rest | {"detail": detail or None}))
+            return
+        took = f" after {seconds:.0f} s" if seconds and stage not in IN_FLIGHT else ""
+        words = WORDS.get(stage, stage.value.lower())
+        line = f"{'/'.join(move.key)}  {move.source} -> {move.target}  {words}{took}"
+        click.echo(printable(f"{line}: {detail}" if detail else line))
+
+    def note(self, words: str) -> None:
+        """Print a message about the whole run, unless it repeats the previous message."""
+        if words != self._last_note:
+            click.echo(printable(words), err=True)
+        self._last_note = words
+
+    def end(self, run: Run) -> None:
+        """Report the result of a run, and the migrations that it leaves running."""
+        counts = Counter(each.stage for each in run.relocations)
+        left = [f"{each.move.namespace}/{each.migration}" for each in run.relocations if each.stage in IN_FLIGHT]
+        if self._as_json:
+            summary = {stage.value.lower(): counts[stage] for stage in Stage}
+            click.echo(json.dumps({"summary": summary, "stopped": run.stopped or None, "left": left}))
+            return
+        numbers = [f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage]]
+        click.echo(f"{len(run.relocations)} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
+        if run.stopped:
+            self.note(f"Stopped: {run.stopped}")
+        for name in left:
+            self.note(f"Still running: migration {name}")
+
+
+def migrate(  # noqa: PLR0913, PLR0917 (what the command knows)
     cluster: ClusterClient,
     moves: Sequence[Relocation],
     plan: Plan,
     limits: Limits,
     settings: Settings,
-    *,
-    as_json: bool,
+    report: Reporter,
 ) -> bool:
     """Migrate the VMs. Return whether no migration failed and the user did not interrupt the run.
 
     `plan` reads the cluster, and plans the moves again. Raises BadInput if KubeVirt's limits can't be read.
     """
     with answered():
-        own = migrations.read_limits(cluster)
-    limits = replace(limits, cluster=own.cluster, per_node=own.per_node)
-    with interrupts() as presses, reporter(len(moves), as_json=as_json) as report:
-        if moves and limits.parallel > limits.slots:
-            report.note(FEWER_SLOTS.format(limits=limits, reserved=RESERVED_SLOTS))
+        limits = migrations.with_own_limits(limits, cluster)
+    with interrupts() as presses:
         return MigrationRun(cluster, Run(tuple(moves)), plan, limits, settings, report, presses).run()
 
 
@@ -120,9 +196,6 @@ class MigrationRun:
         self._withdraw(view)
         moving = {each.move.key for each in self._run.in_flight}
         self._change(runs.advance(self._run, view, self._limits))
-        for each in self._run.relocations:
-            if each.stage is Stage.MOVED and each.move.key in moving:
-                self._check_arrival(each.move)
         self._outdated |= any(each.move.key in moving and each.stage not in IN_FLIGHT for each in self._run.relocations)
         self._plan_again()
         # KubeVirt keeps five finished migrations per VM. So all are listed only if a migration may be created.
@@ -206,23 +279,12 @@ class MigrationRun:
     def _checked(self, candidate: Relocation, view: View) -> Move | Refusal:
         key = candidate.move.key
         unfinished = frozenset((each.namespace, each.vmi) for each in view.migrations if each.unfinished)
-        inventory, status = self._assessed(key)
-        if status is None:
-            return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
-        return plan_move(status, inventory.surroundings(self._settings, unfinished), inventory.store)
-
-    def _assessed(self, key: Key) -> tuple[Inventory, Status | None]:
         inventory = read_inventory(self._cluster, self._settings)
-        machines = [each for each in inventory.machines(self._settings) if (each.namespace, each.name) == key]
-        return inventory, assess(machines[0], inventory.store, self._settings) if machines else None
-
-    def _check_arrival(self, move: Move) -> None:
-        """Report a VM whose share-manager has moved during the migration."""
-        _, status = self._assessed(move.key)
-        storage = status.storage_node if status else None
-        if storage not in (None, move.target):
-            detail = f"its storage is on {storage} by now. Run the command again"
-            self._report.note(f"{'/'.join(move.key)} is still apart: {detail}")
+        machine = next((each for each in inventory.machines(self._settings) if each.key == key), None)
+        if machine is None:
+            return Refusal(Hindrance.NOT_RUNNING, "the VM was deleted")
+        status = assess(machine, inventory.store, self._settings)
+        return plan_move(status, inventory.surroundings(self._settings, unfinished), inventory.store)
 
     def _not_created(self, candidate: Relocation, name: str, error: ClusterError) -> bool:
         if error.code == 401 or (error.code == 403 and MISSING_RIGHT in str(error)):

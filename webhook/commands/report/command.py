@@ -7,28 +7,24 @@ import time
 from pathlib import Path
 
 import click
-import msgspec
 
-from webhook.commands.fleet_source import Scope, assess_all, read_fleet
+from webhook.commands.fleet_source import Scope, assess_all, read_fleet, read_rates
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
+    as_data,
     live_options,
     namespace_option,
     output_option,
     prometheus_options,
-    read_rates,
     selector_option,
     snapshot_option,
-    wants_color,
 )
-from webhook.commands.progress import progress_bar
+from webhook.commands.report import page
 from webhook.commands.report.document import build_report
 from webhook.commands.report.table import SORTS, render_names, render_nodes, render_vms
 from webhook.fleet.states import State
-from webhook.fleet.traffic import Rates
 from webhook.placement.objects.fields import JsonObject
-from webhook.reading import kubernetes_yaml
 
 TABLES = ("table", "wide")
 WATCH_SECONDS = 5
@@ -102,37 +98,23 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
         raise click.UsageError("-w never ends with an exit status: omit --fail-on or -w")
     if sort_by not in (None, *SORTS[what]):
         raise click.UsageError(f"--sort-by of {what} is one of: {', '.join(SORTS[what])}")
-    wanted = parse_selector(selector)
+    wanted, found = parse_selector(selector), JsonObject()
     for number in itertools.count() if watch else range(1):
         if number:
             time.sleep(WATCH_SECONDS)
         rates = read_rates(prometheus, prometheus_token)
-        found, scope = _survey(snapshots, live, namespace, wanted, rates, all_namespaces=all_namespaces, watch=watch)
+        fleet = read_fleet(snapshots, live)
+        scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, wanted)
+        statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting))
+        if not statuses and scope.namespace:
+            click.echo(scope.not_found, err=True)
+        around = fleet.inventory.surroundings(fleet.webhook.predicting, rates=rates)
+        found = fleet.origin() | build_report(statuses, fleet.inventory, around)
         listed = _listed(found, what, sort_by, only_apart=only_apart)
         text = _rendered(listed, what, output, everywhere=scope.namespace is None, headers=not no_headers)
-        click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "").encode() + text.encode(), nl=False)
+        click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "") + text, nl=False)
     if fail_on and found["summary"]["apart"]:
         raise SystemExit(EXIT_APART)
-
-
-def _survey(  # noqa: PLR0913 (the options of the command)
-    snapshots: tuple[Path, ...],
-    live: dict[str, str | None],
-    namespace: str | None,
-    selector: JsonObject,
-    rates: Rates,
-    *,
-    all_namespaces: bool,
-    watch: bool,
-) -> tuple[JsonObject, Scope]:
-    with progress_bar(shown=not watch) as progress:
-        fleet, _ = read_fleet(snapshots, live, progress)
-        scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, selector)
-        statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting, progress))
-    if not statuses and scope.namespace:
-        click.echo(f"{scope.not_found}. To report on all namespaces, add -A", err=True)
-    around = fleet.inventory.surroundings(fleet.webhook.predicting, rates=rates)
-    return fleet.origin() | build_report(statuses, fleet.inventory, around), scope
 
 
 def _listed(found: JsonObject, what: str, sort_by: str | None, *, only_apart: bool) -> JsonObject:
@@ -142,20 +124,13 @@ def _listed(found: JsonObject, what: str, sort_by: str | None, *, only_apart: bo
 
 
 def _rendered(listed: JsonObject, what: str, output: str, *, everywhere: bool, headers: bool) -> str:
-    match output:
-        case "json":
-            return msgspec.json.format(msgspec.json.encode(listed), indent=2).decode() + "\n"
-        case "yaml":
-            return kubernetes_yaml.to_yaml(listed)
-        case "html":
-            from webhook.commands.report.page import render  # noqa: PLC0415 (only a page needs the template)
-
-            return render(listed)
-        case "name":
-            return render_names(listed, what)
-    color = wants_color()
+    if output in ("json", "yaml"):
+        return as_data(listed, output)
+    if output == "html":
+        return page.render(listed)
+    if output == "name":
+        return render_names(listed, what)
     if what == "nodes":
-        return render_nodes(listed, color=color, headers=headers)
+        return render_nodes(listed, headers=headers)
     columns = shutil.get_terminal_size((COLUMNS, 24)).columns
-    wide = output == "wide"
-    return render_vms(listed, wide=wide, everywhere=everywhere, color=color, columns=columns, headers=headers)
+    return render_vms(listed, wide=output == "wide", everywhere=everywhere, columns=columns, headers=headers)

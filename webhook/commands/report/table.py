@@ -39,9 +39,7 @@ SORTS: dict[str, dict[str, Callable[[JsonObject], Any]]] = {
 }
 
 
-def render_vms(  # noqa: PLR0913 (what a table may vary in)
-    report: JsonObject, *, wide: bool, everywhere: bool, color: bool, columns: int, headers: bool
-) -> str:
+def render_vms(report: JsonObject, *, wide: bool, everywhere: bool, columns: int, headers: bool) -> str:
     """Return the settings, a table of VMs and the summary, or without `headers` only the rows of the table.
 
     `everywhere` adds the namespaces. `wide` prints one line per VM, otherwise nothing is wider than `columns`.
@@ -55,7 +53,7 @@ def render_vms(  # noqa: PLR0913 (what a table may vary in)
             [*row[:-1], *traffic_cells(vm["traffic"]), row[-1]] for row, vm in zip(rows, report["vms"], strict=True)
         ]
     width = None if wide else columns
-    table = render_table(heads, rows, colors=COLORS if color else {}, columns=width, prose=1, headers=headers)
+    table = render_table(heads, rows, colors=COLORS, columns=width, prose=1, headers=headers)
     if not headers:
         return table
     lines = (
@@ -69,10 +67,10 @@ def render_vms(  # noqa: PLR0913 (what a table may vary in)
     return "\n".join(filter(None, (head, table, "".join(below))))
 
 
-def render_nodes(report: JsonObject, *, color: bool, headers: bool) -> str:
+def render_nodes(report: JsonObject, *, headers: bool) -> str:
     """Return the table of nodes, empty without nodes."""
     rows = [list(_node_cells(node)) for node in report["nodes"]]
-    return render_table(NODE_HEADS, rows, colors=COLORS if color else {}, headers=headers)
+    return render_table(NODE_HEADS, rows, colors=COLORS, headers=headers)
 
 
 def render_names(report: JsonObject, what: str) -> str:

@@ -1,8 +1,6 @@
 """`kubevirt-scheduler certs`: show the certificates, renew them, and rotate the CA."""
 
-from __future__ import annotations
-
-import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,26 +9,27 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from certs import by_hand, health
-from certs.authority import read
+from certs.authority import Certificate, read
 from certs.cluster import RETRY_NOTE, CertificateObjects
 from certs.rotation import Policy
 from certs.secret import CertificateError
-from webhook.commands.certs.status import format_time, render_status, status_as_json
 from webhook.commands.options import (
     DRY_RUN,
+    as_data,
     connect,
     live_options,
     namespace_and_name,
     output_option,
     together,
-    wants_color,
     yes_option,
 )
+from webhook.commands.tables import render_table
 from webhook.placement.objects.fields import printable
 from webhook.reading.documents import BadInput
 
 NAME = "kubevirt-scheduler"
 DEFAULT_SECRET = f"{NAME}/{NAME}-tls"
+MAX_WIDTH = 140  # columns: fits a Service's DNS names and the dates in one row
 
 
 @click.group(short_help="show and renew the webhook's certificates")
@@ -89,9 +88,9 @@ def status(output: str, secret: str, configuration: str, **live: str | None) -> 
     with _certificate_errors_as_bad_input():
         report = health.status(_certificate_objects(secret, configuration, live), now, Policy())
     if output == "json":
-        click.echo(json.dumps(status_as_json(secret, report, now), indent=2))
+        click.echo(as_data(_status_as_json(secret, report, now)), nl=False)
     else:
-        click.echo(render_status(secret, report, now, colored=wants_color()), nl=False)
+        click.echo(_render_status(secret, report, now), nl=False)
     if report.problem or not all(trusts for _, trusts in report.webhooks.values()):
         raise click.exceptions.Exit(1)
 
@@ -111,13 +110,13 @@ def renew(yes: bool, secret: str, configuration: str, **live: str | None) -> Non
         if not yes:
             end = read(by_hand.read_bundle(objects).leaf.certificate).not_after
             click.echo(
-                f"Secret {secret} would get a new serving certificate. The old one is valid until {format_time(end)}"
+                f"Secret {secret} would get a new serving certificate. The old one is valid until {_format_time(end)}"
             )
             click.echo(DRY_RUN, err=True)
             return
         result = by_hand.renew(objects, Policy(), _now, time.sleep)
     end = read(result.bundle.leaf.certificate).not_after
-    click.echo(f"Secret {secret} has a new serving certificate, valid until {format_time(end)}")
+    click.echo(f"Secret {secret} has a new serving certificate, valid until {_format_time(end)}")
     if result.configuration_error:
         click.echo(printable(f"Warning: {result.configuration_error}"), err=True)
 
@@ -155,15 +154,11 @@ def rotate_ca(yes: bool, drop_old: bool, spread: int, secret: str, configuration
     with _certificate_errors_as_bad_input():
         if not yes:
             for step in by_hand.plan(objects, _now(), policy, drop_old=drop_old):
-                click.echo(f"{format_time(step.due)}  {step.step}: {step.why}")
+                click.echo(f"{_format_time(step.due)}  {step.step}: {step.why}")
             click.echo(DRY_RUN, err=True)
             return
-        try:
-            for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
-                click.echo(line)
-        except KeyboardInterrupt:
-            click.echo("interrupted; the replicas or the next run of this command continue the rotation", err=True)
-            raise click.exceptions.Exit(130) from None
+        for line in by_hand.rotate(objects, policy, _now, time.sleep, drop_old=drop_old):
+            click.echo(line)
 
 
 def _certificate_objects(secret: str, configuration: str, live: dict[str, str | None]) -> CertificateObjects:
@@ -181,3 +176,56 @@ def _certificate_errors_as_bad_input() -> Iterator[None]:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _format_time(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _days_left(certificate: Certificate, now: datetime) -> float:
+    return round((certificate.not_after - now) / timedelta(days=1), 1)
+
+
+def _status_as_json(secret: str, report: health.Status, now: datetime) -> dict[str, object]:
+    return {
+        "secret": secret,
+        "problem": report.problem,
+        "certificates": [
+            {
+                "what": what,
+                "subject": certificate.subject,
+                "names": list(certificate.names),
+                "notBefore": certificate.not_before.isoformat(),
+                "notAfter": certificate.not_after.isoformat(),
+                "daysLeft": _days_left(certificate, now),
+                "serial": f"{certificate.serial:x}",
+                "fingerprint": certificate.fingerprint,
+            }
+            for what, certificate in report.certificates
+        ],
+        "next": report.next and {"step": report.next.step, "why": report.next.why, "due": report.next.due.isoformat()},
+        "webhooks": [
+            {"name": name, "caBundle": ca_bundle, "trusted": trusts}
+            for name, (ca_bundle, trusts) in report.webhooks.items()
+        ],
+    }
+
+
+def _render_status(secret: str, report: health.Status, now: datetime) -> str:
+    certificates = [
+        (what, cert.subject, _format_time(cert.not_after), str(_days_left(cert, now)), ", ".join(cert.names))
+        for what, cert in report.certificates
+    ]
+    webhooks = [(name, ca_bundle, "yes" if trusts else "NO") for name, (ca_bundle, trusts) in report.webhooks.items()]
+    columns = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
+    heads = ("CERTIFICATE", "SUBJECT", "NOT AFTER", "DAYS LEFT", "NAMES")
+    parts = [
+        f"Secret {printable(secret)}\n",
+        render_table(heads, certificates, columns=columns, prose=1),
+        render_table(("WEBHOOK", "CABUNDLE", "TRUSTS THE CERTIFICATE"), webhooks, columns=columns),
+    ]
+    if report.next:
+        parts.append(f"Next: {report.next.step}, {report.next.why}: {_format_time(report.next.due)}\n")
+    if report.problem:
+        parts.append(click.style(f"Problem: {printable(report.problem)}\n", fg="red"))
+    return "\n".join(filter(None, parts))

@@ -1,1 +1,0 @@
-"""`kubevirt-scheduler certs`: show the certificates, renew them, and rotate the CA."""

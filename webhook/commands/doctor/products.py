@@ -1,0 +1,184 @@
+"""The checks of KubeVirt, of Longhorn and its known bugs, and of the claims that a share-manager serves."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from webhook.cluster.caches.kinds import CLAIMS, KUBEVIRT_API, NODES, VMIS, VOLUMES
+from webhook.cluster.caches.store import Store
+from webhook.commands.doctor.admission import opted_in_vms
+from webhook.commands.doctor.inspection import Inspection, Result, failure, listed, ok, warning
+from webhook.fleet.nfs import Servers, cached_claims
+from webhook.placement.objects.facts import Claim
+from webhook.placement.objects.fields import mapping, text, version_numbers
+from webhook.reading.installation import Installation
+
+# Only these versions of Longhorn keep a VM's pod when they replace the share-manager of its volume
+# (docs/reference/versions.md): from the first one up to, but without the second.
+KEEPS_PODS_FROM, DELETES_PODS_FROM = (1, 7, 2), (1, 12)
+# From this version of KubeVirt on, a live migration can name its target node (docs/reference/versions.md).
+MIGRATES_TO_NODE_FROM = (1, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A bug of Longhorn: from `first` up to, but without, `fixed`, on nodes whose kernel is `kernel` or newer."""
+
+    symptom: str
+    first: tuple[int, ...]
+    fixed: tuple[int, ...]
+    sources: tuple[str, ...]
+    kernel: tuple[int, ...] = ()
+
+
+LONGHORN = "https://github.com/longhorn/longhorn/issues"
+# Few and certain. Each bug is fixed in a released version, and its source names the versions.
+BUGS = (
+    Bug(
+        'processes get "Remote I/O error" on RWX volumes',
+        (1,),
+        (1, 11, 3),
+        (f"{LONGHORN}/13268", f"{LONGHORN}/13829", "https://github.com/nfs-ganesha/nfs-ganesha/issues/1385"),
+        kernel=(6, 19),
+    ),
+    Bug("an RWX volume may stay in state attaching after a drain", (1, 10), (1, 10, 2), (f"{LONGHORN}/12231",)),
+    Bug(
+        'users other than root get "permission denied" on RWX volumes',
+        (1, 7, 3),
+        (1, 8, 2),
+        (f"{LONGHORN}/10621", "https://github.com/nfs-ganesha/nfs-ganesha/issues/1132"),
+    ),
+)
+
+
+def kubevirt(inspection: Inspection) -> Iterator[Result]:
+    """Check that KubeVirt is installed."""
+    found = inspection.items(f"{KUBEVIRT_API}/kubevirts")
+    if not found:
+        yield failure("KubeVirt is not installed", "Install KubeVirt: the webhook handles only its VMs.")
+        return
+    version, phase = text(found[0], "status", "observedKubeVirtVersion"), text(found[0], "status", "phase")
+    name = f"KubeVirt {version or 'of an unknown version'}"
+    if phase == "Deployed":
+        is_old = () < version_numbers(version) < MIGRATES_TO_NODE_FROM
+        yield ok(f"{name}, with which recolocate cannot migrate VMs to their storage" if is_old else name)
+    else:
+        yield warning(f"{name} is in phase {phase or 'unknown'}", "Wait until KubeVirt is in phase Deployed.")
+
+
+@cache
+def longhorn_version(inspection: Inspection) -> str:
+    """Return the version of Longhorn, such as v1.11.3; empty if it isn't installed in its namespace."""
+    namespace = inspection.settings.longhorn_namespace
+    path = f"/apis/longhorn.io/v1beta2/namespaces/{namespace}/settings/current-longhorn-version"
+    return text(inspection.get(path), "value")
+
+
+def longhorn(inspection: Inspection) -> Iterator[Result]:
+    """Check that Longhorn is installed where the webhook looks for it."""
+    namespace, name = inspection.settings.longhorn_namespace, longhorn_version(inspection)
+    if not name:
+        advice = "Install Longhorn, or set settings.longhornNamespace to its namespace."
+        yield failure(f"Longhorn is not installed in namespace {namespace}", advice)
+    elif KEEPS_PODS_FROM <= version_numbers(name) < DELETES_PODS_FROM:
+        yield ok(f"Longhorn {name}")
+    else:
+        yield ok(f"Longhorn {name}, which deletes a VM's pod when it replaces the share-manager of a volume")
+
+
+@cache
+def longhorn_claims(inspection: Inspection) -> list[Claim]:
+    """List the claims with ReadWriteMany whose volume is Longhorn's."""
+    store = Store(fact for kind in (CLAIMS, VOLUMES) for fact in inspection.facts(kind))
+    shared = (claim for claim in store.claims.values() if claim.shared)
+    return [claim for claim in shared if (volume := store.volume(claim.volume_name)) and volume.handle]
+
+
+def claims(inspection: Inspection) -> Iterator[Result]:
+    """Check that there are claims that a share-manager serves."""
+    modes = Counter("Block" if claim.block else "Filesystem" for claim in longhorn_claims(inspection))
+    if modes["Filesystem"]:
+        yield ok(f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: {modes['Filesystem']}")
+    else:
+        yield warning(
+            f"Longhorn claims with ReadWriteMany and volumeMode Filesystem: none (Block: {modes['Block']})",
+            "Only such claims have a share-manager. Without them, the webhook places no VM.",
+        )
+
+
+@cache
+def kernels(inspection: Inspection) -> dict[str, tuple[int, ...]]:
+    """Return the kernel's version of each node, without those that can't be read."""
+    found = {
+        text(node, "metadata", "name"): version_numbers(text(node, "status", "nodeInfo", "kernelVersion"))
+        for node in inspection.items(NODES.path)
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def known_bugs(inspection: Inspection) -> Iterator[Result]:
+    """Report the known bugs of the installed version."""
+    name = longhorn_version(inspection)
+    version, nodes = version_numbers(name), kernels(inspection)
+    found = [
+        (bug, exposed)
+        for bug in BUGS
+        if bug.first <= version < bug.fixed
+        if (exposed := sorted(node for node, kernel in nodes.items() if kernel >= bug.kernel)) or not bug.kernel
+    ]
+    for bug, exposed in found:
+        cure = f"Upgrade Longhorn to {'.'.join(map(str, bug.fixed))} or newer: {bug.sources[0]}"
+        where = (
+            f" (nodes with Linux {'.'.join(map(str, bug.kernel))} or newer: {listed(exposed)})" if bug.kernel else ""
+        )
+        yield warning(f"Longhorn {name}: {bug.symptom}{where}", cure)
+    if name and not found:
+        yield ok(f"no known bug of Longhorn {name} concerns RWX volumes on these nodes")
+
+
+def loopback_nfs_before(inspection: Inspection) -> Iterator[Result]:
+    """Check all VMs, before any is opted in."""
+    yield _risk(inspection, _cached_vms(inspection))
+
+
+def loopback_nfs(inspection: Inspection, found: Installation) -> Iterator[Result]:
+    """Check the opted-in VMs."""
+    opted_in = {f"{vm.namespace}/{vm.name}" for vm in opted_in_vms(inspection, found)}
+    yield _risk(inspection, [name for name in _cached_vms(inspection) if name in opted_in])
+
+
+def _risk(inspection: Inspection, cached: list[str]) -> Result:
+    unprotected = _unprotected(inspection)
+    disks = f"VMs with a cached or virtiofs volume over NFS: {len(cached)} ({listed(cached)})"
+    if cached and unprotected:
+        advice = (
+            "Upgrade it, or set cache: none: under memory pressure, the NFS client and server can block each other."
+        )
+        return failure(f"{disks}; {unprotected}", advice)
+    if cached:
+        return warning(disks, "Set cache: none, or move the disk to a Block volume.")
+    if unprotected:
+        return warning(unprotected, "Upgrade it before VMs or containers write to NFS volumes through the page cache.")
+    return ok("no VM writes to an NFS volume through the page cache, and Longhorn's NFS server protects itself")
+
+
+def _unprotected(inspection: Inspection) -> str:
+    """Say which part lacks the protection of the server; empty if none does, or the versions are unknown."""
+    servers = Servers(longhorn_version(inspection), kernels(inspection))
+    if servers.old_longhorn:
+        return f"the NFS server of Longhorn {servers.longhorn} does not set PR_SET_IO_FLUSHER"
+    if old := servers.old_kernels():
+        return f"the kernel of nodes lacks PR_SET_IO_FLUSHER: {len(old)} ({listed(old)})"
+    return ""
+
+
+def _cached_vms(inspection: Inspection) -> list[str]:
+    """List the VMIs that write to a claim over NFS through the page cache."""
+    claims = {(claim.namespace, claim.name) for claim in longhorn_claims(inspection) if not claim.block}
+    return sorted(
+        f"{namespace}/{text(vmi, 'metadata', 'name')}"
+        for vmi in inspection.items(VMIS.path)
+        if (namespace := text(vmi, "metadata", "namespace"))
+        and any((namespace, claim) in claims for claim in cached_claims(mapping(vmi, "spec")))
+    )

@@ -1,1 +1,0 @@
-"""`kubevirt-scheduler serve`: run the webhook."""
