@@ -146,14 +146,18 @@ def test_probes_and_scrapes_are_answered_beside_many_requests_for_pages(server, 
 
 
 def test_more_connections_than_the_file_limit_allows_leave_probes_and_reviews_alone(tmp_path):
-    """Each port has its own share of the descriptors, and a new connection evicts an old one."""
+    """Each port has its own share of the descriptors, and a new connection evicts an old one.
+
+    A container runtime may set a low soft limit below the hard limit: the server raises it.
+    """
     with (
-        run_server(tmp_path, launcher=("sh", "-c", 'ulimit -n 256 && exec "$@"', "sh")) as server,
+        run_server(tmp_path, launcher=("sh", "-c", 'ulimit -Sn 64 && ulimit -Hn 256 && exec "$@"', "sh")) as server,
         ExitStack() as stack,
     ):
         for _ in range(300):
             stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT))
         assert server.probe("/healthz")[0] == 200
+        assert len(list(Path(f"/proc/{server.worker_pid()}/fd").iterdir())) > 64
         connection = stack.enter_context(closing(server.connect()))
         for _ in range(3):
             assert server.review()["allowed"]

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support import paths
 from tests.support.fake_clock import FakeClock
 from webhook import __version__
-from webhook.placement.reasons import CLAIM_REASONS, Decision, Mode, Outcome, Reason, Subject
+from webhook.placement.reasons import Decision, Mode, Outcome, Reason, Subject
 from webhook.placement.settings import Action
 from webhook.serving.telemetry.metrics import Metrics, possible_labels, possible_outcomes
 
@@ -45,23 +45,11 @@ def test_the_possible_labels_cover_each_reason_with_an_outcome_and_pin_no_share_
     assert len(possible) == len(set(possible))
 
 
-def test_every_response_status_starts_at_0():
-    codes = ["200", "400", "404", "405", "408", "413", "415", "500", "503"]
-    assert values(Metrics(), "kubevirt_scheduler_responses_total") == {(code,): 0.0 for code in codes}
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.parent.name)
 def test_the_possible_labels_cover_each_golden_case(case):
     expected = yaml.safe_load(case.read_text())["decision"]
     found = Outcome(expected["outcome"]), Reason(expected["reason"]), Mode(expected["mode"])
     assert found in {(outcome, reason, mode) for _, outcome, reason, mode in possible_labels()}
-
-
-def test_reasons_of_claims_releases_and_running_vms_have_no_outcome():
-    of_claims = CLAIM_REASONS - {Reason.NO_SHARE_MANAGER, Reason.SHARE_MANAGER_STARTING}
-    of_releases = {Reason.SHARE_MANAGER_MOVED, Reason.PENDING_TOO_LONG, Reason.NOT_SCHEDULED}
-    of_running_vms = {Reason.NOT_REVIEWED, Reason.SCHEDULED_ELSEWHERE, Reason.VOTES_CHANGED}
-    assert {r for r in Reason if not possible_outcomes(r)} == of_claims | of_releases | of_running_vms
 
 
 def test_a_decision_is_counted_with_its_duration():
@@ -73,14 +61,12 @@ def test_a_decision_is_counted_with_its_duration():
     assert found["kubevirt_scheduler_decision_duration_seconds_sum", ()] == pytest.approx(0.0003)
     assert found["kubevirt_scheduler_decision_duration_seconds_bucket", ("0.0002",)] == 0
     assert found["kubevirt_scheduler_decision_duration_seconds_bucket", ("0.0005",)] == 1
-
-
-def test_a_dry_run_is_counted_only_with_its_duration():
-    metrics = Metrics()
-    metrics.count_decision(decision(Outcome.PINNED, Reason.CO_SCHEDULED), Subject.VM, 0.0003, dry_run=True)
-    assert set(values(metrics, "kubevirt_scheduler_decisions_total").values()) == {0}
-    assert values(metrics, "kubevirt_scheduler_dry_runs_total") == {(): 1}
-    assert values(metrics, "kubevirt_scheduler_decision_duration_seconds_count") == {(): 1}
+    metrics.count_decision(decision(Outcome.PINNED, Reason.CO_SCHEDULED), Subject.VM, 2.0, dry_run=True)
+    found = samples(metrics)
+    assert found["kubevirt_scheduler_decisions_total", labels] == 1
+    assert found["kubevirt_scheduler_dry_runs_total", ()] == 1
+    assert found["kubevirt_scheduler_decision_duration_seconds_bucket", ("1.0",)] == 1
+    assert found["kubevirt_scheduler_decision_duration_seconds_count", ()] == 2
 
 
 def test_a_share_manager_is_counted_with_the_preferred_mode():
@@ -93,10 +79,6 @@ def test_a_share_manager_is_counted_with_the_preferred_mode():
 def test_the_build_info_reports_both_versions():
     build = values(Metrics(), "kubevirt_scheduler_build_info")
     assert build == {tuple(sorted([__version__, platform.python_version()])): 1.0}
-
-
-def test_no_created_series_is_exported():
-    assert not [name for name, _ in samples(Metrics()) if name.endswith("_created")]
 
 
 def test_the_page_is_rendered_at_most_once_a_second():

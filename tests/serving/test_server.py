@@ -36,30 +36,36 @@ def post(connection, body=VM_START, headers=JSON, path="/mutate?timeout=10s"):
     return response.status, response.headers, json.loads(response.read())
 
 
-# Reviews over TLS
+# A start
 
 
-def test_a_recorded_vm_is_pinned_over_verified_tls(server):
-    response = server.review()
-    pod = json.loads(VM_START)["request"]["object"]
-    after = jsonpatch.JsonPatch(json.loads(b64decode(response["patch"]))).apply(pod)
-    assert response["uid"] == json.loads(VM_START)["request"]["uid"]
-    assert response["auditAnnotations"]["reason"] == "CoScheduled"
-    assert after["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_recorded_vm_is_pinned_over_verified_tls_logged_and_counted(tmp_path, address):
+    with run_server(tmp_path, "--bind", address) as server:
+        assert server.https[0] == address
+        assert server.probe("/healthz") == (200, '{"status":"ok"}\n')
+        status, page = server.probe("/readyz")
+        assert (status, json.loads(page)["status"]) == (200, "ok")
+        response, sent = server.review(), json.loads(VM_START)["request"]
+        after = jsonpatch.JsonPatch(json.loads(b64decode(response["patch"]))).apply(sent["object"])
+        assert response["uid"] == sent["uid"]
+        assert after["metadata"]["annotations"]["kubevirt-scheduler/co-scheduled-node"] == "node-a"
+        counted = r'decisions_total{.*outcome="pinned",reason="CoScheduled",subject="vm"} 1.0\n'
+        assert until(lambda: re.search(counted, server.probe("/metrics")[1]))  # the page is up to a second old
+        assert server.probe("/mutate")[0] == 404
+        assert server.ca.parent.stat().st_mode & 0o777 == 0o700
+        assert server.ca.with_name("tls.key").stat().st_mode & 0o777 == 0o600
+        assert server.stop() == 0
+        assert server.process.stdout.read() == ""  # one line, which `run_server` has read
+        [line] = [line for line in server.log_lines if line["event"] == "decided"]
+        decided = {"uid": sent["uid"], "vm": "vm1", "reason": "CoScheduled", "node": "node-a"}
+        assert decided.items() <= line.items()
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "::1"])
 def test_the_generated_certificate_is_valid_for_localhost(server, name):
     with server.connect_tcp() as sock, server.client_context().wrap_socket(sock, server_hostname=name) as connection:
         assert connection.version() == "TLSv1.3"
-
-
-def test_each_decision_is_logged_as_a_json_line(server):
-    sent = json.loads(VM_START)
-    sent["request"]["uid"] = "a-uid-of-its-own"
-    server.review(json.dumps(sent).encode())
-    [line] = until(lambda: [line for line in server.log_lines if line.get("uid") == "a-uid-of-its-own"])
-    assert {"event": "decided", "vm": "vm1", "reason": "CoScheduled", "node": "node-a"}.items() <= line.items()
 
 
 # Invalid requests
@@ -101,31 +107,6 @@ def test_the_debug_log_does_not_quote_requests(tmp_path):
 # The plain port
 
 
-def test_the_plain_port_reports_liveness_and_readiness(server):
-    assert server.probe("/healthz") == (200, '{"status":"ok"}\n')
-    status, page = server.probe("/readyz")
-    assert (status, json.loads(page)["status"]) == (200, "ok")
-
-
-def test_the_plain_port_exports_the_decision_count(server):
-    def decisions():
-        series = r'decisions_total{.*outcome="pinned",reason="CoScheduled",subject="vm"} (\S+)'
-        [value] = re.findall(series, server.probe("/metrics")[1])
-        return float(value)
-
-    before = decisions()
-    server.review()
-    assert until(lambda: decisions() == before + 1)  # the page is up to a second old
-
-
-def test_neither_port_serves_the_routes_of_the_other(server):
-    assert server.probe("/mutate")[0] == 404
-    connection = server.connect()
-    connection.request("GET", "/metrics")
-    assert connection.getresponse().status == 404
-    connection.close()
-
-
 @pytest.mark.parametrize("head", ["Content-Length: 60000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"])
 def test_the_plain_port_rejects_a_body(server, head):
     with socket.create_connection(server.http, timeout=TIMEOUT) as sock:
@@ -134,15 +115,6 @@ def test_the_plain_port_rejects_a_body(server, head):
 
 
 # Startup
-
-
-def test_stdout_has_one_line_and_the_log_is_json(tmp_path):
-    with run_server(tmp_path) as server:
-        server.review()
-        assert server.ca.name == "ca.crt"
-        assert server.stop() == 0
-        assert server.process.stdout.read() == ""
-        assert {"decided", "Starting gunicorn"} <= {line["event"].rstrip(" .0123456789") for line in server.log_lines}
 
 
 def own_memory(pid):
@@ -158,67 +130,42 @@ def test_master_and_worker_share_the_memory_of_their_modules(tmp_path):
         assert own_memory(server.process.pid) + own_memory(server.worker_pid()) < 75
 
 
-def test_only_the_user_of_the_process_can_read_the_generated_key(server):
-    assert server.ca.parent.stat().st_mode & 0o777 == 0o700
-    assert server.ca.with_name("tls.key").stat().st_mode & 0o777 == 0o600
-
-
-def test_the_server_listens_on_an_ipv6_address(tmp_path):
-    with run_server(tmp_path, "--bind", "::1") as server:
-        assert server.https[0] == "::1"
-        assert server.probe("/healthz")[0] == 200
-        assert server.review()["allowed"]
-
-
-def startup_error(result):
-    """The error of a server that does not start: one line, exit code 2, no traceback."""
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
-@pytest.mark.parametrize("option", ["--https-port", "--http-port"])
-def test_a_port_in_use_is_reported(tmp_path, option):
+def test_a_server_that_does_not_start_prints_one_line(tmp_path):
+    write_certificate_files(tmp_path / "tls")
+    (tmp_path / "tls" / "tls.key").write_bytes(write_certificate_files(tmp_path / "other").key)
+    snapshot = ("--snapshot", write_cluster(tmp_path), "--https-port", 0)
     with socket.create_server(("127.0.0.1", 0)) as other_socket:
         port = other_socket.getsockname()[1]
-        other = "--http-port" if option == "--https-port" else "--https-port"
-        error = startup_error(run_to_exit("--snapshot", write_cluster(tmp_path), option, port, other, 0))
-    assert error == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+        rows = [
+            (f"cannot listen on 127.0.0.1:{port}: Address already in use", [*snapshot, "--http-port", port], {}),
+            (
+                f"{tmp_path}/tls/tls.key: does not match {tmp_path}/tls/tls.crt",
+                [*snapshot, "--http-port", 0, "--tls-dir", tmp_path / "tls"],
+                {},
+            ),
+            (
+                "CO_SCHEDULE_AFFINITY_MODE='soft': expected 'required' or 'preferred'",
+                snapshot,
+                {"CO_SCHEDULE_AFFINITY_MODE": "soft"},
+            ),
+            (
+                "--kubeconfig FILE, or --snapshot FILE",
+                (),
+                {"KUBECONFIG": str(tmp_path / "nowhere"), "KUBERNETES_SERVICE_HOST": ""},
+            ),
+            ("nowhere.yaml", ["--snapshot", tmp_path / "nowhere.yaml"], {}),
+        ]
+        for sentence, arguments, environment in rows:
+            result = run_to_exit(*arguments, **environment)
+            assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+            assert result.stderr.startswith("Error: ")
+            assert sentence in result.stderr
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no.such.host.invalid", "", "bücher..example", "x" * 300])
 def test_an_address_that_cannot_be_bound_is_reported(address):
     with pytest.raises(CannotListen, match=f"^cannot listen on {address}:0: "):
         listen(address, 0)
-
-
-def test_an_invalid_setting_is_reported_with_the_allowed_values(tmp_path):
-    error = startup_error(run_to_exit("--snapshot", write_cluster(tmp_path), CO_SCHEDULE_AFFINITY_MODE="soft"))
-    assert error == "Error: CO_SCHEDULE_AFFINITY_MODE='soft': expected 'required' or 'preferred'\n"
-
-
-def test_a_missing_kubeconfig_and_snapshot_is_reported(tmp_path):
-    error = startup_error(run_to_exit(KUBECONFIG=str(tmp_path / "nowhere"), KUBERNETES_SERVICE_HOST=""))
-    assert "--kubeconfig FILE, or --snapshot FILE" in error
-
-
-def test_a_missing_snapshot_file_is_reported(tmp_path):
-    assert "nowhere.yaml" in startup_error(
-        run_to_exit("--snapshot", tmp_path / "nowhere.yaml", "--https-port", 0, "--http-port", 0)
-    )
-
-
-def test_a_key_of_another_certificate_is_reported(tmp_path):
-    folder = tmp_path / "tls"
-    write_certificate_files(folder)
-    folder.joinpath("tls.key").write_bytes(write_certificate_files(tmp_path / "other").key)
-    assert startup_error_with(tmp_path, folder) == f"Error: {folder / 'tls.key'}: does not match {folder / 'tls.crt'}\n"
-
-
-def startup_error_with(tmp_path, folder):
-    arguments = ("--https-port", 0, "--http-port", 0, "--tls-dir", folder)
-    return startup_error(run_to_exit("--snapshot", write_cluster(tmp_path), *arguments))
 
 
 # Shutdown
