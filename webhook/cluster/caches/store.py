@@ -307,13 +307,10 @@ class Store:
 
     def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
         """Sum up the effective requests of the pods whose effective node is `node`, without the pod `excluding`."""
-        known = self.pods.requested(node, excluding)
-        pinned, reserved = self.counting_pins().requested(node, excluding), self.reservations.requested(node, excluding)
-        if not (pinned or reserved):
-            return known
-        total = Counter(known)
-        total.update(pinned)
-        total.update(reserved)
+        tables = self.pods, self.counting_pins(), self.reservations
+        total, *others = (table.requested(node, excluding) for table in tables)
+        for load in filter(None, others):
+            total = {name: total.get(name, 0) + load.get(name, 0) for name in total.keys() | load.keys()}
         return total
 
     def nominated_pods(self, node: str) -> Collection[Pod]:
