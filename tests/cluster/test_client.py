@@ -17,7 +17,6 @@ from tests.support.fake_api_server import (
     ApiServer,
     body,
     event,
-    forbidden,
     no_response,
     stream,
     trickle,
@@ -111,13 +110,6 @@ def test_a_malformed_list_raises_an_error_with_code_0(
     server.script("list", "persistentvolumeclaims", body(content))
     error = error_from(cluster.pages, CLAIMS)
     assert (error.code, str(error)) == (0, "unexpected response: not a Kubernetes object")
-
-
-def test_a_refused_list_raises_the_api_servers_message(server: ApiServer, cluster: ClusterClient) -> None:
-    server.forbidden.add(("list", "nodes"))
-    error = error_from(cluster.pages, NODES)
-    assert (error.code, str(error)) == (403, forbidden("list", "nodes")["message"])
-    assert "system:serviceaccount:kubevirt-scheduler:kubevirt-scheduler" in str(error)
 
 
 def test_an_error_response_without_a_message_raises_the_http_reason_phrase(
@@ -342,20 +334,3 @@ def test_the_error_for_a_broken_kubeconfig_does_not_contain_its_token(tmp_path: 
 def test_the_error_for_an_invalid_token_does_not_contain_it(server: ApiServer, tmp_path: Path) -> None:
     cluster = ClusterClient.connect(server.kubeconfig(tmp_path, token=f"{TOKEN}\nmore"))
     assert str(error_from(cluster.pages, NODES)) == f"GET {NODES}: ValueError"
-
-
-# Writes
-
-
-def test_a_write_sends_json_and_returns_the_response(server: ApiServer, cluster: ClusterClient) -> None:
-    server.script("post", "events", body({"metadata": {"name": "made"}}, 201))
-    created = cluster.send("POST", "/api/v1/namespaces/default/events", {"reason": "x"}, LONG_TIMEOUT)
-    assert created == {"metadata": {"name": "made"}}
-    request = server.last("post", "events")
-    assert request.headers["content-type"] == "application/json"
-
-
-def test_a_patch_is_sent_as_a_merge_patch(server: ApiServer, cluster: ClusterClient) -> None:
-    server.script("patch", "events", body({}))
-    cluster.send("PATCH", "/api/v1/namespaces/default/events/made", {"count": 2}, LONG_TIMEOUT)
-    assert server.last("patch", "events").headers["content-type"] == "application/merge-patch+json"

@@ -419,14 +419,6 @@ def test_pods_without_a_vmi_uid_are_reserved_by_request_uid(small_live: Live) ->
     assert reasons == {Reason.CO_SCHEDULED: 10, Reason.NODE_FULL: 20}
 
 
-def test_a_malformed_request_is_left_unchanged(live: Live) -> None:
-    for malformed in ({}, {"object": 5}, {"object": {"metadata": {"labels": {"kubevirt.io/created-by": []}}}}):
-        assert live.inject(malformed).decision.outcome is Outcome.UNCHANGED
-
-
-# Live as a whole
-
-
 # VMs whose pinned pod went away
 
 

@@ -17,105 +17,21 @@ from tests.support.builders import (
     pod_anti_affinity,
     pod_term,
     preferring_fields,
-    share_manager,
     virt_launcher,
     virtual_machine,
     vmi,
     volume,
 )
 from webhook.cluster.caches import fact_readers as objects
-from webhook.placement.objects.facts import Claim, Node, PendingPin, Pod, ShareManager, VirtualMachine, Volume
+from webhook.placement.objects.facts import PendingPin, Pod
 from webhook.placement.objects.fields import Malformed
 from webhook.placement.objects.selectors import AffinityTerm, label_selector
-
-
-@pytest.mark.parametrize(
-    ("item", "fact"),
-    [
-        pytest.param(
-            claim(modes=["ReadWriteOnce"]),
-            Claim("default", "disk1", "pvc-disk1", shared=False, persistent_state=False, phase="Bound"),
-            id="RWO",
-        ),
-        pytest.param(
-            claim(labels={"persistent-state-for": "vm1"}),
-            Claim("default", "disk1", "pvc-disk1", shared=True, persistent_state=True, phase="Bound"),
-            id="persistent state of a VM",
-        ),
-        pytest.param(
-            claim() | {"spec": None, "metadata": {"name": "disk1", "labels": None}},
-            Claim("default", "disk1", "", shared=False, persistent_state=False, phase="Bound"),
-            id="null fields",
-        ),
-    ],
-)
-def test_a_claim_is_reduced_to_its_facts(item: Object, fact: Claim) -> None:
-    assert objects.read_claim(item) == fact
 
 
 @pytest.mark.parametrize("value", ["1", "t", "T", "true", "True", "TRUE", "0", "false", "yes", "", True])
 def test_parameters_of_a_volume_are_parsed_like_longhorn_parses_them(value: object) -> None:
     read = objects.read_volume(volume(parameters={"migratable": value, "share": value}))
     assert read.migratable is read.share is (value in ("1", "t", "T", "true", "True", "TRUE"))
-
-
-@pytest.mark.parametrize(
-    ("item", "fact"),
-    [
-        pytest.param(volume(), Volume("pvc-disk1", "vol-disk1", ("default", "disk1"), None), id="Longhorn volume"),
-        pytest.param(
-            volume(driver="nfs"),
-            Volume("pvc-disk1", "", ("default", "disk1"), None, driver="nfs"),
-            id="other CSI driver",
-        ),
-        pytest.param(
-            volume(claim="", name="x", handle="y", required={"nodeSelectorTerms": []}),
-            Volume("x", "y", None, {"nodeSelectorTerms": []}),
-            id="with node affinity, without a claimRef",
-        ),
-        pytest.param(
-            {"metadata": {"name": "x"}, "spec": {"claimRef": {"name": "y"}, "nodeAffinity": "ssd"}},
-            Volume("x", "", ("default", "y"), None),
-            id="claimRef without a namespace",
-        ),
-    ],
-)
-def test_a_persistent_volume_is_reduced_to_its_facts(item: Object, fact: Volume) -> None:
-    assert objects.read_volume(item) == fact
-
-
-@pytest.mark.parametrize(
-    ("item", "fact"),
-    [
-        (
-            share_manager(deleting=True),
-            ShareManager("longhorn-system", "vol-disk1", "running", "node-a", deleting=True),
-        ),
-        (share_manager() | {"status": None}, ShareManager("longhorn-system", "vol-disk1", "", "", deleting=False)),
-    ],
-    ids=["being deleted", "no status"],
-)
-def test_a_share_manager_is_reduced_to_its_facts(item: Object, fact: ShareManager) -> None:
-    assert objects.read_share_manager(item) == fact
-
-
-@pytest.mark.parametrize(
-    ("item", "changed"),
-    [
-        pytest.param(node(ready="Unknown"), {"ready": False}, id="Ready is Unknown"),
-        pytest.param(node(unschedulable=True), {"unschedulable": True}, id="cordoned"),
-        pytest.param(
-            node(allocatable={"cpu": "1500m", "pods": "110"}),
-            {"allocatable": {"cpu": 1500, "pods": 110}},
-            id="with allocatable resources",
-        ),
-        pytest.param(node(allocatable={}), {"allocatable": {}}, id="with empty allocatable"),
-        pytest.param(node() | {"spec": None, "status": None}, {"ready": None}, id="null fields"),
-    ],
-)
-def test_a_node_is_reduced_to_its_facts(item: Object, changed: Any) -> None:
-    healthy = {"name": "node-a", "labels": {HOSTNAME: "node-a"}, "ready": True, "unschedulable": False, "taints": ()}
-    assert objects.read_node(item) == Node(**{**healthy, "allocatable": None, **changed})
 
 
 ORDINARY_POD = Pod(
@@ -325,39 +241,6 @@ def test_only_an_unbound_pod_that_the_webhook_pinned_has_a_pending_pin(item: Obj
     fact = objects.read_pod(item)
     assert fact
     assert fact.pin == pin
-
-
-@pytest.mark.parametrize(
-    ("item", "fact"),
-    [
-        pytest.param(
-            virtual_machine(annotations={"a": "true", "b": "false"}),
-            VirtualMachine(
-                "default",
-                "vm1",
-                strategy="Always",
-                start_failures=0,
-                true_annotations=frozenset({"a"}),
-                false_annotations=frozenset({"b"}),
-            ),
-            id="Always",
-        ),
-        pytest.param(
-            virtual_machine(strategy="Manual", failures=3),
-            VirtualMachine("default", "vm1", strategy="Manual", start_failures=3, true_annotations=frozenset()),
-            id="Manual",
-        ),
-        pytest.param(
-            {"metadata": {"name": "vm1"}, "spec": {"preference": {"name": "near-storage"}}},
-            VirtualMachine(
-                "default", "vm1", strategy="Halted", start_failures=0, true_annotations=frozenset(), inherits=True
-            ),
-            id="with a preference",
-        ),
-    ],
-)
-def test_a_vm_is_reduced_to_its_facts(item: Object, fact: VirtualMachine) -> None:
-    assert objects.read_virtual_machine(item) == fact
 
 
 @pytest.mark.parametrize(("size", "expected"), [("1Gi", 1024**3), ("much", 0), (None, 0)])

@@ -13,13 +13,9 @@ from typing import Any
 import pytest
 
 from tests.support.builders import (
-    Object,
     claim,
-    node,
     pod,
-    pod_anti_affinity,
     share_manager,
-    volume,
 )
 from tests.support.fake_api_server import (
     CUT,
@@ -43,7 +39,7 @@ from webhook.cluster.caches.kinds import VIRTUAL_MACHINES, Kind, kinds
 from webhook.cluster.caches.reflector import CRD_MISSING, FIRST_WAIT, MAX_WAIT, MISSING_WAIT, Reflector
 from webhook.cluster.caches.store import Store
 from webhook.cluster.client import Api, ClusterClient, ClusterError
-from webhook.placement.objects.facts import Claim, Fact, Node, Pod, ShareManager, Volume
+from webhook.placement.objects.facts import Claim, Fact, Pod, ShareManager
 
 PASSPHRASE = "not-a-real-passphrase"
 CLAIMS, PODS, MANAGERS = "persistentvolumeclaims", "pods", "sharemanagers"
@@ -393,33 +389,7 @@ def test_reconnections_leak_no_objects_threads_or_connections(server: ApiServer,
 # Malformed objects
 
 
-MALFORMED = [
-    pytest.param(Claim, {"metadata": {"name": "strange", "namespace": 5}, "spec": {"accessModes": 7}}, id="claim"),
-    pytest.param(Volume, {"spec": {"csi": [], "nodeAffinity": ""}}, id="volume"),
-    pytest.param(ShareManager, {"status": [[]]}, id="share-manager"),
-    pytest.param(Node, {"status": {"allocatable": {"cpu": "many"}}}, id="node"),
-    pytest.param(Node, {"status": 7}, id="node status"),
-    pytest.param(Pod, {"spec": {"containers": 3}, "status": "x"}, id="pod"),
-    pytest.param(Pod, {"spec": {"affinity": pod_anti_affinity({"namespaces": [{}]})}}, id="affinity"),
-    pytest.param(Pod, {"metadata": {"name": "strange", "labels": {"a": {}}}, "spec": []}, id="pod labels"),
-]
 NAMELESS = [{}, [], 7, None, "x", {"metadata": None}, {"metadata": {"name": 7}}, {"metadata": {"name": ""}}]
-
-
-def valid_object(fact: type[Fact]) -> Object:
-    builders = {Claim: claim, Volume: volume, ShareManager: share_manager, Node: node, Pod: lambda: pod("one")}
-    return dict(builders[fact]())
-
-
-@pytest.mark.parametrize(("fact", "item"), MALFORMED)
-def test_a_malformed_object_does_not_affect_the_others(server: ApiServer, fact: type[Fact], item: Object) -> None:
-    cache = Cache(server, fact)
-    kind, item = cache.kind, {"metadata": {"name": "strange"}} | item
-    page = {"metadata": {"resourceVersion": "9"}, "items": [item, valid_object(fact)]}
-    server.script("list", kind.plural, body(page))
-    cache.follow(stream(event("MODIFIED", item), event("ADDED", valid_object(fact))))
-    assert valid_object(fact)["metadata"]["name"] in cache.names
-    assert (cache.health.watch_errors, cache.health.list_errors) == (0, 0)
 
 
 def test_a_list_item_without_a_name_or_that_is_not_json_is_skipped_and_counted(server: ApiServer, cache: Cache) -> None:
@@ -472,12 +442,6 @@ def test_removing_the_crd_empties_the_cache_until_it_is_installed_again(server: 
     cache.follow()
     assert (cache.names, cache.health.problem, cache.health.code) == (["vol-disk1"], "", 0)
     assert sum(entry.get("error") == CRD_MISSING for entry in logs) == 2
-
-
-def test_a_missing_core_resource_is_an_error(server: ApiServer, cache: Cache) -> None:
-    server.missing.add(CLAIMS)
-    cache.run(1)
-    assert (cache.health.synced, cache.health.code, cache.health.list_errors) == (False, 404, 1)
 
 
 # Threads and secrets
