@@ -56,7 +56,10 @@ class FleetCounter:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
         catalog = self._live.catalog()
         recent = [pod for pod in facts.launchers if pod.undecided and pod.created >= since]
-        counts = Counts(undecided=self._undecided(recent))
+        # In observe mode, no decision is recorded. One pod at a time, so that no decision waits for all.
+        ask = partial(is_undecided, settings=self._settings)
+        enabled = self._settings.action is not Action.OBSERVE
+        counts = Counts(undecided=sum(self._live.query(partial(ask, pod)) for pod in recent if enabled))
         for machine in found:
             status = assess(machine, catalog, self._settings)
             counts.vms[status.state, status.opted_in] += 1
@@ -64,12 +67,6 @@ class FleetCounter:
             if status.node and catalog.node(status.node):
                 counts.by_node[status.node, status.state] += 1
         return counts
-
-    def _undecided(self, pods: list[Pod]) -> int:
-        if self._settings.action is Action.OBSERVE:
-            return 0
-        # One pod at a time, so that no decision waits for all.
-        return sum(self._live.query(partial(is_undecided, pod, settings=self._settings)) for pod in pods)
 
 
 def is_undecided(pod: Pod, store: Store, settings: Settings) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-from msgspec import Struct
-
 from webhook.cluster.caches.kinds import Kind, kinds, metadata_kinds
 from webhook.cluster.caches.reflector import Reflector
 from webhook.cluster.caches.reservations import Reservations
@@ -29,14 +27,6 @@ STALE_SECONDS = STALE_MINUTES * 60.0
 GUARDING = (Claim, Volume, ShareManager, Node, Pod, VirtualMachineInstance)
 
 T = TypeVar("T")
-
-
-class _Decided(Struct, frozen=True):
-    """A decision without its patch, the VM's earlier reservation, and whether the decision has a new one."""
-
-    injection: Injection
-    withdrawn: tuple[Pod | None, Pod | None]
-    reserves: bool
 
 
 class Live:
@@ -89,12 +79,12 @@ class Live:
         """Decide on a request. Reserve the resources of a pod that requires or prefers a node immediately."""
         vm = _vm_key_of(request)
         with self._lock:
-            found = self._decide(request, vm)
+            injection, withdrawn, reserves = self._decide(request, vm)
         # Outside the lock, because the reflectors wait for it.
-        injection = with_patch(found.injection, request, self._settings)
-        if found.reserves and not injection.patch:
+        injection = with_patch(injection, request, self._settings)
+        if reserves and not injection.patch:
             with self._lock:
-                self._reservations.give_back(vm, found.withdrawn)
+                self._reservations.give_back(vm, withdrawn)
         return injection
 
     def lacks_objects(self, request: JsonObject, decision: Decision) -> bool:
@@ -117,7 +107,8 @@ class Live:
                     return True
         return False
 
-    def _decide(self, request: JsonObject, vm: Key) -> _Decided:
+    def _decide(self, request: JsonObject, vm: Key) -> tuple[Injection, tuple[Pod | None, Pod | None], bool]:
+        """Return a decision without its patch, the VM's earlier reservation, and whether the decision has a new one."""
         self.store.stale = self._stale_resources()
         # A pod may be rejected after an earlier decision and then retried: its own reservation must not block it.
         withdrawn = self._reservations.withdraw(vm)
@@ -128,9 +119,9 @@ class Live:
         reserves = changes_pod and injection.decision.reservation is not None
         if request.get("dryRun") is True:
             self._reservations.restore(withdrawn)
-            return _Decided(injection, withdrawn, reserves=False)
+            return injection, withdrawn, False
         self._reservations.settle(vm, withdrawn, injection.decision, reserves=reserves)
-        return _Decided(injection, withdrawn, reserves)
+        return injection, withdrawn, reserves
 
     def _stale_resources(self) -> tuple[str, ...]:
         now = self._clock()

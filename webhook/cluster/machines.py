@@ -56,12 +56,15 @@ def machines(facts: Facts) -> list[Machine]:
     A machine has neither a manifest nor a template: the caches don't hold them.
     """
     vms = {vm.key: vm for vm in facts.vms}
+    launchers: dict[Key, list[Pod]] = {key: [] for key in vms}
+    for each in facts.launchers:
+        launchers.setdefault((each.namespace, each.vm) if each.vm else vm_key(each), []).append(each)
     hotplugged, found = _hotplugged_claims(facts.hotplug_pods), {}
-    for key, pods in _launchers_by_vm(facts).items():
+    for key, pods in launchers.items():
         vm, pod = vms.get(key), _current(pods)
         if applicant := _applicant(vm, pod):
             claims = tuple(hotplugged.get(pod.uid, ())) if pod else ()
-            migrating = sum(each.alive for each in pods) > 1
+            migrating = sum(one.alive for one in pods) > 1
             found[key] = Machine(*key, applicant, pod, claims, vm.strategy if vm else None, migrating)
     return [found[key] for key in sorted(found)]
 
@@ -77,14 +80,6 @@ def _applicant(vm: VirtualMachine | None, pod: Pod | None) -> Applicant | None:
             own = true | false  # the template takes precedence
             true, false = true | (pod.true_annotations - own), false | (pod.false_annotations - own)
     return Applicant(vm.namespace, claims, true, false)
-
-
-def _launchers_by_vm(facts: Facts) -> dict[Key, list[Pod]]:
-    found: dict[Key, list[Pod]] = {vm.key: [] for vm in facts.vms}
-    for pod in facts.launchers:
-        key = (pod.namespace, pod.vm) if pod.vm else vm_key(pod)
-        found.setdefault(key, []).append(pod)
-    return found
 
 
 def _hotplugged_claims(hotplug_pods: Iterable[Pod]) -> dict[str, list[str]]:

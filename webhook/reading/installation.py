@@ -1,6 +1,7 @@
 """The installed webhook, found by its MutatingWebhookConfiguration: Service, Deployment, pods and settings."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from certs import CONFIGURATIONS
@@ -68,26 +69,17 @@ def find_installation(reader: Reader, configuration: JsonObject, default: Settin
         deployment = next(iter(reader.items(path, labelSelector=selector)), {})
         pods = reader.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector)
     container = serving_container(mapping(deployment, "spec", "template"))
-    variables = _variables(container)
-    settings = _settings(variables, default)
+    named = ((text(each, "name"), text(each, "value")) for each in mappings(container, "env"))
+    variables = {name: value for name, value in named if name.startswith(PREFIX)}
+    settings = default
+    with suppress(SettingsError):  # the replicas have another version than this command
+        settings = read_settings(variables) if variables else default
     return Installation(configuration, namespace, name, deployment, pods, variables, settings, _options(container))
 
 
 def serving_container(pod: JsonObject) -> JsonObject:
     """Return the container that runs `serve`: the first one."""
     return next(iter(mappings(pod, "spec", "containers")), {})
-
-
-def _variables(container: JsonObject) -> dict[str, str]:
-    named = ((text(each, "name"), text(each, "value")) for each in mappings(container, "env"))
-    return {name: value for name, value in named if name.startswith(PREFIX)}
-
-
-def _settings(variables: Mapping[str, str], default: Settings) -> Settings:
-    try:
-        return read_settings(variables) if variables else default
-    except SettingsError:  # the replicas have another version than this command
-        return default
 
 
 def _options(container: JsonObject) -> dict[str, str]:
@@ -104,16 +96,15 @@ def find_webhook(cluster: ClusterClient, shell: Mapping[str, str]) -> Webhook:
     """
     reader = Reader(cluster)
     try:
-        found = next(filter(_is_ours, reader.items(CONFIGURATIONS)), None)
+        names = (
+            (each, [text(one, "name") for one in mappings(each, "webhooks")]) for each in reader.items(CONFIGURATIONS)
+        )
+        found = next((each for each, webhooks in names if VM_WEBHOOK in webhooks), None)
         if found is None:
             return Webhook.of_environment(shell, Activity.NOT_INSTALLED)
         return _described(find_installation(reader, found, Settings()), shell)
     except Denied:
         return Webhook.of_environment(shell, Activity.UNKNOWN, "you may not read those of the cluster")
-
-
-def _is_ours(configuration: JsonObject) -> bool:
-    return any(text(webhook, "name") == VM_WEBHOOK for webhook in mappings(configuration, "webhooks"))
 
 
 def _described(found: Installation, shell: Mapping[str, str]) -> Webhook:

@@ -37,22 +37,17 @@ def read_inventory(cluster: ClusterClient, settings: Settings) -> Inventory:
     inventory.store.taken_at = datetime.now(UTC)
     with answered():
         for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), VIRTUAL_MACHINES):
-            for items in _pages(cluster, kind.path, kind.query, optional=kind.optional):
-                _store(inventory, kind, items)
+            try:
+                for _, items in cluster.pages(kind.path, **kind.query):
+                    _store(inventory, kind, items)
+            except ClusterError as error:
+                if not kind.optional or error.code != 404:  # 404: the CRD is missing
+                    raise
         # Only the tool uses these. Without the right to list one of them, or without its CRD, the inventory lacks it.
         for tool_kind in TOOL_KINDS:
             for item in list_objects(cluster, tool_kind.path, (403, 404), **tool_kind.query):
                 inventory.keep(tool_kind.name, item)
     return inventory
-
-
-def _pages(cluster: ClusterClient, path: str, query: dict[str, str], *, optional: bool) -> Iterable[list[msgspec.Raw]]:
-    try:
-        for _, items in cluster.pages(path, **query):
-            yield items
-    except ClusterError as error:
-        if not optional or error.code != 404:  # 404: the CRD is missing
-            raise
 
 
 def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> None:

@@ -1,7 +1,7 @@
 """In-memory tables of pods, with the indexes that decisions need."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -12,16 +12,6 @@ from webhook.placement.objects.selectors import AffinityTerm, Selector
 
 # Of one claim. A user can create thousands of pods that mount it, and each takes up to 4 µs of a review.
 MAX_MOUNTING = 128
-
-
-def users_without_vm(pods: Iterable[Pod]) -> Mapping[Key, Sequence[Pod]]:
-    """Return the bound and alive pods of no VM by the claims that they mount, sorted by name."""
-    found: defaultdict[Key, list[Pod]] = defaultdict(list)
-    users = (pod for pod in pods if pod.claims and pod.node and pod.alive and not pod.belongs_to_vm)
-    for pod in sorted(users, key=lambda pod: pod.key):
-        for claim in pod.claims:
-            found[pod.namespace, claim].append(pod)
-    return found
 
 
 def vm_key(pod: Pod) -> Key:
@@ -270,7 +260,7 @@ class Pods(PlacedPods):
         self._by_vm: dict[Key, Pod] = {}
         self._serving: Index = defaultdict(dict)
         self._hotplug_pods: dict[Key, Pod] = {}
-        self._without_vm: Mapping[Key, Sequence[Pod]] | None = None  # see `mounting_without_vm`
+        self._without_vm: defaultdict[Key, list[Pod]] | None = None  # see `mounting_without_vm`
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
@@ -354,5 +344,9 @@ class Pods(PlacedPods):
         """List the bound pods that mount a claim, are alive, and belong to no VM, sorted by name."""
         if self._without_vm is None:
             # Only the commands ask, after they have read the pods. The server would need 25 MB per 50,000 pods.
-            self._without_vm = users_without_vm(self.values())
+            self._without_vm = defaultdict(list)
+            users = (pod for pod in self.values() if pod.claims and pod.node and pod.alive and not pod.belongs_to_vm)
+            for pod in sorted(users, key=lambda pod: pod.key):
+                for mounted in pod.claims:
+                    self._without_vm[pod.namespace, mounted].append(pod)
         return self._without_vm.get((namespace, claim), ())
