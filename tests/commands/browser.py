@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -80,14 +79,9 @@ class Page:
             raise BrowserError(json.dumps(result["exceptionDetails"]))
         return result["result"].get("value")
 
-    def open(self, file: Path, width: int = 1280, height: int = 900, scheme: str = "light", **screen: Any) -> None:
-        """Open a file in a window of this size, with a light or dark color scheme.
-
-        `screen` may have `phone=True`, and `scale`, the number of pixels of the screen for each of the page.
-        """
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        size = {"width": width, "height": height, "deviceScaleFactor": screen.get("scale", 1)}
-        self.call("Emulation.setDeviceMetricsOverride", **size, mobile=screen.get("phone", False))
+    def open(self, file: Path) -> None:
+        """Open a file in a window."""
+        self.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
         self.errors.clear()
         self.requests.clear()
         self.evaluate("window.isLeaving = true")
@@ -114,10 +108,6 @@ class Page:
     def write(self, text: str) -> None:
         """Type a text into the focused element."""
         self.call("Input.insertText", text=text)
-
-    def screenshot(self, file: Path) -> None:
-        """Save the window as a PNG file."""
-        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
 @contextmanager

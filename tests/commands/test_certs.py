@@ -36,12 +36,10 @@ from tests.support.fake_certificate_cluster import (
     FakeCertificateCluster,
 )
 from tests.support.fake_clock import START, CertificateClock
-from tests.support.paths import CHART, DOCS
+from tests.support.paths import CHART
 from webhook.cli import commands
 from webhook.commands.options import DRY_RUN
 
-PAGE = (DOCS / "guides/certificates.md").read_text(encoding="utf-8")
-INSIDE = (DOCS / "development/certificates.md").read_text(encoding="utf-8")
 RULES = (CHART / "templates" / "_alerts-certificates.tpl").read_text()
 POLICY = Policy()
 DAY = timedelta(days=1)
@@ -290,27 +288,6 @@ def test_status_reports_an_overdue_step(objects, new_replica, later, problem, tr
     assert {trusts for _, trusts in found.webhooks.values()} == {trusted}
 
 
-def test_sign_is_overdue_five_minutes_after_the_replicas_wait(objects, new_replica):
-    clock = CertificateClock()
-    new_replica(clock)
-    begin_rotation(objects, clock)
-    found = status(objects, clock() + timedelta(minutes=9), POLICY)
-    assert (found.next.step, found.problem) == (Step.SIGN, "")
-    assert status(objects, clock() + timedelta(minutes=11), POLICY).problem.startswith("step sign is overdue ")
-
-
-def test_an_expired_ca_does_not_trust_a_leaf_but_a_valid_ca_with_the_same_key_does(api, objects):
-    ca = issue_ca(START)
-    put_foreign_secret(api, ca=ca, leaf=issue_leaf(ca, NAMES, START))
-    key, parsed = load_pem_private_key(ca.key, None), x509.load_pem_x509_certificate(ca.certificate)
-    builder = x509.CertificateBuilder(parsed.subject, parsed.subject, key.public_key(), 7, START - DAY, START)
-    short = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(key, SHA256())
-    old = short.public_bytes(Encoding.PEM)
-    for published, trusted in ((b"garbage", False), (old, False), (old + ca.certificate, True)):
-        api.publish(published)
-        assert {trusts for _, trusts in status(objects, START, POLICY).webhooks.values()} == {trusted}
-
-
 # One-line errors
 
 
@@ -320,11 +297,6 @@ def test_each_command_reports_a_missing_secret_in_one_line(api, invoke):
         result = invoke(*command)
         assert result.exit_code == 2
         assert result.stderr == f"Error: Secret {NAMESPACE}/{NAME} not found; helm upgrade creates it\n"
-
-
-def test_a_command_does_not_announce_a_retry(api, invoke):
-    api.on_request = lambda _method, _path: api.fail_before.update({len(api.calls): ApiError(500, "no")})
-    assert invoke("status").stderr.endswith(": the request to the API server failed: no\n")
 
 
 @pytest.mark.parametrize("command", ["renew", "rotate-ca"])
@@ -337,19 +309,6 @@ def test_commands_do_not_write_a_foreign_secret(api, invoke, command):
     api.secret["data"] = {}
     assert "is empty; the first replica fills it" in invoke(command, "--yes").stderr
     assert api.writes == []
-
-
-def test_renew_fails_if_the_secret_is_emptied_in_between(api, objects, new_replica):
-    new_replica(CertificateClock())
-    at = len(api.calls) + 2
-
-    def empty(_method, _path):
-        if len(api.calls) == at:
-            api.secret["data"] = {}
-
-    api.on_request = empty
-    with pytest.raises(CertificateError, match="the first replica fills it"):
-        renew(objects, POLICY, CertificateClock(), fake_wait(CertificateClock()))
 
 
 # Renew
@@ -382,15 +341,6 @@ def test_renew_retries_after_a_conflict(api, objects, new_replica):
     waits = []
     assert renew(objects, POLICY, CertificateClock(), waits.append).step.step is Step.RENEW
     assert len(waits) == 1
-
-
-def test_renew_first_withdraws_a_next_ca_that_is_no_longer_published(api, objects, new_replica):
-    clock = CertificateClock()
-    new_replica(clock)
-    begin_rotation(objects, clock)
-    api.publish(b"")
-    assert renew(objects, POLICY, clock, fake_wait(clock)).step.step is Step.RENEW
-    assert bundles.read(api.secret).published is None
 
 
 # Rotate
@@ -461,19 +411,6 @@ def test_rotate_with_drop_old_drops_every_ca_whose_key_was_in_the_secret(api, ob
     assert signed_by(replica._folder.joinpath("tls.crt").read_bytes(), api.ca_bundles()[0])
 
 
-def test_an_interrupted_rotation_with_drop_old_continues_with_the_next_ca_that_it_introduced(api, objects, new_replica):
-    clock = CertificateClock()
-    new_replica(clock)
-    begin_rotation(objects, clock)
-    forced = rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True)
-    assert next(forced).startswith("replace: ")
-    next_ca = bundles.read(api.secret).next_ca
-    steps = [line.partition(":")[0] for line in rotate(objects, POLICY, clock, fake_wait(clock), drop_old=True)]
-    assert "replace" not in steps
-    assert "introduce" not in steps
-    assert bundles.read(api.secret).authority == next_ca
-
-
 @pytest.mark.parametrize("call", range(22))
 def test_an_interrupted_rotation_is_completed_by_the_next_call_or_a_replica(api, objects, new_replica, call):
     clock = CertificateClock()
@@ -491,20 +428,6 @@ def test_an_interrupted_rotation_is_completed_by_the_next_call_or_a_replica(api,
     assert len(split(api.ca_bundles()[0])) == 1
     assert api.ca_bundles()[0] != old
     assert replica.problem == ""
-
-
-@pytest.mark.parametrize("drop_old", [False, True])
-def test_rotate_ends_without_reporting_later_steps_if_a_replica_takes_the_last_step(objects, new_replica, drop_old):
-    clock = CertificateClock()
-    replica = new_replica(clock)
-
-    def wait(seconds):
-        clock.advance(timedelta(seconds=seconds))
-        replica.run_pass()
-
-    lines = list(rotate(objects, POLICY, clock, wait, drop_old=drop_old))
-    assert replica.steps[Step.DROP if drop_old else Step.SIGN] == 1
-    assert [line for line in lines if "renew" in line] == []
 
 
 def test_rotate_retries_conflicts_and_fails_on_a_forbidden_request(api, objects, new_replica):
@@ -544,15 +467,6 @@ def test_rotate_gives_up_after_a_minute_without_an_api_server(api, objects, new_
     assert timedelta(minutes=1) <= clock() - START < timedelta(minutes=2)
 
 
-def test_rotate_without_a_readable_configuration_writes_nothing(api, objects, new_replica):
-    new_replica(CertificateClock())
-    before = api.secret
-    del api.objects[CONFIGURATION_PATH]
-    with pytest.raises(CertificateError, match="MutatingWebhookConfiguration kubevirt-scheduler not found"):
-        list(rotate(objects, POLICY, CertificateClock(), fake_wait(CertificateClock()), drop_old=False))
-    assert api.secret == before
-
-
 def test_rotate_ca_prints_each_step_and_replaces_the_ca_only_with_yes(api, invoke, new_replica):
     replica = new_replica()
     old, writes = api.ca_bundles()[0], len(api.writes)
@@ -567,17 +481,6 @@ def test_rotate_ca_prints_each_step_and_replaces_the_ca_only_with_yes(api, invok
 
 
 # The pages docs/guides/certificates.md and docs/development/certificates.md
-
-
-def terms_in_table(page, heading):
-    _, _, rest = page.partition(f"\n| {heading} |")
-    return [row.split("|")[1].strip(" `") for row in rest.partition("\n\n")[0].splitlines()[2:]]
-
-
-def test_the_pages_describe_exactly_the_causes_and_the_steps():
-    assert set(terms_in_table(PAGE, "cause")) == set(Cause)
-    # PUBLISH and NOTHING write nothing
-    assert set(terms_in_table(INSIDE, "step")) == set(Step) - {Step.NOTHING, Step.PUBLISH}
 
 
 @pytest.mark.parametrize("seconds", [0, TIMEOUT], ids=["connection refused", "no response"])

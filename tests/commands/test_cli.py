@@ -90,16 +90,6 @@ def test_arbitrary_bytes_as_the_pod_are_decided_or_rejected_in_one_line(content:
             assert len(result.stderr.splitlines()) == (1 if result.exit_code else 0)
 
 
-@settings(deadline=None, max_examples=50)
-@given(BYTES)
-def test_arbitrary_bytes_as_the_snapshot_are_rejected_in_one_line(content: bytes) -> None:
-    with TemporaryDirectory() as folder:
-        path = write_yaml(Path(folder), "pod.yaml", VM)
-        result = run_cli("inject", "-f", path, "--snapshot", "-", stdin=content)
-        assert result.exit_code == 2
-        assert len(result.stderr.splitlines()) == 1
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from([*value_paths(VM)]), MALFORMED)
 def test_a_malformed_pod_is_decided_and_explained_or_rejected(path: tuple[str | int, ...], malformed: Any) -> None:
@@ -141,16 +131,6 @@ def folder(tmp_path: Path) -> Path:
     write_yaml(tmp_path, "many.yaml", *[virt_launcher()] * 500)
     write_yaml(tmp_path, "cluster.yaml", *storage())
     return tmp_path
-
-
-def test_input_from_a_pipe_is_decided_or_rejected_in_one_line(folder: Path) -> None:
-    command = "| kubevirt-scheduler inject -f - --snapshot cluster.yaml"
-    process = shell(f"cat pod.yaml {command}", folder)
-    assert (process.returncode, process.stderr) == (0, "")
-    assert "kubevirt-scheduler/co-scheduled-node: node-a" in process.stdout
-    process = shell(f"head -c 300 /dev/zero {command}", folder)
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr == "Error: standard input: document 1: invalid YAML: control characters are not allowed\n"
 
 
 def test_ctrl_c_exits_with_130_and_prints_one_line(folder: Path) -> None:

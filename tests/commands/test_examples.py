@@ -174,19 +174,3 @@ def test_an_example_of_serve_gets_ready(example: str, environment: dict[str, str
         finally:
             process.terminate()
             process.communicate(timeout=TIMEOUT)
-
-
-@pytest.mark.parametrize("path", [path for path, _ in COMMANDS if path[0] not in ("", "completion")], ids=" ".join)
-def test_an_error_names_only_options_of_its_command(path: tuple[str, ...], tmp_path: Path) -> None:
-    arguments = {
-        "inject": ["-f", str(EXAMPLES / "vm.yaml")],
-        "explain": ["-f", str(EXAMPLES / "reviews" / "vm-start.json")],
-    }
-    missing = ["--kubeconfig", str(tmp_path / "missing")]
-    result = CliRunner().invoke(commands, [*path, *arguments.get(path[0], []), *missing])
-    assert result.exit_code == 2
-    (command,) = [command for each, command in COMMANDS if each == path]
-    options = {option for parameter in command.params for option in parameter.opts}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", result.stderr))
-    assert named
-    assert named <= options

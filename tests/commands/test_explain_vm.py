@@ -57,18 +57,6 @@ SCENES: dict[str, tuple[list[Object], str, list[str], str]] = {
         ],
         OPT_IN + RESTART.removeprefix("R"),
     ),
-    "stopped": (
-        [vm(**DISK)],
-        "Stopped, CoScheduled: node-a serves claim disk1",
-        ["no pod runs the VM", "pinned, CoScheduled: pinned to node-a, which serves claim disk1"],
-        "No action needed. The next start is pinned to node-a.",
-    ),
-    "together": (
-        [vm(), vm_pod(decided="CoScheduled", pinned="node-a")],
-        "Together, CoScheduled: node-a serves claim disk1",
-        ["target node at creation: node-a (the pod runs there)"],
-        "No action needed.",
-    ),
     "paused and migrating": (
         [vm(), vmi(paused=True), vm_pod(), vm_pod(suffix="new", node="node-b", created="2026-09-01T12:00:00Z")],
         "Together, CoScheduled: node-a serves claim disk1",
@@ -242,17 +230,6 @@ def test_a_pod_that_is_piped_in_needs_no_vm(server: ApiServer, tmp_path: Path) -
     finished = to_yaml(vm_pod(phase="Succeeded"))
     piped = run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=finished)
     assert "Stopped, CoScheduled: node-a serves claim disk1" in lines_of(piped)
-
-
-def test_an_existing_pod_of_no_vm_is_explained(tmp_path: Path) -> None:
-    piped = run_explain("-f", "-", "--snapshot", snapshot(tmp_path, *SERVED), input=to_yaml(pod("web", node="node-b")))
-    lines = lines_of(piped)
-    assert "pod web: Running, on node-b" in lines
-    assert advice_of(lines) == "No action needed: the webhook handles only virt-launcher pods."
-    without_namespace = pod("web", node="node-b")
-    del without_namespace["metadata"]["namespace"]
-    kept = snapshot(tmp_path, *SERVED, without_namespace)
-    assert lines_of(run_explain("pod/web", "-n", "default", "--snapshot", kept)) == lines
 
 
 def test_a_vm_whose_next_pod_is_unknown_is_explained_without_steps(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import page_screenshot
 from tests.commands.browser import Page, chromium
-from tests.support import paths
 from webhook.commands.report.page import embedded_json, render
 from webhook.placement.objects.fields import printable
 from webhook.placement.reasons import Reason
@@ -79,10 +77,10 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 class Opened:
     """The page of a report in the browser."""
 
-    def __init__(self, page: Page, file: Path, content: dict[str, Any], **window: Any) -> None:
+    def __init__(self, page: Page, file: Path, content: dict[str, Any]) -> None:
         file.write_text(render(content), encoding="utf-8")
         self.page = page
-        page.open(file, **window)
+        page.open(file)
 
     def texts(self, selector: str) -> Any:
         return self.page.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)")
@@ -138,20 +136,6 @@ def test_500_vms_are_drawn_and_listed(browser: Page, page_file: Path) -> None:
     assert opened.count("tbody tr") == 500
     assert browser.errors == []
     assert browser.requests == [page_file.as_uri()]
-
-
-@pytest.mark.needs("chromium")
-def test_a_long_table_begins_with_500_vms_and_paper_has_all(browser: Page, page_file: Path) -> None:
-    opened = Opened(browser, page_file, report(*(vm(f"vm-{number}") for number in range(510))))
-    opened.do("#tab-table", "click()")
-    assert opened.count("tbody tr") == 500
-    opened.do("#table .hint button", "click()")
-    assert (opened.count("tbody tr"), opened.count("#table .hint")) == (510, 0)
-    opened.write("#name", "vm-50")
-    opened.do("#filters [type=reset]", "click()")
-    assert opened.count("tbody tr") == 500
-    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert opened.count("tbody tr") == 510
 
 
 @pytest.mark.needs("chromium")
@@ -246,22 +230,6 @@ def test_traffic_orders_the_table_and_deepens_the_cells(browser: Page, page_file
 
 
 @pytest.mark.needs("chromium")
-def test_paper_shows_the_table_and_a_phone_sorts_it(browser: Page, page_file: Path) -> None:
-    opened = Opened(browser, page_file, report(vm("a-10"), vm("a-2", "Apart")), width=390, phone=True)
-    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
-    browser.call("Emulation.setEmulatedMedia", media="print")
-    shown = "['map', 'table', 'filters'].map((id) => getComputedStyle(document.getElementById(id)).display)"
-    assert browser.evaluate(shown) == ["none", "block", "none"]
-    browser.call("Emulation.setEmulatedMedia", media="")
-    opened.do("#tab-table", "click()")
-    opened.choose("#table select", "1")
-    assert opened.texts("tbody th") == ["a-2", "a-10"]
-    opened.do("th:nth-child(2) button", "click()")  # the button of a large screen
-    assert opened.texts("tbody th") == ["a-10", "a-2"]
-    assert browser.evaluate("document.querySelectorAll('th')[1].getAttribute('aria-sort')") == "descending"
-
-
-@pytest.mark.needs("chromium")
 def test_a_selected_vm_shows_what_a_start_would_decide_and_commands_to_copy(browser: Page, page_file: Path) -> None:
     advised = ["kubevirt-scheduler opt-in a -n shop --yes", "virtctl restart a -n shop"]
     opened = Opened(browser, page_file, report(vm("a'; reboot", "Apart", commands=advised), vm("b")))
@@ -336,61 +304,3 @@ def test_the_keyboard_reaches_each_view_and_each_vm(browser: Page, page_file: Pa
     browser.press("ArrowRight")
     assert opened.focused == "Table"
     assert opened.count("tbody tr") == 3
-
-
-@pytest.mark.needs("chromium")
-def test_a_screen_reader_finds_a_table_with_headers_and_a_status(browser: Page, page_file: Path) -> None:
-    opened = Opened(browser, page_file, report(vm("a"), vm("b", "Apart")), width=390, phone=True)
-    opened.do("#tab-table", "click()")
-    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-    named = [(each["role"]["value"], each.get("name", {}).get("value", "")) for each in nodes if not each["ignored"]]
-    roles = Counter(role for role, _ in named)
-    assert (roles["table"], roles["columnheader"], roles["rowheader"], roles["tablist"]) == (1, 10, 2, 1)
-    assert {("rowheader", "VM a"), ("rowheader", "VM b")} <= set(named)
-    assert not [role for role, name in named if role in ("button", "tab", "combobox", "searchbox") and not name]
-
-
-@pytest.mark.needs("chromium")
-@pytest.mark.parametrize("view", ["map", "table"])
-def test_a_phone_shows_everything_without_scrolling_sideways(browser: Page, page_file: Path, view: str) -> None:
-    long = "a-very-long-name-" * 8
-    vms = [vm(long, "Apart", long, namespace=long), *five_hundred_vms()["vms"]]
-    opened = Opened(browser, page_file, report(*vms), width=360, height=740, phone=True)
-    opened.do(f"#tab-{view}", "click()")
-    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-CONTRAST = """
-(() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const light = (color) => {
-    canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
-    const parts = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((c) => c / 255);
-    const [r, g, b] = parts.map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const value = (name) => getComputedStyle(document.documentElement).getPropertyValue(name);
-  const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
-  const texts = ["--text", "--soft", "--Together", "--Apart", "--Unserved", "--Waiting", "--Stopped", "--NotConcerned"];
-  return texts.flatMap((name) => ["--box", "--page"].map((under) => ratio(value(name), value(under))));
-})()
-"""
-
-
-@pytest.mark.needs("chromium")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_the_contrast_that_wcag_requires(browser: Page, page_file: Path, scheme: str) -> None:
-    opened = Opened(browser, page_file, {"vms": [], "nodes": [], "summary": {}}, scheme=scheme)
-    assert (opened.texts("#summary"), browser.errors) == (["0 VMs."], [])
-    assert min(browser.evaluate(CONTRAST)) >= 4.5
-    background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == {"light": "rgb(245, 246, 248)", "dark": "rgb(18, 21, 27)"}[scheme]
-
-
-@pytest.mark.needs("chromium")
-def test_the_pictures_of_the_documentation_show_the_example_cluster(tmp_path: Path) -> None:
-    page_screenshot.take(tmp_path)
-    for scheme in ("light", "dark"):
-        taken = (tmp_path / f"fleet-{scheme}.png").read_bytes()
-        assert taken[:8] == (paths.DOCS / "images" / f"fleet-{scheme}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert '"name":"archive"' in page_screenshot.example_page()

@@ -97,13 +97,6 @@ def test_a_recorded_review_prints_its_patched_object(run: RunInject, review: Pat
     assert found == expected
 
 
-def test_objects_of_other_kinds_are_printed_unchanged(run: RunInject, tmp_path: Path) -> None:
-    other = pod("other", annotations={"a": "on", "b": "2026-11-21T11:01:53Z"}, unknown={"field": [1.5, None]})
-    path = write_yaml(tmp_path, CONFIG_MAP, virt_launcher(), other)
-    assert json.dumps(yaml_output(run(path))) == json.dumps([CONFIG_MAP, expected_pod(virt_launcher()), other])
-    assert to_yaml(CONFIG_MAP) in run(path).stdout
-
-
 def test_a_list_is_printed_as_a_list_with_patched_pods(run: RunInject, tmp_path: Path) -> None:
     inner = {"kind": "PodList", "items": [virt_launcher("b")], "apiVersion": "v1"}
     content = {"apiVersion": "v1", "items": [CONFIG_MAP, virt_launcher("a"), inner], "kind": "List", "metadata": {}}
@@ -111,14 +104,6 @@ def test_a_list_is_printed_as_a_list_with_patched_pods(run: RunInject, tmp_path:
         "items": [CONFIG_MAP, expected_pod(virt_launcher("a")), inner | {"items": [expected_pod(virt_launcher("b"))]}]
     }
     assert json.dumps(yaml_output(run(write_yaml(tmp_path, content)))) == json.dumps([expected])
-
-
-def test_inject_reads_standard_input_and_a_pod_without_a_namespace_belongs_to_default(run: RunInject) -> None:
-    received, expected = virt_launcher(), [expected_pod(virt_launcher())]
-    assert yaml_output(run("-", stdin=to_yaml(received))) == expected
-    assert yaml_output(run("-", stdin=json.dumps(received))) == expected
-    del received["metadata"]["namespace"]
-    assert json_output(run("-", "-o", "json", stdin=to_yaml(received)))[0]["decision"]["node"] == "node-a"
 
 
 def test_json_output_is_always_a_list_and_patch_output_is_one_patch_for_one_pod(run: RunInject, tmp_path: Path) -> None:

@@ -11,25 +11,19 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from tests.docs.test_commands import blocks
 from tests.docs.test_install import commands, guide
 from tests.support import kubevirt
-from tests.support.builders import claim, decision_for, node, storage, virt_launcher, volume
 from tests.support.controlplane import build
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, SECONDARY, find_one, render, render_secondary
 from tests.support.longhorn import Longhorn
 from tests.support.paths import CHART, DOCS, EXAMPLES, ROOT
-from webhook import cli
-from webhook.placement.reasons import Outcome, Reason
-from webhook.placement.settings import OPT_IN_ANNOTATIONS
 
 HELM_COMMANDS = [
     (page.stem, shlex.split(command, comments=True))
@@ -70,12 +64,6 @@ def test_each_helm_command_uses_existing_values(command: tuple[str, list[str]]) 
         assert render({}, *options)
 
 
-def test_the_opt_in_guide_shows_the_opt_in_annotation() -> None:
-    vm, preference = manifests("opt-in")
-    annotated: list[dict[str, Any]] = [vm["spec"]["template"]["metadata"], preference["spec"]]
-    assert [each["annotations"] for each in annotated] == [{OPT_IN_ANNOTATIONS[0]: "true"}] * 2
-
-
 @needs_helm
 def test_the_air_gapped_guide_shows_the_images_that_the_chart_renders(tmp_path: Path) -> None:
     (block,) = (each for each in blocks(guide("air-gapped"), "console") if "helm template" in each)
@@ -92,46 +80,11 @@ def test_the_openshift_guide_renders_pods_without_a_user_and_a_group(tmp_path: P
     assert not [each for each in rendered if each["metadata"]["name"].endswith("-test")]
 
 
-def test_the_openshift_guide_keeps_the_token_out_of_the_operators_configuration() -> None:
-    config, operator = manifests("openshift")
-    assert operator["spec"]["schedulerConfig"] == config["metadata"]["name"]
-    assert "token" not in config["data"]["config.yaml"]
-    (profile,) = yaml.safe_load(config["data"]["config.yaml"])["profiles"]
-    (mapping,) = re.findall(r"schedulerNames\.default-scheduler=(\S+)", guide("openshift").read_text())
-    assert profile["schedulerName"] == mapping
-
-
-@needs_helm
-def test_the_trimaran_guide_prints_a_configuration_to_which_a_token_can_be_added(tmp_path: Path) -> None:
-    (command,) = (each for each in commands(guide("trimaran"), "Install it") if each.startswith("helm template"))
-    config = yaml.safe_load(yaml.safe_load(run_helm(tmp_path, command))["data"]["config.yaml"])
-    (plugin,) = config["profiles"][0]["pluginConfig"]
-    assert plugin["name"] == "LoadVariationRiskBalancing"
-    assert plugin["args"]["metricProvider"]["address"] == "https://prometheus-k8s.monitoring.svc:9090"
-
-
 @needs_helm
 def test_the_uninstall_guide_deletes_what_a_failed_test_leaves_in_another_namespace() -> None:
     left = {each["kind"].lower() for each in render() if each["metadata"].get("namespace") == "default"}
     (command,) = (each for each in commands(guide("uninstall")) if "-n default" in each)
     assert set(shlex.split(command)[2].split(",")) == left
-
-
-def test_the_harvester_guide_shows_a_storage_class_that_has_a_share_manager_and_commands_that_exist() -> None:
-    (storage_class,) = manifests("harvester")
-    assert "migratable" not in storage_class["parameters"]
-    calls = [shlex.split(each)[1:] for each in commands(guide("harvester")) if each.startswith(NAME)]
-    assert len(calls) == 2
-    for name, *options in calls:
-        assert CliRunner().invoke(cli.commands, [name, *options, "--help"]).exit_code == 0
-
-
-def test_a_persistent_state_does_not_decide_for_a_vm_with_block_disks_as_the_harvester_guide_says() -> None:
-    disk = [claim("disk", volumeMode="Block"), volume("disk")]
-    state = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-b")[1:]]
-    decision = decision_for(virt_launcher(claims=["disk", "state"]), *disk, *state, node("node-b"))
-    assert (decision.outcome, decision.node) == (Outcome.UNCHANGED, None)
-    assert [each.reason for each in decision.claims] == [Reason.NO_SHARE_MANAGER_EVER, None]
 
 
 @pytest.mark.controlplane

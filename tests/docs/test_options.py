@@ -1,4 +1,4 @@
-"""The reference of the commands: a row for each command, a description of each option, and the keys of the JSON."""
+"""The references: a row for each command and reason, a description of each option, and the keys of the JSON."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import click
 from click.testing import CliRunner
 
 from tests.docs.test_commands import rows
+from tests.support import reasons_table
 from tests.support.paths import DOCS, EXAMPLES
 from webhook.cli import COMMANDS, commands
+from webhook.fleet.move import Hindrance
+from webhook.placement.reasons import Reason
 
 PAGE = DOCS / "reference/commands.md"
 
@@ -68,3 +71,12 @@ def test_each_json_key_of_inject_is_documented_and_no_other() -> None:
     table = re.findall(r"^\| (`.*?) \| ", section, re.MULTILINE)
     documented = [key for cell in table for key in documented_keys(cell)]
     assert set(documented) == set(key_paths(json.loads(result.stdout)[0]))
+
+
+def test_each_reason_is_documented_with_its_advice_and_no_other() -> None:
+    """`make docs` updates the advice."""
+    assert reasons_table.documented_reasons() == list(Reason)
+    assert reasons_table.PAGE.read_text() == reasons_table.render()
+    documented = [cells[0] for cells in rows(DOCS / "guides/recolocate.md", "reason")]
+    words = [found[1] for cell in documented if (found := re.fullmatch(r"`(\w+)`", cell))]
+    assert sorted(words) == sorted(set(Hindrance) - {Hindrance.GUARD})  # the guard has the reasons of a decision
