@@ -280,7 +280,7 @@ def report(results: dict[str, dict[str, Any]], seconds: float, rate: float) -> N
         echo(
             f"{found['abandoned']} abandoned bodies; memory {found['idle']:.0f} MB idle, {found['highest']:.0f} at most"
         )
-        echo(f"longest collection {found['pause'] * 1000:.1f} ms, longest turn {found['turn'] * 1000:.1f} ms")
+        echo(f"longest turn {found['turn'] * 1000:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -299,7 +299,7 @@ def test_a_key_update_flood_ends_the_connection(driver, record_peer, after_each)
     sock.sendall(writer.key_updates(500, after_each))
     driver.turn(2 * MAX_USELESS_RECORDS)
     assert driver.dropped == {"tls": 1}
-    assert driver.loop.buffered() == 0
+    assert driver.loop._table.bytes == 0
 
 
 def test_records_after_close_notify_are_not_read(driver, record_peer):
@@ -308,7 +308,7 @@ def test_records_after_close_notify_are_not_read(driver, record_peer):
     driver.send(sock, writer.record(POST) + writer.record(CLOSE_NOTIFY, ALERT) + writer.record(POST))
     driver.turn(2)
     assert +driver.statuses == {200: 1}
-    assert (driver.loop.connections(), driver.loop.buffered(), driver.dropped) == (0, 0, {})
+    assert (driver.loop.connections(), driver.loop._table.bytes, driver.dropped) == (0, 0, {})
 
 
 def test_a_request_in_records_of_one_byte_takes_many_turns(driver, record_peer):
@@ -333,7 +333,7 @@ def test_a_record_in_two_segments_is_read_as_a_whole(driver, record_peer, cut):
     sock, writer = record_peer
     record = writer.record(POST)
     driver.send(sock, record[:cut])
-    assert driver.loop.buffered() == cut
+    assert driver.loop._table.bytes == cut
     driver.send(sock, record[cut:])
     assert +driver.statuses == {200: 1}
 
@@ -481,7 +481,7 @@ def test_a_port_scan_is_counted_by_cause_and_leaves_no_connection(driver):
     assert driver.loop.connections() == 0
     assert driver.dropped == {"tls": 5, "reset": 20}
     assert 'kubevirt_scheduler_connections_dropped_total{cause="tls"} 5.0\n' in metrics.exposition().decode()
-    assert driver.loop.buffered() == 0
+    assert driver.loop._table.bytes == 0
     assert len(driver.loop._selector.get_map()) == 2
 
 
@@ -642,12 +642,12 @@ def test_an_overloaded_loop_rejects_the_largest_unfinished_request(driver, peer)
         response = driver.receive(largest)
         assert status_of(response) == 503
         assert b"\r\nRetry-After: 1\r\n" in response
-        assert driver.loop.buffered() < MAX_BUFFERED - BODY_LIMIT // 2
+        assert driver.loop._table.bytes < MAX_BUFFERED - BODY_LIMIT // 2
         assert status_of(driver.send_and_receive(large, b" " * 80_000)) == 200
         assert status_of(driver.send_and_receive(small, b" " * 100)) == 200
         assert [driver.receive(other) for other in others] == [b""] * len(others)
     driver.turn(5)
-    assert (driver.loop.connections(), driver.loop.buffered()) == (0, 0)
+    assert (driver.loop.connections(), driver.loop._table.bytes) == (0, 0)
 
 
 def test_a_peer_with_many_large_requests_loses_one_before_a_peer_with_the_largest(driver):

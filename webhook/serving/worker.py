@@ -26,7 +26,7 @@ from webhook.serving.http.connection import RequestHandler
 from webhook.serving.http.listeners import address_of
 from webhook.serving.http.loop import DRAIN_TIMEOUT, FLUSH_TIMEOUT, MAX_CONNECTIONS, Loop
 from webhook.serving.http.tls_channel import tls_opener
-from webhook.serving.telemetry.collectors import GcPauses, loop_metrics
+from webhook.serving.telemetry.collectors import loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
 # Seconds for which a thread keeps the GIL; Python's default is 0.005. The loop waits for the GIL after each system call
@@ -124,7 +124,8 @@ class Server:
 
     def run(self) -> None:
         """Serve until a signal arrives. Raises SystemExit in the master and in the worker."""
-        ready_line, stop = self._ready_line(), Event()
+        addresses, stop = {"https": address_of(self.https), "http": address_of(self.http)}, Event()
+        ready_line = json.dumps(addresses | {"ca": str(self.certificate.authority)}) + "\n"
         max_connections = raise_file_limit()
         https = self.https.detach()  # from here on, gunicorn owns the descriptor
         # What has been imported stays alive. Frozen, no collection writes to it, so master and worker share its memory.
@@ -140,7 +141,11 @@ class Server:
             worker.loop = loop
             self.metrics.add(partial(loop_metrics, loop.connections, loop.dropped, loop.take_longest_turn))
             self.backend.start()
-            self._serve_probes(lambda: "shutting down" if loop.draining else self._cert_problem(), loop)
+            probes = self.probes(
+                lambda: "shutting down" if loop.draining else self._cert_problem(), loop.stalled_seconds
+            )
+            probe_loop = Loop(self.http, Channel, probes, max_connections=max_connections)
+            Thread(target=probe_loop.run, name="probes", daemon=True).start()
             Thread(target=self.controller.run, args=(stop,), name="certificates", daemon=True).start()
             Thread(target=self._announce_when_ready, args=(ready_line if worker.age == 1 else "",), daemon=True).start()
 
@@ -169,9 +174,6 @@ class Server:
         # Reference counting frees the objects of a decision, and collections find little. To scan 20,000 objects takes
         # 10 ms, and 2,000 connections have 80,000.
         gc.set_threshold(20_000, 2, 1000)
-        pauses = GcPauses()
-        self.metrics.add(pauses.metrics)
-        pauses.start()  # only now: the collection above delays no review
         sys.stdout.write(ready_line)
         sys.stdout.flush()
 
@@ -191,15 +193,6 @@ class Server:
             "errorlog": None,  # `logs` configures gunicorn's logger
             "loglevel": level.value,
         }
-
-    def _ready_line(self) -> str:
-        ca = str(self.certificate.authority)
-        return json.dumps({"https": address_of(self.https), "http": address_of(self.http), "ca": ca}) + "\n"
-
-    def _serve_probes(self, not_ready_reason: Callable[[], str], loop: Loop) -> None:
-        handler = self.probes(not_ready_reason, loop.stalled_seconds)
-        probes = Loop(self.http, Channel, handler, max_connections=loop.max_connections)
-        Thread(target=probes.run, name="probes", daemon=True).start()
 
 
 def raise_file_limit() -> int:

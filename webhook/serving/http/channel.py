@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 
@@ -24,13 +25,14 @@ class ConnectionLost(Exception):
 class Channel:
     """One accepted connection without TLS. `wanted_events` are the selector events to wait for before the next call.
 
+    Once `is_outdated` returns True, the peer should reconnect, because the server might not accept it any more.
     Methods that read or write raise ConnectionLost.
     """
 
     starts_with_handshake = False
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, sock: socket.socket, is_outdated: Callable[[], bool] = lambda: False) -> None:
+        self.sock, self.is_outdated = sock, is_outdated
         self.wanted_events = EVENT_READ
         self._unsent: bytes | memoryview = b""
 
@@ -42,11 +44,6 @@ class Channel:
     @property
     def has_input(self) -> bool:
         """Whether `receive` can return more without an event of the socket."""
-        return False
-
-    @property
-    def outdated(self) -> bool:
-        """Whether the peer should reconnect, because the server might not accept it any more."""
         return False
 
     def handshake(self) -> bool:

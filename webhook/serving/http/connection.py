@@ -111,7 +111,7 @@ class Connection:
 
     def _respond(self, request: Request, now: float) -> None:
         response = self._handler.respond(request)
-        self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.outdated
+        self._keep_alive = request.head.keep_alive and not self._handler.draining and not self.channel.is_outdated()
         self._handler.count(response.status)
         head_only = request.head.method == "HEAD"
         self._send(serialize(response, keep_alive=self._keep_alive, head_only=head_only), now)

@@ -77,10 +77,6 @@ class Loop:
         """Return the number of open connections."""
         return len(self._table)
 
-    def buffered(self) -> int:
-        """Return the bytes in memory that peers have sent or have not read yet."""
-        return self._table.bytes
-
     @property
     def draining(self) -> bool:
         """Whether the loop is shutting down."""

@@ -47,8 +47,7 @@ class TlsChannel(Channel):
     starts_with_handshake = True
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, is_outdated: Callable[[], bool]) -> None:
-        super().__init__(sock)
-        self._is_outdated = is_outdated
+        super().__init__(sock, is_outdated)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._received = b""  # ciphertext that TLS has not got yet
@@ -65,11 +64,6 @@ class TlsChannel(Channel):
     def has_input(self) -> bool:
         """Whether a record may be in memory."""
         return self._has_records or self._at_end or self._incoming.pending > 0
-
-    @property
-    def outdated(self) -> bool:
-        """Whether the CAs of clients have changed since this client was accepted."""
-        return self._is_outdated()
 
     def handshake(self) -> bool:
         """Continue the handshake and return whether it is complete."""

@@ -1,12 +1,10 @@
-"""The metrics that are read at each scrape: caches, fleet, event loop, garbage collector, log and certificates."""
+"""The metrics that are read at each scrape: caches, fleet, event loop, log and certificates."""
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
@@ -84,29 +82,6 @@ def loop_metrics(
     yield counter("connections_dropped", text, dict(dropped), "cause")
     text = "Longest turn of the event loop since the last scrape. All other connections waited for this time."
     yield gauge("loop_longest_turn_seconds", text, take_longest_turn())
-
-
-class GcPauses:
-    """Records the longest collection. While one runs, no thread runs, so every request waits."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._started, self._longest = clock, 0.0, 0.0
-
-    def start(self) -> None:
-        """Record collections from now on."""
-        gc.callbacks.append(self._record)
-
-    def metrics(self) -> Families:
-        """Yield the longest collection since the last call."""
-        longest, self._longest = self._longest, 0.0
-        text = "Longest garbage collection since the last scrape. All threads paused for this time."
-        yield gauge("gc_longest_pause_seconds", text, longest)
-
-    def _record(self, phase: str, _info: dict[str, Any]) -> None:
-        if phase == "start":
-            self._started = self._clock()
-        else:
-            self._longest = max(self._longest, self._clock() - self._started)
 
 
 def log_metrics(log_stream: LogStream, limit: LogLimit) -> Families:

@@ -91,18 +91,7 @@ def _filled(
 gauge, counter = partial(_filled, GaugeMetricFamily), partial(_filled, CounterMetricFamily)
 
 
-class _OnScrape(Collector):
-    """Without `describe`, the registry reads no value before the first scrape."""
-
-    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        """Read the current values."""
-        return self._read()
-
-
-class Metrics:
+class Metrics(Collector):
     """The metrics of this process, in their own registry. One thread counts, in plain dicts, and any may read.
 
     A counter of `prometheus_client` takes a lock: that of a review took 350 of its 12,300 bytecode instructions.
@@ -121,7 +110,8 @@ class Metrics:
             {"version": __version__, "python": platform.python_version()}
         )
         ProcessCollector(registry=self._registry)
-        self.add(self._counted)
+        self._sources: list[Callable[[], Iterable[Metric]]] = [self._counted]
+        self._registry.register(self)
 
     def _counted(self) -> Iterator[Metric]:
         text = "Decisions on created pods, by outcome and reason. Excludes dry runs."
@@ -160,7 +150,12 @@ class Metrics:
 
     def add(self, collect: Callable[[], Iterable[Metric]]) -> None:
         """Add metrics that are read at each scrape."""
-        self._registry.register(_OnScrape(collect))
+        self._sources.append(collect)
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the current values, for the registry. Without `describe`, it reads none before the first scrape."""
+        for source in self._sources:
+            yield from source()
 
     def page(self) -> bytes:
         """Return `exposition`, rendered at most once a second, so that a flood of scrapes delays no probe."""
