@@ -28,7 +28,8 @@ class ApiError(Exception):
 class Api:
     """A client of the API server on a loopback port, with a bearer token.
 
-    Each request opens its own connection, so threads can share the client, and it survives a restart of the API server.
+    Threads can share the client: each request takes an idle connection or opens one. It survives a restart of the API
+    server.
     """
 
     def __init__(self, port: int, ca: Path, token: str) -> None:
@@ -36,6 +37,7 @@ class Api:
         self.ca = ca
         self.token = token
         self.port = port
+        self._idle: list[http.client.HTTPSConnection] = []
 
     @cached_property
     def _tls_context(self) -> ssl.SSLContext:
@@ -57,19 +59,43 @@ class Api:
         }
         if token is None:
             headers |= impersonation(_creator(method, path, body) if user is None else user)
-        connection = http.client.HTTPSConnection(LOOPBACK, self.port, context=self._tls_context, timeout=30)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            response = connection.getresponse()
-            text = response.read()
-        finally:
-            connection.close()
+        response, text = self._send(method, path, None if body is None else json.dumps(body), headers)
         # An API server that is starting may respond in plain text.
         plain = response.headers.get_content_type() != "application/json"
         answer: Object = {"message": text.decode(errors="replace")} if plain else json.loads(text)
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise ApiError(response.status, answer)
         return answer
+
+    def close_idle_connections(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _send(
+        self, method: str, path: str, body: str | None, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = http.client.HTTPSConnection(LOOPBACK, self.port, context=self._tls_context, timeout=30)
+        is_reused = connection.sock is not None
+        try:
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            text = response.read()
+        except BaseException as error:
+            connection.close()
+            if is_reused and isinstance(
+                error, (ConnectionError, ssl.SSLError)
+            ):  # the API server has closed it meanwhile
+                self.close_idle_connections()
+                return self._send(method, path, body, headers)
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return response, text
 
     def write_kubeconfig(self, path: Path, token: str | None = None) -> Path:
         """Write a kubeconfig with the client's token, or with `token`, and return its path."""

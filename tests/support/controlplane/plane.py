@@ -70,6 +70,7 @@ class ControlPlane(Api):
 
     def stop(self) -> None:
         """Kill the started programs by pid, in reverse order."""
+        self.close_idle_connections()
         for process in reversed(self.processes.values()):
             process.kill()
         self._proxy.stop()
