@@ -78,11 +78,9 @@ class Longhorn:
         csi = {"driver": DRIVER, "volumeHandle": volume}
         spec = common | {"capacity": {"storage": "10Gi"}, "persistentVolumeReclaimPolicy": "Retain", "csi": csi}
         spec |= {"claimRef": {"namespace": namespace, "name": claim}}
-        name, path = f"pv-{volume}", f"{VOLUMES}/pv-{volume}"
+        name = f"pv-{volume}"
         created = self._plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": spec})
         self._volumes = {**self._volumes, name: created}
-        # If the controller manager hasn't seen the PV when the claim appears, the claim waits 15 s for the next sync.
-        self._plane.wait(lambda: self._plane.request("GET", path)["status"]["phase"] == "Available", 20, path)
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         spec = common | {"volumeName": name, "resources": {"requests": {"storage": "10Gi"}}}
         self._plane.request("POST", claims, {"metadata": {"name": claim}, "spec": spec})

@@ -107,6 +107,8 @@ def controller_manager(port: int, ca: Path) -> list[str]:
         # kwok's stages renew a node's heartbeat every 600 s, but by default a node is NotReady after 50 s without one.
         # Node leases are no alternative: a restarted kwok would wait for the leases of its predecessor.
         "--node-monitor-grace-period=1h",
+        # A claim and its PV may meet only at the next sync, by default after 15 s.
+        "--pvclaimbinder-sync-period=1s",
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={QPS}",
         f"--bind-address={LOOPBACK}",
