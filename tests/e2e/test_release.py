@@ -18,12 +18,14 @@ from tests.support.replicas import Replicas
 from tests.support.scenario import CO_SCHEDULED, DECISION, Scenario
 from tests.support.virt_controller import VirtController
 from tests.support.webhook_process import RELEASE_RIGHTS, RIGHTS, create_service_account
+from webhook.cluster.releaser import PASS_INTERVAL
 
 pytestmark = pytest.mark.controlplane
 
-LIMIT = 90  # seconds until a VM runs: 30 s unschedulable, up to 15 s for the restart, and the rest for slow machines
-PREEMPTION = 45  # seconds for which the victim of a preemption terminates, more than the 30 s before a release
-PAIRS, GAPS = 10, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds
+RELEASE_AFTER, BACK_OFF = 8, 1.0  # seconds; a lost share-manager must run elsewhere before the release
+LIMIT = 90  # seconds until a VM runs, on a slow machine
+PREEMPTION = RELEASE_AFTER + 2 * PASS_INTERVAL  # seconds for which the victim of a preemption terminates
+PAIRS, GAPS = 4, (0.0, 0.010, 0.030)  # pairs for each gap, and the gaps in seconds
 RELEASED, PENDING = "kubevirt_scheduler_released_total", "kubevirt_scheduler_pending_pins"
 
 
@@ -33,7 +35,7 @@ def replicas(plane: ControlPlane, longhorn: Longhorn) -> Iterator[Replicas]:
     install_crds(plane)
     token = create_service_account(plane, "releasing", RIGHTS + RELEASE_RIGHTS)
     kubeconfig = plane.write_kubeconfig(plane.folder / "releasing-kubeconfig", token)
-    settings = {"longhorn_namespace": longhorn.namespace}
+    settings = {"longhorn_namespace": longhorn.namespace, "release_after": str(RELEASE_AFTER)}
     with Replicas(plane, "releasing", kubeconfig, 2, settings, lease=True, share_managers=False) as replicas:
         yield replicas
 
@@ -47,7 +49,7 @@ def scenario(plane: ControlPlane, longhorn: Longhorn, replicas: Replicas) -> Ite
 
 @pytest.fixture
 def controller(scenario: Scenario) -> Iterator[VirtController]:
-    with VirtController(scenario) as controller:
+    with VirtController(scenario, BACK_OFF) as controller:
         yield controller
 
 
