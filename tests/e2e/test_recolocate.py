@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -70,21 +71,21 @@ def test_a_fleet_is_together_but_for_the_vms_that_the_dry_run_names(
     controller: MigrationController, fleet: MigratingFleet, measured: Measured
 ) -> None:
     a, b, c = fleet.nodes
-    homes = {f"vm-{number:02}": (b, c, a)[number % 3] for number in range(60)}
+    homes = {f"vm-{number:02}": (b, c, a)[number % 3] for number in range(24)}
     elsewhere = {a: b, b: c, c: a}
-    vms = {name: (elsewhere[home] if int(name[3:]) < 40 else home, home) for name, home in homes.items()}
+    vms = {name: (elsewhere[home] if int(name[3:]) < 16 else home, home) for name, home in homes.items()}
     fleet.add(vms, {"vm-07": NOT_MIGRATABLE, "vm-08": PAUSED})
     lines = fleet.run("recolocate", "-A", "-o", "json").stdout.splitlines()
     plan = {each["name"]: each for each in map(json.loads, lines)}
-    assert len(plan) == 40
+    assert len(plan) == 16
     hindered = {name: each["reason"] for name, each in plan.items() if each["action"] == "none"}
     assert hindered == {"vm-07": "NotLiveMigratable", "vm-08": "Paused"}
     assert controller.migrations() == []
     began = time.monotonic()
     result = fleet.run("recolocate", "-A", "--yes", "--parallel", "3", "--settle", "1")
-    measured(f"recolocate: 38 VMs moved in {time.monotonic() - began:.0f} s, at most 3 at once")
+    measured(f"recolocate: 14 VMs moved in {time.monotonic() - began:.0f} s, at most 3 at once")
     assert "do not support live migration" in result.stderr
-    assert "38 VMs: 38 moved" in result.stdout
+    assert "14 VMs: 14 moved" in result.stdout
     assert {name for name, state in fleet.states().items() if state != "Together"} == {"vm-07", "vm-08"}
     assert controller.peak["all"] <= 3
     assert all(controller.peak[node] <= 2 for node in fleet.nodes)
@@ -125,20 +126,25 @@ def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
 ) -> None:
     source, target, _ = fleet.nodes
     fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
-    controller.seconds = 6.0
+    controller.seconds = math.inf
     run = fleet.start_recolocate()
     fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "a migration that runs")
     for number in (signal.SIGINT, signal.SIGTERM)[:presses]:  # the same signal twice at once counts as one
         run.send_signal(number)
+    if presses == 1:
+        assert run.stderr
+        while not run.stderr.readline().startswith("Interrupted"):
+            assert run.poll() is None
+        controller.seconds = 0.0
     stdout, stderr = run.communicate(timeout=LIMIT)
     assert run.returncode == 1, stdout + stderr
     left = presses == 2
     assert ("Still running: migration recolocate-vm-1-" in stderr) is left
     assert ("1 moved" in stdout) is not left
+    controller.seconds = 0.0
     fleet.wait(lambda: controller.node("vm-1") == target, "the end of the migration")
     assert controller.node("vm-2") == source
 
-    controller.seconds = 0.0
     fleet.recolocate()
     assert set(fleet.states().values()) == {"Together"}
 
@@ -146,7 +152,7 @@ def test_ctrl_c_waits_for_the_migration_that_runs_and_twice_leaves_it(
 def test_two_runs_at_once_move_each_vm_once(controller: MigrationController, fleet: MigratingFleet) -> None:
     a, b, c = fleet.nodes
     ways = ((a, b), (b, c), (c, a))
-    fleet.add({f"vm-{number}": ways[number % 3] for number in range(6)})
+    fleet.add({f"vm-{number}": ways[number % 3] for number in range(4)})
     controller.seconds = 1.0
     for run in [fleet.start_recolocate("--parallel", number) for number in ("1", "2")]:
         stdout, stderr = run.communicate(timeout=LIMIT)
@@ -160,8 +166,8 @@ def test_a_run_survives_a_restart_of_the_api_server(
     plane: ControlPlane, controller: MigrationController, fleet: MigratingFleet
 ) -> None:
     source, target, _ = fleet.nodes
-    fleet.add(dict.fromkeys(("vm-1", "vm-2", "vm-3"), (source, target)))
-    controller.seconds = 3.0
+    fleet.add(dict.fromkeys(("vm-1", "vm-2"), (source, target)))
+    controller.seconds = 2.0
     run = fleet.start_recolocate()
     fleet.wait(lambda: phases(controller).get("vm-1") == "Running", "the first migration")
     plane.stop_apiserver()
@@ -171,4 +177,4 @@ def test_a_run_survives_a_restart_of_the_api_server(
     assert run.returncode == 0, stdout + stderr
     assert "A request failed, retrying" in stderr, stdout + stderr
     assert set(fleet.states().values()) == {"Together"}
-    assert len(controller.migrations()) == 3
+    assert len(controller.migrations()) == 2
