@@ -53,7 +53,7 @@ class Terminal:
         deadline = time.monotonic() + (SETTLED if step.command.startswith(READS) else 0)
         while problem := self._run(step):
             assert time.monotonic() < deadline, problem
-            time.sleep(0.5)
+            time.sleep(0.2)
 
     def _run(self, step: Transcript) -> str:
         """Run a step once, and return how it differs from the page; empty if it doesn't."""
