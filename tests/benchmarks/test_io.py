@@ -1,4 +1,4 @@
-"""benchmarks/io.py: its relay delays and limits what it forwards, and the benchmark names what it needs.
+"""benchmarks/io.py: its relay delays and limits what it forwards.
 
 No test runs nfs-ganesha.
 """
@@ -16,9 +16,8 @@ from threading import Thread
 import pytest
 
 from benchmarks.nfs.relay import RunningRelay, running_relay
-from benchmarks.nfs.results import BANDWIDTHS, NETWORKS, UNDELAYED, Network, Results
-from benchmarks.nfs.server import PACKAGES, obstacles
-from benchmarks.nfs.workload import SMALL, Result, Workload, pace
+from benchmarks.nfs.results import UNDELAYED, Network, Results
+from benchmarks.nfs.workload import SMALL, Result, Workload
 from tests.support.paths import ROOT
 
 LOOPBACK, TIMEOUT = "127.0.0.1", 20.0
@@ -97,14 +96,6 @@ def test_the_relay_exits_when_the_benchmark_is_gone(relay: RunningRelay) -> None
     assert relay.child.wait(TIMEOUT) == 0
 
 
-def test_the_pace_ignores_a_pause_and_of_few_replies_is_that_of_all() -> None:
-    steady = [number / 1000 for number in range(100)]
-    paused = [at + 0.5 * (number > 40) for number, at in enumerate(steady)]
-    assert pace(steady, batch=2) == pytest.approx(1000)
-    assert pace(paused, batch=2) == pytest.approx(1000)
-    assert pace([0.0, 0.5, 1.0], batch=16) == pytest.approx(2)
-
-
 def test_a_ratio_compares_the_best_rounds() -> None:
     results, workload, delayed = Results(), Workload(True, SMALL, 1), Network(0.001)
     for undelayed_rate, rate in (1000, 100), (400, 250):
@@ -112,20 +103,6 @@ def test_a_ratio_compares_the_best_rounds() -> None:
         results.add(workload, delayed, Result(rate, 1 / rate, 1))
     assert results.ratio(workload, delayed) == pytest.approx(0.25)
     assert results.added(workload, delayed) == pytest.approx(0.003)
-
-
-def test_the_networks_are_those_of_the_page() -> None:
-    assert {network.round_trip * 1000 for network in NETWORKS} == {0, 0.1, 0.25, 0.5, 1}
-    assert set(BANDWIDTHS.values()) == {None, 10e9, 1e9}
-
-
-def test_the_benchmark_names_missing_packages_and_the_command_that_installs_them(tmp_path) -> None:
-    assert f"apt-get install --no-install-recommends {' '.join(PACKAGES)}" in "\n".join(obstacles(root=tmp_path))
-    for file in PACKAGES.values():
-        path = tmp_path / file.replace("*", "x86_64-linux-gnu")
-        path.parent.mkdir(parents=True)
-        path.touch()
-    assert not any("packages" in obstacle for obstacle in obstacles(root=tmp_path))
 
 
 def test_the_benchmark_runs_only_with_a_duration() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,32 +12,22 @@ from tests.support.paths import ROOT
 # The benchmarks are scripts that import each other by name.
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from breakdown import DECISION, RESPONSE, TOTAL, Parts, Scheduling, Start, last_decision, typical
-from traces import Span, Trace, read_spans
+from breakdown import DECISION, RESPONSE, TOTAL, Scheduling, Start
+from traces import Span, Trace
 from vm_starts import Timing
 
 SECONDS = 240  # for the smallest run of the benchmark: a control plane starts, and Go builds a small program
-METRICS = """
-# HELP scheduler_scheduling_algorithm_duration_seconds [STABLE] Scheduling algorithm latency in seconds
-scheduler_framework_extension_point_duration_seconds_sum{extension_point="Bind",profile="default-scheduler"} 0.5
-scheduler_framework_extension_point_duration_seconds_sum{extension_point="PreBind",profile="default-scheduler"} 7
-scheduler_pod_scheduling_sli_duration_seconds_sum{attempts="1"} 0.75
-scheduler_pod_scheduling_sli_duration_seconds_sum{attempts="2"} 0.25
-scheduler_scheduling_algorithm_duration_seconds_sum 0.125
-"""
 
 
-def trace(*, called: bool) -> Trace:
+def trace() -> Trace:
     """Return the spans of a creation that arrived at 1,000,002 ms."""
-    found = {
+    return {
         "POST /api/v1/namespaces/{:namespace}/pods": Span(1_000_002, 1_000_014, {}),
         "Create": Span(1_000_003, 1_000_013, {"About to store object in database": 1_000_004}),
         "Create etcd3": Span(1_000_010, 1_000_012, {}),
+        "Call mutating webhook": Span(1_000_005, 1_000_009, {}),
+        "HTTP POST": Span(1_000_006, 1_000_008, {}),
     }
-    if called:
-        found["Call mutating webhook"] = Span(1_000_005, 1_000_009, {})
-        found["HTTP POST"] = Span(1_000_006, 1_000_008, {})
-    return found
 
 
 def start(decision: float | None) -> Start:
@@ -49,7 +37,7 @@ def start(decision: float | None) -> Start:
 
 @pytest.mark.parametrize("decision", [0.5, None], ids=["ours", "in Go"])
 def test_the_parts_of_a_start_with_a_webhook_add_up_to_its_time(decision: float | None) -> None:
-    parts = start(decision).parts(trace(called=True))
+    parts = start(decision).parts(trace())
     assert parts[TOTAL] == 30
     assert sum(value for name, value in parts.items() if name not in (TOTAL, RESPONSE, DECISION)) == 30
     assert parts["webhook: the call, over TLS"] == 2
@@ -57,39 +45,6 @@ def test_the_parts_of_a_start_with_a_webhook_add_up_to_its_time(decision: float 
     assert parts["watches: to the scheduler and the client"] == 8
     assert parts.get(DECISION) == decision
     assert parts[RESPONSE] == 3
-
-
-def test_a_start_without_a_webhook_has_no_part_of_a_call() -> None:
-    parts = start(None).parts(trace(called=False))
-    assert parts[TOTAL] == 30
-    assert not [name for name in parts if name.startswith("webhook")]
-    assert parts["API server: other admission"] == 6
-
-
-def test_the_typical_start_is_the_mean_of_the_middle_half() -> None:
-    starts: list[Parts] = [{"part": total / 2, TOTAL: total} for total in (1000.0, 10.0, 20.0, 1.0)]
-    assert typical(starts) == {"part": 7.5, TOTAL: 15.0}
-
-
-def test_the_times_of_the_scheduler_are_the_sums_of_its_histograms() -> None:
-    assert Scheduling.read(METRICS) == Scheduling(queued_to_bound=1000, algorithm=125, bind=500)
-    assert Scheduling(9, 4, 3) - Scheduling(5, 3, 3) == Scheduling(4, 1, 0)
-
-
-def test_the_last_decision_is_found_at_the_end_of_a_long_log(tmp_path: Path) -> None:
-    decided = [json.dumps({"event": "decided", "ms": number}) for number in range(2000)]
-    log = tmp_path / "webhook.log"
-    log.write_text("\n".join([*decided, json.dumps({"event": "event write failed"})]))
-    assert last_decision(log) == 1999
-
-
-def test_spans_are_grouped_by_trace_in_milliseconds(tmp_path: Path) -> None:
-    span = {"trace": "one", "name": "Create", "start": 5_000_000, "end": 7_500_000, "events": {"read": 6_000_000}}
-    log = tmp_path / "traces.log"
-    log.write_text("\n".join([json.dumps(span), json.dumps(span | {"trace": "two"}), '{"trace": "tr']))
-    found, expected = read_spans(log), {"Create": Span(5.0, 7.5, {"read": 6.0})}
-    assert found == {"one": expected, "two": expected}
-    assert found["one"]["Create"].duration == 2.5
 
 
 @pytest.mark.controlplane

@@ -21,10 +21,8 @@ class FaultProxy:
 
     def __init__(self, api: Api) -> None:
         self._connections: set[_Connection] = set()
-        self._online = threading.Event()
         self._released = threading.Event()
         self._released.set()
-        self._online.set()
         trust = ssl.create_default_context(cafile=str(api.ca))
         # TLS 1.3 sends session tickets at any time: readable bytes that contain no data for the client.
         trust.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -32,8 +30,6 @@ class FaultProxy:
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                if not fault_proxy._online.is_set():
-                    return
                 connection = _Connection(self.request, fault_proxy._released)
                 fault_proxy._connections.add(connection)
                 with suppress(OSError):
@@ -56,14 +52,6 @@ class FaultProxy:
         path.write_text(json.dumps(config))
         return path
 
-    def start_outage(self) -> None:
-        """Close all connections abruptly, and each new one immediately, until `end_outage`."""
-        self._online.clear()
-        self.close_connections()
-
-    def end_outage(self) -> None:
-        self._online.set()
-
     def close_connections(self) -> None:
         """Close all current connections abruptly."""
         for connection in list(self._connections):
@@ -83,10 +71,10 @@ class FaultProxy:
                 connection.end_response()
 
     def stop(self) -> None:
-        self.start_outage()
         self._released.set()
         self._server.shutdown()
         self._server.server_close()
+        self.close_connections()
         self._thread.join()
 
 

@@ -22,15 +22,14 @@ from tests.support.scenario import DECISION, Scenario
 pytestmark = pytest.mark.controlplane
 
 VMS, CAPACITY = 30, 10
-BURST, ROOM, VOLUMES = 100, 40, 20
+BURST, ROOM, VOLUMES = 50, 20, 10
 NUMBERS = counter(1)
 LIMIT = 90  # seconds until all VMs of a burst run
 # How many VMs run on the node of their share-managers at least, if calls reach any replica. The bound allows for a busy
 # machine; benchmarks/burst.py measures how many there are.
-LEAST = 30
+LEAST = 14
 # The number of replicas, how their Service routes calls, and the number of clients that create the VMs.
 SERVICES: dict[str, tuple[int, Callable[[Replicas], None], int]] = {
-    "two replicas, by 10 clients": (2, Replicas.route_per_connection, 10),
     "three replicas, at once": (3, Replicas.route_per_connection, BURST),
     "two replicas with session affinity, at once": (2, Replicas.route_to_one, BURST),
 }
@@ -41,24 +40,17 @@ def create_concurrently(scenario: Scenario, vms: list[Object]) -> list[str]:
         return list(pool.map(scenario.create, vms))
 
 
-@pytest.mark.parametrize("other_nodes", ["empty", "half full"])
-def test_30_vms_that_compete_for_a_node_with_capacity_for_10_all_run(
-    scenario: Scenario, measured: Measured, other_nodes: str
-) -> None:
+def test_30_vms_that_compete_for_a_node_with_capacity_for_10_all_run(scenario: Scenario) -> None:
     scenario.add_nodes(5, kvm=str(CAPACITY))
     _, node = scenario.add_attached_volume()
-    if other_nodes == "half full":  # then the scheduler itself scores the share-manager's node highest
-        for other in set(scenario.node_names) - {node}:
-            scenario.fill(other, cpu="8", memory="32Gi")
+    for other in set(scenario.node_names) - {node}:  # the scheduler itself scores the share-manager's node highest
+        scenario.fill(other, cpu="8", memory="32Gi")
     pods = create_concurrently(
         scenario, scenario.known(*(scenario.vm_pod(f"vm{number}", "disk1") for number in range(VMS)))
     )
     nodes = Counter(scenario.wait_running(pod) for pod in pods)
-    reasons = Counter(scenario.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
-    measured(
-        f"burst, other nodes {other_nodes}: {nodes[node]} of {VMS} VMs on their share-manager's node; {dict(reasons)}"
-    )
     assert nodes[node] == CAPACITY
+    reasons = Counter(scenario.annotations(pod)[DECISION].partition(":")[0] for pod in pods)
     assert reasons == {"CoScheduled": CAPACITY, "NodeFull": VMS - CAPACITY}
 
 
@@ -78,7 +70,7 @@ def start_replicas(
 
 
 @pytest.mark.parametrize(("count", "route", "clients"), SERVICES.values(), ids=SERVICES)
-def test_100_vms_that_start_together_all_run_whichever_replica_decides(
+def test_50_vms_that_start_together_all_run_whichever_replica_decides(
     scenario: Scenario,
     measured: Measured,
     start_replicas: Callable[[int, bool], Replicas],

@@ -1,4 +1,4 @@
-"""The commands `inject` and `explain` on a live cluster, also for a VM that already runs."""
+"""The commands that read, on a live cluster: a snapshot decides as the cluster does, and the chart's role suffices."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,6 @@ from click.testing import CliRunner, Result
 from tests.e2e.migrating_fleet import MigratingFleet
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.helm_chart import NAME, find_one, render
-from tests.support.kubevirt import install_crds
 from tests.support.migration_controller import MigrationController
 from tests.support.scenario import Scenario
 from tests.support.webhook_process import create_service_account
@@ -30,37 +29,9 @@ def run(scenario: Scenario, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_inject_decides_on_the_live_cluster(scenario: Scenario, run, tmp_path: Path) -> None:
-    scenario.add_nodes(2)
-    _, node = scenario.add_attached_volume()
-    pod = scenario.vm_pod("vm1", "disk1")
-    pod["metadata"]["namespace"] = scenario.namespace
-    file = tmp_path / "pod.json"
-    file.write_text(json.dumps(pod))
-    result = run("inject", "-f", str(file), "-o", "json")
-    assert result.exit_code == 0, result.output
-    decision = json.loads(result.stdout)[0]["decision"]
-    assert (decision["outcome"], decision["node"]) == ("pinned", node)
-
-
-def test_explain_describes_a_running_vm(scenario: Scenario, run) -> None:
-    scenario.add_nodes(2)
-    _, node = scenario.add_attached_volume()
-    pod = scenario.create(scenario.vm_pod("vm1", "disk1"))
-    scenario.wait_running(pod)
-    for subject in (("vm", "vm1"), ("pod", pod)):
-        result = run("explain", *subject, "-n", scenario.namespace)
-        assert result.exit_code == 0, result.output
-        assert f"on {node}" in result.stdout
-        assert f"decision at creation: CoScheduled: pinned to {node}" in result.stdout
-        # `explain` ignores the resources and the node affinity of the VM's own pod.
-        assert f"pinned, CoScheduled: pinned to {node}, which serves claim disk1" in result.stdout
-
-
 def test_a_snapshot_of_the_cluster_has_no_secrets_and_gives_the_same_decision(
     scenario: Scenario, run, tmp_path: Path
 ) -> None:
-    install_crds(scenario.plane)
     scenario.add_nodes(2)
     volume, node = scenario.add_attached_volume()
     pod = scenario.vm_pod("vm1", "disk1")

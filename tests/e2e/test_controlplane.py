@@ -1,56 +1,24 @@
-"""The control plane that other tests use: its programs are built, fail with a report, and stop.
+"""The control plane that other tests use: its programs are built, and stop.
 
 Every other test of this folder shows that it behaves like a cluster.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.controlplane import build
-from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.controlplane.process import ProcessError
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.controlplane
-
-NUMBERS = itertools.count(1)
-NAMESPACES: list[str] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def delete_own_pods(plane: ControlPlane) -> Iterator[None]:
-    """Delete this module's pods, because other tests share the control plane."""
-    yield
-    for namespace in NAMESPACES:
-        plane.delete_pods(f"/api/v1/namespaces/{namespace}/pods")
-
-
-@pytest.fixture
-def namespace(plane: ControlPlane) -> str:
-    NAMESPACES.append(plane.create_namespace(f"control-plane-{next(NUMBERS)}"))
-    return NAMESPACES[-1]
-
-
-def create_pod(plane: ControlPlane, namespace: str, name: str, **spec: Any) -> Object:
-    pod = {"metadata": {"name": name}, "spec": {"containers": [{"name": "main", "image": "none"}], **spec}}
-    return plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
-
-
-def pinned_to(node: str) -> Object:
-    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def is_running(pid: int) -> bool:
@@ -59,32 +27,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-# --- faults ---
-
-
-def test_a_program_that_exits_at_its_start_raises_an_error_with_its_log(plane: ControlPlane) -> None:
-    with pytest.raises(ProcessError, match=r"^bad-scheduler exited with status 1\n(?s:.*)no-such-plugin"):
-        plane.start_scheduler(
-            "bad-scheduler", profile={"plugins": {"score": {"enabled": [{"name": "no-such-plugin"}]}}}
-        )
-    plane.processes.pop("bad-scheduler")
-
-
-def test_a_failed_wait_reports_the_last_events_and_log_lines(plane: ControlPlane, namespace: str) -> None:
-    create_pod(plane, namespace, "unschedulable", affinity=pinned_to("no-such-node"))
-    path = f"/api/v1/namespaces/{namespace}/events?fieldSelector=reason=FailedScheduling"
-    plane.wait(lambda: plane.request("GET", path)["items"], 20, "the FailedScheduling event")
-    with pytest.raises(AssertionError, match=r"not within 0\.3 s: the impossible; last seen: None") as failure:
-        plane.wait(lambda: None, 0.1, "the impossible")
-    notes = "\n".join(failure.value.__notes__)
-    assert "FailedScheduling" in notes
-    for name in "kube-apiserver", "kube-controller-manager", "default-scheduler", "kwok":
-        assert f"{name} runs; last lines of " in notes
-
-
-# --- start and stop ---
 
 
 def test_a_killed_test_run_leaves_no_process(plane: ControlPlane, tmp_path: Path) -> None:

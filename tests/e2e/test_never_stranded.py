@@ -9,7 +9,6 @@ import pytest
 from tests.e2e.second_webhook import SecondWebhook
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.longhorn import STORAGE, VOLUMES
 from tests.support.scenario import CO_SCHEDULED, DECISION, HOSTNAME, Scenario
 
 pytestmark = pytest.mark.controlplane
@@ -43,32 +42,6 @@ def test_a_vm_that_another_webhook_changed_after_its_pin_runs_elsewhere(
         pod = scenario.create(scenario.vm_pod("vm1", "disk1"))
     assert reason(scenario, pod) == expected
     assert scenario.wait_running(pod) != node
-
-
-def test_a_vm_with_an_unbound_claim_runs_where_the_scheduler_binds_it(scenario: Scenario, plane: ControlPlane) -> None:
-    node, other = scenario.add_nodes(2)
-    scenario.add_attached_volume(node=node)
-    add_claim_bound_on_first_use(scenario, plane, "state", other)
-    pod = scenario.create(scenario.vm_pod("vm1", "disk1", "state"))
-    assert reason(scenario, pod) == "Unjudged"
-    assert scenario.wait_running(pod) == other
-
-
-def add_claim_bound_on_first_use(scenario: Scenario, plane: ControlPlane, claim: str, node: str) -> None:
-    """Create a claim that stays unbound until a pod uses it, and a PV on one node for it."""
-    name = f"{scenario.namespace}-first-use"
-    mode = {"volumeBindingMode": "WaitForFirstConsumer"}
-    storage_class = {"metadata": {"name": name}, "provisioner": "kubernetes.io/no-provisioner"} | mode
-    plane.request("POST", f"{STORAGE}/storageclasses", storage_class)
-    scenario.storage_classes.append(name)
-    common: Object = {"accessModes": ["ReadWriteOnce"], "storageClassName": name}
-    hostname = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [node]}]}
-    spec = common | {"capacity": {"storage": "1Gi"}, "local": {"path": "/disk"}}
-    spec |= {"nodeAffinity": {"required": {"nodeSelectorTerms": [hostname]}}}
-    plane.request("POST", VOLUMES, {"metadata": {"name": f"pv-{name}"}, "spec": spec})
-    scenario.volumes.append(name)
-    spec = common | {"resources": {"requests": {"storage": "1Gi"}}}
-    plane.request("POST", scenario.claims, {"metadata": {"name": claim}, "spec": spec})
 
 
 def test_a_vm_with_a_scheduling_gate_runs_elsewhere_if_the_node_fills_up_meanwhile(

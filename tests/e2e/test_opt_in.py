@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from tests.support.controlplane.api import Object
 from tests.support.controlplane.plane import ControlPlane
-from tests.support.kubevirt import install_crds, vm_path
 from tests.support.longhorn import STORAGE, Longhorn
 from tests.support.scenario import DECISION, Scenario
 from tests.support.webhook_process import RIGHTS, Webhook, create_service_account
@@ -77,20 +76,6 @@ def test_a_label_and_an_annotation_opt_vms_in_and_out_at_once(plain_scenario: Sc
     }  # fmt: skip
 
 
-def test_without_the_new_rights_annotated_vms_are_still_placed(
-    plane: ControlPlane, plain_scenario: Scenario, longhorn: Longhorn
-) -> None:
-    scenario, settings = plain_scenario, {"opt_in": "namespace", "longhorn_namespace": longhorn.namespace}
-    token = create_service_account(plane, "old-role", tuple(right for right in RIGHTS if right[1] != "namespaces"))
-    kubeconfig = plane.write_kubeconfig(plane.folder / "old-role-kubeconfig", token)
-    with Webhook(plane, "old-role", kubeconfig, settings) as webhook:
-        scenario.use_webhook(webhook.register(share_managers=False))
-        assert decision(scenario, "true").startswith("NoShareManager: ")
-        _, ready = webhook.get("/readyz?verbose")
-    for kind in "namespaces", "storageclasses":
-        assert f'cannot list resource \\"{kind}\\"' in ready
-
-
 def test_an_observer_decides_on_every_vm_and_changes_none(
     plane: ControlPlane, plain_scenario: Scenario, longhorn: Longhorn, kubeconfig: Path
 ) -> None:
@@ -110,33 +95,3 @@ def test_an_observer_decides_on_every_vm_and_changes_none(
         )
         assert (line["reason"], line["opted_in_by"]) == ("NoShareManager", "nothing")
         assert webhook.metric("kubevirt_scheduler_vm_pods_total") == 1
-
-
-def test_the_commands_annotate_the_templates_of_vms(plain_scenario: Scenario) -> None:
-    plane = plain_scenario.plane
-    install_crds(plane)
-    managed = {"labels": {"kustomize.toolkit.fluxcd.io/name": "shop", "app": "db"}}
-    for name, metadata in ("vm1", {"labels": {"app": "db"}}), ("vm2", managed), ("vm3", {}):
-        vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name} | metadata}
-        plane.request("POST", vm_path(plain_scenario), vm | {"spec": {"template": {"spec": {"volumes": []}}}})
-
-    def run(*arguments: str) -> int:
-        found = CliRunner().invoke(
-            commands, [*arguments, "-n", plain_scenario.namespace, "--kubeconfig", str(plane.kubeconfig)]
-        )
-        print(found.output)
-        return found.exit_code
-
-    def opt_ins() -> list[str | None]:
-        templates = [
-            plane.request("GET", vm_path(plain_scenario, name))["spec"]["template"] for name in ("vm1", "vm2", "vm3")
-        ]
-        assert all(template["spec"] == {"volumes": []} for template in templates)
-        return [template.get("metadata", {}).get("annotations", {}).get(KEY) for template in templates]
-
-    assert run("opt-in", "-l", "app=db") == 1
-    assert opt_ins() == [None, None, None]
-    assert run("opt-in", "-l", "app=db", "--yes") == 1
-    assert opt_ins() == ["true", None, None]
-    assert run("opt-out", "vm1", "vm3", "--yes") == 0
-    assert opt_ins() == ["false", None, "false"]

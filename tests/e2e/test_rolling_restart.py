@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import selectors
-import socket
-import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.controlplane.api import LOOPBACK, ApiError
+from tests.support.controlplane.api import ApiError
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.longhorn import Longhorn
 from tests.support.measured import Measured
@@ -126,68 +122,3 @@ def test_a_rolling_restart_fails_no_creation_and_old_replicas_exit_with_0(
     assert failed == [] or replicas.max_lag > QUIET_PERIOD
     assert exit_codes == [0, 0]
     assert all(decisions), "the webhook decided on each pod"
-
-
-PARTIAL_REVIEW = 3000  # bytes: a third of an AdmissionReview request
-
-
-class StallingRelay:
-    """A TCP relay to a replica. Once `stop_after` is set, it forwards only that many bytes of the next request."""
-
-    def __init__(self, target: tuple[str, int]) -> None:
-        self.stop_after: int | None = None
-        self.stopped = threading.Event()
-        relay = self
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                with suppress(OSError), socket.create_connection(target) as replica:
-                    relay._forward(self.request, replica)
-
-        class Server(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-
-        self._server = Server((LOOPBACK, 0), Handler)
-        self.address = str(self._server.server_address[0]), int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    def _forward(self, client: socket.socket, replica: socket.socket) -> None:
-        with selectors.DefaultSelector() as ready:
-            ready.register(replica, selectors.EVENT_READ, client)
-            ready.register(client, selectors.EVENT_READ, replica)
-            while True:
-                for key, _ in ready.select():
-                    source: socket.socket = key.fileobj  # type: ignore[assignment]
-                    if not (data := source.recv(65536)):
-                        return
-                    if source is client and self.stop_after is not None:
-                        data = data[: self.stop_after]
-                        ready.unregister(client)
-                        self.stopped.set()
-                    key.data.sendall(data)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def test_a_request_that_a_terminating_replica_cannot_read_is_retried_on_another_replica(
-    plane: ControlPlane, longhorn: Longhorn, replicas: Replicas
-) -> None:
-    """The replica responds with 503 and `Retry-After: 0`, so the API server retries on a new connection.
-
-    No other client would retry the call.
-    """
-    first, other = replicas.running
-    with closing(StallingRelay(first.address)) as relay:
-        replicas.route(relay.address)
-        scenario = Scenario(plane, longhorn, first)  # opens the API server's connection through the relay
-        relay.stop_after = PARTIAL_REVIEW
-        with closing(scenario), ThreadPoolExecutor(1) as pool:
-            created = pool.submit(plane.request, "POST", scenario.pods, scenario.vm_pod("vm", "no-such-claim"))
-            assert relay.stopped.wait(20), "no request reached the relay"
-            replicas.route(other.address)
-            first.terminate()
-            assert DECISION in created.result(30)["metadata"]["annotations"]
-    assert first.logged("this replica is shutting down")
-    assert first.process.wait_for_exit(25) == 0
