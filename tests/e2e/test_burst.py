@@ -27,7 +27,7 @@ NUMBERS = counter(1)
 LIMIT = 90  # seconds until all VMs of a burst run
 # How many VMs run on the node of their share-managers at least, if calls reach any replica. The bound allows for a busy
 # machine; benchmarks/burst.py measures how many there are.
-LEAST = 14
+LEAST = 12
 # The number of replicas, how their Service routes calls, and the number of clients that create the VMs.
 SERVICES: dict[str, tuple[int, Callable[[Replicas], None], int]] = {
     "three replicas, at once": (3, Replicas.route_per_connection, BURST),

@@ -71,7 +71,7 @@ def group(plane: ControlPlane, longhorn: Longhorn) -> Iterator[ReplicaGroup]:
         for each in replicas:
             each.process.start()
         for each in replicas:
-            each.process.wait_until_healthy(30)
+            each.process.wait_until_healthy()
         group = ReplicaGroup(installation, replicas)
         plane.wait(group.all_serve_the_secret, 20, "all replicas serve one leaf")
         assert sum(each.metric(STARTS) for each in replicas) == 1, "one replica created the CA"
@@ -95,7 +95,7 @@ def test_a_ca_rotation_fails_no_pod_creation_while_a_replica_is_killed(
         before = group.connections_opened()
         stream.wait_for_more(200)
         opened = group.connections_opened() - before
-        group.standby.process.wait_until_healthy(30)
+        group.standby.process.wait_until_healthy()
         plane.wait(group.all_serve_the_secret, 20, "all replicas serve the leaf of the new CA")
         plane.wait(
             lambda: old not in published.latest_ca_bundles(NAME).pop(), LEAF_LIFETIME + 10, "the old CA is dropped"

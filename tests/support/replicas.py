@@ -55,7 +55,7 @@ class Replicas:
                 self._stack.callback(each.stop)
                 each.process.start()
             for each in self.all:
-                each.process.wait_until_healthy(30)
+                each.process.wait_until_healthy()
             self._balancer = Balancer(self.first.tls, f"{self._name}.{NAMESPACE}.svc", self._addresses)
             self._stack.callback(self._balancer.stop)
             self._stack.callback(self.first.unregister)

@@ -107,7 +107,7 @@ class Webhook:
     def __enter__(self) -> Webhook:
         try:
             self.process.start()
-            self.process.wait_until_healthy(30)
+            self.process.wait_until_healthy()
         except BaseException:
             self.stop()
             raise

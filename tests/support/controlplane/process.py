@@ -75,7 +75,7 @@ class Process:
         self.should_run = True
         STARTED.add(self)
 
-    def wait_until_healthy(self, seconds: float = 60) -> None:
+    def wait_until_healthy(self, seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds
         while not (answer := _probe(self._health)).startswith("200 "):
             if not self.alive:
