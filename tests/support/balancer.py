@@ -10,7 +10,6 @@ import http.client
 import random
 import ssl
 import threading
-from collections import Counter, defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -26,10 +25,8 @@ class Balancer:
 
     def __init__(self, tls: Path, server_name: str, targets: tuple[Address, ...]) -> None:
         self.targets = targets
-        self.calls: Counter[Address] = Counter()  # by target
         self._server_name = server_name
         self._trust = ssl.create_default_context(cafile=str(tls / "ca.crt"))
-        self._idle: defaultdict[Address, list[_ReplicaConnection]] = defaultdict(list)
         balancer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -56,33 +53,15 @@ class Balancer:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        for connections in self._idle.values():
-            for connection in connections:
-                connection.close()
 
     def _forward(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
-        target = random.choice(self.targets)
-        self.calls[target] += 1
-        idle = self._idle[target]
-        connection = idle.pop() if idle else self._connection(target)
+        connection = _ReplicaConnection(random.choice(self.targets), self._server_name, self._trust)
         try:
             connection.request("POST", path, body, headers)
             response = connection.getresponse()
-        except (OSError, http.client.HTTPException):
-            # A replica closes a connection that was idle for long.
+            return response, response.read()
+        finally:
             connection.close()
-            connection = self._connection(target)
-            connection.request("POST", path, body, headers)
-            response = connection.getresponse()
-        content = response.read()
-        if response.will_close:
-            connection.close()
-        else:
-            idle.append(connection)
-        return response, content
-
-    def _connection(self, target: Address) -> _ReplicaConnection:
-        return _ReplicaConnection(target, self._server_name, self._trust)
 
 
 class _ReplicaConnection(http.client.HTTPSConnection):
