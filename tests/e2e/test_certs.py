@@ -86,6 +86,8 @@ def test_a_ca_rotation_fails_no_pod_creation_while_a_replica_is_killed(
 ) -> None:
     installation = group.installation
     ensure_short_leaf(plane, group)
+    # After a damaged Secret, the previous CA stays trusted for the life of a leaf.
+    plane.wait(lambda: len(split(installation.secret_field("ca.crt"))) == 1, LEAF_LIFETIME + 10, "one CA")
     (old,) = split(installation.secret_field("ca.crt"))
     with History(plane, REGISTRATIONS) as published, PodStream.of_installation(installation) as stream:
         stream.wait_for_more(50)

@@ -387,14 +387,14 @@ def populate(fleet: Fleet) -> str:
     fleet.add("waiting", 1, "shared", on="no-such-node")
     for vm in running:
         fleet.controller.wait_running(vm, 60)
+    # Before the node is cordoned: it may run a VM that its share-manager has yet to follow.
+    for volume in (lost, *scenario.volumes[-2:]):
+        scenario.longhorn.wait_running(volume)
     fleet.cordon(nodes[1], "remote", cordoned=True)
     for vm in fleet.add("soft", 2, "remote"):
         fleet.controller.wait_running(vm, 60)
     fleet.cordon(nodes[1], "remote", cordoned=False)
     fleet.plug("plugged-0", "shared")
     fleet.add_vmi("lone-0", "shared", nodes[3])
-    scenario.longhorn.wait_running(lost)
-    for volume in scenario.volumes[-2:]:
-        scenario.longhorn.wait_running(volume)
     scenario.longhorn.remove_volume(lost)
     return moving
