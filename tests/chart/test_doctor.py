@@ -87,7 +87,7 @@ def test_a_healthy_installation_passes_the_checks(
         assert [level for level, _ in found[check]] == ["ok"], found[check]
     assert found["caches"][0][1].startswith("the caches of all ready replicas are up to date (oldest update: ")
     assert found["calls"] == [("ok", "the API server calls the webhook for VMs in namespace default")]
-    assert [level for level, _ in found["nodes"]] == ["ok"] * 3
+    assert [level for level, _ in found["nodes"]] == ["ok"] * 2
 
 
 def test_missing_rights_and_an_untrusted_certificate_are_failures(plane: ControlPlane, installed: Replicas) -> None:
