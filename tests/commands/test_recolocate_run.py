@@ -298,7 +298,7 @@ def test_a_person_reads_lines_and_a_program_json(capsys: pytest.CaptureFixture[s
         "2 VMs: 1 migrating, 1 moved",
     ]
     assert output.err.splitlines() == [
-        "waiting", "Stopped: interrupted", "Still running: migration shop/m1", "waiting"
+        "waiting", "Stopped: interrupted", "Still running: migration m1 in namespace shop", "waiting"
     ]  # fmt: skip
     names = {"namespace": "shop", "name": "vm1", "source": "node-b", "target": "node-a"}
     rest = {"migration": "m1", "canary": False, "detail": None}

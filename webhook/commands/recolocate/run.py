@@ -107,17 +107,21 @@ class Reporter:
     def end(self, run: Run) -> None:
         """Report the result of a run, and the migrations that it leaves running."""
         counts = Counter(each.stage for each in run.relocations)
-        left = [f"{each.move.namespace}/{each.migration}" for each in run.relocations if each.stage in IN_FLIGHT]
+        left = [(each.move.namespace, each.migration) for each in run.relocations if each.stage in IN_FLIGHT]
         if self._as_json:
             summary = {stage.value.lower(): counts[stage] for stage in Stage}
-            click.echo(json.dumps({"summary": summary, "stopped": run.stopped or None, "left": left}))
+            click.echo(
+                json.dumps(
+                    {"summary": summary, "stopped": run.stopped or None, "left": ["/".join(each) for each in left]}
+                )
+            )
             return
         numbers = [f"{counts[stage]} {stage.lower()}" for stage in Stage if counts[stage]]
         click.echo(f"{len(run.relocations)} VMs: {', '.join(numbers)}" if numbers else "No VM to migrate.")
         if run.stopped:
             self.note(f"Stopped: {run.stopped}")
-        for name in left:
-            self.note(f"Still running: migration {name}")
+        for namespace, name in left:
+            self.note(f"Still running: migration {name} in namespace {namespace}")
 
 
 def migrate(  # noqa: PLR0913, PLR0917 (what the command knows)
