@@ -199,13 +199,6 @@ def test_the_selectors_of_a_migration_are_removed(case: str) -> None:
     assert spec["nodeSelector"] == OWN_SELECTORS | kept
 
 
-def test_a_pod_that_was_not_migrated_keeps_its_selectors_and_anti_affinity() -> None:
-    pod = vm_pod(nodeSelector=SELECTORS_OF_A_TARGET, affinity=pod_anti_affinity(pod_term({"app": "db"})))
-    spec = next_of(pod)["spec"]
-    assert spec["nodeSelector"] == SELECTORS_OF_A_TARGET
-    assert spec["affinity"] == pod["spec"]["affinity"]
-
-
 def volumes(*sources: Object) -> list[Object]:
     return [{"name": f"volume-{number}"} | source for number, source in enumerate(sources)]
 

@@ -22,17 +22,15 @@ from tests.support.builders import (
     volume,
 )
 from webhook.cluster.caches.fact_readers import read_virtual_machine
-from webhook.cluster.caches.failed_nodes import VmId
 from webhook.fleet.release import (
     MAX_RELEASES,
     PENDING_LIMIT,
-    RELEASE_REASONS,
     why_kept,
     why_not_scheduled,
     why_pin_fails,
 )
 from webhook.placement.guard.feasibility import MAX_START_FAILURES, FailedCheck
-from webhook.placement.reasons import GUARD_REASONS, Reason
+from webhook.placement.reasons import Reason
 from webhook.placement.settings import Action
 
 MINUTE = 60.0
@@ -68,11 +66,6 @@ def test_a_pin_fails_when_its_node_refuses_the_pod_or_its_share_manager_has_move
     assert reason(stuck, *cluster) is expected
 
 
-def test_every_reason_of_the_guard_but_four_is_a_reason_of_a_release() -> None:
-    kept = {Reason.CACHE_STALE, Reason.NODE_SCARCE, Reason.RELEASED, Reason.START_FAILED}
-    assert set(GUARD_REASONS) - set(RELEASE_REASONS) == kept
-
-
 def test_a_pod_that_fits_its_node_may_stay_pending_for_five_minutes() -> None:
     cluster = [*storage(), node(allocatable=FULL)]
     stuck = pinned_vm_pod(requests={"cpu": "1"})  # its own request does not count twice
@@ -104,10 +97,6 @@ def test_no_pin_fails_before_the_set_time(seconds: float, expected: Reason | Non
     assert reason(pinned_vm_pod(), *cluster, seconds=seconds, release_after=45) is expected
 
 
-def test_a_failed_check_of_the_guard_comes_before_a_moved_share_manager() -> None:
-    assert reason(pinned_vm_pod(), *storage(node="node-b"), node(ready="False")) is Reason.NODE_NOT_READY
-
-
 def test_a_share_manager_has_not_moved_if_only_the_votes_of_the_claims_have_changed() -> None:
     stuck = pinned_vm_pod(claims=["disk1", "disk2", "disk3"])
     others = [*storage("disk2", "node-b"), *storage("disk3", "node-b"), node(), node("node-b")]
@@ -125,12 +114,6 @@ def test_stale_caches_release_no_pin() -> None:
     store = catalog(stuck, *storage(node="node-b"), node(unschedulable=True))
     store.stale = ("nodes",)
     assert why_pin_fails(stuck, "default", store, settings(), PENDING_LIMIT + 1) is None
-
-
-def test_a_vm_that_was_released_before_is_not_released_for_that_reason() -> None:
-    store = catalog(pinned_vm_pod(), *storage(), node())
-    store.releases.record(VmId("default", "vm1", ""), "node-a", "uid-of-an-earlier-pod")
-    assert why_pin_fails(pinned_vm_pod(), "default", store, settings(), MINUTE) is None
 
 
 BOUND = pinned_vm_pod(node="node-a")

@@ -17,7 +17,6 @@ from webhook.fleet.run import (
     begun,
     next_move,
     ordered,
-    skipped,
     stopped,
     updated,
     withdrawals,
@@ -261,9 +260,3 @@ def test_an_interrupted_run_does_not_watch_its_vm() -> None:
     assert (stages(run), run.proven) == (["Moved"], frozenset())
     settling = updated(run, replace(run.relocations[0], stage=Stage.SETTLING))
     assert stages(advance(settling, view("Succeeded", sight=Sight("b")), Limits())) == ["Moved"]
-
-
-def test_a_skipped_vm_does_not_count_as_begun() -> None:
-    run = skipped(run_of(relocation("vm1"), relocation("vm2")), relocation("vm1"), "NodeFull")
-    assert run.begun == 0
-    assert name_of(next_move(run, View(0.0), Limits(most=1))) == "vm2"

@@ -24,7 +24,6 @@ from webhook.cluster.machines import Facts, machines
 from webhook.fleet.states import Machine, State, assess
 from webhook.fleet.volume_users import MAX_USERS
 from webhook.fleet.wording import if_started
-from webhook.placement.eligibility import recorded_reason
 from webhook.placement.opt_in import Applicant
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Action, Settings
@@ -253,8 +252,3 @@ def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
         found = inventory(*SERVED, vm(), launcher)
         (machine,) = machines(Facts.of(found.store))
         assert assess(machine, found.store, Settings()).reason is None
-
-
-def test_an_unknown_recorded_reason_counts_as_none() -> None:
-    assert recorded_reason(vm_pod(decided="NoSuchReason")) is None
-    assert recorded_reason(vm_pod(decided="NodeFull")) is Reason.NODE_FULL

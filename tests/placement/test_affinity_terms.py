@@ -49,11 +49,6 @@ def term(
         pytest.param(pod_term({"app": "web"}), term("default"), id="no namespaces means the pod's own"),
         pytest.param(pod_term({"app": "web"}, namespaces=["a", "b"]), term("a", "b"), id="named namespaces stay"),
         pytest.param(
-            pod_term({"app": "web"}, namespaces=None, namespaceSelector=None),
-            term("default"),
-            id="null namespace fields mean the pod's own",
-        ),
-        pytest.param(
             pod_term({"app": "web"}, namespaceSelector={}),
             term(namespace_selector={}),
             id="an empty namespaceSelector means any namespace",
@@ -78,11 +73,6 @@ def term(
             term("default"),
             id="a key that the pod lacks is ignored",
         ),
-        pytest.param(
-            pod_term(None, matchLabelKeys=["tier"]),
-            term("default", selector=None),
-            id="matchLabelKeys without a selector are ignored",
-        ),
     ],
 )
 def test_a_required_pod_affinity_term_is_parsed(manifest: Object, parsed: AffinityTerm) -> None:
@@ -90,38 +80,7 @@ def test_a_required_pod_affinity_term_is_parsed(manifest: Object, parsed: Affini
         assert required_terms(pod(labels=POD_LABELS, affinity=affinity), "default", kind) == (parsed,)
 
 
-def test_label_keys_are_appended_to_the_selectors_expressions() -> None:
-    manifest = pod_term({"app": "web"}, matchLabelKeys=["tier"], mismatchLabelKeys=["app"])
-    manifest["labelSelector"]["matchExpressions"] = [requirement("x", "Exists")]
-    (parsed,) = required_terms(
-        pod(labels=POD_LABELS, affinity=pod_anti_affinity(manifest)), "default", "podAntiAffinity"
-    )
-    merged = [requirement("x", "Exists"), requirement("tier", "In", "front"), requirement("app", "NotIn", "web")]
-    assert parsed.selector == label_selector(WEB | {"matchExpressions": merged})
-    assert manifest["labelSelector"]["matchExpressions"] == [requirement("x", "Exists")]
-
-
-def test_a_pod_without_affinity_has_no_terms() -> None:
-    assert required_terms(pod(), "default", "podAntiAffinity") == ()
-    assert required_terms(pod(affinity=pod_anti_affinity(pod_term({}))), "default", "podAffinity") == ()
-
-
 SELECTS_TEAM_A = {"matchLabels": {"team": "a"}}
-
-
-@pytest.mark.parametrize(
-    ("affinity_term", "selected"),
-    [
-        pytest.param(term("default"), True, id="the named namespace is selected"),
-        pytest.param(term("other"), False, id="another namespace is not selected"),
-        pytest.param(term(namespace_selector={}), True, id="an empty namespaceSelector selects every namespace"),
-        pytest.param(term(namespace_selector=SELECTS_TEAM_A), True, id="the labels of the namespace match"),
-        pytest.param(term(namespace_selector=WEB), False, id="the labels of the namespace do not match"),
-        pytest.param(term("default", selector=None), False, id="a null selector selects nothing"),
-    ],
-)
-def test_a_term_selects_a_pod_by_namespace_and_labels(affinity_term: AffinityTerm, selected: bool) -> None:
-    assert affinity_term.selects("default", {"team": "a"}, POD_LABELS) is selected
 
 
 NODE, WEB_LABELS = node("node-a"), {"app": "web"}

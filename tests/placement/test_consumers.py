@@ -16,7 +16,6 @@ from tests.support.builders import (
     injection_for,
     name_requirement,
     node,
-    pod,
     request,
     settings,
     share_manager,
@@ -62,14 +61,11 @@ def consumer_names(consumers: Consumers) -> list[str]:
     ("storage", "pods"),
     [
         pytest.param(CLAIM_AND_PV, [], id="no pod"),
-        pytest.param(CLAIM_AND_PV, [vm("one", phase="Succeeded")], id="a Succeeded VM"),
         pytest.param(CLAIM_AND_PV, [vm("one", deleting=True)], id="a terminating VM"),
         *(
             pytest.param(CLAIM_AND_PV, [vm("one", opt_in=value)], id=f"a VM with opt-in {value!r}")
             for value in (None, "True", True)
         ),
-        pytest.param(CLAIM_AND_PV, [vm("one", namespace="other")], id="a VM in another namespace"),
-        pytest.param(CLAIM_AND_PV, [pod("one", node="node-b", claims=["disk1"])], id="a pod that is not a VM"),
         pytest.param(CLAIM_AND_PV, [hotplug_pod(vm("one"), node="node-b")], id="a hotplug pod without its VM"),
         pytest.param([claim()], [vm("one")], id="an unknown PV"),
         pytest.param(
@@ -87,17 +83,6 @@ def test_a_share_manager_pod_without_consumers_is_unchanged(storage: list[Object
     assert (injection.decision.outcome, injection.decision.reason) == (Outcome.UNCHANGED, Reason.NO_CONSUMER)
     assert (injection.patch, injection.warnings, injection.decision.node) == (None, (), None)
     assert manager_pod == before
-
-
-def test_a_pv_is_found_by_handle_before_name() -> None:
-    named_like_the_volume = volume("disk2", name="vol-disk1", handle="else")
-    store = catalog(*CLAIM_AND_PV, named_like_the_volume, vm("one"), vm("two", claims=["disk2"]))
-    assert consumer_names(consumers_of("vol-disk1", store, settings())) == ["one"]
-
-
-def test_a_pv_without_a_handle_is_found_by_name() -> None:
-    store = catalog(volume(name="vol-disk1", handle=""), vm("one"))
-    assert consumers_of("vol-disk1", store, settings()).claim == "disk1"
 
 
 @pytest.mark.parametrize(
@@ -127,9 +112,7 @@ def test_the_vms_elect_one_of_their_nodes(vms: list[Object], winner: str) -> Non
     [
         pytest.param({}, set(), id="no affinity avoids nothing"),
         pytest.param(avoiding_nodes("a"), {"a"}, id="Longhorn's term after a stale lease"),
-        pytest.param(avoiding_nodes("a", "b"), {"a", "b"}, id="several names"),
         pytest.param(avoiding_nodes("a", operator="In"), set(), id="In avoids nothing"),
-        pytest.param(avoiding_nodes("a", key="metadata.namespace"), set(), id="another field avoids nothing"),
     ],
 )
 def test_avoided_nodes_come_from_not_in_preferences(fields: Object, avoided: set[str]) -> None:

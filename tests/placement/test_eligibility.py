@@ -51,9 +51,7 @@ def reason_of(vm_pod: Object, user: str = KUBEVIRT, **overrides: Any) -> Reason 
     "fields",
     [
         pytest.param({"operation": "UPDATE"}, id="an update"),
-        pytest.param({"operation": "DELETE", "object": None}, id="a deletion"),
         pytest.param({"subResource": "binding"}, id="a binding"),
-        pytest.param({"kind": {"group": "", "version": "v1", "kind": "Node"}}, id="a Node"),
         pytest.param(
             {"kind": {"group": "metrics.k8s.io", "version": "v1", "kind": "Pod"}}, id="a Pod of another API group"
         ),
@@ -69,17 +67,9 @@ def test_a_request_that_does_not_create_a_pod_is_ignored(fields: Object) -> None
     assert injection.decision.outcome is Outcome.UNCHANGED
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"subResource": ""}, {"kind": None}], ids=["a usual request", "an empty subResource", "a null kind"]
-)
-def test_a_pod_creation_is_recognized(fields: Object) -> None:
-    assert is_pod_creation(request(pod()) | fields)
-
-
 INELIGIBLE = [
     pytest.param({"labels": {"kubevirt.io": "virt-handler"}}, Reason.NOT_VIRT_LAUNCHER, id="another KubeVirt pod"),
     pytest.param({"labels": {"kubevirt.io": "hotplug-disk"}}, Reason.NOT_VIRT_LAUNCHER, id="a hotplug pod"),
-    pytest.param({"labels": {"kubevirt.io": None}}, Reason.NOT_VIRT_LAUNCHER, id="a null KubeVirt label"),
     *(
         pytest.param({"user": user}, Reason.NOT_FROM_KUBEVIRT, id=f"created by {user!r}")
         for user in ("alice", "", LONGHORN, "system:serviceaccount:alice:kubevirt-controller", None, ["alice"])
@@ -96,7 +86,6 @@ INELIGIBLE = [
     ),
     pytest.param({"nodeName": "node-b"}, Reason.ALREADY_BOUND, id="already bound"),
     pytest.param({"claims": []}, Reason.NO_CLAIMS, id="no claims"),
-    pytest.param({"volumes": [{"name": "x", "emptyDir": {}}]}, Reason.NO_CLAIMS, id="volumes without a claim"),
     pytest.param(pinned_fields("node-b"), Reason.ALREADY_INJECTED, id="already injected"),
 ]
 

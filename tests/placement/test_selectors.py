@@ -32,8 +32,6 @@ REQUIREMENTS = [
     (requirement("absent", "DoesNotExist"), True),
     ({"key": "disk", "operator": "Exists", "values": None}, True),
     ({"key": "absent", "operator": "DoesNotExist"}, True),
-]
-NUMERIC_REQUIREMENTS = [
     (requirement("rank", "Gt", "4"), True),
     (requirement("rank", "Gt", "5"), False),
     (requirement("rank", "Lt", "6"), True),
@@ -63,15 +61,6 @@ def requirement_id(value: Any) -> str | None:
 )
 def test_a_requirement_matches_labels(expression: Object, expected: bool) -> None:
     assert labels_match({"matchExpressions": [expression]}, LABELS) is expected
-    assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS) is expected
-
-
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    NUMERIC_REQUIREMENTS,
-    ids=lambda value: requirement_id(value) if value not in (True, False) else "",
-)
-def test_gt_and_lt_compare_a_node_label_as_a_number(expression: Object, expected: bool) -> None:
     assert node_matches({"nodeSelectorTerms": [{"matchExpressions": [expression]}]}, "node-a", LABELS) is expected
 
 

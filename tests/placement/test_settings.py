@@ -143,9 +143,8 @@ def test_every_setting_has_valid_and_invalid_examples() -> None:
     assert {row[0] for row in VALID} == {row[0] for row in INVALID} == set(variables())
 
 
-@pytest.mark.parametrize("variable", list(variables()))
-def test_an_empty_variable_uses_the_default(variable: str) -> None:
-    assert read_settings({variable: ""}) == DEFAULTS
+def test_an_empty_variable_uses_the_default() -> None:
+    assert read_settings(dict.fromkeys(variables(), "")) == DEFAULTS
 
 
 @pytest.mark.parametrize("variable", ["CO_SCHEDULE_", "CO_SCHEDULE_NODEGUARD", "CO_SCHEDULE_node_guard"])
@@ -163,11 +162,6 @@ def test_variables_with_other_prefixes_are_ignored() -> None:
         read_settings({"PATH": "/bin", "KUBEVIRT_SCHEDULER_PORT": "tcp://10.0.0.1:443", "co_schedule_x": "y"})
         == DEFAULTS
     )
-
-
-@pytest.mark.parametrize("name", ["a", "a-b", "a.b", "0", "n" * 253, "ip-10-0-0-1.ec2.internal"])
-def test_a_name_that_the_api_server_accepts_is_a_subdomain(name: str) -> None:
-    assert is_dns_subdomain(name)
 
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a-", "a..b", ".a", "a.", "n" * 254, "a\n", "ä", "a b"])

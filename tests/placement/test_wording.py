@@ -17,8 +17,7 @@ from tests.support.builders import (
     volume,
 )
 from webhook.placement import wording
-from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Mode, Outcome, Reason
-from webhook.placement.votes import Choice
+from webhook.placement.reasons import CLAIM_REASONS, GUARD_REASONS, ClaimFinding, Reason
 
 # These sentences contain names and amounts, so functions build them.
 WORDED_BY_FUNCTIONS = {
@@ -62,30 +61,6 @@ def test_advice_is_a_whole_sentence_on_one_line(advice: str) -> None:
     assert advice.endswith(".")
     assert advice[0].isupper()
     assert len(advice) <= wording.MAX_WARNING_LENGTH
-
-
-@pytest.mark.parametrize(
-    ("sentence", "expected"),
-    [
-        (wording.placed((A,), Choice("node-a"), Mode.PREFERRED), "prefers node-a, which serves claim a"),
-        (
-            wording.placed((B, A, C), Choice("node-b", ("node-a",)), Mode.REQUIRED),
-            "pinned to node-b, which serves claims b and c; node-a serves claim a",
-        ),
-        (
-            wording.softened((A,), Choice("node-a"), "does not exist", Outcome.UNCHANGED),
-            "node-a serves claim a but does not exist, so no node affinity is added",
-        ),
-        (
-            wording.unserved(
-                [ClaimFinding("a", reason=Reason.CLAIM_NOT_RWX), ClaimFinding("b", reason=Reason.NOT_LONGHORN)]
-            ),
-            "no node serves claims a (ClaimNotRWX) and b (NotLonghorn)",
-        ),
-    ],
-)
-def test_a_sentence_names_the_nodes_and_claims(sentence: str, expected: str) -> None:
-    assert sentence == expected
 
 
 @pytest.mark.parametrize(("length", "kept_length"), [(119, 119), (120, 120), (121, 120), (1000, 120)])
@@ -183,13 +158,3 @@ def test_an_unknown_mode_is_quoted_on_one_line(value: Any) -> None:
     ).warnings
     assert warning.isprintable()
     assert len(warning) <= 120
-
-
-def test_a_conflict_warning_names_only_the_nodes_that_got_votes() -> None:
-    state = [claim("state", labels={"persistent-state-for": "vm1"}), *storage("state", "node-c")[1:]]
-    new_pod = virt_launcher(claims=["a", "b", "state"])
-    injection = injection_for(new_pod, *storage("a", "node-a"), *storage("b", "node-b"), *state)
-    assert "node-c" not in injection.decision.message
-    assert injection.warnings == (
-        "kubevirt-scheduler: several nodes serve the claims: node-a is the target node, not node-b",
-    )

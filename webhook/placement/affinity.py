@@ -36,10 +36,8 @@ def _with_pin(required: JsonObject | None, node: str) -> JsonObject:
     if required is None:
         return {"nodeSelectorTerms": [{"matchFields": [_node_field(node)]}]}
     # Terms are ORed, so a term without the pin would admit other nodes: every term needs the pin.
-    terms = list_in(required, "nodeSelectorTerms")
-    if not terms:  # matches no node, and can't carry a pin
-        return required
-    return {**required, "nodeSelectorTerms": [_pinned_term(term, node) for term in terms]}
+    terms = [_pinned_term(term, node) for term in list_in(required, "nodeSelectorTerms")]
+    return {**required, "nodeSelectorTerms": terms}
 
 
 def with_node(affinity: Any, node: str, *, pin: bool = False, avoid: bool = False) -> JsonObject:
