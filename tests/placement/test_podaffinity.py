@@ -56,6 +56,9 @@ def preferring_web(node_name: str) -> Object:
         pytest.param(REPELS_WEB, web("node-a", namespace="other"), False, id="a match in another namespace passes"),
         pytest.param(REPELS_WEB, web("node-a", deleting=True), True, id="a terminating match is rejected"),
         pytest.param(REPELS_WEB, unbound_web("node-a"), True, id="a match pinned to the node is rejected"),
+        pytest.param(
+            pod_anti_affinity(pod_term(WEB, "rack")), web("node-a"), False, id="a topology key that no node has passes"
+        ),
         pytest.param(pod_anti_affinity(pod_term(WEB, ZONE)), web("node-b"), True, id="a match in the zone is rejected"),
     ],
 )
