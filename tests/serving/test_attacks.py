@@ -12,21 +12,19 @@ from time import monotonic, sleep
 
 import pytest
 
-from tests.support.builders import REQUIRED, pod
+from tests.support.builders import REQUIRED
 from tests.support.fake_api_server import ApiServer
 from tests.support.large_reviews import SHAPES, large_review
 from tests.support.server_process import (
     JSON,
     TIMEOUT,
     VM_START,
-    cpu_seconds,
     resident_memory,
     run_server,
     until,
     write_cluster,
 )
 from tests.support.tls_records import handshake
-from webhook.serving.http.loop import MAX_BUFFERED
 from webhook.serving.http.parser import BODY_LIMIT
 from webhook.serving.review.admission_review import REVIEW_LIMIT
 
@@ -290,64 +288,3 @@ def test_made_up_pods_leave_nothing_in_memory(live_server, fields_of, pods, once
         response = live_server.review(json.dumps(review).encode())
         assert response["auditAnnotations"]["outcome"] in {"pinned", "preferred"}
     assert resident_memory(pid) < before + once / 2
-
-
-OTHER_PEER = "127.0.0.2"
-
-
-def send_in_two_pieces(server, body):
-    """Send a review that doesn't arrive at once; its HTTP status."""
-    with server.connect_tls() as sock:
-        sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[: len(body) // 2])
-        sleep(0.1)
-        sock.sendall(body[len(body) // 2 :])
-        return int(sock.recv(12)[-3:])
-
-
-def test_stalled_bodies_reject_no_large_review_of_another_peer(shared_server):
-    """Unfinished bodies filled the memory, and all other large reviews were rejected unless they arrived at once."""
-    with ExitStack() as stack:
-        for _ in range(MAX_BUFFERED // BODY_LIMIT):
-            sock = stack.enter_context(shared_server.connect_tls(OTHER_PEER))
-            sock.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)
-            sock.sendall(b" " * (BODY_LIMIT - 1000))
-        assert send_in_two_pieces(shared_server, VM_START.ljust(100_000)) == 200
-
-
-@pytest.mark.usefixtures("raised_file_limit")
-def test_a_review_overtakes_those_of_another_peer(shared_server):
-    """Behind 500 costly reviews of another client, it waited 2 s for all of them."""
-    body, _ = large_review("nested lists", 40_000)
-    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with ExitStack() as stack:
-        others = [stack.enter_context(shared_server.connect_tls(OTHER_PEER)) for _ in range(PEERS)]
-        for sock in others:
-            sock.sendall(request)
-        assert send_in_two_pieces(shared_server, VM_START.ljust(100_000)) == 200
-        assert not all(is_readable(sock) for sock in others)
-
-
-def test_a_review_of_a_pod_that_kubevirt_did_not_create_costs_no_more_than_reading_it(tmp_path):
-    """Each dry run of a tenant was decided like a VM."""
-    review = json.loads(VM_START)
-    selector = {"matchExpressions": [{"key": "absent", "operator": "Exists"}]}
-    term = {"labelSelector": selector, "namespaces": ["shop"], "topologyKey": "kubernetes.io/os"}
-    review["request"]["object"]["spec"]["affinity"] = {"podAntiAffinity": {REQUIRED: [term] * 90}}
-    of_kubevirt = json.dumps(review).encode()
-    review["request"]["userInfo"]["username"] = "alice"
-    of_tenant = json.dumps(review).encode()
-    pods = [pod(f"web-{number}", "shop", node="node-a") for number in range(1000)]
-    with ApiServer() as api:
-        api.put(*json.loads(write_cluster(tmp_path).read_text())["items"], *pods)
-        with run_server(tmp_path, "--kubeconfig", api.kubeconfig(tmp_path)) as server:
-            assert server.review(of_kubevirt)["auditAnnotations"]["reason"] == "Unjudged"
-            assert server.review(of_tenant)["auditAnnotations"]["reason"] == "NotFromKubeVirt"
-            costs = []
-            for body in of_kubevirt, of_tenant:
-                before = cpu_seconds(server.worker_pid())
-                with closing(server.connect()) as connection:
-                    for _ in range(300):
-                        connection.request("POST", "/mutate?timeout=10s", body, JSON)
-                        connection.getresponse().read()
-                costs.append(cpu_seconds(server.worker_pid()) - before)
-    assert costs[1] < costs[0] * 0.75

@@ -7,9 +7,10 @@ import logging
 import pytest
 
 from tests.support.builders import settings
+from tests.support.fake_clock import FakeClock
 from webhook.placement.settings import LogFormat, LogLevel
 from webhook.serving.telemetry import logs
-from webhook.serving.telemetry.logs import LogLimit
+from webhook.serving.telemetry.logs import LIMITED_EVENTS, LINES_PER_SECOND, MAX_BURST, LogLimit
 
 SECRET = "not-a-real-passphrase"
 
@@ -140,3 +141,23 @@ def test_a_line_with_a_value_that_is_not_json_is_still_logged(value):
     stream = configured_stream()
     logging.getLogger("webhook").info("decided", extra={"pod": value, "vm": "vm1"})
     assert lines(stream)[0]["vm"] == "vm1"
+
+
+@pytest.mark.parametrize("event", LIMITED_EVENTS)
+def test_a_flood_of_failed_requests_is_cut_to_a_burst_then_a_rate(event):
+    clock, stream = FakeClock(), io.StringIO()
+    limit = LogLimit(clock)
+    logs.configure(settings(), stream, limit)
+
+    def written(number, event=event, code=400):
+        before = len(lines(stream))
+        for _ in range(number):
+            logging.getLogger("webhook").warning(event, extra={"code": code})
+        return len(lines(stream)) - before
+
+    assert written(1000) == MAX_BURST
+    clock.now += 1
+    assert written(1000) == LINES_PER_SECOND
+    assert limit.suppressed == 2000 - MAX_BURST - LINES_PER_SECOND
+    assert written(1, code=503) == 1  # a flood of one status does not hide another
+    assert written(1000, event="decided") == 1000

@@ -1,7 +1,6 @@
 """The event loop, driven turn by turn on a fake clock, with real sockets: timeouts, requests, limits, draining."""
 
 import gc
-import json
 import os
 import resource
 import ssl
@@ -13,15 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.serving.loop_driver import POST, drive_loop
-from tests.support.builders import catalog, request, virt_launcher
 from tests.support.log_capture import capture_logs
 from tests.support.own_process import run_in_child_process
 from tests.support.threads import own_threads
 from tests.support.tls_client import client_hello, closed_by_server, read_available, reset, write_certificate_files
 from tests.support.tls_records import ALERT, CLOSE_NOTIFY, handshake
-from webhook.cluster.backend import from_snapshot
-from webhook.placement.settings import Settings
-from webhook.serving.app import review_port
 from webhook.serving.http.loop import (
     DRAIN_TIMEOUT,
     MAX_BUFFERED,
@@ -34,7 +29,6 @@ from webhook.serving.http.loop import (
 from webhook.serving.http.messages import Response
 from webhook.serving.http.parser import BODY_LIMIT
 from webhook.serving.http.tls_channel import MAX_USELESS_RECORDS, RECORDS_PER_TURN
-from webhook.serving.review.reviewer import Reviewer
 from webhook.serving.telemetry.collectors import loop_metrics
 from webhook.serving.telemetry.metrics import Metrics
 
@@ -169,15 +163,6 @@ def test_an_idle_connection_is_closed_after_95_seconds(driver):
     assert driver.dropped == {}
 
 
-def test_a_peer_that_stays_after_connection_close_is_closed_after_2_seconds(driver):
-    with driver.connect_tls() as sock:
-        assert CLOSE_HEADER in driver.send_and_receive(sock, POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-        assert driver.loop.connections() == 1
-        driver.advance_clock(2)
-        assert driver.loop.connections() == 0
-    assert driver.dropped == {}
-
-
 # Requests
 
 
@@ -189,14 +174,6 @@ def test_bytes_after_a_request_are_not_read_and_its_response_ends_the_connection
         assert CLOSE_HEADER in response
         assert closed_by_server(sock)
     assert len(driver.requests) == 1
-
-
-@pytest.mark.parametrize("head", [b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\n", HEAD + b"Connection: close\r\n\r\n"])
-def test_connection_close_ends_the_connection_after_the_response(driver, head):
-    with driver.connect_tls() as sock:
-        assert CLOSE_HEADER in driver.send_and_receive(sock, head + b"{}" + POST)
-        assert closed_by_server(sock)
-    assert +driver.statuses == {200: 1}
 
 
 def test_a_response_to_head_has_no_body(driver):
@@ -236,37 +213,6 @@ def test_an_exception_drops_only_its_connection(driver):
         assert is_served(driver, other_peer)
     assert driver.dropped == {"error": 1}
     assert "connection failed" in {line["event"] for line in lines}
-
-
-REVIEW = json.dumps(
-    {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request(virt_launcher())}
-).encode()
-REVIEW_HEAD = HEAD.replace(b"/mutate", b"/mutate?timeout=10s") + b"Content-Length: %d\r\n\r\n"
-
-
-@pytest.fixture
-def reviewer(driver):
-    """Respond as the TLS port of an empty cluster does, on the fake clock."""
-    defaults = Settings()
-    reviewer = Reviewer(from_snapshot(catalog(), defaults), defaults, Metrics(), lambda: driver.now)
-    driver.handler.respond = review_port(reviewer)
-
-
-def admission_response(response):
-    """The admission response in the only HTTP response in these bytes."""
-    assert status_of(response) == 200
-    return json.loads(response.partition(b"\r\n\r\n")[2])["response"]
-
-
-@pytest.mark.usefixtures("reviewer")
-@pytest.mark.parametrize(("delay", "reason"), [(9.4, "ClaimNotFound"), (9.6, "DeadlineExceeded")])
-def test_the_webhook_timeout_starts_at_the_first_byte(driver, delay, reason):
-    with driver.connect_tls() as sock:
-        driver.send(sock, REVIEW_HEAD % len(REVIEW))
-        driver.advance_clock(delay)
-        response = admission_response(driver.send_and_receive(sock, REVIEW))
-    assert response["allowed"]
-    assert reason in json.dumps(response["auditAnnotations"])
 
 
 # TLS records

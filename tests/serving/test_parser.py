@@ -14,7 +14,6 @@ from webhook.serving.http.parser import (
     BODY_LIMIT,
     FIELDS_LIMIT,
     HEAD_LIMIT,
-    NO_BODY,
     NO_EXPECTATIONS,
     NO_HOST,
     UNKNOWN_CODING,
@@ -296,13 +295,6 @@ def test_a_content_length_over_4_mib_is_rejected_before_the_body_arrives(size, s
     assert (failure[0] if failure else None) == status
 
 
-def test_a_port_without_bodies_rejects_one():
-    stream = f"{HEAD}Content-Length: 5\r\n\r\nhello".encode()
-    parser = RequestParser(body_limit=0)
-    parser.feed(stream, 0.0)
-    assert parser.failure == (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, NO_BODY)
-
-
 @pytest.mark.parametrize(("excess", "status"), [(0, None), (1, 413)])
 def test_a_chunked_body_is_rejected_at_the_first_byte_over_4_mib(excess, status):
     megabyte = b"100000\r\n" + b"x" * 2**20 + b"\r\n"
@@ -384,8 +376,3 @@ def test_serialize_returns_head_and_body_as_one_piece():
     assert (status, body) == ("HTTP/1.1 200 OK", "{}")
     assert date.startswith("Date: ")
     assert fields == ["Connection: keep-alive", "Content-Length: 2", "Content-Type: application/json"]
-
-
-def test_serialize_writes_connection_close_and_omits_the_body_for_head():
-    response = serialize(Response(HTTPStatus.OK, b"{}", [("X", "y")]), keep_alive=False, head_only=True).decode()
-    assert response.endswith("\r\nConnection: close\r\nContent-Length: 2\r\nX: y\r\n\r\n")

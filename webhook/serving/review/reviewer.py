@@ -35,12 +35,6 @@ log = logging.getLogger("webhook")
 
 _NOT_IN_NAMES = re.compile(r"[^-A-Za-z0-9._:= ]")
 
-LogInfo = Callable[[str, dict[str, Any]], None]
-
-
-def _log_info(event: str, fields: dict[str, Any]) -> None:
-    log.info(event, extra=fields)
-
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
@@ -54,7 +48,7 @@ class Reviewer:
     metrics: Metrics
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
-    log_info: LogInfo = _log_info
+    log_info: Callable[[str, dict[str, Any]], None] = lambda event, fields: log.info(event, extra=fields)
     retries: RetryBudget = field(default_factory=RetryBudget)
 
     def answer(self, body: bytes, received: float, timeout: float) -> Response:

@@ -5,7 +5,6 @@ import logging
 import os
 import select
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
@@ -61,7 +60,7 @@ class LogLimit(logging.Filter):
     """Drops lines about failed requests beyond LINES_PER_SECOND.
 
     Each event and HTTP status has its own limit, so that a flood of 400s hides no 503. `suppressed` counts the dropped
-    lines. The next line of the same kind has the number of lines dropped before it, in the field `suppressed`.
+    lines.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,7 +68,6 @@ class LogLimit(logging.Filter):
         self.suppressed = 0
         self._clock, self._lock = clock, Lock()
         self._buckets: dict[tuple[str, int | None], TokenBucket] = {}
-        self._unreported: Counter[tuple[str, int | None]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write the record."""
@@ -79,13 +77,9 @@ class LogLimit(logging.Filter):
         with self._lock:
             if kind not in self._buckets:
                 self._buckets[kind] = TokenBucket(LINES_PER_SECOND, MAX_BURST, self._clock)
-            if not self._buckets[kind].take():
-                self.suppressed += 1
-                self._unreported[kind] += 1
-                return False
-            if suppressed := self._unreported.pop(kind, 0):
-                record.suppressed = suppressed
-        return True
+            passes = self._buckets[kind].take()
+            self.suppressed += not passes
+        return passes
 
 
 # The attributes of a record that are no fields of the event.
