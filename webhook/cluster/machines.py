@@ -47,7 +47,9 @@ class Facts:
     def of(cls, store: Store) -> Self:
         """Copy the facts from a store."""
         pods = store.pods
-        return cls(tuple(store.virtual_machines.values()), tuple(pods.launchers()), tuple(pods.hotplug_pods()))
+        return cls(
+            tuple(store.virtual_machines.values()), tuple(pods.launchers.values()), tuple(pods.hotplug_pods.values())
+        )
 
 
 def machines(facts: Facts) -> list[Machine]:

@@ -19,46 +19,6 @@ def vm_key(pod: Pod) -> Key:
     return pod.namespace, pod.vmi_uid or pod.name
 
 
-class Load(Table[Pod]):
-    """Pods with the sum of their requests on each node."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._by_node: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-
-    def put(self, fact: Pod) -> None:
-        """Store a pod, in place of an older one with the same key."""
-        key = fact.key
-        if key in self._by_key:
-            self.remove(key)
-        self._by_key[key] = fact
-        if fact.effective_node:
-            load = self._by_node[fact.effective_node]
-            for resource, amount in fact.requests.items():
-                load[resource] += amount
-
-    def remove(self, key: Key) -> Pod | None:
-        """Remove and return a pod; return None if it is missing."""
-        removed = self._by_key.pop(key, None)
-        if removed is not None and removed.effective_node:
-            load = self._by_node[removed.effective_node]
-            for resource, amount in removed.requests.items():
-                load[resource] -= amount
-                if not load[resource]:  # otherwise resources of made-up pods would pile up
-                    del load[resource]
-            if not load:  # nor may the entries of deleted nodes, over the years
-                del self._by_node[removed.effective_node]
-        return removed
-
-    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
-        """Sum up the requests of the pods on a node, without the pod `excluding`."""
-        total: Mapping[str, int] = self._by_node.get(node, {})
-        own = self.get(excluding)
-        if own is None or own.effective_node != node:
-            return total
-        return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}
-
-
 Index = defaultdict[Any, dict[Key, Pod]]
 PodTerm = tuple[Pod, AffinityTerm]
 Label = tuple[str, str]
@@ -189,11 +149,12 @@ def _rarest_label(term: AffinityTerm, buckets: Buckets) -> Iterable[Label | None
     return min(keys, key=lambda labels: sum(len(buckets.get(label, ())) for label in labels), default=(None,))
 
 
-class PlacedPods(Load):
-    """Pods that count on a node, also indexed by what affects other pods there."""
+class PlacedPods(Table[Pod]):
+    """Pods that count on a node: the sum of their requests there, and what affects other pods."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._by_node: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._placed = LabeledPods()
         self._terms = RepellingTerms()
         self._oversized: Index = defaultdict(dict)
@@ -201,9 +162,14 @@ class PlacedPods(Load):
 
     def put(self, fact: Pod) -> None:
         """Store a pod, in place of an older one with the same key."""
-        super().put(fact)
+        key = fact.key
+        if key in self._by_key:
+            self.remove(key)
+        self._by_key[key] = fact
         if fact.effective_node:
-            key = fact.key
+            load = self._by_node[fact.effective_node]
+            for resource, amount in fact.requests.items():
+                load[resource] += amount
             self._placed.put(fact)
             self._terms.put(fact)
             if not fact.node and not fact.prefers:
@@ -213,14 +179,29 @@ class PlacedPods(Load):
 
     def remove(self, key: Key) -> Pod | None:
         """Remove and return a pod; return None if it is missing."""
-        removed = super().remove(key)
+        removed = self._by_key.pop(key, None)
         if removed is not None and removed.effective_node:
+            load = self._by_node[removed.effective_node]
+            for resource, amount in removed.requests.items():
+                load[resource] -= amount
+                if not load[resource]:  # otherwise resources of made-up pods would pile up
+                    del load[resource]
+            if not load:  # nor may the entries of deleted nodes, over the years
+                del self._by_node[removed.effective_node]
             self._placed.remove(removed)
             self._terms.remove(key)
             self._unbound.pop(key, None)
             if removed.oversized:
                 _remove_from(self._oversized, removed.namespace, key)
         return removed
+
+    def requested(self, node: str, excluding: Key) -> Mapping[str, int]:
+        """Sum up the requests of the pods on a node, without the pod `excluding`."""
+        total: Mapping[str, int] = self._by_node.get(node, {})
+        own = self.get(excluding)
+        if own is None or own.effective_node != node:
+            return total
+        return {resource: amount - own.requests.get(resource, 0) for resource, amount in total.items()}
 
     def placed(self, namespace: str, selector: Selector) -> Collection[Pod]:
         """List the pods with an effective node that a selector may select in a namespace (see `Catalog`)."""
@@ -249,17 +230,20 @@ class PlacedPods(Load):
 
 
 class Pods(PlacedPods):
-    """The unfinished pods, also indexed by claim, owner, VM and served Longhorn volume."""
+    """The unfinished pods, also indexed by claim, owner, VM and served Longhorn volume.
+
+    `with_pin`, `launchers` and `hotplug_pods`, which mount hotplugged claims for a virt-launcher pod, are some of them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._with_pin: dict[Key, Pod] = {}
+        self.with_pin: dict[Key, Pod] = {}
         self._by_claim: Index = defaultdict(dict)
-        self._launchers: dict[Key, Pod] = {}
+        self.launchers: dict[Key, Pod] = {}
         self._by_uid: dict[str, Pod] = {}
         self._by_vm: dict[Key, Pod] = {}
         self._serving: Index = defaultdict(dict)
-        self._hotplug_pods: dict[Key, Pod] = {}
+        self.hotplug_pods: dict[Key, Pod] = {}
         self._without_vm: defaultdict[Key, list[Pod]] | None = None  # see `mounting_without_vm`
 
     def put(self, fact: Pod) -> None:
@@ -292,17 +276,13 @@ class Pods(PlacedPods):
         """Find the pod of a VM; `vm` is a `vm_key`."""
         return self._by_vm.get(vm)
 
-    def with_pin(self) -> Collection[Pod]:
-        """List the pods with a pin."""
-        return self._with_pin.values()
-
     def _groups(self, pod: Pod) -> Iterator[dict[Key, Pod]]:
         if pod.pin:
-            yield self._with_pin
+            yield self.with_pin
         if pod.is_virt_launcher:
-            yield self._launchers
+            yield self.launchers
         if pod.is_hotplug_pod:
-            yield self._hotplug_pods
+            yield self.hotplug_pods
 
     def _index_entries(self, pod: Pod) -> Iterator[tuple[Index, Any]]:
         for claim in pod.claims if pod.belongs_to_vm else ():
@@ -313,14 +293,6 @@ class Pods(PlacedPods):
     def serving(self, namespace: str, volume: str) -> list[Pod]:
         """List the share-manager pods of a Longhorn volume, sorted by name."""
         return sorted(self._serving.get((namespace, volume), {}).values(), key=lambda pod: pod.key)
-
-    def launchers(self) -> Collection[Pod]:
-        """List the virt-launcher pods."""
-        return self._launchers.values()
-
-    def hotplug_pods(self) -> Collection[Pod]:
-        """List the pods that mount hotplugged claims for a virt-launcher pod."""
-        return self._hotplug_pods.values()
 
     def share_managers(self, namespace: str) -> Iterator[Pod]:
         """List the share-manager pods in a namespace."""

@@ -167,7 +167,7 @@ class Store:
         old: Table[Any] = self.table(kind)
         setattr(self, TABLE_NAMES[kind], new)
         if isinstance(new, Pods):
-            self.pins.replace(new.with_pin())
+            self.pins.replace(new.with_pin.values())
             bound = [(vm, pod) for vm in self.reservations if (pod := new.of_vm(vm)) and pod.node]
             for vm, pod in bound:
                 if not (before := old.get(pod.key)) or not before.node:

@@ -92,7 +92,9 @@ def undecided(inspection: Inspection, found: Installation) -> Iterator[Result]:
     pods_of_vms = replace(PODS, query=PODS.query | {"labelSelector": VM_POD_SELECTOR})
     sources = (CLAIMS, *metadata_kinds(settings)) if settings.opt_in is OptIn.NAMESPACE else ()
     store = Store(fact for kind in (pods_of_vms, VMIS, *sources) for fact in inspection.facts(kind))
-    pods = [pod for pod in store.pods.launchers() if pod.created >= installed and is_undecided(pod, store, settings)]
+    pods = [
+        pod for pod in store.pods.launchers.values() if pod.created >= installed and is_undecided(pod, store, settings)
+    ]
     names = sorted(f"{pod.namespace}/{pod.vm or pod.name}" for pod in pods)
     if names:
         yield warning(
