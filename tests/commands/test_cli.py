@@ -135,10 +135,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_ctrl_c_exits_with_130_and_prints_one_line(folder: Path) -> None:
     # A background job of a shell ignores SIGINT, and so do its children, unless `env` restores the default.
-    command = ["env", "--default-signal=INT", SCRIPT, "report", "-w", "--snapshot", folder / "cluster.yaml"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert process.stdout.readline()
+    os.mkfifo(folder / "pipe")
+    command = ["env", "--default-signal=INT", SCRIPT, "report", "--snapshot", folder / "pipe"]
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+        (folder / "pipe").open("wb"),  # waits until the command reads it
+    ):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "Interrupted\n")

@@ -1,7 +1,6 @@
 """`report` lists the VMs of a snapshot or of a live cluster, with a summary and the nodes."""
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,9 +194,7 @@ def test_the_exit_status_reports_vms_that_are_apart(snapshot: Path) -> None:
     ("arguments", "message"),
     [
         (["-A", "-n", "shop"], "specify either -A or -n, not both"),
-        (["-w", "-o", "json"], "-w prints tables"),
         (["--sort-by", "cpu"], "--sort-by of vms is one of: name, state, node, storage"),
-        (["-w", "--fail-on", "apart"], "-w never ends with an exit status"),
         (["-l", "a=b=c"], "invalid label selector 'a=b=c'"),
     ],
 )
@@ -267,23 +264,3 @@ def test_the_table_fits_in_100_columns_with_names_of_40_characters(tmp_path: Pat
         assert max(map(len, lines)) <= 100
     if namespace == "shop":
         assert lines[1].startswith(f"{LONG}   ")  # a name that fits is not wrapped, so it can be copied
-
-
-class WatchEnded(Exception):
-    """Ends a watch, which has no other end than Ctrl-C."""
-
-
-def test_watch_prints_the_table_again_after_a_pause(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 2:
-            raise WatchEnded
-
-    monkeypatch.setattr(time, "sleep", pause)
-    result = CliRunner().invoke(commands, ["report", "--snapshot", str(snapshot), "-w"])
-    assert isinstance(result.exception, WatchEnded)
-    assert pauses == [5, 5]
-    assert result.stdout.count("NAMESPACE") == 2
-    assert "\x1b" not in result.stdout

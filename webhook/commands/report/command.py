@@ -2,8 +2,6 @@
 
 import itertools
 import shutil
-import sys
-import time
 from pathlib import Path
 
 import click
@@ -26,11 +24,8 @@ from webhook.commands.report.table import SORTS, render_names, render_nodes, ren
 from webhook.fleet.states import State
 from webhook.placement.objects.fields import JsonObject
 
-TABLES = ("table", "wide")
-WATCH_SECONDS = 5
 COLUMNS = 100  # without a terminal
 EXIT_APART = 1
-CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 @click.command(short_help="list VMs, their nodes, and the nodes of their storage")
@@ -41,7 +36,8 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 @click.option("--apart", "only_apart", is_flag=True, help="List only the VMs that are apart from their storage.")
 @snapshot_option
 @output_option(
-    *TABLES,
+    "table",
+    "wide",
     "name",
     "json",
     "yaml",
@@ -55,7 +51,6 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
     help=f"Sort by this. VMs: {', '.join(SORTS['vms'])}. Nodes: {', '.join(SORTS['nodes'])}.",
 )
 @click.option("--no-headers", is_flag=True, help="Print only the rows of the table.")
-@click.option("-w", "--watch", is_flag=True, help=f"Print the table again every {WATCH_SECONDS} seconds.")
 @click.option("--fail-on", type=click.Choice(["apart"]), help="Exit with status 1 if a VM is apart from its storage.")
 @prometheus_options
 @live_options
@@ -69,7 +64,6 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     output: str,
     sort_by: str | None,
     no_headers: bool,
-    watch: bool,
     fail_on: str | None,
     prometheus: str,
     prometheus_token: str,
@@ -92,27 +86,18 @@ def report(  # noqa: PLR0913, PLR0917 (one parameter per option)
     """  # noqa: D301 (click's mark for a block whose line breaks are kept)
     if all_namespaces and namespace:
         raise click.UsageError("specify either -A or -n, not both")
-    if watch and output not in TABLES:
-        raise click.UsageError("-w prints tables: specify -o table or -o wide, or omit -w")
-    if watch and fail_on:
-        raise click.UsageError("-w never ends with an exit status: omit --fail-on or -w")
     if sort_by not in (None, *SORTS[what]):
         raise click.UsageError(f"--sort-by of {what} is one of: {', '.join(SORTS[what])}")
-    wanted, found = parse_selector(selector), JsonObject()
-    for number in itertools.count() if watch else range(1):
-        if number:
-            time.sleep(WATCH_SECONDS)
-        rates = read_rates(prometheus, prometheus_token)
-        fleet = read_fleet(snapshots, live)
-        scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, wanted)
-        statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting))
-        if not statuses and scope.namespace:
-            click.echo(scope.not_found, err=True)
-        around = fleet.inventory.surroundings(fleet.webhook.predicting, rates=rates)
-        found = fleet.origin() | build_report(statuses, fleet.inventory, around)
-        listed = _listed(found, what, sort_by, only_apart=only_apart)
-        text = _rendered(listed, what, output, everywhere=scope.namespace is None, headers=not no_headers)
-        click.echo((CLEAR_SCREEN if watch and sys.stdout.isatty() else "") + text, nl=False)
+    labels, rates = parse_selector(selector), read_rates(prometheus, prometheus_token)
+    fleet = read_fleet(snapshots, live)
+    scope = Scope(None if all_namespaces else namespace or fleet.namespace or None, labels)
+    statuses = list(assess_all(fleet.inventory, scope, fleet.webhook.predicting))
+    if not statuses and scope.namespace:
+        click.echo(scope.not_found, err=True)
+    around = fleet.inventory.surroundings(fleet.webhook.predicting, rates=rates)
+    found = fleet.origin() | build_report(statuses, fleet.inventory, around)
+    listed = _listed(found, what, sort_by, only_apart=only_apart)
+    click.echo(_rendered(listed, what, output, everywhere=scope.namespace is None, headers=not no_headers), nl=False)
     if fail_on and found["summary"]["apart"]:
         raise SystemExit(EXIT_APART)
 
