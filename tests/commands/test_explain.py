@@ -171,6 +171,15 @@ SHOWN: dict[str, tuple[Object, list[Object], dict[str, Any], list[str]]] = {
         {},
         ["✗ cpu: requested 1, free 0"],
     ),
+    "no guard": (virt_launcher(), [*storage(), UNREADY], {"node_guard": False}, ["(✗) Ready: node-a is not Ready"]),
+    "an affinity that matches nothing": (
+        virt_launcher(affinity=node_terms(None)),
+        storage(),
+        {"node_guard": False},
+        [
+            f"✗ a required node affinity that can match a node: {MISMATCH}",
+        ],
+    ),
     "a preference": (
         virt_launcher(), [*storage(), UNREADY], {"affinity_mode": "preferred"}, ["(✗) Ready: node-a is not Ready"]
     ),

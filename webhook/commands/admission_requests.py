@@ -3,14 +3,11 @@
 from pathlib import Path
 
 from webhook.fleet.next_pod import creation_request
-from webhook.placement import injector
-from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import creator_of, is_pod_creation, username
 from webhook.placement.injector import Injection, namespace_of
 from webhook.placement.objects.fields import JsonObject, mapping, text
 from webhook.placement.reasons import ClaimFinding
 from webhook.placement.settings import Settings
-from webhook.placement.steps import Record, ignore
 from webhook.reading import documents
 from webhook.reading.documents import BadInput, Document, Kind
 from webhook.serving.review.admission_review import BadReview, request_of
@@ -46,14 +43,6 @@ def request_from(document: Document, kind: Kind, item: JsonObject, settings: Set
         account = creator_of(request["object"], namespace_of(request), settings)
         request = request | {"userInfo": {"username": account}}
     return request
-
-
-def inject_request(request: JsonObject, catalog: Catalog, settings: Settings, record: Record = ignore) -> Injection:
-    """Decide on a request and return the patch; `record` gets the steps. Raises BadInput without an API server."""
-    injection = injector.inject(request, catalog, settings, record)
-    if isinstance(injection.error, BadInput):
-        raise injection.error
-    return injection
 
 
 def as_json(injection: Injection) -> JsonObject:

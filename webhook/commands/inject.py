@@ -9,9 +9,10 @@ import click
 
 from webhook.cluster.caches.fact_readers import key_of
 from webhook.cluster.caches.kinds import VIRTUAL_MACHINES
-from webhook.commands.admission_requests import as_json, inject_request, pod_name, read_documents, request_from
+from webhook.commands.admission_requests import as_json, pod_name, read_documents, request_from
 from webhook.commands.fleet_source import Fleet, read_fleet, show_settings
 from webhook.commands.options import as_data, file_option, live_options, output_option, snapshot_option
+from webhook.placement import injector
 from webhook.placement.injector import Injection
 from webhook.placement.objects.fields import JsonObject, mapping, printable, text
 from webhook.placement.patch import apply_patch
@@ -93,7 +94,7 @@ def _mutate(fleet: Fleet, results: list[Reviewed], document: Document, kind: Kin
     request = request_from(document, kind, item, settings)
     if request is None:
         return item
-    injection = inject_request(request, fleet.inventory.store, settings)
+    injection = injector.inject(request, fleet.inventory.store, settings)
     before = mapping(request, "object") or item  # a DELETE request has no object
     after = apply_patch(injection.patch or [], before)
     results.append(Reviewed(pod_name(request), before, after, injection))

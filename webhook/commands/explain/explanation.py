@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from webhook.cluster.caches.store import Store
-from webhook.commands.admission_requests import as_json, inject_request
+from webhook.commands.admission_requests import as_json
 from webhook.commands.explain.lines import (
     Assumed,
     Line,
@@ -13,7 +13,6 @@ from webhook.commands.explain.lines import (
     describe_placement,
     describe_state,
     describe_steps,
-    stuck_advice,
 )
 from webhook.commands.report.document import describe
 from webhook.fleet.forecast_catalog import forecast
@@ -25,12 +24,11 @@ from webhook.fleet.wording import advice
 from webhook.placement import wording
 from webhook.placement.catalog import Catalog
 from webhook.placement.guard.pins import read_pin
-from webhook.placement.injector import Injection
+from webhook.placement.injector import Injection, inject
 from webhook.placement.objects.fields import JsonObject, mapping, text
-from webhook.placement.reasons import Outcome
+from webhook.placement.reasons import GUARD_REASONS, Outcome
 from webhook.placement.settings import Settings
 from webhook.placement.steps import Step
-from webhook.reading.documents import BadInput
 
 _ANSWERS = {"✓": True, "✗": False}
 
@@ -80,7 +78,7 @@ def _steps(lines: Iterable[Line]) -> Iterator[JsonObject]:
 
 
 def explain_request(name: str, request: JsonObject, catalog: Store, settings: Settings) -> Explanation:
-    """Explain the decision on a request. Raises BadInput if the API server can't be reached."""
+    """Explain the decision on a request."""
     return _explained(name, (), request, catalog, settings)
 
 
@@ -91,11 +89,9 @@ def explain_pod(name: str, pod: JsonObject, template: JsonObject, catalog: Store
 
 
 def explain_machine(machine: Machine, catalog: Store, around: Surroundings) -> Explanation:
-    """Explain where a VM is, and the decision on its next pod. Raises BadInput if the API server can't be reached."""
+    """Explain where a VM is, and the decision on its next pod."""
     settings = around.settings
     status = assess(machine, catalog, settings)
-    if status.start and isinstance(status.start.error, BadInput):
-        raise status.start.error
     placement = describe_placement(machine.manifest) if machine.manifest else ("no pod runs the VM",)
     lines = (Line("Where is the VM?", level=0), *map(Line, [*placement, *describe_state(status)]))
     move = plan_move(status, around, catalog)
@@ -118,17 +114,15 @@ def _explained(  # noqa: PLR0913, PLR0917 (what the callers know already)
     advised: tuple[str, ...] = (),
 ) -> Explanation:
     steps: list[Step] = []
-    injection = inject_request(request, catalog, settings, steps.append)
+    injection = inject(request, catalog, settings, steps.append)
     eligible, broken = as_if_eligible(mapping(request, "object"), injection.decision.opted_in_by, settings)
     assumed = None
     if injection.decision.reason in broken:
         steps = []
-        assumed = Assumed(inject_request(request | {"object": eligible}, catalog, settings, steps.append), broken)
+        assumed = Assumed(inject(request | {"object": eligible}, catalog, settings, steps.append), broken)
     heading = Line(f"Does the webhook handle {'the next pod' if advised else 'the pod'}?", level=0)
     try:
         described = list(describe_steps(steps, assumed.broken if assumed else (), catalog, settings, request))
-    except BadInput:
-        raise
     except Exception as error:  # noqa: BLE001 (as in `injector.inject`; the lines need more fields)
         described = [Line(f"cannot show the steps: a field is malformed ({type(error).__name__})")]
     advised = advised or _advice(injection, assumed)
@@ -154,12 +148,21 @@ def _stuck_advice(status: Status, catalog: Store, settings: Settings) -> list[st
     obstacle = why_pin_fails(pod, namespace, catalog, settings, after)
     if obstacle and status.start and status.start.decision.node == pin.node and status.start.future is Future.PINNED:
         return []  # a restart would pin it there again
-    vm = catalog.virtual_machine(namespace, pin.vm)
+    problem = f"but {pin.node} {obstacle.detail}" if obstacle else "but not scheduled there yet"
+    advised = [f"The pod is pinned to {pin.node}, {problem}."]
+    if obstacle and obstacle.reason in GUARD_REASONS:
+        advised.append(wording.ADVICE[obstacle.reason])
     restart = wording.restart_advice(namespace, pin.vm, machine.strategy)
-    return stuck_advice(
-        pin,
-        obstacle,
-        why_kept(vm, catalog.vmi(namespace, pin.vm), 0, settings),
-        after if obstacle else PENDING_LIMIT,
-        restart,
-    )
+    vm, vmi = catalog.virtual_machine(namespace, pin.vm), catalog.vmi(namespace, pin.vm)
+    if kept := why_kept(vm, vmi, 0, settings):
+        return [
+            *advised,
+            f"The webhook does not delete the pod, because {kept}.",
+            f"{restart[0].upper()}{restart[1:]}.",
+        ]
+    seconds = after if obstacle else PENDING_LIMIT
+    return [
+        *advised,
+        f"If releasing pins is enabled, the webhook deletes the pod after {seconds} s, and KubeVirt restarts the VM.",
+        f"To release the VM immediately, {restart}.",
+    ]

@@ -9,12 +9,12 @@ from webhook.fleet.wording import if_started
 from webhook.placement.affinity import CO_SCHEDULED_NODE, DECISION
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import STEERING_RULES
-from webhook.placement.guard.feasibility import PIN_CHECKS, FailedCheck, first_failed_check, untolerated_taint
+from webhook.placement.guard.feasibility import PIN_CHECKS, first_failed_check, untolerated_taint
 from webhook.placement.injector import Injection, namespace_of
-from webhook.placement.objects.facts import PendingPin, Pod
+from webhook.placement.objects.facts import Pod
 from webhook.placement.objects.fields import JsonObject, mapping, mappings, text
 from webhook.placement.objects.resources import format_quantity
-from webhook.placement.reasons import COLD_REASONS, GUARD_REASONS, ClaimFinding, Outcome, Reason
+from webhook.placement.reasons import COLD_REASONS, ClaimFinding, Outcome, Reason
 from webhook.placement.settings import Action, Settings
 from webhook.placement.steps import ClaimsFollowed, ConsumersFound, NodeChecked, NodeChosen, RulesChecked, Step
 from webhook.placement.volume_consumers import claims_of
@@ -143,29 +143,6 @@ def describe_advice(advice: Iterable[str]) -> Iterator[Line]:
     """Yield the lines of advice."""
     yield Line("What to do", level=0)
     yield from map(Line, advice)
-
-
-def stuck_advice(pin: PendingPin, obstacle: FailedCheck | None, kept: str, after: int, restart: str) -> list[str]:
-    """Return the advice for a pinned pod that the scheduler can't place.
-
-    `obstacle` is why the pin can't hold, None if the node seems able to run the pod. `kept` is why the webhook doesn't
-    delete the pod, empty if it deletes the pod after `after` seconds. `restart` is the VM's `restart_advice`.
-    """
-    problem = f"but {pin.node} {obstacle.detail}" if obstacle else "but not scheduled there yet"
-    sentences = [f"The pod is pinned to {pin.node}, {problem}."]
-    if obstacle and obstacle.reason in GUARD_REASONS:
-        sentences.append(ADVICE[obstacle.reason])
-    if kept:
-        return [*sentences, f"The webhook does not delete the pod, because {kept}.", _sentence(restart)]
-    return [
-        *sentences,
-        f"If releasing pins is enabled, the webhook deletes the pod after {after} s, and KubeVirt restarts the VM.",
-        f"To release the VM immediately, {restart}.",
-    ]
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[0].upper()}{clause[1:]}."
 
 
 def _answer(question: str, failure: str | None, *, decisive: bool = True) -> Line:
