@@ -39,12 +39,7 @@ pytestmark = [
 CERT_MANAGER, FAIL = "--set=certificates.source=cert-manager", "--set=webhook.failurePolicy=Fail"
 INJECTOR = "cert-manager-cainjector"
 CERT_MANAGER_SECRETS = {"-ca", "-cert-manager-tls"}
-UPGRADES = (
-    "--set=webhook.excludedNamespaces={backup}",
-    "--set=settings.steering=false",
-    "--set=webhook.timeoutSeconds=9",
-    "--set=settings.steering=true",
-)
+UPGRADES = "--set=settings.steering=false", "--set=webhook.timeoutSeconds=9,settings.steering=true"
 RENEWAL_REQUESTED = {"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "by `cmctl renew`"}
 
 
