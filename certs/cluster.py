@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from certs import CONFIGURATIONS, ApiError
 from certs.secret import Cause, CertificateError, JsonObject
 
-RETRY_NOTE = "; the replica retries"  # true for a replica only: a command removes it
 TIMEOUT = 5.0  # seconds per request; a pass is due every three
 
 
@@ -83,7 +82,7 @@ def _classify(error: ApiError, name: str, verb: str) -> tuple[Cause, str]:
             return Cause.CONFLICT, f"another client has changed {name} since it was read"
         case 400 | 405 | 413 | 415 | 422:
             return Cause.REFUSED, f"{name}: the API server rejected it: {error}"
-    return Cause.UNREACHABLE, f"{name}: the request to the API server failed: {error}{RETRY_NOTE}"
+    return Cause.UNREACHABLE, f"{name}: the request to the API server failed: {error}"
 
 
 def ca_bundles(configuration: JsonObject) -> dict[str, bytes]:

@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from certs.authority import (
     BACKDATED,
-    CA_LIFETIME,
     LEAF_LIFETIME,
     Certificate,
     Issued,
@@ -57,7 +56,6 @@ class Policy:
 
     names: tuple[str, ...] = ()
     leaf_lifetime: timedelta = LEAF_LIFETIME
-    ca_lifetime: timedelta = CA_LIFETIME
     spread: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
@@ -178,9 +176,8 @@ def apply_step(
         case Step.RENEW:
             return replace(found, leaf=_new_leaf(found.authority, found, now, policy))
         case Step.INTRODUCE | Step.REPLACE:
-            next_ca = issue_ca(now, policy.ca_lifetime)
             drop_old_early = found.drop_old_early or step is Step.REPLACE
-            return replace(found, next_ca=next_ca, published=None, drop_old_early=drop_old_early)
+            return replace(found, next_ca=issue_ca(now), published=None, drop_old_early=drop_old_early)
         case Step.PUBLISHED:
             return replace(found, published=now)
         case Step.WITHDRAWN:
@@ -200,7 +197,7 @@ def apply_step(
 
 
 def _new_bundle(names: tuple[str, ...], now: datetime, policy: Policy) -> Bundle:
-    ca = issue_ca(now, policy.ca_lifetime)
+    ca = issue_ca(now)
     return Bundle(ca, issue_leaf(ca, names, now, policy.leaf_lifetime))
 
 

@@ -49,9 +49,9 @@ ERROR_RESPONSES = {
     401: (Cause.FORBIDDEN, f"no{GRANT}"),
     403: (Cause.FORBIDDEN, f"no{GRANT}"),
     422: (Cause.REFUSED, "the API server rejected it: no"),
-    429: (Cause.UNREACHABLE, "the request to the API server failed: no; the replica retries"),
-    500: (Cause.UNREACHABLE, "the request to the API server failed: no; the replica retries"),
-    0: (Cause.UNREACHABLE, "the request to the API server failed: no; the replica retries"),
+    429: (Cause.UNREACHABLE, "the request to the API server failed: no"),
+    500: (Cause.UNREACHABLE, "the request to the API server failed: no"),
+    0: (Cause.UNREACHABLE, "the request to the API server failed: no"),
 }
 
 

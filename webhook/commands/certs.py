@@ -10,7 +10,7 @@ import click
 
 from certs import by_hand, health
 from certs.authority import Certificate, read
-from certs.cluster import RETRY_NOTE, CertificateObjects
+from certs.cluster import CertificateObjects
 from certs.rotation import Policy
 from certs.secret import CertificateError
 from webhook.commands.options import (
@@ -171,7 +171,7 @@ def _certificate_errors_as_bad_input() -> Iterator[None]:
     try:
         yield
     except CertificateError as error:
-        raise BadInput(str(error).removesuffix(RETRY_NOTE)) from None
+        raise BadInput(str(error)) from None
 
 
 def _now() -> datetime:
