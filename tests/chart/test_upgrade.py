@@ -106,14 +106,12 @@ DEFAULTS: Object = {
     "affinity": ("ClientIP", True),
     "policies": {"annotations", "events", "own-objects", "pods", "webhook-configuration"},
 }
-NO_PODS_POLICY = {"policies": DEFAULTS["policies"] - {"pods"}}
+OFF = "settings.steering=false,service.sessionAffinity.enabled=false,release.enabled=false"
+WITHOUT = {"steering": "false", "affinity": ("None", False), "policies": DEFAULTS["policies"] - {"pods"}}
 # The arguments of each upgrade, what it changes besides the defaults, and by how much it raises the generation.
 UPGRADES: tuple[tuple[list[str], Object, int], ...] = (
     (["--set=webhook.timeoutSeconds=5"], {"timeouts": [5, 5]}, 0),
-    (["--set=settings.steering=false,service.sessionAffinity.enabled=false"],
-     {"steering": "false", "affinity": ("None", False)}, 1),
-    (["--set=release.enabled=false"], NO_PODS_POLICY, 1),
-    (["--set=settings.action=observe"], NO_PODS_POLICY, 1),
+    ([f"--set={OFF}"], WITHOUT, 1),
     # The guide's commands map a scheduler name, map it back, and remove it for good.
     (["--reset-values", f"--set={NAMES}.other=a"], {"names": {"other": "a"}}, 1),
     ([KEPT, f"--set={NAMES}.{NAME}=default-scheduler"], {"names": {"other": "a", NAME: "default-scheduler"}}, 1),
