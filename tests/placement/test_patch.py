@@ -13,32 +13,20 @@ def add(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
 
 
+def replace(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "replace", "path": path, "value": value}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "operations"),
     [
-        pytest.param({}, {"a": {"b": 1}}, [add("/a", {"b": 1})], id="a missing parent is added with its content"),
-        pytest.param({"a": {"b": 1}}, {"a": {}}, [{"op": "remove", "path": "/a/b"}], id="a dropped key is removed"),
-        pytest.param(
-            {"a": "x"}, {"a": "y"}, [{"op": "replace", "path": "/a", "value": "y"}], id="a changed value is replaced"
-        ),
-        pytest.param(
-            {"a": [1]}, {"a": [1, 2, 3]}, [add("/a/-", 2), add("/a/-", 3)], id="new items are appended to a list"
-        ),
-        pytest.param(
-            {"a": [None, {"b": []}, {"c": 1}]},
-            {"a": [None, {"b": [1]}, {"c": 1}]},
-            [add("/a/1/b/-", 1)],
-            id="an item of a list is changed in place",
-        ),
-        pytest.param(
-            {"a": [1, 2]}, {"a": [1]}, [{"op": "replace", "path": "/a", "value": [1]}], id="a shorter list is replaced"
-        ),
-        pytest.param(
-            {"a": [1]},
-            {"a": {"b": 1}},
-            [{"op": "replace", "path": "/a", "value": {"b": 1}}],
-            id="a value of another type is replaced",
-        ),
+        ({}, {"a": {"b": 1}}, [add("/a", {"b": 1})]),  # with its missing parent
+        ({"a": {"b": 1}}, {"a": {}}, [{"op": "remove", "path": "/a/b"}]),
+        ({"a": "x"}, {"a": "y"}, [replace("/a", "y")]),
+        ({"a": [1]}, {"a": [1, 2, 3]}, [add("/a/-", 2), add("/a/-", 3)]),
+        ({"a": [None, {"b": []}, {"c": 1}]}, {"a": [None, {"b": [1]}, {"c": 1}]}, [add("/a/1/b/-", 1)]),
+        ({"a": [1, 2]}, {"a": [1]}, [replace("/a", [1])]),  # a shorter list
+        ({"a": [1]}, {"a": {"b": 1}}, [replace("/a", {"b": 1})]),  # another type
     ],
 )
 def test_the_patch_is_minimal_and_applies(before: Any, after: Any, operations: list[Any]) -> None:

@@ -39,7 +39,6 @@ PINNED_FIELDS = pinned_fields("node-a")
             "",
             id="one term without the pin is not our pin",
         ),
-        pytest.param(PINNED_FIELDS | {"affinity": node_terms()}, "", id="no terms are not our pin"),
         pytest.param(PINNED_FIELDS | {"affinity": None}, "", id="the annotation alone is not our pin"),
         pytest.param(PINNED_FIELDS | {"annotations": {}}, "", id="the term alone is the user's pin"),
     ],

@@ -91,7 +91,6 @@ WEB_IN_ZONE_AND_FRONT_ON_NODE = pod_affinity(pod_term(WEB, ZONE), pod_term({"tie
 @pytest.mark.parametrize(
     ("vm", "others", "rejected"),
     [
-        pytest.param(virt_launcher(affinity=REQUIRES_WEB), [web("node-a")], False, id="a match on the node passes"),
         pytest.param(
             virt_launcher(affinity=REQUIRES_WEB), [web("node-b")], True, id="a match on another node is rejected"
         ),
@@ -171,13 +170,13 @@ NOTHING, ANY = {"matchLabels": {"app": "db"}}, {"matchExpressions": [{"key": "ap
     ("vm", "others", "expected"),
     [
         pytest.param(a_vm(pod_term(WEB)), crowd("other"), Reason.CO_SCHEDULED, id="pods of another namespace"),
-        pytest.param(a_vm(pod_term({"app": "db"})), crowd("default"), Reason.CO_SCHEDULED, id="pods without the label"),
         pytest.param(
             a_vm(pod_term({"rack": "1"}, "rack"), pod_term(None, labelSelector=ANY)),
             crowd("default"),
             Reason.UNJUDGED,
             id="a term without a label to look up",
         ),
+        pytest.param(a_vm(pod_term({"app": "db"})), crowd("default"), Reason.CO_SCHEDULED, id="pods without the label"),
         pytest.param(a_vm(), crowd("default", NOTHING), Reason.CO_SCHEDULED, id="terms that require another label"),
         pytest.param(
             a_vm(labels=WEB),
@@ -187,12 +186,6 @@ NOTHING, ANY = {"matchLabels": {"app": "db"}}, {"matchExpressions": [{"key": "ap
         ),
         pytest.param(
             a_vm(), crowd("other", ANY), Reason.CO_SCHEDULED, id="terms of another namespace for its own pods"
-        ),
-        pytest.param(
-            a_vm(*(pod_term({f"label-{number}": "x"}) for number in range(20))),
-            [web("node-b")],
-            Reason.CO_SCHEDULED,
-            id="20 terms of the VM",
         ),
         pytest.param(
             a_vm(*(pod_term({f"label-{number}": "x"}) for number in range(60))),

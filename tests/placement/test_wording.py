@@ -109,12 +109,6 @@ CLAIM_AND_PV = [claim(), volume()]
                 ([*CLAIM_AND_PV, share_manager(state="starting")], Reason.SHARE_MANAGER_STARTING),
             )
         ),
-        pytest.param(
-            virt_launcher(claims=["disk1", "gone"]),
-            CLAIM_AND_PV,
-            [],
-            id="one claim without a share-manager does not warn",
-        ),
         pytest.param(virt_launcher(opt_in=None, **UNKNOWN_MODE), [], [], id="a VM that is not opted in does not warn"),
         pytest.param(
             share_manager_pod(),
