@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from webhook.placement import resolve
 from webhook.placement.catalog import Catalog
 from webhook.placement.eligibility import MODE_ANNOTATION, is_bound, pinned_by_webhook
-from webhook.placement.guard.candidate import Candidate
 from webhook.placement.guard.feasibility import CHECKS, FailedCheck, first_failed_check
 from webhook.placement.injector import candidate_for
 from webhook.placement.objects.facts import MAX_START_FAILURES, VirtualMachine, VirtualMachineInstance
@@ -53,7 +52,8 @@ def why_pin_fails(
     if text(pod, "status", "nominatedNodeName") == node and seconds <= PENDING_LIMIT:
         return None
     claims = resolve.resolve_all(pod, namespace, catalog, settings)
-    obstacle = _obstacle(candidate_for(pod, namespace, node, claims, catalog))
+    checks = [check for check in CHECKS if check.reason not in _NO_OBSTACLES]
+    obstacle = first_failed_check(candidate_for(pod, namespace, node, claims, catalog), checks)
     if obstacle and obstacle.reason is Reason.CACHE_STALE:
         return None
     obstacle = obstacle or _moved(claims, choose(claims), node)
@@ -61,10 +61,6 @@ def why_pin_fails(
         return obstacle
     detail = f"did not receive the pod from the scheduler within {PENDING_LIMIT // 60} minutes"
     return FailedCheck(Reason.PENDING_TOO_LONG, detail)
-
-
-def _obstacle(candidate: Candidate) -> FailedCheck | None:
-    return first_failed_check(candidate, [check for check in CHECKS if check.reason not in _NO_OBSTACLES])
 
 
 def _moved(claims: Iterable[ClaimFinding], choice: Choice | None, node: str) -> FailedCheck | None:

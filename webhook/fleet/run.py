@@ -224,7 +224,8 @@ def withdrawals(view: View) -> Iterator[Withdrawal]:
     for each in view.migrations:
         if not each.ours or each.deleting or each.phase not in EARLY_PHASES:
             continue
-        if _is_evacuating(each, view):
+        sight = view.vmis.get((each.namespace, each.vmi))
+        if sight and sight.evacuating:
             yield Withdrawal(each, EVACUATES)
         elif each.blocked and view.now - each.seen > BLOCK_PATIENCE:
             yield Withdrawal(each, f"KubeVirt cannot start the migration: {each.blocked}")
@@ -240,11 +241,6 @@ def withdrawn(run: Run, withdrawal: Withdrawal) -> Run:
         if withdrawal.stops:
             run = stopped(run, f"{'/'.join(each.move.key)}: {withdrawal.why}")
     return run
-
-
-def _is_evacuating(migration: Migration, view: View) -> bool:
-    sight = view.vmis.get((migration.namespace, migration.vmi))
-    return sight is not None and sight.evacuating
 
 
 def begun(run: Run, relocation: Relocation, migration: str, now: float, *, uncertain: bool = False) -> Run:
@@ -333,20 +329,16 @@ def _settled(relocation: Relocation, view: View, settle: float) -> Relocation:
     sight = view.vmis.get(relocation.move.key)
     if sight is not None and sight.stopping:
         return replace(relocation, stage=Stage.SKIPPED, detail="the VM was stopped after the migration")
-    failure = _failure(sight)
-    if failure:
-        return replace(relocation, stage=Stage.FAILED, detail=failure)
+    if sight is None or not sight.running:
+        return replace(relocation, stage=Stage.FAILED, detail="the VM stopped running after the migration")
+    if sight.paused:
+        detail = f"the VM is paused after the migration: {sight.paused}"
+        return replace(relocation, stage=Stage.FAILED, detail=detail)
     if view.now - relocation.since < settle:
         return relocation
-    if sight and not sight.ready and relocation.move.ready:
+    if not sight.ready and relocation.move.ready:
         return replace(relocation, stage=Stage.FAILED, detail=f"not Ready {settle:g} seconds after the migration")
     return replace(relocation, stage=Stage.MOVED)
-
-
-def _failure(sight: Sight | None) -> str:
-    if sight is None or not sight.running:
-        return "the VM stopped running after the migration"
-    return f"the VM is paused after the migration: {sight.paused}" if sight.paused else ""
 
 
 def ordered(relocations: Iterable[Relocation]) -> tuple[Relocation, ...]:
