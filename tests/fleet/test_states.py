@@ -20,7 +20,7 @@ from tests.support.builders import (
     volume,
 )
 from tests.support.fleet import LATER, NOW, inventory, status, statuses, vm, vm_pod, vmi
-from webhook.cluster.machines import Facts, machines
+from webhook.cluster.machines import facts_of, machines
 from webhook.fleet.states import Machine, State, assess
 from webhook.fleet.volume_users import MAX_USERS
 from webhook.fleet.wording import if_started
@@ -134,7 +134,7 @@ def test_a_vm_has_a_state_a_reason_and_a_start(row: Any) -> None:
 def test_the_state_is_computed_from_facts_alone(row: Any) -> None:
     """The webhook's caches hold neither manifests nor templates, and the metrics must agree with the report."""
     found = inventory(*row[1])
-    (machine,) = (each for each in machines(Facts.of(found.store)) if each.name == "vm1")
+    (machine,) = (each for each in machines(facts_of(found.store)) if each.name == "vm1")
     counted = assess(machine, found.store, Settings())
     reported = statuses(*row[1])["vm1"]
     assert counted.start is None
@@ -250,5 +250,5 @@ def test_a_start_that_fails_keeps_its_error() -> None:
 def test_without_manifests_the_reasons_of_decisions_are_unknown() -> None:
     for launcher in (vm_pod(node="node-b", decided="NodeFull"), vm_pod(node="")):
         found = inventory(*SERVED, vm(), launcher)
-        (machine,) = machines(Facts.of(found.store))
+        (machine,) = machines(facts_of(found.store))
         assert assess(machine, found.store, Settings()).reason is None

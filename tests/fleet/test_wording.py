@@ -19,7 +19,7 @@ from tests.support.builders import (
 )
 from tests.support.fleet import NOW, apart, inventory, vm, vm_pod, vmi
 from tests.support.migrations import migratable
-from webhook.cluster.machines import Facts, machines
+from webhook.cluster.machines import facts_of, machines
 from webhook.fleet.move import plan_move
 from webhook.fleet.states import State, assess
 from webhook.fleet.wording import advice, commands, next_step
@@ -169,7 +169,7 @@ def test_the_next_step_is_short_for_the_most_frequent_cases(row: tuple[str, list
 @pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row[0])
 def test_advice_without_a_start_is_still_advice(row: tuple[str, list[Object], str]) -> None:
     found = inventory(*row[1])
-    (machine,) = (each for each in machines(Facts.of(found.store)) if each.name == "vm1")
+    (machine,) = (each for each in machines(facts_of(found.store)) if each.name == "vm1")
     status = assess(machine, found.store, Settings())
     words = advice(status, plan_move(status, found.surroundings(Settings()), found.store))
     assert words.endswith(".")

@@ -75,22 +75,19 @@ def build_event(subject: Subject, decision: Decision, instance: str, at: float) 
     suffix = f".{secrets.token_hex(8)}"
     name = subject.name[: NAME_LENGTH - len(suffix)].rstrip("-.") + suffix
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    # An Event is a warning in the same cases as the response, where a user can act: the guard refused the node, or no
+    # claim can ever have a share-manager. A VM on the node of its share-manager and a cold start are successes.
+    is_warning = decision.reason is not Reason.CO_SCHEDULED and wording.warnings(decision, None)
     return {
         "metadata": {"namespace": subject.namespace, "name": name},
         "involvedObject": about | {"namespace": subject.namespace},
-        "type": _type(decision),
+        "type": "Warning" if is_warning else "Normal",
         "reason": decision.reason.value,
         "message": _message(decision),
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "reportingInstance": instance[:INSTANCE_LENGTH],
     } | {"count": 1, "firstTimestamp": now, "lastTimestamp": now}
-
-
-def _type(decision: Decision) -> str:
-    # An Event is a warning in the same cases as the response, where a user can act: the guard refused the node, or no
-    # claim can ever have a share-manager. A VM on the node of its share-manager and a cold start are successes.
-    return "Warning" if decision.reason is not Reason.CO_SCHEDULED and wording.warnings(decision, None) else "Normal"
 
 
 def _message(decision: Decision) -> str:

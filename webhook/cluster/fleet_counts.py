@@ -9,7 +9,7 @@ from functools import partial
 
 from webhook.cluster.caches.store import Store
 from webhook.cluster.live_catalog import Live
-from webhook.cluster.machines import Facts, machines
+from webhook.cluster.machines import facts_of, machines
 from webhook.fleet.states import State, assess
 from webhook.placement.objects.facts import Pod
 from webhook.placement.opt_in import opted_in_by, stored_applicant
@@ -51,11 +51,11 @@ class FleetCounter:
             return self._counts
 
     def _count(self) -> Counts:
-        facts = self._live.query(Facts.of)
+        _, launchers, _ = facts = self._live.query(facts_of)
         found = machines(facts)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._wall_clock() - UNDECIDED_SECONDS))
         catalog = self._live.catalog()
-        recent = [pod for pod in facts.launchers if pod.undecided and pod.created >= since]
+        recent = [pod for pod in launchers if pod.undecided and pod.created >= since]
         # In observe mode, no decision is recorded. One pod at a time, so that no decision waits for all.
         ask = partial(is_undecided, settings=self._settings)
         enabled = self._settings.action is not Action.OBSERVE
