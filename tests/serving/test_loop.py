@@ -248,6 +248,20 @@ def test_a_key_update_flood_ends_the_connection(driver, record_peer, after_each)
     assert driver.loop._table.bytes == 0
 
 
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_served_at_once(driver):
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = driver.client_context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with driver.connect_tcp() as sock:
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        driver.send(sock, outgoing.read())
+        incoming.write(read_available(sock))
+        tls.do_handshake()
+        tls.write(POST)
+        driver.send(sock, outgoing.read())
+        assert +driver.statuses == {200: 1}
+
+
 def test_records_after_close_notify_are_not_read(driver, record_peer):
     """While records follow, OpenSSL reports the end at each read: one segment stopped the loop for ever."""
     sock, writer = record_peer

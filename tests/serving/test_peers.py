@@ -179,16 +179,6 @@ def test_a_changed_certificate_is_served_to_the_next_connection_and_no_review_fa
     assert len(logged) >= 10  # 11 or more if a swap falls between the checks of its two files
 
 
-def test_a_session_is_not_resumed_after_a_certificate_change(mounted_server):
-    """OpenSSL caches TLS 1.2 sessions by ID, and Python can't disable that. The cache belongs to the SSL context."""
-    server, folder, ca = mounted_server
-    context = tls_context(server, maximum_version=ssl.TLSVersion.TLSv1_2)
-    session = handshake(server, context)[3]
-    assert handshake(server, context, session=session)[4] is True
-    swap_certificate(folder, ca, 1)
-    assert handshake(server, context, session=session)[4] is False
-
-
 def problems_of(server):
     """The problems that a ready server reports."""
     code, page = server.probe("/readyz?verbose")

@@ -3,7 +3,6 @@
 import json
 from base64 import b64decode
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.support.builders import (
     virt_launcher,
 )
 from tests.support.paths import REVIEWS
-from webhook.placement.injector import Injection, inject
+from webhook.placement.injector import inject
 from webhook.placement.reasons import Outcome, Reason
 from webhook.placement.settings import Settings
 from webhook.serving.review.admission_review import (
@@ -98,37 +97,17 @@ def test_an_invalid_review_is_rejected_with_its_uid_if_readable(change: Object, 
     assert (str(raised.value), raised.value.uid) == (message, uid)
 
 
-def response_to(injection: Injection) -> Any:
+def test_the_response_allows_the_pod_with_its_patch_warnings_and_claims() -> None:
+    pod = virt_launcher(claims=["disk1", "gone", "disk2"])
+    injection = injection_for(pod, *storage(), *storage("disk2", "node-b"), node(ready="False"))
     review = json.loads(write_review(UID, injection, claims_line(injection.decision)))
     assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-    assert (review["response"]["uid"], review["response"]["allowed"]) == (UID, True)
-    return review["response"]
-
-
-def test_the_response_for_a_pinned_pod_contains_a_patch() -> None:
-    injection = injection_for(virt_launcher(), *storage())
-    response = response_to(injection)
-    assert set(response) == {"uid", "allowed", "auditAnnotations", "patchType", "patch"}
-    assert response["patchType"] == "JSONPatch"
-    assert json.loads(b64decode(response["patch"])) == injection.patch
-    assert response["auditAnnotations"] == {
-        "outcome": Outcome.PINNED,
-        "reason": Reason.CO_SCHEDULED,
-        "node": "node-a",
-        "claims": "disk1=node-a",
-    }
-
-
-def test_the_response_contains_the_warnings() -> None:
-    response = response_to(injection_for(virt_launcher(), *storage(), node(ready="False")))
-    assert [warning.split(":")[1] for warning in response["warnings"]] == [f" {Reason.NODE_NOT_READY}"]
-
-
-def test_claims_line_lists_each_claim_with_its_node_or_reason() -> None:
-    decision = injection_for(
-        virt_launcher(claims=["disk1", "gone", "disk2"]), *storage(), *storage("disk2", "node-b")
-    ).decision
-    assert claims_line(decision) == f"disk1=node-a gone={Reason.CLAIM_NOT_FOUND} disk2=node-b"
+    response = review["response"]
+    assert json.loads(b64decode(response.pop("patch"))) == injection.patch
+    assert f" {Reason.NODE_NOT_READY}" in [warning.split(":")[1] for warning in response.pop("warnings")]
+    claims = f"disk1=node-a gone={Reason.CLAIM_NOT_FOUND} disk2=node-b"
+    decision = {"outcome": Outcome.PREFERRED, "reason": Reason.NODE_NOT_READY, "node": "node-a", "claims": claims}
+    assert response == {"uid": UID, "allowed": True, "auditAnnotations": decision, "patchType": "JSONPatch"}
 
 
 # Oversized reviews

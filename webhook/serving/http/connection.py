@@ -87,6 +87,8 @@ class Connection:
         if self.phase is Phase.HANDSHAKE:
             if self.channel.handshake():
                 self._enter_phase(Phase.IDLE, now)
+                if self.channel.has_input:  # the first request came with the end of the handshake
+                    self._read(now)
         elif self.phase is Phase.WRITING:
             self._send(b"", now)
         elif self.phase is Phase.CLOSING:
