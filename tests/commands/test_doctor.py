@@ -516,8 +516,3 @@ def test_the_webhook_records_a_decision_on_the_probe_pod(key: str) -> None:
 
 def test_the_help_names_the_default_of_the_namespace() -> None:
     assert "dry run.  [default: default]" in CliRunner().invoke(commands, ["doctor", "--help"]).stdout
-
-
-def test_an_invalid_setting_fails(run: RunDoctor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CO_SCHEDULE_OPT_IN_ANNOTATIONS", "not an annotation")
-    assert "CO_SCHEDULE_OPT_IN_ANNOTATIONS" in run("--calls", "0").stderr

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 
 from tests.support.builders import (
     Object,
-    claim,
     hotplug_pod,
     node,
     pod,
@@ -202,13 +201,6 @@ def test_a_snapshot_is_searched_in_all_namespaces(tmp_path: Path) -> None:
     for words in (["vm/vm1"], ["pod", "virt-launcher-vm1-abcde"]):
         lines = lines_of(run_explain(*words, "--snapshot", file))
         assert [line for line in lines if line.startswith(("default/", "shop/"))] == ["default/vm1", "shop/vm1"]
-
-
-def test_a_vm_with_persistent_state_mounts_its_claim(server: ApiServer, tmp_path: Path) -> None:
-    state = claim("persistent-state-for-vm1-x7k2p", labels={"persistent-state-for": "vm1"})
-    server.put(*SERVED, state, vm(domain={"devices": {"tpm": {"persistent": True}}}, **DISK))
-    lines = lines_of(run_explain("vm", "vm1", "--kubeconfig", server.kubeconfig(tmp_path)))
-    assert [line for line in lines if line.startswith("· claim persistent-state-for-vm1-x7k2p")]
 
 
 def test_a_share_manager_pod_is_explained_by_its_name(server: ApiServer, tmp_path: Path) -> None:

@@ -112,6 +112,21 @@ def test_each_sign_of_another_program_counts(sign: Sign) -> None:
 
 
 @pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"labels": {"app.kubernetes.io/managed-by": "kubectl", "app.kubernetes.io/instance": "shop"}},
+        {"managedFields": [{"manager": "kubectl-client-side-apply"}, {"manager": "virt-controller"}]},
+        {"ownerReferences": [{"kind": "Application", "name": "a"}]},
+    ],
+)
+def test_other_traces_do_not_count_but_an_owner(metadata: Object) -> None:
+    assert managed_by({"metadata": metadata}) == ""
+    owner = {"kind": "VirtualMachinePool", "name": "web", "controller": True}
+    assert managed_by({"metadata": metadata | {"ownerReferences": [owner]}}) == "VirtualMachinePool web (its owner)"
+
+
+@pytest.mark.parametrize(
     ("latest", "result", "after"),
     [
         (virtual_machine(annotations={"new": "x"}), "changed", {"new": "x", OPT_IN: "true"}),

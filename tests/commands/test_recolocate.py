@@ -148,20 +148,6 @@ def test_the_restart_list_has_what_a_restart_moves_with_the_largest_gain_first(r
     assert (nothing.stdout, without_settings(nothing.stderr)) == ("", "No VM needs a restart.\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("-n", "typo"), "No VM found in namespace typo. To select all namespaces, add -A\n"),
-        (("-l", "app=typo"), "No VM with these labels found in namespace default. To select all namespaces, add -A\n"),
-        (("-A", "-l", "app=typo"), "No VM with these labels found\n"),
-        (("-A",), ""),
-    ],
-)
-def test_a_selection_without_a_vm_is_reported(run: Any, arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
-    assert (result.exit_code, without_settings(result.stderr)) == (0, message)
-
-
 def test_a_vm_that_leaves_a_larger_shared_disk_loses_and_one_that_migrates_waits(run: Any, server: ApiServer) -> None:
     server.put(migration("m1", "big"))
     assert "none     Migrating: another live migration of the VM is unfinished" in run("big").stdout

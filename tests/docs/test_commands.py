@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.docs.transcripts import blocks, missing_part, strip_lines, transcripts
 from tests.support.helm_chart import default_values, leaf_paths
 from tests.support.paths import ROOT
-from webhook.placement.settings import OPT_IN_ANNOTATIONS, Settings, read_settings, variables
+from webhook.placement.settings import Settings, read_settings, variables
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
@@ -70,19 +69,6 @@ def test_the_readme_install_commands_are_those_of_the_install_page() -> None:
     commands = re.split(r"^(?=\$ )", install_block, flags=re.MULTILINE)[1:]
     assert len(commands) == 4
     assert [command for command in commands if not any(command in block for block in install_page)] == []
-
-
-def test_the_readme_vm_has_the_opt_in_annotation() -> None:
-    (vm,) = [yaml.safe_load(block) for block in blocks(README, "yaml")]
-    assert vm["spec"]["template"]["metadata"]["annotations"] == {OPT_IN_ANNOTATIONS[0]: "true"}
-
-
-def test_the_example_vm_is_opted_in_and_its_claim_needs_a_share_manager() -> None:
-    claim, vm = yaml.safe_load_all(ROOT.joinpath("examples/vm.yaml").read_text())
-    assert vm["spec"]["template"]["metadata"]["annotations"] == {OPT_IN_ANNOTATIONS[0]: "true"}
-    (volume,) = vm["spec"]["template"]["spec"]["volumes"]
-    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert (claim["spec"]["accessModes"], claim["spec"]["volumeMode"]) == (["ReadWriteMany"], "Filesystem")
 
 
 def test_each_setting_is_documented_with_its_default() -> None:

@@ -42,14 +42,6 @@ def unknown_words(arguments: str) -> list[str]:
     return [word for word in words if word.startswith("-") and word.partition("=")[0] not in options]
 
 
-def test_unknown_commands_and_options_are_found() -> None:
-    assert unknown_words("explain vm vm1 -n shop --snapshot=c.yaml  # a comment") == []
-    assert unknown_words("certs rotate-ca --yes | less -R") == []
-    assert unknown_words("describe vm vm1") == ["describe"]
-    assert unknown_words("certs rotate") == ["rotate"]
-    assert unknown_words("report --everything") == ["--everything"]
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if page != CHANGELOG and any(calls(page))], ids=name)
 def test_each_call_in_a_page_names_existing_commands_and_options(page: Path) -> None:
     assert {call: unknown for call in calls(page) if (unknown := unknown_words(call))} == {}
