@@ -426,6 +426,36 @@ def test_an_unexpected_error_in_send_does_not_stop_later_writes():
 # The writer thread and its shutdown
 
 
+class StopAfter:
+    """A stop event that is set after so many waits."""
+
+    def __init__(self, waits):
+        self.waits, self.seconds = waits, 0.0
+
+    def is_set(self):
+        return self.waits <= 0
+
+    def wait(self, seconds):
+        self.waits, self.seconds = self.waits - 1, self.seconds + seconds
+        return self.is_set()
+
+
+def test_the_event_of_a_vm_that_is_reviewed_again_and_again_is_written_once_a_second():
+    harness, stop = Harness(), StopAfter(waits=4)
+    write = harness.recorder._send
+
+    def send(*arguments):
+        if not stop.is_set():
+            harness.record()
+        return write(*arguments)
+
+    harness.recorder._send = send
+    harness.record()
+    harness.recorder.run(stop)
+    assert harness.server.methods() == ["POST", "PATCH", "PATCH", "PATCH"]  # the last one at the shutdown
+    assert (stop.seconds, harness.server.counts()) == (4.0, [4])
+
+
 def already_stopped():
     """A stop event that is already set."""
     stop = threading.Event()

@@ -24,8 +24,8 @@ from webhook.placement.reasons import ClaimFinding, Decision, Reason
 COMPONENT = "kubevirt-scheduler"
 MAX_QUEUED, MAX_REMEMBERED = 512, 1024  # events; each takes 2 KiB
 # Seconds. Within AGGREGATION_WINDOW, a repeated event raises the count of the existing Event. SHUTDOWN_TIMEOUT is for
-# queued events. POLL_INTERVAL is between checks of the queue, and until the thread notices the shutdown.
-AGGREGATION_WINDOW, WRITE_TIMEOUT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 0.2
+# queued events. POLL_INTERVAL is between passes over the queue: no VM starts more often, and it limits write storms.
+AGGREGATION_WINDOW, WRITE_TIMEOUT, SHUTDOWN_TIMEOUT, POLL_INTERVAL = 600.0, 2.0, 1.0, 1.0
 # After a quiet time, as many events as the queue holds are written at once. A client that reaches the TLS port can post
 # made-up reviews, and the API server keeps each Event for an hour: at 20 per second 72,000, about 70 MB in etcd.
 WRITES_PER_SECOND = 20.0
@@ -149,9 +149,10 @@ class EventRecorder:
 
     def run(self, stop: threading.Event) -> None:
         """Write events until `stop` is set, then for SHUTDOWN_TIMEOUT seconds more, and drop the rest."""
-        while not stop.is_set():
-            busy = self.step()
-            stop.wait(0 if busy else POLL_INTERVAL)
+        while not stop.wait(POLL_INTERVAL):
+            for _ in range(len(self._queue)):  # an event that arrives meanwhile waits for the next pass
+                if stop.is_set() or not self.step():
+                    break
         end = self._clock() + SHUTDOWN_TIMEOUT
         while (left := end - self._clock()) > 0 and self.step(min(left, WRITE_TIMEOUT), limited=False):
             pass
