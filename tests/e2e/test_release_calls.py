@@ -11,9 +11,10 @@ from tests.support.builders import pinned_vm_pod
 from tests.support.controlplane.plane import ControlPlane
 from tests.support.fake_clock import FakeClock
 from tests.support.webhook_process import NAMESPACE, RBAC, create_service_account
-from webhook.cluster.client import ClusterClient, ClusterError
+from webhook.cluster.client import ClusterClient
 from webhook.cluster.election import LEASE_DURATION, Election
-from webhook.cluster.releaser import Releaser
+from webhook.cluster.releaser import Releaser, StuckPod
+from webhook.placement.objects.facts import PendingPin
 from webhook.placement.objects.pod import pod_facts
 
 pytestmark = pytest.mark.controlplane
@@ -82,9 +83,9 @@ def test_a_pod_that_changed_since_it_was_read_is_not_deleted(plane: ControlPlane
 
     binding = {"metadata": {"name": "pinned"}, "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}}
     plane.request("POST", f"{path}/pinned/binding", binding | {"apiVersion": "v1", "kind": "Binding"})
-    with pytest.raises(ClusterError) as error:
-        releaser._delete(cached, created["metadata"]["resourceVersion"])
-    assert error.value.code == 409
+    obstacle: Any = None
+    releaser._release(StuckPod(cached, PendingPin("node-a", "vm1", "uid-of-vm1"), 0.0), read, obstacle)
+    assert not releaser.released
     assert plane.request("GET", f"{path}/pinned")["spec"]["nodeName"] == "nowhere"
 
 
