@@ -203,6 +203,12 @@ SHOWN: dict[str, tuple[Object, list[Object], dict[str, Any], list[str]]] = {
             advised(Reason.SHARE_MANAGER_STOPPED),
         ],
     ),
+    "a new share-manager": (
+        virt_launcher(),
+        [claim(), volume(), share_manager(owner="", state=None)],
+        {},
+        ["· ShareManager: no state yet, owned by no node", advised(Reason.SHARE_MANAGER_UNASSIGNED)],
+    ),
     "a migration that leads elsewhere": (
         ELSEWHERE,
         [*storage(), node()],

@@ -287,6 +287,8 @@ def test_a_person_reads_lines_and_a_program_json(capsys: pytest.CaptureFixture[s
         report = Reporter(as_json=as_json)
         report.changed(MOVING, 10.0)
         report.changed(DONE, 41.6)
+        if not as_json:
+            report.changed(replace(MOVING, stage=Stage.SKIPPED, detail="NodeFull: full"), 41.6)
         for _ in range(2):
             report.note("waiting")
         report.end(Run((MOVING, DONE), stopped="interrupted"))
@@ -295,6 +297,7 @@ def test_a_person_reads_lines_and_a_program_json(capsys: pytest.CaptureFixture[s
     assert lines == [
         "shop/vm1  node-b -> node-a  migrating",
         "shop/vm1  node-b -> node-a  moved after 32 s",
+        "shop/vm1  node-b -> node-a  skipped after 32 s: NodeFull: full",
         "2 VMs: 1 migrating, 1 moved",
     ]
     assert output.err.splitlines() == [
