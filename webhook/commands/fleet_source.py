@@ -1,6 +1,7 @@
 """Read the fleet from a snapshot or from a live cluster, and select the VMs to report on."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -91,6 +92,13 @@ def show_settings(webhook: Webhook) -> None:
         click.echo(printable(webhook.sentence), err=True)
 
 
+def show_reading(plural: str, number: int) -> None:
+    """Show on a terminal what is being read, on one line. Without a kind, clear the line."""
+    if sys.stderr.isatty():
+        words = f"reading {plural}: {number:,}" if plural else ""
+        click.echo(f"\r\x1b[K{words}", nl=False, err=True)
+
+
 def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fleet:
     """Read the fleet from files, or without any from a live cluster.
 
@@ -101,7 +109,7 @@ def read_fleet(snapshots: Sequence[Path], live: Mapping[str, str | None]) -> Fle
         return _read_files(snapshots)
     client, time = connect(**live), utc_now()
     webhook = live_webhook(client)
-    inventory = read_inventory(client, webhook.settings)
+    inventory = read_inventory(client, webhook.settings, show_reading)
     for kind, number in sorted(inventory.skipped.items()):
         click.echo(f"Warning: cannot read {number} of the {kind}; ignored", err=True)
     return Fleet(replace(inventory, time=time), webhook, client, client.name, client.namespace)

@@ -1,6 +1,6 @@
 """Read a whole cluster once, in pages: all that the decisions and the report use. Never a request per object."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -31,23 +31,38 @@ NAMED_KINDS = {
 }  # by their names on the command line
 
 
-def read_inventory(cluster: ClusterClient, settings: Settings) -> Inventory:
-    """Read the cluster. Raises BadInput if a request fails."""
+def read_inventory(
+    cluster: ClusterClient, settings: Settings, show: Callable[[str, int], None] = lambda _plural, _number: None
+) -> Inventory:
+    """Read the cluster. Raises BadInput if a request fails.
+
+    Calls `show` after each page, with the kind's plural and the number of its objects so far, and at the end with "".
+    """
     inventory = Inventory()
     inventory.store.taken_at = datetime.now(UTC)
-    with answered():
-        for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), VIRTUAL_MACHINES):
-            try:
-                for _, items in cluster.pages(kind.path, **kind.query):
-                    _store(inventory, kind, items)
-            except ClusterError as error:
-                if not kind.optional or error.code != 404:  # 404: the CRD is missing
-                    raise
-        # Only the tool uses these. Without the right to list one of them, or without its CRD, the inventory lacks it.
-        for tool_kind in TOOL_KINDS:
-            for item in list_objects(cluster, tool_kind.path, (403, 404), **tool_kind.query):
-                inventory.keep(tool_kind.name, item)
+    try:
+        with answered():
+            for kind in (*kinds(settings.longhorn_namespace), *metadata_kinds(settings), VIRTUAL_MACHINES):
+                _read_kind(cluster, kind, inventory, show)
+            # Only the tool uses these. Without the right to list one, or without its CRD, the inventory lacks it.
+            for tool_kind in TOOL_KINDS:
+                for item in list_objects(cluster, tool_kind.path, (403, 404), **tool_kind.query):
+                    inventory.keep(tool_kind.name, item)
+    finally:
+        show("", 0)
     return inventory
+
+
+def _read_kind(cluster: ClusterClient, kind: Kind, inventory: Inventory, show: Callable[[str, int], None]) -> None:
+    number = 0
+    try:
+        for _, items in cluster.pages(kind.path, **kind.query):
+            _store(inventory, kind, items)
+            number += len(items)
+            show(kind.plural, number)
+    except ClusterError as error:
+        if not kind.optional or error.code != 404:  # 404: the CRD is missing
+            raise
 
 
 def _store(inventory: Inventory, kind: Kind, items: Iterable[msgspec.Raw]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from webhook.cluster.client import ClusterClient
-from webhook.commands.fleet_source import Scope, assess_all, live_webhook, read_rates, show_settings
+from webhook.commands.fleet_source import Scope, assess_all, live_webhook, read_rates, show_reading, show_settings
 from webhook.commands.label_selector import parse_selector
 from webhook.commands.options import (
     all_namespaces_option,
@@ -148,7 +148,7 @@ def _plan(  # noqa: PLR0913 (what the command knows)
     is_first: bool = False,
 ) -> list[Proposal]:
     """Read the cluster and plan. Raises BadInput; for an unknown name only the first time, because a VM may go."""
-    inventory = read_inventory(cluster, settings)
+    inventory = read_inventory(cluster, settings, show_reading)
     with answered():
         unfinished = frozenset((each.namespace, each.vmi) for each in list_migrations(cluster) if each.unfinished)
     statuses = list(assess_all(inventory, scope, settings))
