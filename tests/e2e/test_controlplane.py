@@ -70,12 +70,14 @@ def run_build(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess
     return subprocess.run([python, build.__file__], env=environment, capture_output=True, text=True, check=False)
 
 
-# Called as `go build -v -trimpath -ldflags FLAGS -o FOLDER/ PACKAGE...`.
-WORKING_GO = """case $1 in
-build) folder=$7; shift 7; for each; do each=${each%/v3}; echo whole > "$folder${each##*/}"; done;;
-mod) echo '{"Dir": "/nowhere"}';;
+# Called as `go build OPTIONS -o FOLDER/ PACKAGE...`.
+FIND_FOLDER = 'command=$1; while [ "$1" != -o ] && [ $# -gt 0 ]; do shift; done; folder=$2'
+WORKING_GO = f"""{FIND_FOLDER}
+case $command in
+build) shift 2; for each; do each=${{each%/v3}}; echo whole > "$folder${{each##*/}}"; done;;
+mod) echo '{{"Dir": "/nowhere"}}';;
 esac"""
-FAILING_GO = 'case $1 in build) echo half > "$7"etcd; echo no space >&2; exit 1;; esac'
+FAILING_GO = FIND_FOLDER + '; case $command in build) echo half > "$folder"etcd; echo no space >&2; exit 1;; esac'
 
 
 def test_the_build_list_equals_the_tools_of_go_mod() -> None:
