@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -196,11 +197,18 @@ def test_a_missing_right_is_reported_and_the_rest_is_written_with_exit_status_1(
     assert {item["kind"] for item in items(result.stdout)} == {item["kind"] for item in CLUSTER} - {"Pod"}
 
 
-def test_a_cluster_that_does_not_answer_leaves_the_old_file(
+def test_a_full_disk_or_a_cluster_that_does_not_answer_leaves_the_old_file(
     run: RunSnapshot, server: ApiServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "cluster.json"
     file.write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        result = run("-o", file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert result.stderr.endswith("cluster.json: File too large; specify a writable file\n")
     for plural in "namespaces", "sharemanagers":  # the second one may be missing
         server.script("list", plural, body(b"no JSON"))
         result = run("-o", file)

@@ -65,14 +65,16 @@ def _list_of(first: JsonObject, objects: Iterable[JsonObject]) -> tuple[bytes, C
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that only the user can read, or into a device or a pipe."""
+    """Write a file that only the user can read, or into a device or a pipe. A failure leaves an old file as it was."""
     if path == STANDARD_OUTPUT:
         click.echo(content, nl=False)
         return
+    is_device = path.exists() and not path.is_file()
+    target = path if is_device else path.resolve()  # replaces the file that a symbolic link leads to, not the link
+    written = target if is_device else target.with_name(f".{target.name}.partial")
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            if path.is_file():
-                os.fchmod(file.fileno(), 0o600)  # the file may have existed
+        with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)
+        written.replace(target)  # of a device: with itself, which changes nothing
     except OSError as error:
         raise BadInput(f"{display_name(path)}: {error.strerror}; specify a writable file") from None
